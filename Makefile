@@ -1,0 +1,31 @@
+# make train | test | setup | lint | clean | help; nothing else has to be installed by hand.
+CONFIG ?= tuned_examples/alfworld_pocket.yaml
+ARGS ?=
+PYTHON ?= $(firstword $(foreach p,python3 python3.11 python3.12,$(shell command -v $p)) python3)
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test lint clean
+
+help:  ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+# Returns at once when .venv/.installed-<hash of the lock> is there.
+setup:  ## create .venv with the locked environment (HGPO_BACKEND=cpu|gpu to choose)
+	@$(PYTHON) requirements/install.py
+
+train: setup  ## train an agent: make train [CONFIG=tuned_examples/X.yaml] [ARGS="key=value ..."]
+	$(BIN)/hgpo train $(CONFIG) $(ARGS)
+
+test: setup  ## run the unit and integration tests: make test [ARGS="-k name"]
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+lint: setup  ## check style, spelling and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/typos
+	$(BIN)/mypy
+
+clean:  ## remove .venv and caches; runs, models and data stay
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
