@@ -1,0 +1,1 @@
+"""ALFWorld: household tasks in text, played on the genuine TextWorld engine."""

@@ -1,0 +1,243 @@
+"""One engine per game, with as many cheap cursors as there are episodes on it.
+
+The members of a group play the same game, and often the same situations. ``GameEngine`` keeps one
+genuine engine for a game; an episode merely holds a ``State``, and every transition is asked of
+the engine once. Not for threads: TextWorld's parsers are global.
+"""
+
+import functools
+import hashlib
+import json
+import re
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from textworld import GameState
+
+from env_wrappers.alfworld.games import DataError
+from env_wrappers.alfworld.memo import changing_predicates, make_core
+
+ENGINES_KEPT = 512
+STATES_KEPT = 2048
+"""Remembered states per engine: a few kB each."""
+
+_BANNER = "-= Welcome to TextWorld, ALFRED! =-"
+# What TextWorld raises on a broken file is of every kind, SystemExit included (the translator).
+_LOAD_ERRORS = (Exception, SystemExit)
+
+_free_cores: list[Any] = []
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class State:
+    """A situation in a game, valid as long as its engine lives.
+
+    Attributes:
+        admissible: the commands that do something here, sorted, without "help".
+        won: whether the goal is reached.
+        state_hash: hex digest of what is true and can change, without what the player has merely
+            looked at: equal exactly where two situations of a game are the same.
+    """
+
+    admissible: tuple[str, ...]
+    won: bool
+    state_hash: str
+    _snapshot: "_Snapshot" = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Snapshot:
+    """All that the engine needs to go on from a state."""
+
+    state_id: int
+    facts: dict[Any, frozenset[Any]]  # of the signatures that change, no others
+    operators: dict[int, Any]
+    commands: list[str]
+    actions: list[Any]
+    answers: dict[str | None, tuple[State, str]] = field(default_factory=dict)
+
+
+class _Operator:
+    """What applying an operator needs of it (the engine's own record takes 1 kB)."""
+
+    __slots__ = ("id", "nb_effect_atoms")
+
+    def __init__(self, operator: Any) -> None:
+        self.id = operator.id
+        self.nb_effect_atoms = operator.nb_effect_atoms
+
+
+class GameEngine:
+    """A loaded game: ``reset`` and ``step`` are pure functions of their arguments."""
+
+    def __init__(self, game: str | Path | Mapping[str, Any]) -> None:
+        """Load a game.
+
+        Args:
+            game: a ``game.tw-pddl`` file, or the content of one.
+
+        Raises:
+            DataError: it cannot be read or understood.
+        """
+        core = _free_cores.pop() if _free_cores else make_core()
+        # An engine object goes back into use when no episode can reach this game any more.
+        weakref.finalize(self, _free_cores.append, core)
+        try:
+            content = game if isinstance(game, Mapping) else _content(Path(game))
+            core.load(content)
+            first = core.reset()
+        except _LOAD_ERRORS as error:
+            name = "a game" if isinstance(game, Mapping) else game
+            raise DataError(
+                f"cannot load {name}: {type(error).__name__}: {_first_line(error)}; "
+                "remove the file or fetch it again"
+            ) from error
+        self._core = core
+        self._logical = core._pddl_state
+        self._changing = changing_predicates(self._logical)
+        self._read = _predicates_read(self._logical, core._game_data["grammar"])
+        # Only loading needs these: megabytes for a kitchen.
+        self._logical.task = self._logical.sas = core._game_data = None
+        self._states: dict[bytes, State] = {}
+        self._root = self._state_of(first, None)
+        self._root_key = self._digest(self._read)
+        self._intro = first["feedback"].replace(_BANNER, "").strip()
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The display name ("mug 2") of each entity id of the game's PDDL problem."""
+        return {key: info.name.strip() for key, info in self._core._entity_infos.items()}
+
+    def reset(self) -> tuple[State, str]:
+        """Return the first state and the introduction, which ends with the task."""
+        return self._root, self._intro
+
+    def step(self, state: State, command: str) -> tuple[State, str]:
+        """Return the state after a command, and the engine's answer to it.
+
+        Any string is allowed: what the engine does not understand changes nothing.
+        """
+        command = command.strip()
+        snapshot = state._snapshot
+        # Whatever is not understood gets one and the same answer: remember it once.
+        key = command if command in snapshot.commands else None
+        answer = snapshot.answers.get(key)
+        if answer is None:
+            answer = snapshot.answers[key] = self._ask(state, command)
+        return answer
+
+    def _ask(self, state: State, command: str) -> tuple[State, str]:
+        self._restore(state._snapshot)
+        after, _, _ = self._core.step(command)
+        return self._state_of(after, state._snapshot), after["feedback"]
+
+    def _restore(self, snapshot: _Snapshot) -> None:
+        """Put the engine into a state it was in before."""
+        self._core.downward_lib.set_state_id(snapshot.state_id)
+        facts = self._logical._facts
+        for signature in [s for s in facts if self._can_change(s.name)]:
+            if signature not in snapshot.facts:
+                del facts[signature]
+        for signature, kept in snapshot.facts.items():
+            facts[signature] = set(kept)
+        self._logical._operators = snapshot.operators
+        self._core.state = GameState(
+            _valid_commands=snapshot.commands, _valid_actions=snapshot.actions
+        )
+
+    def _state_of(self, raw: Mapping[str, Any], before: _Snapshot | None) -> State:
+        """Return the state that the engine is in now; a state seen before is the same object."""
+        key = self._digest(self._read)
+        state = self._states.get(key)
+        if state is None:
+            if len(self._states) >= STATES_KEPT:
+                # Start afresh: episodes go on from the states they hold, the rest is forgotten.
+                for old in self._states.values():
+                    old._snapshot.answers.clear()
+                self._states = {self._root_key: self._root}
+            positive = frozenset(name for name in self._read if not name.startswith("not_"))
+            state = self._states[key] = State(
+                admissible=tuple(c for c in raw["admissible_commands"] if c != "help"),
+                won=bool(raw["won"]),
+                state_hash=self._digest(positive).hex(),
+                _snapshot=self._snapshot(raw, before),
+            )
+        return state
+
+    def _snapshot(self, raw: Mapping[str, Any], before: _Snapshot | None) -> _Snapshot:
+        facts: dict[Any, frozenset[Any]] = {}
+        for signature, current in self._logical._facts.items():
+            if self._can_change(signature.name):
+                known = before.facts.get(signature) if before else None
+                # Most sets are those of the state before: share them.
+                facts[signature] = known if known and known == current else frozenset(current)
+        return _Snapshot(
+            state_id=self._core.downward_lib.get_state_id(),
+            facts=facts,
+            operators={i: _Operator(op) for i, op in self._logical._operators.items()},
+            commands=raw["_valid_commands"],
+            actions=raw["_valid_actions"],
+        )
+
+    def _can_change(self, name: str) -> bool:
+        return name.removeprefix("not_") in self._changing
+
+    def _digest(self, names: frozenset[str]) -> bytes:
+        facts = self._logical._facts.items()
+        lines = sorted(str(f) for sig, group in facts if sig.name in names for f in group)
+        return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).digest()
+
+
+def _predicates_read(logical: Any, grammar: str) -> frozenset[str]:
+    """Return the names of the changing facts that anything to come depends on.
+
+    Those are the ones in preconditions, in the goal or in the text grammar ("not_..." facts only
+    there). In ALFWorld this leaves out ``checked``, which records what was looked at.
+    """
+    changing = changing_predicates(logical)
+    words = set(re.findall(r"\w+", grammar))
+    task = logical.task
+    asked = _predicates_in(task.goal)
+    for action in task.actions:
+        asked |= _predicates_in(action.precondition)
+        asked |= {name for effect in action.effects for name in _predicates_in(effect.condition)}
+    for axiom in task.axioms:
+        asked |= _predicates_in(axiom.condition)
+    positive = {name for name in changing if name in asked or name in words}
+    negative = {f"not_{name}" for name in changing} & words
+    return frozenset(positive | negative)
+
+
+def _predicates_in(condition: Any) -> set[str]:
+    names = {condition.predicate} if hasattr(condition, "predicate") else set()
+    return names.union(*(_predicates_in(part) for part in condition.parts))
+
+
+@functools.lru_cache(maxsize=ENGINES_KEPT)
+def _cached_engine(game: str) -> GameEngine:
+    return GameEngine(game)
+
+
+def get_engine(game: str | Path) -> GameEngine:
+    """Return the engine of a game file, shared by all who ask for it in this process.
+
+    The ``ENGINES_KEPT`` last used ones are kept.
+
+    Raises:
+        DataError: the file cannot be read or understood.
+    """
+    return _cached_engine(str(game))
+
+
+def _content(game: Path) -> Mapping[str, Any]:
+    content = json.loads(game.read_text(encoding="utf-8"))
+    if not isinstance(content, Mapping):
+        raise TypeError("not a JSON object")
+    return content
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0]

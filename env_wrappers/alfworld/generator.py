@@ -1,0 +1,329 @@
+"""Making ALFWorld games offline: deterministic, and each one solved before it is kept.
+
+A data set is written as ALFWorld's own tree, so that everything that reads ALFWorld reads it too.
+"""
+
+import functools
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from alfworld.gen import constants as tables
+
+from env_wrappers.alfworld.engine import GameEngine
+from env_wrappers.alfworld.games import GAME_FILE, TASK_TYPES, TREE, DataError
+from env_wrappers.alfworld.oracle import oracle_plan
+from env_wrappers.alfworld.problem import describe_goal, goal_sentences, write_problem
+from env_wrappers.alfworld.rooms import (
+    ROOM_SCENES,
+    Contents,
+    Goal,
+    Room,
+    build_room,
+    choose_goal,
+    fill_room,
+    scenes,
+)
+
+GENERATOR_VERSION = 1
+SPLITS = ("train", "valid_seen", "valid_unseen")
+MANIFEST = "manifest.json"
+
+_DRAWS = 200  # rooms and goals tried for one seed
+_SEEDS_PER_GAME = 20  # seeds tried for one game
+_SEEDS_PER_DATA_SET = 10_000_000
+
+
+@dataclass(frozen=True)
+class GenerationSpec:
+    """What to generate.
+
+    Attributes:
+        seed: the same spec gives the same bytes; another seed gives other games.
+        splits: number of games per split, of "train", "valid_seen" and "valid_unseen". The first
+            two share floor plans, the third has its own.
+        task_types: the families, which share each split evenly.
+        rooms: where games may take place.
+        max_receptacles: the most pieces of furniture in a room: how hard searching gets.
+    """
+
+    seed: int = 0
+    splits: Mapping[str, int] = field(
+        default_factory=lambda: {"train": 96, "valid_seen": 24, "valid_unseen": 24}
+    )
+    task_types: tuple[str, ...] = TASK_TYPES
+    rooms: tuple[str, ...] = ("kitchen", "livingroom", "bedroom", "bathroom")
+    max_receptacles: int = 40
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            DataError: one is unknown or out of range.
+        """
+        _check_known("split", self.splits, SPLITS)
+        _check_known("task type", self.task_types, TASK_TYPES)
+        _check_known("room", self.rooms, tuple(ROOM_SCENES))
+        if min(self.splits.values()) < 0 or not any(self.splits.values()):
+            raise DataError(f"numbers of games must not be negative, nor all 0: {self.splits}")
+        if self.seed < 0 or self.max_receptacles < 1:
+            raise DataError("the seed must be at least 0, and max_receptacles at least 1")
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """One game to make: its seeds are its own, so that games can be made in any order."""
+
+    split: str
+    task_type: str
+    first_seed: int
+
+
+def generate(
+    out: Path,
+    spec: GenerationSpec,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    workers: int = 1,
+) -> None:
+    """Write a data set, or nothing at all; the result does not depend on ``workers``.
+
+    An ``out`` that holds the data of the same spec is left as it is.
+
+    Args:
+        out: the directory to make.
+        on_progress: called with the numbers of games made and wanted, after each game.
+        workers: number of processes.
+
+    Raises:
+        DataError: ``out`` holds something else, or the spec cannot give that many games.
+    """
+    out = Path(out)
+    if _is_done(out, spec):
+        return
+    with _new_directory(out) as partial:
+        slots = _slots(spec)
+        make = functools.partial(_fill_slot, partial, spec.rooms, spec.max_receptacles)
+        for done, _ in enumerate(_map(make, slots, workers), start=1):
+            on_progress(done, len(slots))
+        manifest = _manifest(partial, spec)
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def generate_game(
+    out: Path,
+    task_type: str,
+    split: str,
+    seed: int,
+    rooms: tuple[str, ...],
+    max_receptacles: int,
+) -> Path | None:
+    """Make one game under ``out`` and return its file; deterministic from the arguments.
+
+    Returns:
+        None, with nothing written, where this seed gives no solvable game.
+    """
+    rng = random.Random(f"{task_type}/{split}/{seed}")
+    drawn = _draw(rng, task_type, split, rooms, max_receptacles)
+    if drawn is None:
+        return None
+    room, goal, contents = drawn
+    name = f"trial_gen_{seed:08d}"
+    problem = write_problem(rng, task_type, room, contents, goal, name)
+    game: dict[str, Any] = {
+        "pddl_domain": _alfworld_data("alfred.pddl"),
+        "grammar": _alfworld_data("alfred.twl2").replace(
+            "UNKNOWN GOAL", describe_goal(rng, task_type, goal)
+        ),
+        "pddl_problem": problem,
+    }
+    engine = GameEngine(game)
+    plan = oracle_plan(task_type, room, contents, goal, engine.names)
+    if not _wins(engine, plan):
+        return None
+    label = "-".join(
+        [task_type, goal.target, "None", goal.destination or goal.lamp, str(room.scene)]
+    )
+    folder = out / TREE / split / label / name
+    folder.mkdir(parents=True, exist_ok=True)
+    game |= {"solvable": True, "walkthrough": plan}
+    (folder / GAME_FILE).write_text(json.dumps(game), encoding="utf-8")
+    (folder / "initial_state.pddl").write_text(problem, encoding="utf-8")
+    traj = _traj_data(task_type, goal, room.scene, name)
+    (folder / "traj_data.json").write_text(json.dumps(traj), encoding="utf-8")
+    return folder / GAME_FILE
+
+
+def _draw(
+    rng: random.Random,
+    task_type: str,
+    split: str,
+    rooms: Iterable[str],
+    max_receptacles: int,
+) -> tuple[Room, Goal, Contents] | None:
+    """Return a room with a goal that its contents allow, or None after ``_DRAWS`` tries."""
+    valid = [r for r in sorted(rooms) if ROOM_SCENES[r][0] in tables.GOALS_VALID[task_type]]
+    if not valid:
+        return None
+    targets = 2 if task_type == "pick_two_obj_and_place" else 1
+    for _ in range(_DRAWS):
+        room = build_room(rng, rng.choice(scenes(rng.choice(valid), split)))
+        if len(room.receptacles) > max_receptacles:
+            continue
+        goal = choose_goal(rng, task_type, room)
+        contents = fill_room(rng, room, goal, targets) if goal else None
+        if goal and contents:
+            return room, goal, contents
+    return None
+
+
+def _wins(engine: GameEngine, plan: list[str]) -> bool:
+    """Return whether the plan wins, at its last command and not before."""
+    state, _ = engine.reset()
+    for command in plan:
+        if state.won:
+            return False
+        state, _ = engine.step(state, command)
+    return state.won
+
+
+def _traj_data(task_type: str, goal: Goal, scene: int, name: str) -> dict[str, Any]:
+    sentences = [sentence.capitalize() + "." for sentence in goal_sentences(task_type, goal)]
+    return {
+        "task_id": name,
+        "task_type": task_type,
+        "pddl_params": {
+            "mrecep_target": "",
+            "object_sliced": False,
+            "object_target": goal.target,
+            "parent_target": goal.destination,
+            "toggle_target": goal.lamp,
+        },
+        "scene": {"floor_plan": f"FloorPlan{scene}", "scene_num": scene},
+        "turk_annotations": {
+            "anns": [{"task_desc": s, "high_descs": [], "votes": [1, 1]} for s in sentences]
+        },
+        "plan": {},
+        "images": [],
+    }
+
+
+def _alfworld_data(name: str) -> str:
+    return (resources.files("alfworld") / "data" / name).read_text(encoding="utf-8")
+
+
+# --- data sets ---------------------------------------------------------------------------------
+
+
+def _slots(spec: GenerationSpec) -> list[_Slot]:
+    slots = []
+    for split in SPLITS:
+        for index in range(spec.splits.get(split, 0)):
+            seed = spec.seed * _SEEDS_PER_DATA_SET + index * _SEEDS_PER_GAME
+            slots.append(_Slot(split, spec.task_types[index % len(spec.task_types)], seed))
+    return slots
+
+
+def _fill_slot(out: Path, rooms: tuple[str, ...], max_receptacles: int, slot: _Slot) -> Path:
+    for seed in range(slot.first_seed, slot.first_seed + _SEEDS_PER_GAME):
+        game = generate_game(out, slot.task_type, slot.split, seed, rooms, max_receptacles)
+        if game is not None:
+            return game
+    raise DataError(
+        f"found no {slot.task_type} game for {slot.split} in {' or '.join(rooms)} with at most "
+        f"{max_receptacles} receptacles: allow other rooms, more receptacles or fewer task types"
+    )
+
+
+def _map(make: Callable[[_Slot], Path], slots: list[_Slot], workers: int) -> Iterator[Path]:
+    if workers <= 1:
+        yield from map(make, slots)
+        return
+    with multiprocessing.get_context("spawn").Pool(min(workers, len(slots))) as pool:
+        yield from pool.imap_unordered(make, slots)
+
+
+def _manifest(root: Path, spec: GenerationSpec) -> dict[str, Any]:
+    """Describe a finished tree.
+
+    Raises:
+        DataError: two games are the same.
+    """
+    digest = hashlib.sha256()
+    problems: dict[str, str] = {}
+    counts: dict[str, Counter[str]] = {}
+    for game in sorted((root / TREE).glob(f"*/*/*/{GAME_FILE}")):
+        name = game.relative_to(root).as_posix()
+        content = game.read_bytes()
+        digest.update(name.encode() + b"\0" + content)
+        # Its first line only says the name of the problem.
+        text = json.loads(content)["pddl_problem"].partition("\n")[2]
+        twin = problems.setdefault(hashlib.sha256(text.encode()).hexdigest(), name)
+        if twin != name:
+            raise DataError(f"{twin} and {name} are the same game: choose another seed")
+        _, split, label, *_ = game.relative_to(root).parts
+        counts.setdefault(split, Counter())[label.split("-", 1)[0]] += 1
+    return {
+        "generator_version": GENERATOR_VERSION,
+        "spec": _plain(spec),
+        "counts": counts,
+        "sha256": digest.hexdigest(),
+    }
+
+
+def _plain(spec: GenerationSpec) -> dict[str, Any]:
+    """Return a spec as JSON gives it back."""
+    return json.loads(json.dumps(asdict(spec)))  # type: ignore[no-any-return]
+
+
+def _is_done(out: Path, spec: GenerationSpec) -> bool:
+    """Return whether ``out`` holds this very data set.
+
+    Raises:
+        DataError: it holds something else.
+    """
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return False
+    try:
+        manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+        found = manifest["generator_version"], manifest["spec"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{out} exists and is no generated data set: remove it or choose another directory"
+        ) from error
+    if found != (GENERATOR_VERSION, _plain(spec)):
+        raise DataError(
+            f"{out} holds games of another spec (see its {MANIFEST}): "
+            "remove it or choose another directory"
+        )
+    return True
+
+
+@contextmanager
+def _new_directory(out: Path) -> Iterator[Path]:
+    """Give a scratch directory, which becomes ``out`` if the block ends well."""
+    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        partial.rename(out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _check_known(what: str, values: Iterable[str], known: tuple[str, ...]) -> None:
+    values = tuple(values)
+    unknown = [value for value in values if value not in known]
+    if unknown or not values:
+        wrong = f"unknown {what} {unknown[0]!r}" if unknown else f"no {what} given"
+        raise DataError(f"{wrong}: choose from {', '.join(known)}")

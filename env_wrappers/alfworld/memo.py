@@ -1,0 +1,297 @@
+"""The genuine TextWorld PDDL engine, with its repeated work remembered.
+
+A genuine step parses the same text templates again, a genuine load translates the same problem
+four times. The classes here override exactly those places, leave the rest of TextWorld (and its
+module globals, outside ``load`` and ``reset``) as they are, and give the same text, commands and
+results. They lean on internals of one TextWorld release: ``make_core`` checks which one is there.
+"""
+
+import functools
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType, SimpleNamespace
+from typing import Any
+
+import fast_downward
+import textworld
+from alfworld.agents.utils.misc import Demangler
+from textworld.envs.pddl import PddlEnv, textgen
+from textworld.envs.pddl import logic as pddl_logic
+from textworld.logic import Rule
+
+SUPPORTED_TEXTWORLD = "1.7.0"
+SWITCH = "HGPO_ALFWORLD_MEMO"
+
+# A task line as alfworld writes it: its goal is all that differs between the grammars of games.
+_TASK_RULE = re.compile(r'("task":\s*\[\s*\{\s*"rhs":\s*)("(?:[^"\\]|\\.)*")(?=\s*\}\s*\])')
+_TEMPLATE = re.compile(r"\{[^|{}]*\|([^{}]*)\}")
+
+
+def make_core() -> PddlEnv:
+    """Return a new engine: memoised, or the untouched one if ``HGPO_ALFWORLD_MEMO=0``.
+
+    An engine object copies and loads a shared library which is never unloaded (about 1.4 MB), so
+    prefer loading another game into one that is free.
+    """
+    return _MemoPddlEnv() if memo_enabled() else _PlainPddlEnv()
+
+
+def memo_enabled() -> bool:
+    """Return whether the memo layer is on and knows the installed TextWorld."""
+    if os.environ.get(SWITCH, "1") == "0":
+        return False
+    if textworld.__version__ != SUPPORTED_TEXTWORLD:
+        warnings.warn(
+            f"textworld {textworld.__version__} is not {SUPPORTED_TEXTWORLD}: "
+            "ALFWorld runs without its memo layer, 10 to 60 times slower",
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+class _PlainPddlEnv(PddlEnv):
+    """TextWorld's own engine, naming things as ALFWorld does ("mug 2")."""
+
+    def __init__(self) -> None:
+        super().__init__(textworld.EnvInfos(admissible_commands=True))
+
+    def load(self, filename_or_data: Any) -> None:
+        argv = sys.argv  # the PDDL translator overwrites it
+        try:
+            super().load(filename_or_data)
+        finally:
+            sys.argv = argv
+        demangler = Demangler(game_infos=self._entity_infos)
+        for info in self._entity_infos.values():
+            info.name = demangler.demangle_alfred_name(info.id)
+
+    def reset(self) -> textworld.GameState:
+        argv = sys.argv
+        try:
+            return super().reset()
+        finally:
+            sys.argv = argv
+
+
+class _MemoPddlEnv(_PlainPddlEnv):
+    """The same engine; translations, parses and command strings are computed once."""
+
+    def load(self, filename_or_data: Any) -> None:
+        self._actions: dict[int, Any] = {}
+        self._commands: dict[int, str] = {}
+        with _memoised_logic():
+            super().load(filename_or_data)
+        self._fixed_commands = _commands_are_fixed(self._logic, self._pddl_state)
+
+    def reset(self) -> textworld.GameState:
+        with _memoised_logic():
+            return super().reset()
+
+    def _gather_infos(self) -> None:
+        """Fill in what a step of a game needs: as the original, without unread extras."""
+        state, logical = self.state, self._pddl_state
+        state["won"] = logical.check_goal()
+        state["lost"] = False
+        if not self._fixed_commands:
+            self._commands.clear()
+        # An operator's id stands for its action and arguments: share one object per id.
+        state["_valid_actions"] = [
+            self._actions.setdefault(action.id, action)
+            for action in logical.all_applicable_actions()
+        ]
+        commands = [self._command(action) for action in state["_valid_actions"]]
+        state["_valid_commands"] = commands
+        state["admissible_commands"] = sorted(set(commands))
+
+    def _command(self, action: Any) -> str:
+        command = self._commands.get(action.id)
+        if command is None:
+            context = {
+                "state": self._pddl_state,
+                "variables": {
+                    ph.name: self._entity_infos[var.name] for ph, var in action.mapping.items()
+                },
+                "mapping": action.mapping,
+                "entity_infos": self._entity_infos,
+            }
+            template = self._logic.actions[action.name].template
+            action.command_template = self._logic.grammar.derive(template, context)
+            names = {key: info.name for key, info in self._entity_infos.items()}
+            command = self._commands[action.id] = action.format_command(names)
+        return command
+
+
+def _commands_are_fixed(logic: Any, state: Any) -> bool:
+    """Return whether an action's command text never depends on the state of the game.
+
+    True for ALFWorld's grammar, whose templates only ask where furniture stands.
+    """
+    changing = changing_predicates(state)
+    for action in logic.actions.values():
+        if "#" in action.template:
+            return False
+        for query in _TEMPLATE.findall(action.template):
+            asked = {pred.name for pred in _parse_query(query).preconditions}
+            if any(name in changing or name.startswith("not_") for name in asked):
+                return False
+    return True
+
+
+def changing_predicates(state: Any) -> frozenset[str]:
+    """Return the names of the predicates that some action of the loaded game can change."""
+    return frozenset(
+        effect.literal.predicate for action in state.task.actions for effect in action.effects
+    )
+
+
+# --- translation and parsing -------------------------------------------------------------------
+
+
+@contextmanager
+def _memoised_logic() -> Iterator[None]:
+    """Let TextWorld's loader use the memoised parts, for the length of the block."""
+    patches: dict[str, Any] = {
+        "fast_downward": SimpleNamespace(**vars(fast_downward) | {"pddl2sas": _translate}),
+        "_parse_and_convert": _parse_document,
+        "ContextSensitiveGrammar": MemoGrammar,
+    }
+    saved = {name: getattr(pddl_logic, name) for name in patches}
+    for name, value in patches.items():
+        setattr(pddl_logic, name, value)
+    try:
+        yield
+    finally:
+        for name, value in saved.items():
+            setattr(pddl_logic, name, value)
+
+
+def _translate(
+    domain: str, problem: str, verbose: bool = False, optimize: bool = False
+) -> tuple[Any, str]:
+    """Translate once per problem; the second, optimised form only serves the planner, unused."""
+    return (None, "") if optimize else _translate_once(domain, problem)
+
+
+@functools.lru_cache(maxsize=1)  # a load asks twice, the reset that follows once more
+def _translate_once(domain: str, problem: str) -> tuple[Any, str]:
+    task, sas = fast_downward.pddl2sas(domain, problem)
+    return task, sas
+
+
+def _parse_document(text: str, rule_name: str) -> tuple[dict[str, Any], "MemoGrammar"]:
+    """Parse a game's logic file, only once for all games that differ in their goal alone."""
+    found = _TASK_RULE.search(text)
+    if found is None:
+        return _parse_document_once(text)
+    actions, shared = _parse_document_once(_TASK_RULE.sub(r'\1"TASK"', text, count=1))
+    grammar = MemoGrammar()
+    grammar.update(shared)
+    symbols = _parse_symbols(json.loads(found.group(2)))
+    grammar._rules["task"] = [textgen.ProductionRule(lhs="task", rhs=list(symbols), condition="")]
+    return actions, grammar
+
+
+_original_parse = pddl_logic._parse_and_convert
+
+
+@functools.lru_cache(maxsize=8)
+def _parse_document_once(text: str) -> tuple[dict[str, Any], "MemoGrammar"]:
+    return _original_parse(text, rule_name="pddlStart")  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=4096)
+def _parse_symbols(text: str) -> tuple[Any, ...]:
+    return tuple(textgen._parse_and_convert(text, rule_name="symbols"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _parse_query(text: str) -> Rule:
+    return Rule.parse_conjunctive_query(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _compile(expression: str) -> CodeType:
+    return compile(expression, "<grammar>", "eval")
+
+
+# --- text generation ---------------------------------------------------------------------------
+
+Context = dict[str, Any]
+
+
+class MemoGrammar(textgen.ContextSensitiveGrammar):
+    """TextWorld's text grammar, deriving without copying: contexts are never changed in place."""
+
+    def derive(self, start: str, context: Context | None = None) -> str:
+        """Return the text that ``start`` stands for in the given context."""
+        stack = [(symbol, context or {}) for symbol in reversed(_parse_symbols(start))]
+        derived: list[str] = []
+        while stack:
+            symbol, current = stack.pop()
+            if isinstance(symbol, textgen.TerminalSymbol):
+                derived.append(str(symbol))
+            else:
+                stack += reversed(self._expand(symbol, current))
+        return "".join(derived)
+
+    def _expand(self, symbol: Any, context: Context) -> list[tuple[Any, Context]]:
+        match symbol:
+            case textgen.NonterminalSymbol():
+                return [(part, context) for part in self._rule_for(symbol, context).rhs]
+            case textgen.ConditionalSymbol():
+                contexts = _query(symbol.given, context) if symbol.given else [context]
+                return [(symbol.expression, each) for each in contexts]
+            case textgen.EvalSymbol():
+                # The expression comes from the game file, as in TextWorld itself.
+                value = eval(_compile(symbol.expression), {}, context["variables"])
+                return [(textgen.TerminalSymbol(value), context)]
+            case textgen.ListSymbol():
+                return _separated(self._expand(symbol.symbol, context), context)
+        raise NotImplementedError(f"Unknown symbol: {type(symbol)}")
+
+    def _rule_for(self, symbol: Any, context: Context) -> Any:
+        rules = self._rules.get(str(symbol))
+        if not rules:
+            raise textgen.CSGUnknownSymbolError(symbol)
+        return next(rule for rule in rules if _applies(rule.condition, context))
+
+
+def _applies(condition: str, context: Context) -> bool:
+    if not condition:
+        return True
+    matches = context["state"].all_assignments(_parse_query(condition), context["mapping"])
+    return next(iter(matches), None) is not None
+
+
+def _query(expression: str, context: Context) -> list[Context]:
+    """Return one context for each way in which the query holds."""
+    contexts = []
+    for found in context["state"].all_assignments(_parse_query(expression), context["mapping"]):
+        mapping = dict(found)
+        names = {ph.name: context["entity_infos"][var.name] for ph, var in mapping.items()}
+        contexts.append(
+            context
+            | {
+                "variables": context["variables"] | names,
+                "mapping": context["mapping"] | mapping,
+            }
+        )
+    return contexts
+
+
+def _separated(items: list[tuple[Any, Context]], context: Context) -> list[tuple[Any, Context]]:
+    """Write a list as "a, b, and c", or the grammar's words for an empty list."""
+    if not items:
+        return [(textgen.NonterminalSymbol("list_empty"), context)]
+    joined = [items[0]]
+    for position, item in enumerate(items[1:], start=2):
+        last = position == len(items)
+        name = "list_last_separator" if last else "list_separator"
+        joined += [(textgen.NonterminalSymbol(name), context), item]
+    return joined

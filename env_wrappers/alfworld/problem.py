@@ -1,0 +1,118 @@
+"""Writing a furnished room and a goal as the PDDL problem that ALFWorld would write."""
+
+import random
+
+from alfworld.gen import constants as tables
+from alfworld.gen import goal_library
+
+from env_wrappers.alfworld.rooms import FITS, FURNITURE, PORTABLE, Contents, Goal, Room, kind_of
+
+_INDENT = "\n        "
+_ABILITIES = {
+    "cleanable": "Cleanable",
+    "heatable": "Heatable",
+    "coolable": "Coolable",
+    "toggleable": "Toggleable",
+    "sliceable": "Sliceable",
+}
+
+
+def mangle(identifier: str) -> str:
+    """Return an id in the letters that PDDL allows."""
+    for character, word in (
+        ("-", "_minus_"),
+        ("|", "_bar_"),
+        ("+", "_plus_"),
+        (".", "_dot_"),
+    ):
+        identifier = identifier.replace(character, word)
+    return identifier
+
+
+def write_problem(
+    rng: random.Random, task_type: str, room: Room, contents: Contents, goal: Goal, name: str
+) -> str:
+    """Return the text of the PDDL problem; ``rng`` orders its facts."""
+    facts = _facts(room, contents)
+    rng.shuffle(facts)
+    target = goal_library.gdict[task_type]["pddl"].format(
+        obj=goal.target, recep=goal.destination, toggle=goal.lamp
+    )
+    declared = _INDENT.join(_declarations(room, contents))
+    # The goal library writes "#" for a dash, which in ids stands for a minus.
+    return (
+        f"(define (problem plan_{name})\n(:domain alfred)\n(:objects{_INDENT}{declared}\n)\n"
+        f"(:init\n{_INDENT[1:]}{_INDENT.join(facts)}\n)\n{target.replace('#', '-')}"
+    )
+
+
+def describe_goal(rng: random.Random, task_type: str, goal: Goal) -> str:
+    """Return the task in words, e.g. "put a clean mug in cabinet"."""
+    return rng.choice(goal_sentences(task_type, goal))
+
+
+def goal_sentences(task_type: str, goal: Goal) -> list[str]:
+    """Return all of ALFWorld's wordings of a goal."""
+    words = {
+        "obj": goal.target.lower(),
+        "recep": goal.destination.lower(),
+        "toggle": goal.lamp.lower(),
+    }
+    return [template.format(**words) for template in goal_library.gdict[task_type]["templates"]]
+
+
+def _declarations(room: Room, contents: Contents) -> list[str]:
+    return [
+        "agent1 - agent",
+        *(f"{kind}Type - otype" for kind in sorted(set(contents.objects.values()))),
+        *(f"{kind}Type - rtype" for kind in FURNITURE),
+        *(f"{mangle(thing)} - object" for thing in sorted(contents.objects)),
+        *(f"{mangle(receptacle)} - receptacle" for receptacle in sorted(room.receptacles)),
+        *(f"{mangle(spot)} - location" for spot in _locations(room)),
+    ]
+
+
+def _locations(room: Room) -> list[str]:
+    return sorted({*room.receptacles.values(), room.start})
+
+
+def _facts(room: Room, contents: Contents) -> list[str]:
+    return [
+        *_furniture_facts(room, present=set(contents.objects.values())),
+        *_thing_facts(room, contents),
+        _fact("atLocation", "agent1", room.start),
+    ]
+
+
+def _furniture_facts(room: Room, present: set[str]) -> list[str]:
+    facts = []
+    for receptacle, spot in room.receptacles.items():
+        facts.append(_fact("receptacleType", receptacle, kind_of(receptacle) + "Type"))
+        facts.append(_fact("receptacleAtLocation", receptacle, spot))
+        if receptacle in room.openable:
+            facts.append(_fact("openable", receptacle))
+    for furniture in sorted(room.kinds):
+        for kind in sorted(FITS.get(furniture, frozenset()) & present):
+            facts.append(_fact("canContain", furniture + "Type", kind + "Type"))
+    return facts
+
+
+def _thing_facts(room: Room, contents: Contents) -> list[str]:
+    facts = []
+    for thing, kind in contents.objects.items():
+        facts.append(_fact("objectType", thing, kind + "Type"))
+        if kind in PORTABLE:
+            facts.append(_fact("pickupable", thing))
+        if kind in tables.MOVABLE_RECEPTACLES_SET:
+            facts.append(_fact("isReceptacleObject", thing))
+        for predicate, table in _ABILITIES.items():
+            if kind in tables.VAL_ACTION_OBJECTS[table]:
+                facts.append(_fact(predicate, thing))
+    for thing, host in contents.inside.items():
+        facts.append(_fact("inReceptacle", thing, host))
+        facts.append(_fact("objectAtLocation", thing, room.receptacles[host]))
+    return facts
+
+
+def _fact(predicate: str, *arguments: str) -> str:
+    return f"({predicate} {' '.join(mangle(argument) for argument in arguments)})"

@@ -1,0 +1,259 @@
+"""Furnishing rooms: real floor plans, filled with objects where such objects are found.
+
+The floor plans (which furniture stands where, which object types there are) and the tables of what
+belongs on what come with the alfworld package; this module only draws from them.
+"""
+
+import json
+import random
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from alfworld.gen import constants as tables
+
+ROOM_SCENES: dict[str, tuple[str, range]] = {
+    name.lower(): (name, scenes) for name, scenes in tables.SCENE_TYPE.items()
+}
+"""Room name ("livingroom") to ALFWorld's name for it ("LivingRoom") and its scene numbers."""
+
+FURNITURE = sorted(tables.RECEPTACLES - tables.MOVABLE_RECEPTACLES_SET)
+FITS = {kind: frozenset(objects) for kind, objects in tables.VAL_RECEPTACLE_OBJECTS.items()}
+PORTABLE = frozenset(o for kinds in FITS.values() for o in kinds if not o.endswith("Sliced"))
+LAMP = "DeskLamp"
+
+_GRID = 0.25  # metres between two positions of the agent
+_ALWAYS_OPENABLE = ("Fridge", "Microwave", "Safe")
+_FIXTURE_HOSTS = {
+    "HousePlant": (
+        "Desk", "DiningTable", "SideTable", "CoffeeTable", "Dresser", "Shelf", "CounterTop",
+    ),
+    "Television": ("TVStand", "Dresser", "SideTable"),
+    LAMP: ("Desk", "SideTable", "Dresser", "DiningTable", "CoffeeTable", "Shelf"),
+}  # fmt: skip
+# How many things a piece of furniture takes at the start, and how likely it is chosen; else 1.
+_CAPACITY = {
+    "ArmChair": 3, "BathtubBasin": 3, "Bed": 5, "Cabinet": 3, "Cart": 4, "CoffeeTable": 7,
+    "CounterTop": 14, "Desk": 10, "DiningTable": 14, "Drawer": 3, "Dresser": 8, "Fridge": 7,
+    "GarbageCan": 4, "Microwave": 2, "Safe": 2, "Shelf": 3, "SideTable": 6, "SinkBasin": 6,
+    "Sofa": 4, "TVStand": 2, "Toilet": 3,
+}  # fmt: skip
+_WEIGHT = {
+    "Bed": 4, "CoffeeTable": 4, "CounterTop": 8, "Desk": 6, "DiningTable": 8, "Dresser": 4,
+    "Fridge": 4, "GarbageCan": 1.2, "SideTable": 3, "SinkBasin": 2, "Sofa": 3,
+}  # fmt: skip
+# How many pieces to add of furniture that the floor plan lists without a position; one if absent.
+_PIECES = {
+    "ArmChair": (1, 2), "HandTowelHolder": (1, 2), "StoveBurner": (4, 4), "TowelHolder": (1, 1),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Room:
+    """An empty room.
+
+    Attributes:
+        scene: number of the floor plan.
+        object_types: the types of things seen in it, sorted.
+        receptacles: furniture id to the location it is reached from, in a fixed order.
+        openable: ids of the furniture that can be opened.
+        start: the location at which the player starts.
+    """
+
+    scene: int
+    object_types: list[str]
+    receptacles: dict[str, str]
+    openable: frozenset[str]
+    start: str
+
+    @property
+    def kinds(self) -> set[str]:
+        """The types of the furniture."""
+        return {kind_of(receptacle) for receptacle in self.receptacles}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a task is about: an object's type, and furniture to bring it to or a lamp to use."""
+
+    target: str
+    destination: str = ""
+    lamp: str = ""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The things in a room: id to type, and for those that lie somewhere, id to furniture id."""
+
+    objects: dict[str, str]
+    inside: dict[str, str]
+
+    def count(self, kind: str) -> int:
+        """Return how many things of a type lie on or in the furniture."""
+        return sum(self.objects[thing] == kind for thing in self.inside)
+
+
+def kind_of(receptacle: str) -> str:
+    """Return the type of a piece of furniture from its id."""
+    parts = receptacle.split("|")
+    return parts[-1] if parts[-1].endswith("Basin") else parts[0]
+
+
+def scenes(room: str, split: str) -> list[int]:
+    """Return the floor plans of a room for a split: ALFRED's own division, no scene in both."""
+    unseen = split == "valid_unseen"
+    allowed = set(tables.TEST_SCENE_NUMBERS if unseen else tables.TRAIN_SCENE_NUMBERS)
+    return [scene for scene in ROOM_SCENES[room][1] if scene in allowed]
+
+
+def build_room(rng: random.Random, scene: int) -> Room:
+    """Return the furniture of a floor plan, with positions drawn for what the plan leaves open."""
+    object_types = _layout(scene, "objects")
+    standing = {}
+    for receptacle, (x, z, rotation, horizon) in sorted(_layout(scene, "openable").items()):
+        if kind_of(receptacle) in FURNITURE:
+            cell = (round(x / _GRID), round(z / _GRID), round(rotation / 90) % 4, round(horizon))
+            standing[receptacle] = _location(*cell)
+    openable = {r for r in standing if kind_of(r) in tables.OPENABLE_CLASS_SET}
+    taken = set(standing.values())
+    kinds = {kind_of(receptacle) for receptacle in standing}
+    for kind in sorted(set(object_types) & set(FURNITURE) - kinds):
+        for _ in range(rng.randint(*_PIECES.get(kind, (1, 1)))):
+            added = _furniture_id(rng, kind)
+            standing[added] = _place_furniture(rng, kind, standing, taken)
+            if kind in _ALWAYS_OPENABLE:
+                openable.add(added)
+    # Real rooms also have cupboards that cannot be opened.
+    for kind in ("Cabinet", "Drawer"):
+        if kind in kinds:
+            for _ in range(rng.randint(0, 3)):
+                standing[_identifier(rng, kind, height=2.3)] = _free_location(rng, taken)
+    start = _free_location(rng, taken)
+    return Room(scene, sorted(object_types), standing, frozenset(openable), start)
+
+
+def choose_goal(rng: random.Random, task_type: str, room: Room) -> Goal | None:
+    """Return a goal that makes sense in the room, or None."""
+    targets = sorted(set(room.object_types) & PORTABLE)
+    if task_type == "look_at_obj_in_light":
+        possible = targets and LAMP in room.object_types
+        return Goal(rng.choice(targets), lamp=LAMP) if possible else None
+    tool, treatment = {
+        "pick_clean_then_place_in_recep": ("SinkBasin", "Cleanable"),
+        "pick_heat_then_place_in_recep": ("Microwave", "Heatable"),
+        "pick_cool_then_place_in_recep": ("Fridge", "Coolable"),
+    }.get(task_type, ("", ""))
+    kinds = room.kinds
+    if tool:
+        if tool not in kinds:
+            return None
+        targets = [t for t in targets if t in tables.VAL_ACTION_OBJECTS[treatment]]
+    pairs = [
+        (target, kind)
+        for target in targets
+        for kind in sorted(kinds - {tool})
+        # It must fit there, and also somewhere else, where it can lie at the start.
+        if _fits(target, kind) and any(_fits(target, other) for other in kinds - {kind})
+    ]
+    return Goal(*rng.choice(pairs)) if pairs else None
+
+
+def fill_room(rng: random.Random, room: Room, goal: Goal, targets: int) -> Contents | None:
+    """Return things for a room, with the goal not yet reached.
+
+    Args:
+        targets: how many objects of the goal's type must be there.
+
+    Returns:
+        None where the goal's objects found no place.
+    """
+    contents = Contents({}, {})
+    load = dict.fromkeys(room.receptacles, 0)
+    for kind in room.object_types:
+        if kind in FURNITURE:
+            continue
+        hosts = [r for r in sorted(room.receptacles) if _hosts(kind_of(r), kind, goal)]
+        for _ in range(_copies(rng, kind, goal, targets)):
+            thing = _identifier(rng, kind, height=2.0)
+            host = _choose_host(rng, room, hosts, load)
+            if host is not None:
+                load[host] += 1
+                contents.inside[thing] = host
+            elif kind in PORTABLE or kind == goal.lamp:
+                continue  # no place left; the fixtures of a room need none
+            contents.objects[thing] = kind
+    enough = contents.count(goal.target) >= targets
+    return contents if enough and (not goal.lamp or contents.count(goal.lamp)) else None
+
+
+def _copies(rng: random.Random, kind: str, goal: Goal, targets: int) -> int:
+    if kind in PORTABLE:
+        copies = rng.choice([1, 1, 2, 2, 3])
+        return max(copies, targets) if kind == goal.target else copies
+    return rng.choice([1, 1, 2]) if kind == goal.lamp else 1
+
+
+def _fits(kind: str, furniture: str) -> bool:
+    return kind in FITS.get(furniture, ())
+
+
+def _hosts(furniture: str, kind: str, goal: Goal) -> bool:
+    """Return whether things of a type may lie on furniture of a type when the game starts."""
+    if kind in PORTABLE:
+        solved = kind == goal.target and furniture == goal.destination
+        return _fits(kind, furniture) and not solved
+    return furniture in _FIXTURE_HOSTS.get(kind, ())
+
+
+def _choose_host(
+    rng: random.Random, room: Room, hosts: list[str], load: dict[str, int]
+) -> str | None:
+    free = [
+        host
+        for host in hosts
+        if load[host] < _CAPACITY.get(kind_of(host), 1)
+        and (host in room.openable or kind_of(host) not in _ALWAYS_OPENABLE)
+    ]
+    if not free:
+        return None
+    return rng.choices(free, [_WEIGHT.get(kind_of(host), 1) for host in free])[0]
+
+
+def _place_furniture(
+    rng: random.Random, kind: str, standing: dict[str, str], taken: set[str]
+) -> str:
+    """Return a location for a piece of furniture; small appliances may share a counter's."""
+    counters = [r for r in standing if kind_of(r) == "CounterTop"]
+    if kind in ("CoffeeMachine", "Toaster") and counters and rng.random() < 0.5:
+        return standing[rng.choice(counters)]
+    return _free_location(rng, taken)
+
+
+def _free_location(rng: random.Random, taken: set[str]) -> str:
+    while True:
+        horizon = rng.choice([0, 15, 30, 45, 60])
+        spot = _location(rng.randint(-10, 10), rng.randint(-10, 10), rng.randint(0, 3), horizon)
+        if spot not in taken:
+            taken.add(spot)
+            return spot
+
+
+def _location(x: int, z: int, rotation: int, horizon: int) -> str:
+    return f"loc|{x}|{z}|{rotation}|{horizon}"
+
+
+def _furniture_id(rng: random.Random, kind: str) -> str:
+    if kind.endswith("Basin"):  # a basin is part of its sink or bathtub
+        return _identifier(rng, kind.removesuffix("Basin"), height=1.5) + f"|{kind}"
+    return _identifier(rng, kind, height=1.5)
+
+
+def _identifier(rng: random.Random, kind: str, height: float) -> str:
+    """Return an id as ALFRED writes it: the type and a position in metres."""
+    position = (rng.uniform(-3, 3), rng.uniform(0, height), rng.uniform(-3, 3))
+    return "|".join([kind, *(f"{value:+06.2f}" for value in position)])
+
+
+def _layout(scene: int, part: str) -> Any:
+    file = resources.files("alfworld.gen") / "layouts" / f"FloorPlan{scene}-{part}.json"
+    return json.loads(file.read_text(encoding="utf-8"))

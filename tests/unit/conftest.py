@@ -1,0 +1,33 @@
+"""What several unit tests share."""
+
+from pathlib import Path
+
+import pytest
+
+from env_wrappers.alfworld.generator import GenerationSpec, generate
+
+SMALL_GAMES = GenerationSpec(
+    seed=0,
+    splits={"train": 3, "valid_seen": 3, "valid_unseen": 3},
+    task_types=(
+        "pick_and_place_simple",
+        "look_at_obj_in_light",
+        "pick_clean_then_place_in_recep",
+    ),
+    rooms=("bedroom", "bathroom"),
+    max_receptacles=16,
+)
+
+
+@pytest.fixture(scope="session")
+def generated_spec() -> GenerationSpec:
+    """Return the spec of ``generated_games``."""
+    return SMALL_GAMES
+
+
+@pytest.fixture(scope="session")
+def generated_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an ALFWorld data directory: three small games in each of the three splits."""
+    out = tmp_path_factory.mktemp("alfworld") / "data"
+    generate(out, SMALL_GAMES)
+    return out
