@@ -1,0 +1,77 @@
+"""Prompt templates: jinja files with strict undefined variables."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+
+from hgpo_rllib.agent.memory import Turn
+
+PROMPTS = Path(__file__).parent / "prompts"
+SIDE_ACTIONS = ("examine", "look", "inventory")
+
+
+def load_template(name: str) -> jinja2.Template:
+    """The template of that name in ``prompts/``, or the file at that path.
+
+    Raises:
+        FileNotFoundError: naming the templates there are.
+    """
+    path = PROMPTS / f"{name}.jinja"
+    if not path.is_file():
+        path = Path(name)
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in PROMPTS.glob("*.jinja")))
+        raise FileNotFoundError(f"no prompt template {name!r}: give a path or one of {known}")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(path.parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=False,
+    )
+    environment.filters["brief"] = brief
+    environment.filters["main_actions"] = main_actions
+    return environment.get_template(path.name)
+
+
+def render(
+    template: jinja2.Template,
+    *,
+    goal: str,
+    observation: str,
+    admissible_actions: Sequence[str],
+    step_count: int,
+    history: Sequence[Turn],
+) -> str:
+    """Fill a template.
+
+    Args:
+        template: from `load_template`.
+        goal: the task in words.
+        observation: the current observation.
+        admissible_actions: actions that the environment accepts now.
+        step_count: turns already taken.
+        history: the turns to show, oldest first; empty on the first step.
+    """
+    return template.render(
+        goal=goal,
+        observation=observation,
+        admissible_actions=admissible_actions,
+        step_count=step_count,
+        current_step=step_count + 1,
+        history=history,
+    )
+
+
+def brief(observation: str) -> str:
+    """Drop what the list of actions repeats: the room's inventory and the arrival sentence."""
+    if observation.startswith("You are in the middle of a room"):
+        return "You look around."
+    return re.sub(r"^You arrive at [^.]*\. ", "", observation)
+
+
+def main_actions(actions: Sequence[str]) -> list[str]:
+    """Without the actions that only look (examine, look, inventory)."""
+    return [action for action in actions if action.split()[0] not in SIDE_ACTIONS]

@@ -1,0 +1,302 @@
+"""Every setting of a run, typed, with its meaning; and how a YAML file becomes them.
+
+A run file has the sections below. ``section.key=value`` on the command line overrides a field.
+`HGPOConfig` (algorithm.py) is the RLlib builder over the same fields.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+
+class ConfigError(ValueError):
+    """Bad input to a command: one line that names the thing and the remedy (exit code 2)."""
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors; docstrings under fields are their help."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class EnvSettings(Section):
+    """The task environment."""
+
+    env_id: str = "hgpo/ALFWorld-v0"
+    """Gymnasium id; the environment's observations and actions are text."""
+    data: str | None = None
+    """Game data (a directory with json_2.1.1/<split>); null: generate games as `games` says."""
+    task_types: list[str] | None = None
+    """Task families to keep; null: all."""
+    max_steps: int = Field(50, ge=1)
+    """Steps after which an episode is truncated."""
+    train_split: str = "train"
+    """Split that training plays."""
+
+
+class GamesSettings(Section):
+    """Generated ALFWorld games: the training data without a download, and for the warm start."""
+
+    train: int = Field(240, ge=1)
+    """Games in train."""
+    valid_seen: int = Field(48, ge=0)
+    """Held-out games in the scenes of train."""
+    valid_unseen: int = Field(48, ge=0)
+    """Held-out games in scenes that train never uses."""
+    rooms: list[Literal["kitchen", "livingroom", "bedroom", "bathroom"]] = [
+        "kitchen",
+        "livingroom",
+        "bedroom",
+        "bathroom",
+    ]
+    """Room types to draw scenes from."""
+    task_types: list[str] | None = None
+    """Task families; null: all six."""
+    max_receptacles: int = Field(40, ge=2)
+    """Largest room, counted in receptacles."""
+    seed: int = 0
+    """Seed of the generator."""
+
+
+class WarmStartSettings(Section):
+    """The pocket model: a small Qwen2 cloned from scripted demonstrations on generated games."""
+
+    games: int = Field(480, ge=1)
+    """Games of a set of their own that are demonstrated (scenes of train, other seeds)."""
+    demonstrations: int = Field(3, ge=1)
+    """Demonstrations per game."""
+    max_steps: int = Field(20, ge=1)
+    """Demonstrations that are not won by then are dropped."""
+    action_noise: float = Field(0.1, ge=0, le=1)
+    """Chance that a random move replaces the demonstrated one (the label stays the expert's)."""
+    vocabulary: int = Field(1000, ge=300)
+    """Size of the BPE vocabulary."""
+    hidden_size: int = 96
+    """Width; heads have 32 dimensions (the smallest head that vLLM runs on a CPU)."""
+    layers: int = Field(3, ge=1)
+    """Transformer layers."""
+    optimizer_steps: int = Field(6000, ge=1)
+    """Cloning steps of `batch_size` prompts."""
+    batch_size: int = Field(16, ge=1)
+    """Prompts per cloning step."""
+    lr: float = Field(3e-3, gt=0)
+    """Peak learning rate, decayed linearly."""
+    prompt_loss: float = Field(1.0, ge=0)
+    """Weight of predicting the prompt too, which teaches copying quickly."""
+    seed: int = 0
+    """Seed of demonstrations, initial weights and batches."""
+
+
+class ModelSettings(Section):
+    """The language model."""
+
+    model_path: str | None = None
+    """HuggingFace directory or name; null: the pocket model that `warm_start` describes."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Type of the served weights (the learner keeps float32 master weights)."""
+
+
+class AgentSettings(Section):
+    """How observations become prompts, and completions actions."""
+
+    prompt: str = "alfworld_full"
+    """Name of a template in hgpo_rllib/agent/prompts, or path of a jinja file."""
+    memory_length: int | None = Field(None, ge=0)
+    """(observation, action) pairs the prompt shows; null: tied to `context_length`."""
+    inadmissible_is_invalid: bool = False
+    """Count a well-formed but inadmissible action as invalid too (the released code does not)."""
+    max_prompt_tokens: int = Field(4096, ge=16)
+    """Longer prompts lose their beginning."""
+    max_response_tokens: int = Field(512, ge=1)
+    """Generation limit of a turn."""
+
+
+class RolloutSettings(Section):
+    """What one iteration samples."""
+
+    groups_per_iteration: int = Field(16, ge=1)
+    """Tasks an iteration; each is played by a group."""
+    group_size: int = Field(8, ge=2)
+    """Members N that play one task from the same start."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature; training uses the log-probabilities at this temperature."""
+
+
+class PolicyServerSettings(Section):
+    """The Ray Serve deployment around vLLM."""
+
+    num_replicas: int = Field(1, ge=1)
+    """vLLM engines."""
+    replica_cpus: float = Field(1, ge=0)
+    """CPUs reserved for a replica."""
+    replica_gpus: float = Field(0, ge=0)
+    """GPUs reserved for a replica (0: vLLM runs on the CPU)."""
+    max_num_seqs: int = Field(128, ge=1)
+    """Requests an engine decodes together."""
+    memory_utilization: float = Field(0.6, gt=0, le=1)
+    """Share of GPU memory that vLLM may take."""
+    cpu_kv_cache_gib: int = Field(1, ge=1)
+    """KV cache of a CPU engine, GiB."""
+    enforce_eager: bool = True
+    """Skip compilation and CUDA graphs: faster start, slower decoding."""
+    max_logp_gap: float | None = Field(None, gt=0)
+    """Fail when the served policy's log-probabilities of the probe differ by more from the
+    learner's after an update (float32: 1e-4); null: only report the gap."""
+
+
+class AlgorithmSettings(Section):
+    """Returns and HGPO advantages."""
+
+    context_length: int = Field(2, ge=0)
+    """K: groups share the state and 0..K states of history."""
+    weight_alpha: float = Field(1.0, ge=0)
+    """Level k weighs (k + 1)^alpha."""
+    normalize: Literal["mean_std", "mean"] = "mean_std"
+    """Divide by the group's standard deviation, or only subtract its mean."""
+    contexts: Literal["paper", "released"] = "paper"
+    """Levels of early steps, see `hgpo_rllib.advantages`."""
+    gamma: float = Field(0.95, gt=0, le=1)
+    """Discount."""
+    invalid_penalty: float = Field(0.1, ge=0)
+    """Taken from the return of an invalid step, after discounting."""
+
+
+class LearnerSettings(Section):
+    """The PPO objective on tokens and its optimiser."""
+
+    lr: float = Field(1e-6, gt=0)
+    """AdamW learning rate."""
+    lr_warmup_steps: int = Field(0, ge=0)
+    """Optimiser steps over which the rate rises linearly; Adam's first steps are its largest."""
+    lr_decay_iterations: int | None = Field(None, ge=1)
+    """Iterations over which the rate falls linearly to zero; null: constant."""
+    adam_betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's decay rates of the gradient's mean and of its square."""
+    weight_decay: float = Field(0.01, ge=0)
+    """AdamW weight decay."""
+    grad_clip: float = Field(1.0, gt=0)
+    """Largest global norm of a gradient."""
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    """The token ratio is clipped below at 1 - clip_low."""
+    clip_high: float = Field(0.2, gt=0)
+    """The token ratio is clipped above at 1 + clip_high."""
+    kl_coeff: float = Field(0.01, ge=0)
+    """Weight of the KL to the frozen starting policy (k3 estimator); 0: no reference model."""
+    num_epochs: int = Field(1, ge=1)
+    """Passes over an iteration's steps."""
+    minibatch_size: int = Field(256, ge=1)
+    """Steps (turns) per optimiser step."""
+    micro_batch_tokens: int = Field(16384, ge=1)
+    """Padded tokens per forward pass; bounds memory."""
+
+
+class EvaluationSettings(Section):
+    """Held-out evaluation inside a run."""
+
+    interval: int = Field(5, ge=0)
+    """Iterations between evaluations; 0: only before and after training."""
+    splits: list[str] = ["valid_seen", "valid_unseen"]
+    """Splits to play."""
+    episodes: int = Field(40, ge=1)
+    """Episodes per split: the first games of the sorted list, each once, then again."""
+    temperature: float = Field(0.4, gt=0)
+    """Sampling temperature."""
+
+
+class ClusterSettings(Section):
+    """Ray."""
+
+    learner_gpus: int = Field(0, ge=0, le=1)
+    """GPUs of the learner, which runs in the main process."""
+    dashboard_port: int | None = Field(None, ge=1, le=65535)
+    """Port of the Ray dashboard on the loopback address; null: no dashboard."""
+
+
+class RunConfig(Section):
+    """One training run."""
+
+    name: str = "hgpo"
+    """Run directories are <output>/<name>-<time>."""
+    output: str = "runs"
+    """Where run directories are made."""
+    cache: str = "data"
+    """Where generated games and warm-started models are kept for the next run."""
+    seed: int = 0
+    """Seed of task order, sampling and mini-batches."""
+    iterations: int = Field(150, ge=1)
+    """Training iterations."""
+    minutes: float | None = Field(None, gt=0)
+    """Stop training after this many minutes even if iterations are left; null: no limit."""
+    checkpoint_interval: int = Field(10, ge=1)
+    """Iterations between checkpoints to resume from; the last iteration writes one as well."""
+    env: EnvSettings = EnvSettings()
+    games: GamesSettings = GamesSettings()
+    warm_start: WarmStartSettings = WarmStartSettings()
+    model: ModelSettings = ModelSettings()
+    agent: AgentSettings = AgentSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    policy_server: PolicyServerSettings = PolicyServerSettings()
+    algorithm: AlgorithmSettings = AlgorithmSettings()
+    learner: LearnerSettings = LearnerSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    cluster: ClusterSettings = ClusterSettings()
+
+
+def load_config(path: Path, overrides: list[str]) -> RunConfig:
+    """Read a run file and apply ``section.key=value`` overrides (values are YAML).
+
+    Raises:
+        ConfigError: for a missing or malformed file, an unknown key or a value out of range.
+    """
+    try:
+        data = yaml.safe_load(path.read_text()) or {}
+    except OSError as error:
+        raise ConfigError(f"cannot read the config {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} must hold sections (`algorithm:`, `learner:`, …)")
+    for override in overrides:
+        _apply(data, override)
+    return parse_config(data)
+
+
+def parse_config(data: dict[str, Any]) -> RunConfig:
+    """Validate nested settings; raises ConfigError naming the first wrong key."""
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from error
+
+
+def save_config(config: RunConfig, path: Path) -> None:
+    """Write the config as YAML that `load_config` reads back."""
+    path.write_text(yaml.safe_dump(config.model_dump(), sort_keys=False))
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{override!r} is not an override: write section.key=value")
+    *sections, field = key.split(".")
+    for section in sections:
+        data = data.setdefault(section, {})
+        if not isinstance(data, dict):
+            raise ConfigError(f"{key}: {section} is not a section")
+    try:
+        data[field] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{key}: {value!r} is not a YAML value") from error
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] != "extra_forbidden":
+        return f"{key}: {first['msg'].lower()} (got {first['input']!r})"
+    section: type[BaseModel] = RunConfig
+    for part in first["loc"][:-1]:
+        section = type(getattr(section(), str(part)))
+    return f"unknown config key {key}; known here: {', '.join(section.model_fields)}"
