@@ -1,0 +1,67 @@
+"""The rollouts' side of the policy server."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from ray.exceptions import RayActorError
+from ray.serve.handle import DeploymentHandle
+
+from hgpo_rllib.policy_server.types import Generation, Sampling, WeightTag
+
+logger = logging.getLogger(__name__)
+
+MAX_BATCH = 16  # prompts per call: a call costs milliseconds, a prompt in it a tenth of that
+RETRIES = 5  # a killed replica takes its requests with it; Serve starts another
+
+
+class PolicyClient:
+    """Asks the deployment for responses; prompts that wait at the same moment share a call.
+
+    Use it from one event loop. Whoever asks while a call is under way is sent with the next one;
+    the answers of one call return together.
+    """
+
+    def __init__(self, handle: DeploymentHandle, sampling: Sampling, weights: WeightTag):
+        self._handle = handle
+        self._sampling = sampling
+        self._weights = weights
+        self._waiting: list[tuple[Sequence[int], asyncio.Future[Generation]]] = []
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def generate(self, prompt_ids: Sequence[int]) -> Generation:
+        """The response to one prompt."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Generation] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._send)  # after all that are ready now have asked
+        self._waiting.append((prompt_ids, answer))
+        return await answer
+
+    def _send(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+            call = asyncio.get_running_loop().create_task(self._call(batch))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+
+    async def _call(self, batch: list[tuple[Sequence[int], asyncio.Future[Generation]]]) -> None:
+        try:
+            responses = await self._ask([prompt for prompt, _ in batch])
+        except Exception as error:  # handed to everyone who waits for this call
+            for _, answer in batch:
+                answer.set_exception(error)
+            return
+        for (_, answer), response in zip(batch, responses, strict=True):
+            answer.set_result(response)
+
+    async def _ask(self, prompts: list[Sequence[int]]) -> list[Generation]:
+        for attempt in range(RETRIES):
+            try:
+                return await self._handle.generate.remote(prompts, self._sampling, self._weights)
+            except RayActorError as error:
+                if attempt == RETRIES - 1:
+                    raise
+                logger.warning("policy server: %s; asking again", type(error).__name__)
+                await asyncio.sleep(2.0**attempt)
+        raise AssertionError("unreachable")

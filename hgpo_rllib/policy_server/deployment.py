@@ -1,0 +1,162 @@
+"""The Ray Serve deployment: one vLLM engine a replica, CPU or GPU by settings only."""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
+from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Sampling, WeightTag
+
+MAX_ONGOING_REQUESTS = 4096  # per replica; vLLM queues what exceeds max_num_seqs itself
+
+
+class PolicyReplica:
+    """Generates responses with vLLM under the weights that a request names.
+
+    A request carries the tag of the weights it wants. A replica that holds others loads them
+    first: updates need no broadcast, and a replica that was restarted catches up by itself.
+    """
+
+    def __init__(self, engine_arguments: dict[str, Any]):
+        """Start the engine; `engine_arguments` are vLLM's `AsyncEngineArgs`."""
+        from vllm import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments))
+        self._weights = STARTING_WEIGHTS
+        self._loading = asyncio.Lock()
+        self._request_numbers = itertools.count()
+
+    async def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, weights: WeightTag
+    ) -> list[Generation]:
+        """One response to each prompt (token ids), all drawn under `weights`."""
+        if weights.version != self._weights.version:
+            await self._load(weights)
+        return await asyncio.gather(*(self._respond(prompt, sampling) for prompt in prompts))
+
+    async def check_health(self) -> None:
+        """Called by Serve: a replica whose engine died is replaced."""
+        await self._engine.check_health()
+
+    def __del__(self) -> None:
+        """Called by Serve when it stops the replica: the engine is a process of its own."""
+        if hasattr(self, "_engine"):
+            self._engine.shutdown()
+
+    async def _load(self, weights: WeightTag) -> None:
+        async with self._loading:
+            if weights.version == self._weights.version:
+                return  # another request loaded them while this one waited
+            if weights.path is None:
+                raise RuntimeError("the starting weights are gone: the server was updated since")
+            await self._engine.pause_generation(mode="wait", clear_cache=True)
+            try:
+                await self._engine.collective_rpc("load_policy_weights", args=(weights.path,))
+                await self._engine.update_weight_version(weights.version)
+                self._weights = weights
+            finally:
+                await self._engine.resume_generation()
+
+    async def _respond(self, prompt: Sequence[int], sampling: Sampling) -> Generation:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        parameters = SamplingParams(
+            temperature=sampling.temperature,
+            max_tokens=sampling.max_tokens,
+            stop_token_ids=list(sampling.stop_token_ids),
+            logprobs=0,  # of the drawn tokens alone
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        version = self._weights.version
+        request_id = str(next(self._request_numbers))
+        results = self._engine.generate(
+            {"prompt_token_ids": list(prompt)}, parameters, request_id=request_id
+        )
+        *_, result = [result async for result in results]
+        output = result.outputs[0]
+        logp = [
+            step[token].logprob
+            for token, step in zip(output.token_ids, output.logprobs, strict=True)
+        ]
+        return Generation(
+            token_ids=np.asarray(output.token_ids, np.int32),
+            logp=np.asarray(logp, np.float32),
+            version=version,
+            finish_reason=output.finish_reason,
+        )
+
+
+def engine_arguments(
+    model: ModelSettings, agent: AgentSettings, server: PolicyServerSettings, seed: int
+) -> dict[str, Any]:
+    """vLLM's arguments for these settings."""
+    arguments: dict[str, Any] = {
+        "model": model.model_path,
+        "dtype": model.dtype,
+        "seed": seed,
+        "max_model_len": agent.max_prompt_tokens + agent.max_response_tokens,
+        "max_num_seqs": server.max_num_seqs,
+        "enforce_eager": server.enforce_eager,
+        "enable_prefix_caching": True,
+        "skip_tokenizer_init": True,  # prompts and responses are token ids
+        "generation_config": "vllm",  # no sampling defaults from the checkpoint
+        "logprobs_mode": "processed_logprobs",  # those of the distribution that is sampled
+        "worker_extension_cls": "hgpo_rllib.policy_server.weights.WeightLoader",
+        "disable_log_stats": True,
+    }
+    if server.replica_gpus > 0:
+        arguments["gpu_memory_utilization"] = server.memory_utilization
+    else:  # the worker runs inside the engine's process: one less to start and to talk to
+        arguments["distributed_executor_backend"] = "uni"
+    return arguments
+
+
+def replica_environment(server: PolicyServerSettings) -> dict[str, str]:
+    """Environment variables of a replica's process."""
+    variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    if server.replica_gpus == 0:
+        variables |= {
+            "VLLM_CPU_KVCACHE_SPACE": str(server.cpu_kv_cache_gib),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # else vLLM overrides the "uni" executor
+            "OMP_NUM_THREADS": str(max(1, int(server.replica_cpus))),
+        }
+    return variables
+
+
+def start_policy_server(
+    name: str,
+    model: ModelSettings,
+    agent: AgentSettings,
+    server: PolicyServerSettings,
+    seed: int,
+) -> DeploymentHandle:
+    """Deploy the policy under the application name `name` and wait until it answers.
+
+    Raises:
+        RuntimeError: the engines did not start (Serve tries three times).
+    """
+    deployment = serve.deployment(
+        PolicyReplica,
+        name="policy",
+        num_replicas=server.num_replicas,
+        max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        health_check_timeout_s=60,
+        graceful_shutdown_timeout_s=5,
+        logging_config={"enable_access_log": False},
+        ray_actor_options={
+            "num_cpus": server.replica_cpus,
+            "num_gpus": server.replica_gpus,
+            "runtime_env": {"env_vars": replica_environment(server)},
+        },
+    )
+    arguments = engine_arguments(model, agent, server, seed)
+    return serve.run(deployment.bind(arguments), name=name, route_prefix=None)
