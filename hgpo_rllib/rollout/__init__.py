@@ -1,0 +1,1 @@
+"""Rollouts: groups of episodes, driven concurrently, as RLlib multi-agent episodes."""

@@ -1,0 +1,54 @@
+"""Episodes as versioned JSON lines: what the agent saw, said and did, and what it was worth."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from hgpo_rllib.rollout.trajectories import ScoredTrajectories
+
+FORMAT = "hgpo-episode-1"
+
+
+def episode_records(
+    scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerBase, iteration: int, split: str
+) -> Iterator[dict[str, Any]]:
+    """One JSON object per member's episode, in order."""
+    for member, advantages, returns in zip(
+        scored.members, scored.advantages(), scored.returns(), strict=True
+    ):
+        infos = member.get_infos()
+        outputs = {
+            key: member.get_extra_model_outputs(key)
+            for key in ("completion", "action", "is_valid", "weight_version", "response_ids")
+        }
+        prompts = tokenizer.batch_decode(member.get_extra_model_outputs("prompt_ids"))
+        yield {
+            "format": FORMAT,
+            "iteration": iteration,
+            "split": split,
+            "group": member.multi_agent_episode_id,
+            "member": member.agent_id,
+            "game": infos[0]["game"],
+            "task_type": infos[0]["task_type"],
+            "goal": infos[0]["goal"],
+            "success": bool(infos[-1]["won"]),
+            "episode_return": float(member.get_return()),
+            "steps": [
+                {
+                    "time": t,
+                    "anchor": member.get_observations(t),
+                    "prompt": prompts[t],
+                    "completion": outputs["completion"][t],
+                    "action": outputs["action"][t],
+                    "is_valid": bool(outputs["is_valid"][t]),
+                    "inadmissible": bool(infos[t + 1]["inadmissible"]),
+                    "reward": float(member.get_rewards(t)),
+                    "step_return": float(returns[t]),
+                    "advantage": float(advantages[t]),
+                    "response_tokens": len(outputs["response_ids"][t]),
+                    "weight_version": outputs["weight_version"][t],
+                }
+                for t in range(len(member))
+            ],
+        }

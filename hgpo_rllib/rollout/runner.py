@@ -1,0 +1,165 @@
+"""The RLlib EnvRunner: whole groups on one asyncio loop, actions from the policy server."""
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import ray
+from ray import serve
+from ray.rllib.core import COMPONENT_RL_MODULE
+from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
+from ray.rllib.env.env_runner import EnvRunner
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.utils.annotations import override
+from ray.rllib.utils.checkpoints import Checkpointable
+from ray.rllib.utils.metrics import (
+    EPISODE_LEN_MEAN,
+    EPISODE_RETURN_MEAN,
+    NUM_ENV_STEPS_SAMPLED,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    NUM_EPISODES,
+    NUM_EPISODES_LIFETIME,
+    WEIGHTS_SEQ_NO,
+)
+
+import env_wrappers  # noqa: F401  registers the environments with Gymnasium
+from hgpo_rllib.agent import StepAgent
+from hgpo_rllib.models import eos_token_ids, load_tokenizer
+from hgpo_rllib.policy_server.client import PolicyClient
+from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Sampling, WeightTag
+from hgpo_rllib.rollout.group import POLICY_ID, run_groups
+from hgpo_rllib.rollout.tasks import TaskOrder
+
+if TYPE_CHECKING:
+    from hgpo_rllib.algorithm import HGPOConfig
+
+# Coroutines stay at module level: with an `async def` method Ray would make the runner an asyncio
+# actor, whose running loop forbids `run_until_complete`.
+
+
+class HGPOEnvRunner(EnvRunner, Checkpointable):
+    """Plays groups of episodes; knows tasks by number and weights by tag."""
+
+    def __init__(self, *, config: "HGPOConfig", **kwargs: Any):
+        """Called by RLlib."""
+        super().__init__(config=config, **kwargs)
+        self.module = None  # the policy lives in the policy server
+        self._tokenizer = load_tokenizer(config.model_path)
+        self._agent = StepAgent(
+            self._tokenizer,
+            prompt=config.prompt,
+            memory_length=config.prompt_memory_length,
+            max_prompt_tokens=config.max_prompt_tokens,
+            inadmissible_is_invalid=config.inadmissible_is_invalid,
+        )
+        self._eos = tuple(eos_token_ids(config.model_path, self._tokenizer))
+        self._envs: dict[str, list[gym.Env]] = defaultdict(list)  # per split, reused
+        self._weights: WeightTag = STARTING_WEIGHTS
+        self._weights_seq_no = 0
+        self._finished: list[MultiAgentEpisode] = []
+        self._loop = asyncio.new_event_loop()
+        first_env = self._borrow(config.train_split, 1)[0]
+        self._spaces = (first_env.observation_space, first_env.action_space)
+        self._tasks = TaskOrder(self.num_tasks(config.train_split), seed=config.seed or 0)
+
+    @override(EnvRunner)
+    def sample(
+        self,
+        *,
+        num_timesteps: int | None = None,
+        num_episodes: int | None = None,
+        **kwargs: Any,
+    ) -> list[MultiAgentEpisode]:
+        """Play `num_episodes` groups of the train split, on the next tasks of the order."""
+        tasks = self._tasks.take(num_episodes or 1)
+        episodes = self.play(
+            self.config.train_split, tasks, self.config.group_size, self.config.temperature
+        )
+        self._finished += episodes
+        return episodes
+
+    def play(
+        self, split: str, tasks: list[int], group_size: int, temperature: float
+    ) -> list[MultiAgentEpisode]:
+        """Play each task of a split with a group; all groups run concurrently."""
+        envs = self._borrow(split, len(tasks) * group_size)
+        groups = [
+            (envs[i * group_size : (i + 1) * group_size], task) for i, task in enumerate(tasks)
+        ]
+        sampling = Sampling(temperature, self.config.max_response_tokens, self._eos)
+        handle = serve.get_app_handle(self.config.serve_app)
+        client = PolicyClient(handle, sampling, self._weights)
+        return self._loop.run_until_complete(run_groups(groups, self._agent, client))
+
+    def num_tasks(self, split: str) -> int:
+        """Tasks that a split holds."""
+        return self._borrow(split, 1)[0].get_wrapper_attr("num_tasks")
+
+    def _borrow(self, split: str, count: int) -> list[gym.Env]:
+        envs = self._envs[split]
+        while len(envs) < count:
+            envs.append(gym.make(self.config.env, split=split, **self.config.env_config))
+        return envs[:count]
+
+    @override(EnvRunner)
+    def get_metrics(self) -> dict[str, Any]:
+        """RLlib's metrics of the episodes sampled since the last call."""
+        for episode in self._finished:
+            self.metrics.log_value(NUM_EPISODES, len(episode.agent_episodes), reduce="sum")
+            self.metrics.log_value(
+                NUM_EPISODES_LIFETIME, len(episode.agent_episodes), reduce="lifetime_sum"
+            )
+            steps = episode.agent_steps()
+            self.metrics.log_value(NUM_ENV_STEPS_SAMPLED, steps, reduce="sum")
+            self.metrics.log_value(NUM_ENV_STEPS_SAMPLED_LIFETIME, steps, reduce="lifetime_sum")
+            for member in episode.agent_episodes.values():
+                won = float(member.get_infos(-1)["won"])
+                window = self.config.groups_per_iteration * self.config.group_size
+                self.metrics.log_value("success_rate", won, window=window)
+                self.metrics.log_value(EPISODE_RETURN_MEAN, member.get_return(), window=window)
+                self.metrics.log_value(EPISODE_LEN_MEAN, len(member), window=window)
+        self._finished.clear()
+        return self.metrics.reduce()
+
+    @override(EnvRunner)
+    def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
+        """Spaces of a member and of the policy."""
+        return {
+            INPUT_ENV_SPACES: self._spaces,
+            INPUT_ENV_SINGLE_SPACES: self._spaces,
+            POLICY_ID: self._spaces,
+        }
+
+    @override(Checkpointable)
+    def get_state(self, components=None, *, not_components=None, **kwargs) -> dict[str, Any]:
+        """The position in the task order."""
+        return {WEIGHTS_SEQ_NO: self._weights_seq_no, "task_position": self._tasks.position}
+
+    @override(Checkpointable)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take the weight tag (RLlib's weight sync) or the position in the task order (restore)."""
+        self._weights_seq_no = state.get(WEIGHTS_SEQ_NO, self._weights_seq_no)
+        self._tasks.position = state.get("task_position", self._tasks.position)
+        module_state = state.get(COMPONENT_RL_MODULE)
+        if isinstance(module_state, ray.ObjectRef):
+            module_state = ray.get(module_state)
+        if module_state:
+            self._weights = module_state[POLICY_ID]["weight_tag"]
+
+    @override(Checkpointable)
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
+        """For checkpoints."""
+        return (), {"config": self.config}
+
+    @override(EnvRunner)
+    def assert_healthy(self) -> None:
+        """RLlib's health check: nothing that could break outlives a call to `sample`."""
+
+    @override(EnvRunner)
+    def stop(self) -> None:
+        """Close the environments and the event loop."""
+        for envs in self._envs.values():
+            for env in envs:
+                env.close()
+        self._loop.close()

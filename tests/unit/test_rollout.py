@@ -1,0 +1,219 @@
+"""The order of tasks, and groups of episodes as trajectories and records."""
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from transformers import PreTrainedTokenizerFast
+
+from hgpo_rllib.config import AlgorithmSettings
+from hgpo_rllib.learner.batching import step_columns
+from hgpo_rllib.rollout.group import POLICY_ID, member_id, policy_of_member
+from hgpo_rllib.rollout.records import episode_records
+from hgpo_rllib.rollout.tasks import TaskOrder
+from hgpo_rllib.rollout.trajectories import ScoredTrajectories, score_groups
+from hgpo_rllib.warmstart.tokenizer import train_tokenizer
+
+
+class TestTaskOrder:
+    @pytest.mark.parametrize("num_tasks", [1, 7, 40])
+    def test_every_epoch_visits_every_task_once(self, num_tasks: int) -> None:
+        """Also when calls cut across epochs."""
+        order = TaskOrder(num_tasks, seed=3)
+        taken = [task for _ in range(num_tasks) for task in order.take(3)]
+        for epoch in range(3):
+            tasks = taken[epoch * num_tasks : (epoch + 1) * num_tasks]
+            assert sorted(tasks) == list(range(num_tasks))
+
+    def test_epochs_and_seeds_differ(self) -> None:
+        """Each has an order of its own, and the same every time."""
+        epochs = [TaskOrder(40, seed).take(80) for seed in (0, 1)]
+        orders = [tuple(part) for taken in epochs for part in (taken[:40], taken[40:])]
+        assert len({*orders, tuple(range(40))}) == 5
+        assert TaskOrder(40, 1).take(80) == epochs[1]
+
+    def test_position_restores(self) -> None:
+        """One integer is all of the state."""
+        order = TaskOrder(7, seed=2)
+        order.take(9)
+        again = TaskOrder(7, seed=2)
+        again.position = order.position
+        assert again.take(12) == order.take(12)
+
+
+Step = tuple[str, float, bool]  # observation that follows, reward, is the action valid
+PLAYS: dict[str, list[Step]] = {
+    "member_0": [("desk", 0.0, True), ("shelf", 0.0, False), ("mug", 10.0, True)],
+    "member_1": [("desk", 0.0, True)],  # truncated while the others go on
+    "member_2": [("desk", 0.0, False), ("desk", 0.0, True)],
+}
+EVENTS = ("member_2", "member_0", "member_1", "member_0", "member_2", "member_0")
+
+
+def info(member: str, **changes: Any) -> dict[str, Any]:
+    """Return an environment's info."""
+    common = {"game": "games/7", "task_type": "pick", "goal": f"goal of {member}"}
+    return common | {"won": False, "inadmissible": False} | changes
+
+
+def group(events: Sequence[str] = EVENTS, start: str = "room") -> MultiAgentEpisode:
+    """Return an episode whose members step at their own pace, as rollouts build it."""
+    episode = MultiAgentEpisode(agent_to_module_mapping_fn=policy_of_member)
+    assert [member_id(i) for i in range(3)] == list(PLAYS)
+    episode.add_env_reset(
+        observations=dict.fromkeys(PLAYS, start), infos={m: info(m) for m in PLAYS}
+    )
+    done = dict.fromkeys(PLAYS, 0)
+    for member in events:
+        t = done[member]
+        observation, reward, is_valid = PLAYS[member][t]
+        done[member] += 1
+        last = done[member] == len(PLAYS[member])
+        everyone = all(done[m] == len(PLAYS[m]) for m in PLAYS)
+        number = 10 * int(member[-1]) + t
+        episode.add_env_step(
+            observations={member: observation},
+            actions={member: f"action {number}"},
+            rewards={member: reward},
+            infos={member: info(member, won=reward > 0, inadmissible=not is_valid)},
+            terminateds={member: last and reward > 0, "__all__": everyone},
+            truncateds={member: last and reward == 0, "__all__": False},
+            extra_model_outputs={
+                member: {
+                    "prompt_ids": np.arange(t + 2, dtype=np.int32) + 5,
+                    "response_ids": np.full(t + 1, number, np.int32),
+                    "behaviour_logp": np.full(t + 1, -number / 8, np.float32),
+                    "weight_version": f"w:{t}",
+                    "completion": f"completion {number}",
+                    "action": f"action {number}",
+                    "is_valid": is_valid,
+                }
+            },
+        )
+    return episode
+
+
+SETTINGS = AlgorithmSettings(gamma=0.5, invalid_penalty=0.25, context_length=1, normalize="mean")
+
+
+@pytest.fixture
+def scored() -> ScoredTrajectories:
+    """Return one group, scored."""
+    return score_groups([group()], SETTINGS)
+
+
+class TestScoreGroups:
+    def test_anchors_are_the_observations_acted_on(self, scored: ScoredTrajectories) -> None:
+        """The last observation of an episode, on which nobody acts, is no anchor."""
+        names = {"room": 0, "desk": 1, "shelf": 2}
+        seen = [["room", "desk", "shelf"], ["room"], ["room", "desk"]]
+        assert scored.steps.anchor.tolist() == [names[o] for row in seen for o in row]
+        assert scored.steps.trajectory.tolist() == [0, 0, 0, 1, 2, 2]
+        assert scored.steps.time.tolist() == [0, 1, 2, 0, 0, 1]
+        assert [member.agent_id for member in scored.members] == list(PLAYS)
+
+    def test_returns(self, scored: ScoredTrajectories) -> None:
+        """Discounted, and less the penalty on the invalid step alone."""
+        returns = [part.tolist() for part in scored.returns()]
+        assert returns == [[2.5, 4.75, 10.0], [0.0], [-0.25, 0.0]]
+
+    def test_advantages(self, scored: ScoredTrajectories) -> None:
+        """By hand: (2.5, 0, -0.25) share the room, (4.75, 0) the desk and the room before it."""
+        room = 2.25 / 3
+        expected = [[2.5 - room, 2.375, 0.0], [-room], [-0.25 - room, -2.375]]
+        for got, values in zip(scored.advantages(), expected, strict=True):
+            np.testing.assert_allclose(got, values, atol=1e-12)
+
+    def test_groups_are_tasks_of_their_own(self) -> None:
+        """The same observations in two groups are never compared."""
+        both = score_groups([group(), group()], SETTINGS)
+        one = score_groups([group()], SETTINGS).estimate.advantage
+        np.testing.assert_array_equal(both.estimate.advantage, np.tile(one, 2))
+        assert both.steps.task.tolist() == [0] * 6 + [1] * 6
+
+    def test_the_order_of_events_does_not_matter(self, scored: ScoredTrajectories) -> None:
+        """Members at another pace get the same numbers."""
+        other = score_groups([group(sorted(EVENTS))], SETTINGS)
+        np.testing.assert_array_equal(other.estimate.advantage, scored.estimate.advantage)
+
+    def test_members_act_with_the_shared_policy(self, scored: ScoredTrajectories) -> None:
+        """RLlib's mapping knows one module."""
+        assert {member.module_id for member in scored.members} == {POLICY_ID}
+
+    def test_columns_have_one_row_a_step(self, scored: ScoredTrajectories) -> None:
+        """Tokens, log-probabilities and advantages of a step stand in the same row."""
+        columns = step_columns(scored)
+        assert columns["response_length"].tolist() == [1, 2, 3, 1, 1, 2]
+        assert columns["prompt_length"].tolist() == [2, 3, 4, 2, 2, 3]
+        for row, number in enumerate((0, 1, 2, 10, 20, 21)):
+            length = columns["response_length"][row]
+            assert set(columns["response_ids"][row, :length].tolist()) == {number}
+            assert not columns["response_ids"][row, length:].any()
+            assert set(columns["behaviour_logp"][row, :length].tolist()) == {-number / 8}
+            assert columns["prompt_ids"][row, :2].tolist() == [5, 6]
+        np.testing.assert_allclose(columns["advantage"], scored.estimate.advantage)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer; the prompts are single bytes of it."""
+    return train_tokenizer(["put a mug in desk 1"], 300)
+
+
+class TestRecords:
+    def test_one_record_a_member(
+        self, scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerFast
+    ) -> None:
+        """What belongs to the episode."""
+        records = list(episode_records(scored, tokenizer, 4, "train"))
+        assert [len(record.pop("steps")) for record in records] == [3, 1, 2]
+        group_id = scored.members[0].multi_agent_episode_id
+        assert records == [
+            {
+                "format": "hgpo-episode-1",
+                "iteration": 4,
+                "split": "train",
+                "group": group_id,
+                "member": member,
+                "game": "games/7",
+                "task_type": "pick",
+                "goal": f"goal of {member}",
+                "success": member == "member_0",
+                "episode_return": 10.0 if member == "member_0" else 0.0,
+            }
+            for member in PLAYS
+        ]
+
+    def test_one_entry_a_step(
+        self, scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerFast
+    ) -> None:
+        """What was seen, said, done and what it was worth, of one and the same step."""
+        first = next(episode_records(scored, tokenizer, 4, "train"))
+        assert first["steps"][1] == {
+            "time": 1,
+            "anchor": "desk",
+            "prompt": tokenizer.decode([5, 6, 7]),
+            "completion": "completion 1",
+            "action": "action 1",
+            "is_valid": False,
+            "inadmissible": True,
+            "reward": 0.0,
+            "step_return": 4.75,
+            "advantage": 2.375,
+            "response_tokens": 2,
+            "weight_version": "w:1",
+        }
+        assert [step["inadmissible"] for step in first["steps"]] == [False, True, False]
+        for earlier, later in pairwise(first["steps"]):
+            assert later["time"] == earlier["time"] + 1
+
+    def test_records_are_plain_json(
+        self, scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerFast
+    ) -> None:
+        """No NumPy numbers; a round trip changes nothing."""
+        for record in episode_records(scored, tokenizer, 0, "valid_seen"):
+            assert json.loads(json.dumps(record)) == record
