@@ -1,0 +1,310 @@
+"""HGPO as an RLlib algorithm: `HGPOConfig().training(weight_alpha=1).build_algo().train()`."""
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from pydantic import BaseModel
+from ray import serve
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.utils.annotations import override
+from ray.rllib.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    ENV_RUNNER_SAMPLING_TIMER,
+    LEARNER_RESULTS,
+    LEARNER_UPDATE_TIMER,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    SYNCH_WORKER_WEIGHTS_TIMER,
+    TIMERS,
+)
+
+from hgpo_rllib.config import (
+    AgentSettings,
+    AlgorithmSettings,
+    EvaluationSettings,
+    LearnerSettings,
+    ModelSettings,
+    PolicyServerSettings,
+    RolloutSettings,
+    RunConfig,
+)
+from hgpo_rllib.evaluation import evaluate_splits
+from hgpo_rllib.learner.connector import HGPOConnector
+from hgpo_rllib.learner.learner import HGPOLearner
+from hgpo_rllib.learner.module import LLMModule
+from hgpo_rllib.models import load_tokenizer
+from hgpo_rllib.policy_server.deployment import start_policy_server
+from hgpo_rllib.policy_server.types import Sampling, WeightTag
+from hgpo_rllib.rollout.group import POLICY_ID, policy_of_member
+from hgpo_rllib.rollout.runner import HGPOEnvRunner
+
+PROBE_TOKENS = 16  # drawn after each update to compare the served policy with the learner
+SettingsT = TypeVar("SettingsT", bound=BaseModel)
+
+# Fields of these sections are flat attributes of HGPOConfig, so that `training(weight_alpha=…)`
+# and Tune's param_space work as for every RLlib algorithm.
+FLAT_SECTIONS: tuple[type[BaseModel], ...] = (
+    ModelSettings,
+    AgentSettings,
+    RolloutSettings,
+    PolicyServerSettings,
+    AlgorithmSettings,
+    LearnerSettings,
+)
+
+
+class HGPOConfig(AlgorithmConfig):
+    """RLlib-style builder over the sections of `hgpo_rllib.config`; all defaults are theirs."""
+
+    def __init__(self, algo_class: type[Algorithm] | None = None):
+        """Set the paper's defaults."""
+        super().__init__(algo_class=algo_class or HGPO)
+        for section in FLAT_SECTIONS:
+            for name, value in section():
+                setattr(self, name, value)
+        self.train_split = "train"
+        self.eval_splits: list[str] = list(EvaluationSettings().splits)
+        self.eval_episodes = EvaluationSettings().episodes
+        self.eval_temperature = EvaluationSettings().temperature
+        self.serve_app: str | None = None  # set by the algorithm: one application per run or trial
+        self.env = "hgpo/ALFWorld-v0"
+        self.env_runner_cls = HGPOEnvRunner
+        self.num_env_runners = 0
+        self.num_learners = 0
+        self.batch_mode = "complete_episodes"
+        self.framework_str = "torch"
+        self.episodes_to_numpy = False
+        self.add_default_connectors_to_learner_pipeline = False
+        self.merge_env_runner_states = False
+        self.broadcast_env_runner_states = False
+        self.restart_failed_env_runners = True
+        self.delay_between_env_runner_restarts_s = 1.0
+        self.env_runner_health_probe_timeout_s = 5.0
+        self.custom_evaluation_function = evaluate_splits
+        self.evaluation_interval = None
+        self.multi_agent(policies={POLICY_ID}, policy_mapping_fn=policy_of_member)
+
+    @override(AlgorithmConfig)
+    def training(self, **settings: Any) -> Self:
+        """Set any field of the flat sections, besides RLlib's own training settings."""
+        own = {name for section in FLAT_SECTIONS for name in section.model_fields}
+        super().training(**{k: v for k, v in settings.items() if k not in own})
+        for name in own & settings.keys():
+            if settings[name] is not NotProvided:
+                setattr(self, name, settings[name])
+        return self
+
+    def settings(self, section: type[SettingsT]) -> SettingsT:
+        """The current values of one section's fields, validated."""
+        return section(**{name: getattr(self, name) for name in section.model_fields})
+
+    @property
+    def prompt_memory_length(self) -> int:
+        """Turns that a prompt shows: K of the groups unless set apart."""
+        return self.context_length if self.memory_length is None else self.memory_length
+
+    @override(AlgorithmConfig)
+    def validate(self) -> None:
+        """Check the values together; RLlib calls this before it builds."""
+        super().validate()
+        for section in FLAT_SECTIONS:
+            self.settings(section)
+        if self.model_path is None:
+            raise ValueError("model_path is not set: HGPOConfig().training(model_path=…)")
+        if self.num_env_runners > 0 or self.num_learners > 0:
+            raise ValueError("HGPO rolls out and learns in one process: remote runners are to come")
+        if not self.is_multi_agent:
+            raise ValueError("HGPO needs its multi_agent() settings: one agent per group member")
+
+    @override(AlgorithmConfig)
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        """The language model."""
+        return RLModuleSpec(
+            module_class=LLMModule,
+            model_config={
+                "model_path": self.model_path,
+                "serve_dtype": self.dtype,
+                "temperature": self.temperature,
+            },
+        )
+
+    @override(AlgorithmConfig)
+    def get_default_learner_class(self) -> type[HGPOLearner]:
+        """The HGPO learner."""
+        return HGPOLearner
+
+    @override(AlgorithmConfig)
+    def build_learner_connector(self, input_observation_space, input_action_space, device=None):
+        """RLlib's pipeline with the HGPO connector at its end."""
+        pipeline = super().build_learner_connector(
+            input_observation_space, input_action_space, device
+        )
+        pipeline.append(HGPOConnector(settings=self.settings(AlgorithmSettings)))
+        return pipeline
+
+    @classmethod
+    def from_run_config(cls, run: RunConfig) -> Self:
+        """The algorithm of a run file; `run.env.data` and `run.model.model_path` must be set."""
+        config = cls()
+        for section in (
+            run.model,
+            run.agent,
+            run.rollout,
+            run.policy_server,
+            run.algorithm,
+            run.learner,
+        ):
+            config.training(**dict(section))
+        config.environment(
+            run.env.env_id,
+            env_config={
+                "data": run.env.data,
+                "task_types": run.env.task_types,
+                "max_steps": run.env.max_steps,
+            },
+        )
+        config.train_split = run.env.train_split
+        config.eval_splits = list(run.evaluation.splits)
+        config.eval_episodes = run.evaluation.episodes
+        config.eval_temperature = run.evaluation.temperature
+        config.learners(num_gpus_per_learner=run.cluster.learner_gpus)
+        config.debugging(seed=run.seed)
+        return config
+
+
+class HGPO(Algorithm):
+    """Rollouts through the policy server, HGPO advantages, one update, new weights."""
+
+    config: HGPOConfig
+
+    def __init__(self, config: HGPOConfig | dict | None = None, **kwargs: Any):
+        """See `Algorithm`."""
+        # RLlib drops Tune's trial info (`Algorithm.trial_id` is "default" in every trial), and
+        # trials that share a name would share one policy server.
+        trial = config.get("__trial_info__") if isinstance(config, dict) else None
+        self._run_id = f"{trial.trial_id if trial else 'run'}-{uuid.uuid4().hex[:8]}"
+        self._probe: np.ndarray | None = None
+        self.last_groups: list[MultiAgentEpisode] = []
+        self.phase_seconds: dict[str, float] = {}
+        super().__init__(config, **kwargs)
+
+    @classmethod
+    @override(Algorithm)
+    def get_default_config(cls) -> HGPOConfig:
+        """The paper's settings."""
+        return HGPOConfig()
+
+    @override(Algorithm)
+    def setup(self, config: HGPOConfig) -> None:
+        """Start this run's policy server, then RLlib's parts."""
+        app = f"hgpo-policy-{self._run_id}"
+        self.config = self.config.copy(copy_frozen=False)
+        self.config.serve_app = app
+        self.config.freeze()
+        tokenizer = load_tokenizer(self.config.model_path)
+        if not tokenizer.chat_template:
+            raise ValueError(f"{self.config.model_path} has no chat template to build prompts with")
+        self._server = start_policy_server(
+            app,
+            self.config.settings(ModelSettings),
+            self.config.settings(AgentSettings),
+            self.config.settings(PolicyServerSettings),
+            seed=self.config.seed or 0,
+        )
+        super().setup(self.config)
+
+    @override(Algorithm)
+    def training_step(self) -> None:
+        """One iteration."""
+        with self._phase(ENV_RUNNER_SAMPLING_TIMER, "rollout_s"):
+            groups = self._sample()
+        with self._phase(LEARNER_UPDATE_TIMER, "update_s"):
+            steps = self.metrics.peek(
+                (ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0
+            )
+            results = self.learner_group.update(
+                episodes=groups, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: steps}
+            )
+        self.metrics.aggregate(results, key=LEARNER_RESULTS)
+        with self._phase(SYNCH_WORKER_WEIGHTS_TIMER, "sync_s"):
+            self.env_runner_group.sync_weights(
+                from_worker_or_learner_group=self.learner_group, inference_only=True
+            )
+            self._check_served_policy(groups)
+        self.last_groups = groups
+
+    @contextmanager
+    def _phase(self, timer: str, name: str) -> Iterator[None]:
+        """Time a block for RLlib (a moving average) and for `phase_seconds` (this iteration's)."""
+        start = time.perf_counter()
+        with self.metrics.log_time((TIMERS, timer)):
+            yield
+        self.phase_seconds[name] = time.perf_counter() - start
+
+    def _sample(self) -> list[MultiAgentEpisode]:
+        groups = self.env_runner.sample(num_episodes=self.config.groups_per_iteration)
+        self.metrics.aggregate([self.env_runner.get_metrics()], key=ENV_RUNNER_RESULTS)
+        return groups
+
+    def _check_served_policy(self, groups: list[MultiAgentEpisode]) -> None:
+        """Compare served and learner log-probabilities of a response to one fixed prompt.
+
+        Raises:
+            RuntimeError: when they differ by more than `max_logp_gap`: training on samples of other
+                weights than the learner's would go wrong silently.
+        """
+        if self._probe is None:
+            first_member = next(iter(groups[0].agent_episodes.values()))
+            self._probe = first_member.get_extra_model_outputs("prompt_ids")[0]
+        weights = self._published_weights()
+        tokens = min(PROBE_TOKENS, self.config.max_response_tokens)
+        sampling = Sampling(self.config.temperature, tokens, stop_token_ids=())
+        answer = self._server.generate.remote([self._probe.tolist()], sampling, weights).result()[0]
+        score = partial(_score_tokens, prompt=self._probe, response=answer.token_ids)
+        learner_logp = next(iter(self.learner_group.foreach_learner(score))).get()
+        gap = float(np.abs(learner_logp - answer.logp).max())
+        self.metrics.log_value("served_learner_logp_gap", gap, window=1)
+        limit = self.config.max_logp_gap
+        if limit is not None and not gap <= limit:
+            raise RuntimeError(
+                f"the served policy differs from the learner after an update: log-probabilities of "
+                f"the probe differ by {gap:.2g}, more than max_logp_gap={limit:g}"
+            )
+
+    def _published_weights(self) -> WeightTag:
+        component = f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}"
+        state = self.learner_group.get_state(components=component, inference_only=True)
+        return state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][POLICY_ID]["weight_tag"]
+
+    def save_pretrained(self, path: str) -> None:
+        """Write the current policy in HuggingFace format."""
+        self.learner_group.foreach_learner(partial(_save_pretrained, path=path))
+
+    @override(Algorithm)
+    def cleanup(self) -> None:
+        """Stop RLlib's parts and this run's policy server."""
+        try:
+            self.learner_group.foreach_learner(_close_module)
+            super().cleanup()
+        finally:
+            serve.delete(self.config.serve_app)
+
+
+def _score_tokens(learner: HGPOLearner, prompt: np.ndarray, response: np.ndarray) -> np.ndarray:
+    return learner.score_tokens(prompt, response)
+
+
+def _save_pretrained(learner: HGPOLearner, path: str) -> None:
+    learner.module[POLICY_ID].unwrapped().save_pretrained(path)
+
+
+def _close_module(learner: HGPOLearner) -> None:
+    learner.module[POLICY_ID].unwrapped().close()

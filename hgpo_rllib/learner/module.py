@@ -1,0 +1,100 @@
+"""The RLModule: a HuggingFace causal language model, trained here and served by vLLM."""
+
+from typing import Any
+
+import torch
+from ray.rllib.core.rl_module.apis import InferenceOnlyAPI
+from ray.rllib.core.rl_module.torch import TorchRLModule
+from ray.rllib.utils.annotations import override
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hgpo_rllib.models import load_model, load_tokenizer
+from hgpo_rllib.policy_server.types import WeightTag
+from hgpo_rllib.policy_server.weights import WeightPublisher
+
+
+class LLMModule(TorchRLModule, InferenceOnlyAPI):
+    """Computes log-probabilities of given tokens; generation is the policy server's.
+
+    ``model_config``: ``model_path`` (HuggingFace directory or name), ``serve_dtype`` (type of the
+    published weights) and ``temperature`` (of the sampling distribution).
+    """
+
+    @override(TorchRLModule)
+    def setup(self) -> None:
+        """Load the model, on learners only: runners hold no weights."""
+        if self.inference_only:
+            return
+        self.llm = load_model(self.model_config["model_path"])
+        self._publisher = WeightPublisher(getattr(torch, self.model_config["serve_dtype"]))
+        self._tag: WeightTag | None = None
+
+    @override(InferenceOnlyAPI)
+    def get_non_inference_attributes(self) -> list[str]:
+        """What an inference-only copy leaves out."""
+        return ["llm"]
+
+    @override(TorchRLModule)
+    def _forward_train(self, batch: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
+        return token_log_probs(self.llm, batch, self.model_config["temperature"])
+
+    @override(TorchRLModule)
+    def get_state(
+        self, components=None, *, not_components=None, inference_only: bool = False, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Parameters; for inference only the tag of the published weights.
+
+        RLlib's own weight sync thereby carries a tag to every runner, and the weights themselves
+        go to the policy server alone.
+        """
+        if not inference_only:
+            return super().get_state(components, not_components=not_components, **kwargs)
+        if self._tag is None:
+            self._tag = self._publisher.publish(self.llm)
+        return {"weight_tag": self._tag}
+
+    @override(TorchRLModule)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Load parameters."""
+        super().set_state(state)
+        self.weights_changed()
+
+    def weights_changed(self) -> None:
+        """The next weight sync publishes a new version."""
+        self._tag = None
+
+    def save_pretrained(self, path: str) -> None:
+        """Write model and tokenizer in HuggingFace format."""
+        self.llm.save_pretrained(path)
+        load_tokenizer(self.model_config["model_path"]).save_pretrained(path)
+
+    def close(self) -> None:
+        """Remove the published weights."""
+        self._publisher.close()
+
+
+def token_log_probs(
+    llm: PreTrainedModel, batch: dict[str, Tensor], temperature: float
+) -> dict[str, Tensor]:
+    """Log-probabilities of the response tokens at a sampling temperature.
+
+    Rows are right padded and attention is causal, so no real token sees padding and no mask is
+    needed. Only the positions that predict a response token go through the output head.
+
+    Args:
+        llm: a causal language model whose logits are ``head(hidden states)``.
+        batch: see `hgpo_rllib.learner.batching.token_batch`.
+        temperature: logits are divided by it, as the sampler does.
+
+    Returns:
+        ``logp`` and ``entropy`` of the predicting distribution (no gradient), shape ``(tokens,)``.
+    """
+    hidden = llm.base_model(input_ids=batch["ids"], use_cache=False).last_hidden_state
+    predicting = hidden[batch["row"], batch["position"] - 1]
+    logits = llm.get_output_embeddings()(predicting).float() / temperature
+    log_probs = logits.log_softmax(-1)
+    tokens = batch["ids"][batch["row"], batch["position"]]
+    with torch.no_grad():
+        entropy = -(log_probs.exp() * log_probs).sum(-1)
+    return {"logp": log_probs.gather(-1, tokens[:, None])[:, 0], "entropy": entropy}
