@@ -1,0 +1,200 @@
+"""A scripted player that sees only text, so that a model with a short memory can imitate it.
+
+It has no hidden knowledge of where things are: it sweeps the receptacles that can hold what it
+looks for, in the order of the list of actions ("next after the current one" is a rule that a
+prompt with two turns of memory shows), and does the sub-goals of the task in order.
+"""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+LAMP_HOSTS = ("desk", "sidetable", "dresser", "diningtable", "coffeetable", "shelf", "countertop")
+_SEEN = re.compile(r"(?:you see|In it, you see) (.*)\.")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What the task's sentence asks for, in the words of the observations."""
+
+    task_type: str
+    object: str
+    destination: str
+    """Receptacle type; empty for tasks that end at a lamp."""
+    lamp: str
+    """Lamp type; empty for other tasks."""
+
+    @classmethod
+    def from_params(cls, task_type: str, params: Mapping[str, str]) -> "Goal":
+        """From ``task_type`` and ``pddl_params`` of a game's traj_data.json."""
+        target, parent, toggle = (
+            str(params.get(key) or "").lower()
+            for key in ("object_target", "parent_target", "toggle_target")
+        )
+        return cls(task_type, target, parent, toggle)
+
+
+def kind(name: str) -> str:
+    """``mug 2`` -> ``mug``."""
+    return name.split()[0]
+
+
+class Explorer:
+    """Plays one episode; keeps what it saw, and forgets nothing."""
+
+    def __init__(
+        self,
+        goal: Goal,
+        first_admissible: Sequence[str],
+        holds: Mapping[str, frozenset[str]],
+        rng: random.Random,
+    ):
+        """`holds`: object types that each receptacle type can hold, in lower case."""
+        self.goal = goal
+        self.rng = rng
+        self.order = [a.removeprefix("go to ") for a in first_admissible if a.startswith("go to ")]
+        self.holds = holds
+        self.here: str | None = None
+        self.visited: set[str] = set()
+        self.seen: dict[str, list[str]] = {}
+        self.placed: set[str] = set()
+        self.treated: set[str] = set()
+        self.searched_for_lamp = False
+
+    def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
+        """Thought and action.
+
+        Args:
+            observation: what the last action led to.
+            admissible: actions accepted now.
+            last: the action taken before, None at the start.
+        """
+        if last is not None:
+            self._remember(observation, last)
+        held = self._held(admissible)
+        if held is None:
+            return self._get_object(admissible)
+        for verb, appliance in APPLIANCES.items():
+            if f"_{verb}_" in self.goal.task_type and held not in self.treated:
+                return self._treat(held, verb, appliance, admissible)
+        if not self.goal.destination:
+            return self._use_lamp(admissible)
+        return self._place(held, admissible)
+
+    def _remember(self, observation: str, last: str) -> None:
+        words = last.split()
+        if last.startswith("go to "):
+            self.here = last.removeprefix("go to ")
+            self.visited.add(self.here)
+        elif words[0] in APPLIANCES:
+            self.treated.add(" ".join(words[1:3]))
+        elif words[0] == "move":
+            self.placed.add(" ".join(words[1:3]))
+        seen = _SEEN.search(observation)
+        if seen and self.here:
+            self.seen[self.here] = re.findall(r"a ([a-z]+ \d+)", seen.group(1))
+
+    def _held(self, admissible: Sequence[str]) -> str | None:
+        """The wanted object in the hand: it can be examined, but not taken."""
+        for action in admissible:
+            name = action.removeprefix("examine ")
+            if (
+                action.startswith("examine ")
+                and name not in self.order
+                and kind(name) == self.goal.object
+                and not any(a.startswith(f"take {name} from") for a in admissible)
+            ):
+                return name
+        return None
+
+    def _get_object(self, admissible: Sequence[str]) -> tuple[str, str]:
+        wanted = self.goal.object
+        for action in admissible:
+            if action.startswith(f"take {wanted} "):
+                name, _, place = action.removeprefix("take ").partition(" from ")
+                if name not in self.placed and kind(place) != self.goal.destination:
+                    return f"take the {wanted}", action
+        if f"open {self.here}" in admissible and self.here in self._plausible(wanted):
+            return f"find {wanted}", f"open {self.here}"
+        known = [
+            place
+            for place, objects in self.seen.items()
+            if place != self.here
+            and kind(place) != self.goal.destination
+            and any(kind(o) == wanted and o not in self.placed for o in objects)
+            and f"go to {place}" in admissible
+        ]
+        return f"find {wanted}", f"go to {known[0] if known else self._next(wanted, admissible)}"
+
+    def _treat(
+        self, held: str, verb: str, appliance: str, admissible: Sequence[str]
+    ) -> tuple[str, str]:
+        thought = f"{verb} the {self.goal.object}"
+        for action in admissible:
+            if action.startswith(f"{verb} {held} with"):
+                return thought, action
+        return thought, f"go to {self._first(appliance, admissible)}"
+
+    def _use_lamp(self, admissible: Sequence[str]) -> tuple[str, str]:
+        lamp = self.goal.lamp
+        for action in admissible:
+            if action.startswith(f"use {lamp} "):
+                return f"use the {lamp}", action
+        known = [
+            place
+            for place, objects in self.seen.items()
+            if place != self.here
+            and any(kind(o) == lamp for o in objects)
+            and f"go to {place}" in admissible
+        ]
+        if not known and not self.searched_for_lamp:
+            # Places passed by without being looked into count as unvisited for the second search.
+            self.searched_for_lamp = True
+            self.visited = set(self.seen)
+        return f"find {lamp}", f"go to {known[0] if known else self._next(lamp, admissible)}"
+
+    def _place(self, held: str, admissible: Sequence[str]) -> tuple[str, str]:
+        thought, destination = f"put the {self.goal.object}", self.goal.destination
+        for action in admissible:
+            if (
+                action.startswith(f"move {held} to ")
+                and kind(action.split(" to ")[1]) == destination
+            ):
+                return thought, action
+        if self.here and kind(self.here) == destination and f"open {self.here}" in admissible:
+            return thought, f"open {self.here}"
+        return thought, f"go to {self._first(destination, admissible)}"
+
+    def _plausible(self, wanted: str) -> list[str]:
+        hosts = [
+            place
+            for place in self.order
+            if wanted in self.holds.get(kind(place), ())
+            or (wanted == "desklamp" and kind(place) in LAMP_HOSTS)
+        ]
+        return hosts or self.order
+
+    def _next(self, wanted: str, admissible: Sequence[str]) -> str:
+        """The plausible place after the current one that was not visited yet."""
+        reachable = {a.removeprefix("go to ") for a in admissible if a.startswith("go to ")}
+        # Receptacles that share the current spot cannot be gone to: they are in view here.
+        self.visited |= set(self.order) - reachable
+        plausible = [place for place in self._plausible(wanted) if place in reachable]
+        todo = (
+            [place for place in plausible if place not in self.visited]
+            or [place for place in self.order if place not in self.visited]
+            or plausible
+            or sorted(reachable)
+        )
+        if self.here in self.order:
+            here = self.order.index(self.here)
+            return next((place for place in todo if self.order.index(place) > here), todo[0])
+        return self.rng.choice(todo) if self.rng.random() < 0.5 else todo[0]
+
+    def _first(self, receptacle: str, admissible: Sequence[str]) -> str:
+        for place in self.order:
+            if kind(place) == receptacle and f"go to {place}" in admissible:
+                return place
+        return self.order[0]

@@ -1,0 +1,54 @@
+"""A BPE tokenizer for household text: short prompts, and nouns that a tiny model can copy.
+
+Pre-tokenisation isolates nouns and numbers and lets runs of function words and punctuation merge,
+so that "cabinet 4" is two tokens wherever it stands and ". On the" may become one.
+"""
+
+from collections.abc import Iterable
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+PAD, EOS = "<pad>", "<eos>"
+TAGS = ("<think>", "</think>", "<action>", "</action>")
+FUNCTION_WORDS = """
+a an and are arrive at be can carrying clean close closed cool empty examine
+facing find from go have heat hot in inside inventory is it look looking middle move next nothing of
+off on open or put quickly room see some step take the then there to toggle turn two under up use
+with you your task actions around picked picking
+"""
+# A message is its own prompt: the pocket model knows no roles.
+CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """Train on sample prompts and responses."""
+    words = sorted(
+        {form for word in FUNCTION_WORDS.split() for form in (word, word.capitalize())},
+        key=lambda word: (-len(word), word),
+    )
+    filler = rf"(?:[\s,.'\[\]:>(){{}}-]|\b(?:{'|'.join(words)})\b)+"
+    pattern = rf" ?[0-9]+|{filler}?(?= ?[0-9])|{filler}|[A-Za-z]+"
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[PAD, EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=EOS,
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )

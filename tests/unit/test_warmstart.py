@@ -1,0 +1,190 @@
+"""The pocket model's parts: tokenizer, scripted explorer, demonstrations, cloning."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from env_wrappers.alfworld.env import ALFWorldEnv
+from hgpo_rllib.agent import parse_completion
+from hgpo_rllib.models import load_tokenizer
+from hgpo_rllib.warmstart.cloning import clone, encode, make_model
+from hgpo_rllib.warmstart.demonstrations import Example, demonstrate
+from hgpo_rllib.warmstart.tokenizer import TAGS, train_tokenizer
+
+MAX_STEPS = 30
+TEXTS = [
+    "You are in the middle of a room. Looking quickly around you, you see a cabinet 4, a bed 12.",
+    "<think>find mug</think><action>go to cabinet 4</action>",
+    "Actions: take mug 2 from desk 1, move mug 2 to shelf 3, use desklamp 1",
+    "  two  blanks\n\nlines\tand tabs ",
+    "words it never saw: xylophone, Ünïcödé, 看, 🙂 and {braces} <eos?> 100%",
+    "",
+]
+
+
+class RecordingEnv(ALFWorldEnv):
+    """Keeps what was played and how it ended."""
+
+    def reset(self, **kwargs):
+        """Forget the episode before."""
+        self.inadmissible: list[str] = []
+        self.actions: list[str] = []
+        return super().reset(**kwargs)
+
+    def step(self, action: str):
+        """Play and keep."""
+        result = super().step(action)
+        self.actions.append(action)
+        self.won = result[4]["won"]
+        if result[4]["inadmissible"]:
+            self.inadmissible.append(action)
+        return result
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer trained on the first texts."""
+    return train_tokenizer(TEXTS[:3] * 30, 340)
+
+
+@pytest.fixture(scope="module")
+def env(generated_games: Path) -> RecordingEnv:
+    """Return the train split of the generated games."""
+    return RecordingEnv(generated_games, split="train", max_steps=MAX_STEPS)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Keep torch on one thread: on a busy machine many threads of little work take long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def play(env: ALFWorldEnv, game: str, noise: float, seed: int) -> list[Example]:
+    """Return the demonstration of one game."""
+    return demonstrate(env, game, "alfworld_compact", 2, noise, random.Random(seed))
+
+
+class TestTokenizer:
+    @pytest.mark.parametrize("text", TEXTS)
+    def test_round_trip(self, tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+        """Any text comes back to the letter, seen in training or not."""
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+    def test_saved_and_loaded(self, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+        """Beside a Qwen2 config too, the loader gives the same ids, end token and template."""
+        tokenizer.save_pretrained(tmp_path)
+        make_model(tokenizer, 32, 1, 64).config.save_pretrained(tmp_path)
+        loaded = load_tokenizer(str(tmp_path))
+        for text in TEXTS:
+            assert loaded(text)["input_ids"] == tokenizer(text)["input_ids"]
+        assert loaded.eos_token_id == tokenizer.eos_token_id
+        assert loaded.chat_template == tokenizer.chat_template
+        assert len(loaded) == len(tokenizer)
+
+    def test_the_end_token_is_not_in_text(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        """It is a special token, and none of the tags is."""
+        for text in TEXTS:
+            assert tokenizer.eos_token_id not in tokenizer(text)["input_ids"]
+        assert tokenizer.decode([tokenizer.eos_token_id], skip_special_tokens=True) == ""
+
+    def test_tags_and_numbers_are_one_token(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        """An action is short, and numbers are never merged with their neighbours."""
+        for tag in TAGS:
+            assert len(tokenizer(tag)["input_ids"]) == 1
+        assert tokenizer.tokenize("cabinet 4") == ["cabinet", "Ġ4"]
+        ids = tokenizer("go to cabinet 4")["input_ids"]
+        assert ids[-2:] == tokenizer("cabinet 4")["input_ids"][-2:]
+
+
+class TestDemonstrations:
+    @pytest.mark.parametrize("split", ["train", "valid_seen", "valid_unseen"])
+    def test_the_explorer_wins_every_game(self, generated_games: Path, split: str) -> None:
+        """In time, with admissible actions alone, whatever its first move is."""
+        env = RecordingEnv(generated_games, split=split, max_steps=MAX_STEPS)
+        for game in env.games:
+            for seed in range(3):
+                examples = play(env, game, noise=0.0, seed=seed)
+                assert env.won, game
+                assert env.inadmissible == []
+                assert len(examples) == len(env.actions) <= MAX_STEPS
+
+    def test_examples_are_what_was_played(self, env: RecordingEnv) -> None:
+        """Responses parse to the actions; prompts show the step and offer the action."""
+        examples = play(env, env.games[0], noise=0.0, seed=0)
+        assert [parse_completion(r).action for _, r in examples] == env.actions
+        for step, (prompt, response) in enumerate(examples, start=1):
+            parsed = parse_completion(response)
+            assert parsed.is_valid
+            assert f"\nStep {step}\n" in prompt
+            assert parsed.action in prompt.rpartition("Actions: ")[2].split(", ")
+
+    def test_the_seed_decides(self, env: RecordingEnv) -> None:
+        """Same seed, same examples; with noise another seed plays otherwise."""
+        game = env.games[0]
+        first, again = (play(env, game, noise=0.3, seed=1) for _ in range(2))
+        assert first == again
+        assert len({str(play(env, game, noise=0.3, seed=seed)) for seed in range(4)}) > 1
+
+    def test_noise_changes_what_is_played_not_what_is_learned(self, env: RecordingEnv) -> None:
+        """The environment gets other actions than the responses at some steps."""
+        for game in env.games:
+            for seed in range(5):
+                examples = play(env, game, noise=0.5, seed=seed)
+                answers = [parse_completion(r).action for _, r in examples]
+                if answers and answers != env.actions:
+                    assert env.won
+                    assert env.inadmissible == []
+                    return
+        pytest.fail("no noisy episode was won")
+
+    def test_a_lost_episode_teaches_nothing(self, generated_games: Path) -> None:
+        """Too few steps to win."""
+        env = ALFWorldEnv(generated_games, split="train", max_steps=1)
+        assert play(env, env.games[0], noise=0.0, seed=0) == []
+
+
+class TestCloning:
+    def test_a_response_ends_with_the_end_token(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        """And decodes to its text; the prompt has no end token."""
+        ((prompt, response),) = encode(tokenizer, [("go to bed 12", "<action>look</action>")])
+        assert tokenizer.decode(prompt) == "go to bed 12"
+        assert response[-1] == tokenizer.eos_token_id
+        assert tokenizer.decode(response[:-1]) == "<action>look</action>"
+
+    @pytest.mark.usefixtures("one_thread")
+    def test_loss_falls(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        """A tiny model learns a handful of examples, alike from equal seeds."""
+        examples = encode(
+            tokenizer,
+            [(f"Task {n}", f"<think>n</think><action>go to desk {n}</action>") for n in range(6)],
+        )
+        losses = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            model = make_model(tokenizer, hidden_size=32, layers=1, max_length=64)
+            seen: list[tuple[int, float]] = []
+            clone(
+                model,
+                examples,
+                optimizer_steps=40,
+                batch_size=4,
+                lr=3e-2,
+                prompt_loss=0.5,
+                seed=0,
+                on_progress=lambda step, loss, seen=seen: seen.append((step, loss)),
+            )
+            assert [step for step, _ in seen] == list(range(1, 41))
+            means = [loss for _, loss in seen]  # of all steps so far
+            losses.append((means[0], 40 * means[-1] - 39 * means[-2]))
+            assert not model.training
+        (first, last), again = losses
+        assert last < first / 3
+        assert (first, last) == pytest.approx(again, rel=1e-3)
