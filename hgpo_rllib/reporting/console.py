@@ -1,0 +1,168 @@
+"""Say what a run is doing, on a terminal and in a log file alike."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from hgpo_rllib.reporting.run_data import ALL
+from hgpo_rllib.reporting.stats import decimal, duration, number, percent, points, success
+
+HEADER_EVERY = 20
+PLAIN_WIDTH = 120
+PROGRESS_SECONDS = 5.0
+PROGRESS_SHARE = 0.1
+
+Row = Mapping[str, Any]
+Format = Callable[[float], str]
+
+
+def _fixed(digits: int) -> Format:
+    return lambda value: f"{value:.{digits}f}"
+
+
+# Metric, heading, width and format of each column of the line for an iteration.
+COLUMNS: tuple[tuple[str, str, int, Format], ...] = (
+    ("iteration", "iter", 5, _fixed(0)),
+    ("success_rate", "success", 8, lambda value: f"{100 * value:.1f}%"),
+    ("return_mean", "return", 8, _fixed(2)),
+    ("env_steps", "steps", 10, lambda value: f"{value:,.0f}"),
+    ("rollout_s", "rollout", 9, lambda value: f"{value:.1f}s"),
+    ("advantage_s", "adv", 7, lambda value: f"{value:.1f}s"),
+    ("update_s", "update", 8, lambda value: f"{value:.1f}s"),
+    ("tokens_per_s", "tok/s", 8, lambda value: f"{value:,.0f}"),
+    ("kl", "KL", 9, _fixed(4)),
+    ("clip_fraction", "clip", 7, _fixed(3)),
+)
+
+
+class TrainingConsole:
+    """Everything a run prints, through one rich console on standard output.
+
+    On a terminal, stages and progress are live displays. Anywhere else they are plain lines
+    without control characters, each flushed as it is written.
+    """
+
+    def __init__(
+        self, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        stream = sys.stdout if file is None else file
+        self._live = stream.isatty()
+        self._clock = clock
+        self._lines = 0
+        # Environment variables such as FORCE_COLOR would otherwise colour a log file.
+        self.console = (
+            Console(file=stream, highlight=False)
+            if self._live
+            else Console(file=stream, force_terminal=False, color_system=None, width=PLAIN_WIDTH)
+        )
+
+    def say(self, text: str) -> None:
+        """Print one line as it is: names of games and tasks are not markup."""
+        self.console.print(Text(text), soft_wrap=True)
+        self.console.file.flush()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Say that `name` is going on, and how long it took or that it failed."""
+        start = self._clock()
+        try:
+            if self._live:
+                with self.console.status(Text(f"{name} ...")):
+                    yield
+            else:
+                self.say(f"{name} ...")
+                yield
+        except BaseException:
+            self.say(f"{name}: failed after {duration(self._clock() - start)}")
+            raise
+        self.say(f"{name}: {duration(self._clock() - start)}")
+
+    @contextmanager
+    def progress(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Yield `advance(done)`, to be called with how many of `total` are done so far."""
+        with self._bar(description, total) if self._live else self._plain(description, total) as a:
+            yield a
+
+    @contextmanager
+    def _bar(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            task = progress.add_task(description, total=total)
+            yield lambda done: progress.update(task, completed=done)
+
+    @contextmanager
+    def _plain(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
+        said_at, said = self._clock(), 0
+
+        def advance(done: int) -> None:
+            nonlocal said_at, said
+            late = self._clock() - said_at >= PROGRESS_SECONDS
+            far = done - said >= PROGRESS_SHARE * total
+            # Both, so that neither a short nor a very long task fills the log.
+            if done > said and ((late and far) or done >= total):
+                said_at, said = self._clock(), done
+                self.say(f"{description}: {done}/{total}")
+
+        yield advance
+
+    def iteration(self, metrics: Row) -> None:
+        """One aligned line for one training iteration."""
+        if self._lines % HEADER_EVERY == 0:
+            self.say("".join(heading.rjust(width) for _, heading, width, _ in COLUMNS))
+        self._lines += 1
+        self.say("".join(_cell(metrics, key, form).rjust(width) for key, _, width, form in COLUMNS))
+
+    def evaluation(self, rows: Sequence[Row]) -> None:
+        """One line for every split evaluated."""
+        for row in rows:
+            split = "all held-out" if row.get("split") == ALL else row.get("split")
+            self.say(
+                f"  evaluation after iteration {row.get('iteration')}, {split}: "
+                f"{percent(success(row))} of {decimal(number(row, 'episodes'), 0)} episodes"
+            )
+
+    def summary(
+        self,
+        before: Sequence[Row],
+        after: Sequence[Row],
+        facts: Mapping[str, object] | None = None,
+    ) -> None:
+        """Held-out success by split before and after, and whatever else there is to state."""
+        table = Table(title="Held-out success", title_justify="left")
+        table.add_column("split")
+        for heading in ("episodes", "before", "after", "difference (points)"):
+            table.add_column(heading, justify="right")
+        old, new = ({str(row["split"]): row for row in rows} for rows in (before, after))
+        for split in dict.fromkeys([*old, *new]):
+            first, last = old.get(split), new.get(split)
+            table.add_row(
+                Text("all held-out" if split == ALL else split),
+                decimal(number(last or first, "episodes"), 0),
+                percent(success(first)),
+                percent(success(last)),
+                points(success(last) - success(first)),
+                style="bold" if split == ALL else "",
+            )
+        self.console.print(table)
+        for key, value in (facts or {}).items():
+            self.say(f"{key}: {value}")
+        self.console.file.flush()
+
+
+def _cell(metrics: Row, key: str, form: Format) -> str:
+    value = number(metrics, key)
+    return "-" if value is None else form(value)
