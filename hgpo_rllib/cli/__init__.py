@@ -1,0 +1,1 @@
+"""The `hgpo` command: parse, call, print."""

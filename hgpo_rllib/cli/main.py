@@ -1,0 +1,83 @@
+"""`hgpo`: exit code 0 when all went well, 2 for bad input (one line, no traceback), 1 otherwise."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from hgpo_rllib.config import ConfigError, load_config
+
+app = typer.Typer(
+    help="Train LLM agents on long-horizon tasks with HGPO.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Keep `hgpo train` a sub-command."""
+
+
+@app.command()
+def train(
+    config: Annotated[Path | None, typer.Argument(help="run file, see tuned_examples/")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="section.key=value")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="continue the run of this directory")] = None,
+    dry_run: Annotated[bool, typer.Option(help="print the settings and stop")] = False,
+) -> None:
+    """Train an agent and write its run directory."""
+    from hgpo_rllib.run.directory import RunDirectory
+
+    if resume is not None:
+        if config is not None:
+            raise ConfigError("--resume continues with the run's own config: give no CONFIG")
+        _, settings = RunDirectory.open(resume)
+    elif config is None:
+        raise ConfigError("give a CONFIG (tuned_examples/alfworld_pocket.yaml) or --resume RUN")
+    else:
+        settings = load_config(config, overrides or [])
+    if dry_run:
+        typer.echo(yaml.safe_dump(settings.model_dump(), sort_keys=False), nl=False)
+        return
+    from hgpo_rllib.run.trainer import train as run_training
+
+    run_training(settings, resume)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="run directories")],
+    out: Annotated[Path | None, typer.Option(help="folder for the report of several runs")] = None,
+) -> None:
+    """Draw the plots and write the HTML report of one run, or compare several (seeds)."""
+    from hgpo_rllib.reporting.report import write_report
+
+    typer.echo(write_report(runs, out))
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    # Torch's idle threads would otherwise spin: beside vLLM, or anything else that computes on the
+    # same cores, an update then takes several times as long. Read when torch is first imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from env_wrappers.alfworld.games import DataError
+    from hgpo_rllib.reporting.run_data import RunError
+
+    try:
+        app(standalone_mode=True)
+    except (ConfigError, DataError, RunError) as error:
+        print(f"hgpo: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A training run from start to end: preparation, Ray, iterations, files, report."""

@@ -1,0 +1,106 @@
+"""The directory of a run: every file that it writes."""
+
+import gzip
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
+
+
+class RunDirectory:
+    """Paths and writers; JSON lines are appended whole, other files replaced atomically."""
+
+    def __init__(self, path: Path):
+        """`path` exists and holds config.yaml; see `create` and `open`."""
+        self.path = path
+        self.metrics = path / "metrics.jsonl"
+        self.evaluations = path / "evaluation.jsonl"
+        self.checkpoint = path / "checkpoint"
+        """The policy in HuggingFace format."""
+        self.state = path / "state"
+        """RLlib's checkpoint, to resume from."""
+
+    @classmethod
+    def create(cls, config: RunConfig) -> "RunDirectory":
+        """A new directory ``<output>/<name>-<time>``."""
+        stem = Path(config.output) / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        for number in range(1, 1000):
+            path = stem if number == 1 else stem.with_name(f"{stem.name}-{number}")
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue  # another run began in the same second
+            except OSError as error:
+                raise ConfigError(f"output: cannot make {path}: {error.strerror}") from error
+            save_config(config, path / "config.yaml")
+            return cls(path)
+        raise ConfigError(f"output: too many runs named {stem}")
+
+    @classmethod
+    def open(cls, path: Path) -> tuple["RunDirectory", RunConfig]:
+        """A directory to resume in, with its config.
+
+        Raises:
+            ConfigError: it is no run directory, or holds no checkpoint yet.
+        """
+        if not (path / "config.yaml").is_file():
+            raise ConfigError(f"--resume: {path} is no run directory (it holds no config.yaml)")
+        directory = cls(path)
+        if not directory.state.is_dir():
+            raise ConfigError(f"--resume: {path} holds no checkpoint (its first was not written)")
+        return directory, load_config(path / "config.yaml", [])
+
+    def append(self, file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append JSON lines in one write."""
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        with file.open("a") as stream:
+            stream.write(text)
+
+    def evaluation_rows(self) -> list[dict[str, Any]]:
+        """The rows of evaluation.jsonl."""
+        return [json.loads(line) for line in self.evaluations.read_text().splitlines()]
+
+    def truncate(self, file: Path, last_iteration: int) -> None:
+        """Drop lines of iterations after `last_iteration` (they are played again on resume)."""
+        if not file.exists():
+            return
+        lines = [line for line in file.read_text().splitlines() if line.endswith("}")]
+        kept = [line for line in lines if json.loads(line)["iteration"] <= last_iteration]
+        self._replace(file, lambda path: path.write_text("".join(line + "\n" for line in kept)))
+
+    def write_episodes(self, iteration: int, records: Iterable[Mapping[str, Any]]) -> None:
+        """Write the episodes of one iteration."""
+        folder = self.path / "episodes"
+        folder.mkdir(exist_ok=True)
+
+        def write(path: Path) -> None:
+            with gzip.open(path, "wt", compresslevel=3) as stream:
+                for record in records:
+                    stream.write(json.dumps(record) + "\n")
+
+        self._replace(folder / f"iteration_{iteration:04d}.jsonl.gz", write)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json."""
+        text = json.dumps(summary, indent=2) + "\n"
+        self._replace(self.path / "summary.json", lambda path: path.write_text(text))
+
+    def replace_folder(self, final: Path, write: Callable[[Path], Any]) -> None:
+        """Write a folder beside its place and swap it in, so that a whole one is always there."""
+        partial, old = (final.with_name(f"{final.name}.{kind}") for kind in ("partial", "old"))
+        shutil.rmtree(partial, ignore_errors=True)
+        write(partial)
+        shutil.rmtree(old, ignore_errors=True)
+        if final.exists():
+            final.rename(old)
+        partial.rename(final)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _replace(self, file: Path, write: Callable[[Path], Any]) -> None:
+        partial = file.with_name(f".{file.name}.partial")
+        write(partial)
+        partial.replace(file)

@@ -1,0 +1,72 @@
+"""From RLlib's nested results and episodes to one flat row an iteration."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from ray.rllib.utils.metrics import (
+    ALL_MODULES,
+    ENV_RUNNER_RESULTS,
+    LEARNER_RESULTS,
+)
+
+from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.rollout.trajectories import ScoredTrajectories
+
+LEARNER_METRICS = (
+    "loss",
+    "policy_loss",
+    "kl",
+    "clip_fraction",
+    "entropy",
+    "grad_norm",
+    "behaviour_logp_gap",
+    "zero_advantage_fraction",
+)
+
+
+def rollout_metrics(scored: ScoredTrajectories) -> dict[str, float]:
+    """Success, lengths, validity and tokens of an iteration's episodes."""
+    members = scored.members
+    steps = sum(len(member) for member in members)
+    valid = [v for member in members for v in member.get_extra_model_outputs("is_valid")]
+    inadmissible = [info["inadmissible"] for m in members for info in m.get_infos()[1:]]
+    tokens = sum(len(r) for m in members for r in m.get_extra_model_outputs("response_ids"))
+    return {
+        "episodes": len(members),
+        "env_steps": steps,
+        "success_rate": float(np.mean([m.get_infos(-1)["won"] for m in members])),
+        "return_mean": float(np.mean([m.get_return() for m in members])),
+        "episode_length": steps / len(members),
+        "invalid_rate": 1 - float(np.mean(valid)),
+        "inadmissible_rate": float(np.mean(inadmissible)),
+        "tokens_generated": tokens,
+    }
+
+
+def learner_metrics(result: Mapping[str, Any]) -> dict[str, float]:
+    """What the learner reported, by the names of metrics.jsonl."""
+    policy = result[LEARNER_RESULTS][POLICY_ID]
+    names = [name for name in policy if name in LEARNER_METRICS or name.startswith("level_")]
+    return {name: float(policy[name]) for name in sorted(names)} | {
+        "advantage_s": float(result[LEARNER_RESULTS][ALL_MODULES]["advantage_seconds"]),
+        "served_learner_logp_gap": float(result["served_learner_logp_gap"]),
+    }
+
+
+def evaluation_rows(
+    result: Mapping[str, Any], iteration: int, temperature: float
+) -> list[dict[str, Any]]:
+    """One row per split of an evaluation result, plain numbers."""
+    rows = []
+    for split, values in sorted(result[ENV_RUNNER_RESULTS].items()):
+        rows.append(
+            {"iteration": iteration, "split": split, "temperature": temperature, **_plain(values)}
+        )
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return float(value)

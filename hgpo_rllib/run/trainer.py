@@ -1,0 +1,244 @@
+"""`hgpo train`: prepare, start Ray, evaluate, iterate, evaluate, report."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import SummaryWriter
+from transformers.utils import logging as transformers_logging
+
+from env_wrappers.alfworld.games import find_games
+from hgpo_rllib.algorithm import HGPO, HGPOConfig
+from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
+from hgpo_rllib.models import check_model_path, load_tokenizer
+from hgpo_rllib.reporting.console import TrainingConsole
+from hgpo_rllib.reporting.report import write_report
+from hgpo_rllib.rollout.records import episode_records
+from hgpo_rllib.rollout.trajectories import score_groups
+from hgpo_rllib.run.cluster import ray_cluster
+from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.metrics import evaluation_rows, learner_metrics, rollout_metrics
+from hgpo_rllib.warmstart import prepare
+
+
+def train(config: RunConfig, resume: Path | None = None) -> Path:
+    """Run the whole command; returns the run directory.
+
+    Args:
+        config: the settings (of the interrupted run when resuming).
+        resume: run directory of an interrupted run to continue.
+    """
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    console = TrainingConsole()
+    seconds = PhaseTimes()
+    check_inputs(config)
+    config = prepare_inputs(config, console, seconds)
+    directory = RunDirectory(resume) if resume else RunDirectory.create(config)
+    console.say(f"run directory: {directory.path}")
+    try:
+        with contextlib.ExitStack() as stack:
+            label = "starting Ray, the policy server (vLLM) and the learner"
+            with console.stage(label), seconds.phase("start"):
+                stack.enter_context(ray_cluster(config))
+                stack.enter_context(terminate_like_interrupt())  # Ray has set its own handler
+                algorithm = HGPOConfig.from_run_config(config).build_algo()
+                stack.callback(algorithm.stop)
+            Training(config, directory, console, seconds, algorithm).run(resume is not None)
+    except BaseException as error:
+        say_how_to_continue(console, directory, error)
+        raise
+    with console.stage("writing the report"):
+        report = write_report([directory.path])
+    console.say(f"policy (HuggingFace format): {directory.checkpoint}")
+    console.say(f"report: {report}")
+    return directory.path
+
+
+def check_inputs(config: RunConfig) -> None:
+    """Fail before any work on what the user can get wrong."""
+    if config.model.model_path is not None:
+        check_model_path(config.model.model_path)
+    if config.env.data is not None:
+        for split in {config.env.train_split, *config.evaluation.splits}:
+            find_games(config.env.data, split, config.env.task_types)
+
+
+def prepare_inputs(config: RunConfig, console: TrainingConsole, seconds: "PhaseTimes") -> RunConfig:
+    """Make the games and the pocket model where the config names none; fill in their paths."""
+    env, model = config.env, config.model
+    if env.data is None:
+        games = config.games
+        total = games.train + games.valid_seen + games.valid_unseen
+        with seconds.phase("games"), console.progress("generating games", total) as advance:
+            data = prepare.make_games(config, lambda done, _: advance(done))
+        env = env.model_copy(update={"data": str(data)})
+    if model.model_path is None:
+        path = prepare.model_path(config)
+        if not path.is_dir():
+            make_pocket_model(config, console, seconds)
+        model = model.model_copy(update={"model_path": str(path)})
+    return config.model_copy(update={"env": env, "model": model})
+
+
+def make_pocket_model(config: RunConfig, console: TrainingConsole, seconds: "PhaseTimes") -> None:
+    """Demonstrate and clone."""
+    steps = config.warm_start.optimizer_steps
+    games = 2 * config.warm_start.games
+    label = "demonstrating on games of their own"
+    with seconds.phase("demonstrations"), console.progress(label, games) as advance:
+        examples = prepare.make_demonstrations(config, lambda done, _: advance(done))
+    console.say(f"{len(examples)} demonstrated steps")
+    label = "cloning the pocket model"
+    with seconds.phase("cloning"), console.progress(label, steps) as advance:
+        path = prepare.make_model_directory(config, examples, lambda done, _: advance(done))
+    console.say(f"pocket model: {path}")
+
+
+class Training:
+    """The iterations of one run and what they write."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        console: TrainingConsole,
+        seconds: "PhaseTimes",
+        algorithm: HGPO,
+    ):
+        self.config = config
+        self.directory = directory
+        self.console = console
+        self.seconds = seconds
+        self.algorithm = algorithm
+        self.tokenizer = load_tokenizer(str(config.model.model_path))
+        self.settings: AlgorithmSettings = config.algorithm
+        self.writer = SummaryWriter(str(directory.path / "tensorboard"))
+
+    def run(self, resumed: bool) -> None:
+        """Evaluate, train, evaluate; checkpoints on the way."""
+        if resumed:
+            before = self._restore()
+        else:
+            before = self._evaluate(0)
+            self._save()
+        start = time.monotonic()
+        while not self._finished(start):
+            with self.seconds.phase("training"):
+                iteration = self._iterate(start)
+            interval = self.config.evaluation.interval
+            if interval and iteration % interval == 0 and not self._finished(start):
+                self._evaluate(iteration)
+            if iteration % self.config.checkpoint_interval == 0:
+                self._save()
+        after = self._evaluate(self.algorithm.iteration)
+        self._save()
+        self.writer.close()
+        self.directory.write_summary({"seconds": self.seconds.seconds})
+        self.console.summary(before, after, {"seconds": self.seconds.describe()})
+
+    def _finished(self, start: float) -> bool:
+        minutes = self.config.minutes
+        late = minutes is not None and time.monotonic() - start > 60 * minutes
+        return late or self.algorithm.iteration >= self.config.iterations
+
+    def _iterate(self, start: float) -> int:
+        began = time.monotonic()
+        result = self.algorithm.train()
+        iteration = self.algorithm.iteration
+        scored = score_groups(self.algorithm.last_groups, self.settings)
+        row = {
+            "iteration": iteration,
+            "wall_s": time.monotonic() - start,
+            "iteration_s": time.monotonic() - began,
+            **rollout_metrics(scored),
+            **learner_metrics(result),
+            **self.algorithm.phase_seconds,
+        }
+        row["update_s"] -= row["advantage_s"]
+        row["tokens_per_s"] = row["tokens_generated"] / row["rollout_s"]
+        self.directory.append(self.directory.metrics, [row])
+        records = episode_records(scored, self.tokenizer, iteration, self.config.env.train_split)
+        self.directory.write_episodes(iteration, records)
+        for name, value in row.items():
+            self.writer.add_scalar(name, value, iteration)
+        self.console.iteration(row)
+        return iteration
+
+    def _evaluate(self, iteration: int) -> list[dict[str, Any]]:
+        with self.seconds.phase("evaluation"):
+            result = self.algorithm.evaluate()
+        rows = evaluation_rows(result, iteration, self.config.evaluation.temperature)
+        self.directory.append(self.directory.evaluations, rows)
+        for row in rows:
+            self.writer.add_scalar(
+                f"evaluation/{row['split']}/success_rate", row["success_rate"], iteration
+            )
+        self.console.evaluation(rows)
+        return rows
+
+    def _save(self) -> None:
+        self.directory.replace_folder(
+            self.directory.checkpoint, lambda path: self.algorithm.save_pretrained(str(path))
+        )
+        self.directory.replace_folder(
+            self.directory.state, lambda path: self.algorithm.save_to_path(path.absolute())
+        )
+
+    def _restore(self) -> list[dict[str, Any]]:
+        self.algorithm.restore_from_path(self.directory.state.absolute())
+        iteration = self.algorithm.iteration
+        self.directory.truncate(self.directory.metrics, iteration)
+        self.directory.truncate(self.directory.evaluations, iteration)
+        self.console.say(f"resumed after iteration {iteration}")
+        return [row for row in self.directory.evaluation_rows() if row["iteration"] == 0]
+
+
+class PhaseTimes:
+    """Seconds spent in the phases of the command."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of the block to `name`."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
+
+    def describe(self) -> str:
+        """``games 20, cloning 190, …``."""
+        return ", ".join(f"{name} {value:.0f}" for name, value in self.seconds.items())
+
+
+@contextlib.contextmanager
+def terminate_like_interrupt() -> Iterator[None]:
+    """SIGTERM ends the run as Ctrl-C does: Ray, Serve and vLLM are stopped."""
+
+    def interrupt(signum: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def say_how_to_continue(
+    console: TrainingConsole, directory: RunDirectory, error: BaseException
+) -> None:
+    """One line on what is kept and how to go on."""
+    if isinstance(error, ConfigError):
+        return
+    what = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+    if directory.state.is_dir():
+        console.say(f"{what}; continue with: hgpo train --resume {directory.path}")
+    else:
+        console.say(f"{what} before the first checkpoint; start again")

@@ -1,0 +1,226 @@
+"""Run files become settings; settings become an RLlib config and back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+from hgpo_rllib.algorithm import FLAT_SECTIONS, HGPOConfig
+from hgpo_rllib.config import (
+    AlgorithmSettings,
+    ConfigError,
+    LearnerSettings,
+    RunConfig,
+    load_config,
+    save_config,
+)
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "tuned_examples").glob("*.yaml"))
+FLAT_NAMES = [name for section in FLAT_SECTIONS for name in section.model_fields]
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    """Return a small run file."""
+    path = tmp_path / "run.yaml"
+    path.write_text("name: small\nalgorithm:\n  gamma: 0.9\n  context_length: 3\n")
+    return path
+
+
+def message_of(path: Path, *overrides: str) -> str:
+    """Return the error that loading gives; it is one line."""
+    with pytest.raises(ConfigError) as error:
+        load_config(path, list(overrides))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+class TestLoad:
+    def test_what_is_not_written_keeps_its_default(self, run_file: Path) -> None:
+        """Sections merge with the defaults, field by field."""
+        config = load_config(run_file, [])
+        assert config.name == "small"
+        assert config.algorithm == AlgorithmSettings(gamma=0.9, context_length=3)
+        assert config.learner == LearnerSettings()
+
+    def test_an_empty_file_is_all_defaults(self, tmp_path: Path) -> None:
+        """Nothing has to be written."""
+        (tmp_path / "empty.yaml").write_text("# nothing\n")
+        assert load_config(tmp_path / "empty.yaml", []) == RunConfig()
+
+    def test_overrides(self, run_file: Path) -> None:
+        """They are YAML, win over the file and over earlier ones, and may open a section."""
+        config = load_config(
+            run_file,
+            [
+                "algorithm.gamma=0.5",
+                "algorithm.gamma=0.6",
+                "learner.lr=1e-3",
+                "seed=7",
+                "env.task_types=[look_at_obj_in_light]",
+                "evaluation.splits=[valid_seen]",
+                "model.model_path=a=b",
+                "minutes=null",
+            ],
+        )
+        assert (config.algorithm.gamma, config.algorithm.context_length) == (0.6, 3)
+        assert (config.learner.lr, config.seed, config.minutes) == (1e-3, 7, None)
+        assert config.env.task_types == ["look_at_obj_in_light"]
+        assert config.evaluation.splits == ["valid_seen"]
+        assert config.model.model_path == "a=b"
+
+    def test_a_whole_section_can_be_overridden(self, run_file: Path) -> None:
+        """It replaces the file's section."""
+        config = load_config(run_file, ["algorithm={weight_alpha: 2}"])
+        assert config.algorithm == AlgorithmSettings(weight_alpha=2.0)
+
+
+class TestErrors:
+    def test_an_unknown_key_names_the_known_ones(self, run_file: Path) -> None:
+        """At the top and in a section; in a section its own keys are listed."""
+        message = message_of(run_file, "algorithm.gama=0.9")
+        assert message.startswith("unknown config key algorithm.gama; known here: ")
+        assert message.partition(": ")[2].split(", ") == list(AlgorithmSettings.model_fields)
+        message = message_of(run_file, "algorithms.gamma=0.9")
+        assert message.startswith("unknown config key algorithms; known here: name, output, ")
+
+    @pytest.mark.parametrize(
+        ("override", "expected"),
+        [
+            ("algorithm.gamma=high", r"^algorithm\.gamma: .*number.*got 'high'"),
+            ("iterations=1.5", r"^iterations: .*integer.*got 1\.5"),
+            ("iterations=null", r"^iterations: .*integer.*got None"),
+            ("algorithm.gamma=1.5", r"^algorithm\.gamma: .*less than or equal to 1.*got 1\.5"),
+            ("rollout.group_size=1", r"^rollout\.group_size: .*greater than or equal to 2"),
+            ("algorithm.normalize=std", r"^algorithm\.normalize: .*mean_std.*got 'std'"),
+            ("games.rooms=[bedroom, cellar]", r"^games\.rooms\.1: .*got 'cellar'"),
+            ("algorithm=3", r"^algorithm: .*got 3"),
+            ("name.x=3", "^name.x: name is not a section$"),
+            ("seed", "^'seed' is not an override: write section.key=value$"),
+            ("=3", "^'=3' is not an override"),
+            ("seed=[1", "^seed: '\\[1' is not a YAML value$"),
+        ],
+    )
+    def test_a_wrong_value_names_its_key(
+        self, run_file: Path, override: str, expected: str
+    ) -> None:
+        """The message has the key, what is asked for and what was given."""
+        with pytest.raises(ConfigError, match=expected):
+            load_config(run_file, [override])
+        message_of(run_file, override)
+
+    def test_files_that_are_no_config(self, tmp_path: Path) -> None:
+        """A missing file, a directory, broken YAML and YAML of another shape."""
+        path = tmp_path / "run.yaml"
+        assert message_of(path) == f"cannot read the config {path}: No such file or directory"
+        assert message_of(tmp_path).startswith(f"cannot read the config {tmp_path}: ")
+        path.write_text("a: [1\nb: 2\n")
+        assert message_of(path).startswith(f"{path} is not YAML: ")
+        path.write_text("- name\n")
+        assert message_of(path).startswith(f"{path} must hold sections")
+
+
+def test_saved_settings_load_again(run_file: Path, tmp_path: Path) -> None:
+    """The file holds every setting and gives the same config."""
+    config = load_config(run_file, ["learner.lr=3e-7", "env.task_types=[a, b]", "minutes=0.5"])
+    save_config(config, tmp_path / "saved.yaml")
+    assert load_config(tmp_path / "saved.yaml", []) == config
+    saved = yaml.safe_load((tmp_path / "saved.yaml").read_text())
+    assert saved.keys() == RunConfig.model_fields.keys()
+    assert saved["learner"].keys() == LearnerSettings.model_fields.keys()
+
+
+def test_every_field_is_documented() -> None:
+    """The docstrings under the fields are the help of the settings."""
+    for name, field in RunConfig.model_fields.items():
+        section = field.annotation
+        if not hasattr(section, "model_fields"):
+            assert field.description, name
+            continue
+        for key, inner in section.model_fields.items():
+            assert inner.description, f"{name}.{key}"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples(path: Path) -> None:
+    """Every example loads, is named after its file and begins with its own command."""
+    assert load_config(path, []).name == path.stem
+    first = path.read_text().splitlines()[0]
+    assert first.startswith("# ")
+    assert f"hgpo train tuned_examples/{path.name}" in first
+
+
+def test_there_are_examples() -> None:
+    """The test above would pass without any."""
+    assert EXAMPLES
+
+
+class TestHGPOConfig:
+    def test_flat_names_are_unique(self) -> None:
+        """No section's field hides another's."""
+        assert len(FLAT_NAMES) == len(set(FLAT_NAMES))
+
+    def test_only_intended_names_are_rllib_ones(self) -> None:
+        """A field that is an RLlib setting too must mean the same there."""
+        rllib = AlgorithmConfig()
+        shared = {name for name in FLAT_NAMES if hasattr(rllib, name)}
+        assert shared == {"lr", "gamma", "grad_clip", "num_epochs", "minibatch_size"}
+
+    def test_defaults_are_those_of_the_sections(self) -> None:
+        """The builder has no defaults of its own."""
+        for section in FLAT_SECTIONS:
+            assert HGPOConfig().settings(section) == section()
+
+    def test_training_sets_fields(self) -> None:
+        """Fields of the sections and RLlib's own settings, in one call."""
+        config = HGPOConfig().training(weight_alpha=0.5, lr=1e-4, train_batch_size=77)
+        assert config.settings(AlgorithmSettings) == AlgorithmSettings(weight_alpha=0.5)
+        assert config.settings(LearnerSettings) == LearnerSettings(lr=1e-4)
+        assert config.train_batch_size == 77
+        assert HGPOConfig().weight_alpha == 1.0
+
+    def test_training_refuses_unknown_names(self) -> None:
+        """A misspelt field is an error, not a new attribute."""
+        with pytest.raises(TypeError, match="weight_alfa"):
+            HGPOConfig().training(weight_alfa=0.5)
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"weight_alpha": -1.0}, {"gamma": 1.5}, {"group_size": 1}, {"normalize": "std"}],
+        ids=lambda change: next(iter(change)),
+    )
+    def test_validate_refuses_what_a_run_file_may_not_hold(self, change: dict[str, Any]) -> None:
+        """Ranges hold on both ways to a config."""
+        HGPOConfig().training(model_path="x").validate()
+        with pytest.raises(ValueError, match=next(iter(change))):
+            HGPOConfig().training(model_path="x", **change).validate()
+
+    def test_validate_asks_for_a_model(self) -> None:
+        """There is no default model."""
+        with pytest.raises(ValueError, match="model_path is not set"):
+            HGPOConfig().validate()
+
+    def test_prompt_memory_is_tied_to_the_depth_of_groups(self) -> None:
+        """Unless it is set apart; 0 is a setting too."""
+        config = HGPOConfig().training(context_length=4)
+        assert config.prompt_memory_length == 4
+        assert config.training(memory_length=0).prompt_memory_length == 0
+
+    @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+    def test_run_files_reach_the_algorithm(self, path: Path) -> None:
+        """Every field of every section of the examples arrives."""
+        run = load_config(path, ["model.model_path=x", "env.data=games", "seed=5"])
+        config = HGPOConfig.from_run_config(run)
+        sections = {type(section): section for _, section in run}
+        for section in FLAT_SECTIONS:
+            assert config.settings(section) == sections[section]
+        assert config.env == run.env.env_id
+        assert config.env_config["data"] == "games"
+        assert config.env_config["max_steps"] == run.env.max_steps
+        assert config.env_config["task_types"] == run.env.task_types
+        assert config.eval_episodes == run.evaluation.episodes
+        assert config.eval_temperature == run.evaluation.temperature
+        assert config.seed == 5
+        config.validate()
