@@ -1,0 +1,64 @@
+"""One Ray cluster, one set of small games, one small clone and one algorithm for all tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hgpo_rllib.algorithm import HGPO, HGPOConfig
+from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.run.cluster import ray_cluster
+from hgpo_rllib.warmstart import prepare
+
+EXAMPLE = Path(__file__).parents[2] / "tuned_examples" / "alfworld_pocket.yaml"
+SMALL = (
+    "iterations=2",
+    "games.train=6",
+    "games.valid_seen=3",
+    "games.valid_unseen=3",
+    "warm_start.games=24",
+    "warm_start.demonstrations=2",
+    "warm_start.optimizer_steps=400",
+    "rollout.groups_per_iteration=4",
+    "rollout.group_size=4",
+    "learner.minibatch_size=64",
+    "evaluation.interval=0",
+    "evaluation.episodes=3",
+)
+
+
+@pytest.fixture(scope="session")
+def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Overrides of the pocket example that make a run of seconds, with files of its own."""
+    folder = tmp_path_factory.mktemp("integration")
+    return [*SMALL, f"cache={folder / 'cache'}", f"output={folder / 'runs'}"]
+
+
+@pytest.fixture(scope="session")
+def run_config(overrides: list[str]) -> RunConfig:
+    """A small run with generated games and a hastily cloned pocket model."""
+    config = load_config(EXAMPLE, overrides)
+    data = prepare.make_games(config, lambda done, total: None)
+    examples = prepare.make_demonstrations(config, lambda done, total: None)
+    model = prepare.make_model_directory(config, examples, lambda step, loss: None)
+    return config.model_copy(
+        update={
+            "env": config.env.model_copy(update={"data": str(data)}),
+            "model": config.model.model_copy(update={"model_path": str(model)}),
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def cluster(run_config: RunConfig) -> Iterator[None]:
+    """A local Ray with Serve."""
+    with ray_cluster(run_config):
+        yield
+
+
+@pytest.fixture(scope="session")
+def algorithm(run_config: RunConfig, cluster: None) -> Iterator[HGPO]:
+    """The algorithm with its policy server; tests share it and go on where the last one left it."""
+    algorithm = HGPOConfig.from_run_config(run_config).build_algo()
+    yield algorithm
+    algorithm.stop()

@@ -1,0 +1,175 @@
+"""The loop through real Ray, Serve, vLLM and ALFWorld: sampling, learning, new weights."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hgpo_rllib.algorithm import HGPO, HGPOConfig
+from hgpo_rllib.config import AlgorithmSettings, RunConfig
+from hgpo_rllib.learner.module import token_log_probs
+from hgpo_rllib.models import load_model
+from hgpo_rllib.policy_server.types import Generation, Sampling
+from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.rollout.trajectories import ScoredTrajectories, score_groups
+
+pytestmark = pytest.mark.integration
+PROMPT = list(range(40, 90))
+
+
+def ask(algorithm: HGPO, temperature: float = 1.0) -> Generation:
+    """The served policy's response to a fixed prompt."""
+    sampling = Sampling(temperature, max_tokens=16, stop_token_ids=())
+    weights = algorithm._published_weights()
+    return algorithm._server.generate.remote([PROMPT], sampling, weights).result()[0]
+
+
+def reference_logp(model_path: Path, response: np.ndarray, temperature: float) -> np.ndarray:
+    """Log-probabilities by a plain HuggingFace forward pass, nothing of ours in it."""
+    ids = torch.tensor([PROMPT + response.tolist()])
+    with torch.no_grad():
+        logits = load_model(str(model_path))(input_ids=ids).logits[0].float() / temperature
+    logp = logits.log_softmax(-1)
+    return np.array(
+        [logp[len(PROMPT) - 1 + i, token].item() for i, token in enumerate(response.tolist())]
+    )
+
+
+def step_logp(algorithm: HGPO, scored: ScoredTrajectories) -> list[np.ndarray]:
+    """Log-probabilities of all responses under the learner's present weights, step after step."""
+    learner = algorithm.learner_group._learner
+    return [
+        learner.score_tokens(prompt, response)
+        for member in scored.members
+        for prompt, response in zip(
+            member.get_extra_model_outputs("prompt_ids"),
+            member.get_extra_model_outputs("response_ids"),
+            strict=True,
+        )
+    ]
+
+
+def test_served_policy_equals_the_learner_after_every_update(
+    algorithm: HGPO, tmp_path: Path
+) -> None:
+    """Two updates; after each, three computations of the same log-probabilities agree."""
+    before = ask(algorithm)
+    for update in range(2):
+        result = algorithm.train()
+        assert result["served_learner_logp_gap"] < 1e-4
+        algorithm.save_pretrained(str(tmp_path / str(update)))
+        for temperature in (1.0, 0.4):
+            answer = ask(algorithm, temperature)
+            expected = reference_logp(tmp_path / str(update), answer.token_ids, temperature)
+            np.testing.assert_allclose(answer.logp, expected, atol=1e-4)
+    stale = reference_logp(tmp_path / "1", before.token_ids, 1.0)
+    assert np.abs(stale - before.logp).max() > 1e-3, "the updates changed nothing: no evidence"
+
+
+def test_behaviour_log_probs_are_the_learners(algorithm: HGPO) -> None:
+    """What the engine reports while sampling is what the learner computes before it updates."""
+    groups = algorithm.env_runner.play("train", [0, 1], group_size=4, temperature=1.0)
+    scored = score_groups(groups, AlgorithmSettings())
+    behaviour = [
+        logp
+        for member in scored.members
+        for logp in member.get_extra_model_outputs("behaviour_logp")
+    ]
+    for mine, engine in zip(step_logp(algorithm, scored), behaviour, strict=True):
+        np.testing.assert_allclose(mine, engine, atol=1e-3)
+
+
+def test_update_follows_the_advantages(algorithm: HGPO) -> None:
+    """Tokens of steps with a positive advantage become likelier, those with a negative less so.
+
+    Negated advantages turn the sign of this correlation, shuffled ones make it vanish.
+    """
+    groups = algorithm.env_runner.play("train", list(range(6)), group_size=8, temperature=1.0)
+    scored = score_groups(groups, algorithm.config.settings(AlgorithmSettings))
+    advantage = scored.estimate.advantage
+    assert (advantage != 0).sum() > 100, "too few steps with an advantage to judge"
+    before = step_logp(algorithm, scored)
+    algorithm.learner_group.update(episodes=groups, timesteps={})
+    after = step_logp(algorithm, scored)
+    change = np.array([(b - a).mean() for a, b in zip(before, after, strict=True)])
+    changed = advantage != 0
+    correlation = np.corrcoef(advantage[changed], change[changed])[0, 1]
+    assert correlation > 0.3
+
+
+def test_group_members_share_task_and_policy(algorithm: HGPO) -> None:
+    """A group is one multi-agent episode of members that start alike and end on their own."""
+    (group,) = algorithm.env_runner.play("train", [3], group_size=4, temperature=1.0)
+    members = list(group.agent_episodes.values())
+    assert [member.agent_id for member in members] == [f"member_{i}" for i in range(4)]
+    assert len({member.get_observations(0) for member in members}) == 1
+    assert len({member.get_infos(0)["game"] for member in members}) == 1
+    assert {member.module_id for member in members} == {POLICY_ID}
+    for member in members:
+        last = member.get_infos(-1)
+        assert member.is_terminated or member.is_truncated
+        assert member.get_rewards(-1) == (10.0 if last["won"] else 0.0)
+        assert len(member) <= algorithm.config.env_config["max_steps"]
+
+
+def test_evaluation_plays_each_held_out_game_once(algorithm: HGPO) -> None:
+    """Every split's first games, each once, in the results and in the run's metrics."""
+    result = algorithm.evaluate()["env_runners"]
+    assert result["valid_seen"]["episodes"] == 3
+    assert result["all"]["episodes"] == 6
+    by_type = result["valid_unseen"]["by_task_type"].values()
+    assert sum(row["episodes"] for row in by_type) == 3
+
+
+def test_checkpoint_restores_weights_and_task_order(algorithm: HGPO, tmp_path: Path) -> None:
+    """After a restore the policy answers as at the checkpoint, and training goes on from there."""
+    algorithm.save_to_path(tmp_path / "state")
+    position = algorithm.env_runner.get_state()["task_position"]
+    iteration = algorithm.iteration
+    saved = {k: v.clone() for k, v in _parameters(algorithm).items()}
+    algorithm.train()
+    assert any(not torch.equal(saved[k], v) for k, v in _parameters(algorithm).items())
+    algorithm.restore_from_path(tmp_path / "state")
+    assert algorithm.iteration == iteration
+    assert algorithm.env_runner.get_state()["task_position"] == position
+    for name, value in _parameters(algorithm).items():
+        torch.testing.assert_close(value, saved[name], rtol=0, atol=0)
+    assert algorithm.train()["served_learner_logp_gap"] < 1e-4
+
+
+def _parameters(algorithm: HGPO) -> dict[str, torch.Tensor]:
+    return algorithm.learner_group._learner.module[POLICY_ID].unwrapped().llm.state_dict()
+
+
+def test_same_prompt_scores_alike_in_any_batch(algorithm: HGPO) -> None:
+    """Padding to longer neighbours does not change a row's log-probabilities."""
+    llm = algorithm.learner_group._learner.module[POLICY_ID].unwrapped().llm
+    short, long = [50, 51, 52, 53], list(range(60, 80))
+    ids = torch.zeros(2, 20, dtype=torch.long)
+    ids[0, :4], ids[1] = torch.tensor(short), torch.tensor(long)
+    position = torch.tensor([2, 3])
+    row = torch.tensor([0, 0])
+    with torch.no_grad():
+        padded = token_log_probs(llm, {"ids": ids, "row": row, "position": position}, 1.0)
+        alone = token_log_probs(llm, {"ids": ids[:1, :4], "row": row, "position": position}, 1.0)
+    torch.testing.assert_close(padded["logp"], alone["logp"])
+
+
+def test_tuner_runs_a_trial(run_config: RunConfig, cluster: None, tmp_path: Path) -> None:
+    """`tune.Tuner(HGPO, param_space=…)` trains with a policy server of its own."""
+    from ray import tune
+
+    config = HGPOConfig.from_run_config(run_config).training(
+        weight_alpha=tune.grid_search([0.0]), replica_cpus=0
+    )
+    results = tune.Tuner(
+        HGPO,
+        param_space=config,
+        run_config=tune.RunConfig(
+            name="tuner", storage_path=str(tmp_path), stop={"training_iteration": 1}, verbose=0
+        ),
+    ).fit()
+    assert results.num_errors == 0
+    assert results[0].metrics["training_iteration"] == 1
+    assert results[0].metrics["served_learner_logp_gap"] < 1e-4

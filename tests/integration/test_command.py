@@ -1,0 +1,141 @@
+"""`hgpo train` as a user runs it: to its end, interrupted and resumed, killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from hgpo_rllib.config import RunConfig
+from tests.integration.conftest import EXAMPLE
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+MARK = "HGPO_TEST_MARK"
+
+
+class Command:
+    """A running `hgpo train`, recognisable with all its descendants by a mark of its own."""
+
+    def __init__(self, arguments: list[str], log: Path) -> None:
+        self.mark = uuid.uuid4().hex
+        self.log = log
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "hgpo_rllib.cli.main", "train", *arguments],
+            stdout=log.open("w"),
+            stderr=subprocess.STDOUT,
+            env=os.environ | {MARK: self.mark},
+            start_new_session=True,
+        )
+
+    def wait_for(self, file: Path, seconds: float = 300) -> None:
+        """Wait until the command has written `file`."""
+        deadline = time.monotonic() + seconds
+        while not file.exists():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, f"no {file}:\n{self.log.read_text()}"
+            time.sleep(0.2)
+
+    def survivors(self) -> list[str]:
+        """Command lines of processes that carry the mark."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                marked = f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes()
+                if marked and "State:\tZ" not in (folder / "status").read_text():
+                    found.append((folder / "cmdline").read_text().replace("\0", " "))
+            except OSError:
+                continue  # ended meanwhile
+        return found
+
+    def assert_nothing_survives(self, seconds: float = 60) -> None:
+        """All processes of the command end within some seconds."""
+        deadline = time.monotonic() + seconds
+        while (left := self.survivors()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert not left, left
+
+
+@pytest.fixture
+def arguments(run_config: RunConfig, overrides: list[str], tmp_path: Path) -> list[str]:
+    """A small run on the games and the model that are there already."""
+    return [
+        str(EXAMPLE),
+        *overrides,
+        f"output={tmp_path}",
+        f"env.data={run_config.env.data}",
+        f"model.model_path={run_config.model.model_path}",
+    ]
+
+
+def rows(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_run_to_the_end(arguments: list[str], tmp_path: Path) -> None:
+    """Exit 0, all files of a run, and no process left."""
+    command = Command(arguments, tmp_path / "log.txt")
+    assert command.process.wait(400) == 0, command.log.read_text()
+    command.assert_nothing_survives()
+    (run,) = tmp_path.glob("alfworld_pocket-*")
+    metrics = rows(run / "metrics.jsonl")
+    assert [row["iteration"] for row in metrics] == [1, 2]
+    for row in metrics:
+        assert row["episodes"] == 16
+        assert row["served_learner_logp_gap"] < 1e-4
+        assert row["behaviour_logp_gap"] < 1e-3
+        assert row["tokens_per_s"] > 0
+    evaluations = rows(run / "evaluation.jsonl")
+    assert {(row["iteration"], row["split"]) for row in evaluations} == {
+        (iteration, split)
+        for iteration in (0, 2)
+        for split in ("all", "valid_seen", "valid_unseen")
+    }
+    for name in ("config.yaml", "summary.json", "report.html", "checkpoint/model.safetensors"):
+        assert (run / name).stat().st_size > 0
+    assert list((run / "plots").glob("*.png"))
+    assert list((run / "tensorboard").iterdir())
+    assert len(list((run / "episodes").iterdir())) == 2
+    assert "hgpo train --resume" not in command.log.read_text()
+
+
+def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
+    """Ctrl-C stops everything and says how to go on; going on repeats and loses no iteration."""
+    settings = [*arguments, "iterations=50", "checkpoint_interval=1"]
+    command = Command(settings, tmp_path / "log.txt")
+    while not (found := list(tmp_path.glob("alfworld_pocket-*"))):
+        time.sleep(0.5)
+        assert command.process.poll() is None, command.log.read_text()
+    run = found[0]
+    command.wait_for(run / "episodes" / "iteration_0002.jsonl.gz")
+    command.process.send_signal(signal.SIGINT)
+    assert command.process.wait(90) == 130, command.log.read_text()
+    assert f"hgpo train --resume {run}" in command.log.read_text()
+    assert "Traceback" not in command.log.read_text()
+    command.assert_nothing_survives()
+
+    done = len(rows(run / "metrics.jsonl"))
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("iterations: 50", f"iterations: {done + 1}"))
+    resumed = Command(["--resume", str(run)], tmp_path / "log2.txt")
+    assert resumed.process.wait(400) == 0, resumed.log.read_text()
+    iterations = [row["iteration"] for row in rows(run / "metrics.jsonl")]
+    assert iterations == list(range(1, done + 2))
+    resumed.assert_nothing_survives()
+
+
+def test_kill_leaves_no_process_behind(arguments: list[str], tmp_path: Path) -> None:
+    """Even SIGKILL, which nothing can handle, takes Ray, Serve and vLLM with it."""
+    command = Command([*arguments, "iterations=50"], tmp_path / "log.txt")
+    while not (found := list(tmp_path.glob("alfworld_pocket-*"))):
+        time.sleep(0.5)
+        assert command.process.poll() is None, command.log.read_text()
+    command.wait_for(found[0] / "metrics.jsonl")
+    assert len(command.survivors()) > 5, "the mark finds no Ray processes: the test would be blind"
+    command.process.kill()
+    command.process.wait(10)
+    command.assert_nothing_survives(180)  # Ray's own agent notices late that its parent is gone
