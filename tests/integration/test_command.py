@@ -30,6 +30,8 @@ class Command:
             stderr=subprocess.STDOUT,
             env=os.environ | {MARK: self.mark},
             start_new_session=True,
+            # Background jobs of a shell inherit "ignore", which Python would respect.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def wait_for(self, file: Path, seconds: float = 300) -> None:
