@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hgpo_rllib.algorithm import HGPOConfig
 
 # Coroutines stay at module level: with an `async def` method Ray would make the runner an asyncio
-# actor, whose running loop forbids `run_until_complete`.
+# actor, whose running loop forbids starting another.
 
 
 class HGPOEnvRunner(EnvRunner, Checkpointable):
@@ -58,7 +58,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._weights: WeightTag = STARTING_WEIGHTS
         self._weights_seq_no = 0
         self._finished: list[MultiAgentEpisode] = []
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.Runner()  # cancels its tasks when it is interrupted
         first_env = self._borrow(config.train_split, 1)[0]
         self._spaces = (first_env.observation_space, first_env.action_space)
         self._tasks = TaskOrder(self.num_tasks(config.train_split), seed=config.seed or 0)
@@ -90,7 +90,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         sampling = Sampling(temperature, self.config.max_response_tokens, self._eos)
         handle = serve.get_app_handle(self.config.serve_app)
         client = PolicyClient(handle, sampling, self._weights)
-        return self._loop.run_until_complete(run_groups(groups, self._agent, client))
+        return self._loop.run(run_groups(groups, self._agent, client))
 
     def num_tasks(self, split: str) -> int:
         """Tasks that a split holds."""

@@ -222,7 +222,9 @@ def terminate_like_interrupt() -> Iterator[None]:
     """SIGTERM ends the run as Ctrl-C does: Ray, Serve and vLLM are stopped."""
 
     def interrupt(signum: int, frame: Any) -> None:
-        raise KeyboardInterrupt
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a background job of a shell
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     previous = signal.signal(signal.SIGTERM, interrupt)
     try:
