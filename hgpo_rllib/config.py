@@ -69,8 +69,8 @@ class WarmStartSettings(Section):
     """Demonstrations per game."""
     max_steps: int = Field(20, ge=1)
     """Demonstrations that are not won by then are dropped."""
-    action_noise: float = Field(0.1, ge=0, le=1)
-    """Chance that a random move replaces the demonstrated one (the label stays the expert's)."""
+    action_noise: float = Field(0.15, ge=0, le=1)
+    """Chance that a slip replaces the demonstrated action (the label stays the explorer's)."""
     vocabulary: int = Field(1000, ge=300)
     """Size of the BPE vocabulary."""
     hidden_size: int = 96
@@ -229,7 +229,7 @@ class RunConfig(Section):
     """Training iterations."""
     minutes: float | None = Field(None, gt=0)
     """Stop training after this many minutes even if iterations are left; null: no limit."""
-    checkpoint_interval: int = Field(10, ge=1)
+    checkpoint_interval: int = Field(1, ge=1)
     """Iterations between checkpoints to resume from; the last iteration writes one as well."""
     env: EnvSettings = EnvSettings()
     games: GamesSettings = GamesSettings()

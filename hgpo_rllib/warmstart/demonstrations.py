@@ -5,20 +5,15 @@ import multiprocessing
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-
-from alfworld.gen.constants import VAL_RECEPTACLE_OBJECTS
 
 from env_wrappers.alfworld.env import ALFWorldEnv
 from hgpo_rllib.agent import Memory
 from hgpo_rllib.agent.templates import load_template, render
 from hgpo_rllib.warmstart.explorer import Explorer, Goal
 
-HOLDS = {
-    receptacle.lower(): frozenset(o.lower() for o in objects)
-    for receptacle, objects in VAL_RECEPTACLE_OBJECTS.items()
-}
 Example = tuple[str, str]  # prompt, response
 
 
@@ -27,14 +22,21 @@ def response_text(thought: str, action: str) -> str:
     return f"<think>{thought}</think><action>{action}</action>"
 
 
+@dataclass(frozen=True)
+class DemonstrationSpec:
+    """What to demonstrate; fields as in `hgpo_rllib.config.WarmStartSettings`."""
+
+    data: Path
+    prompt: str
+    memory_length: int
+    max_steps: int
+    repeats: int
+    noise: float
+    seed: int
+
+
 def demonstrate_all(
-    data: Path,
-    prompt: str,
-    memory_length: int,
-    max_steps: int,
-    repeats: int,
-    noise: float,
-    seed: int,
+    spec: DemonstrationSpec,
     workers: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Example]:
@@ -42,32 +44,24 @@ def demonstrate_all(
 
     The result does not depend on the number of workers.
     """
-    games = ALFWorldEnv(data, split="train").games
-    work = partial(_demonstrate_game, data, prompt, memory_length, max_steps, repeats, noise, seed)
+    games = ALFWorldEnv(spec.data, split="train").games
     examples: list[Example] = []
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        for done, batch in enumerate(pool.map(work, games, chunksize=4), start=1):
+        for done, batch in enumerate(
+            pool.map(partial(_demonstrate_game, spec), games, chunksize=4), start=1
+        ):
             examples += batch
             on_progress(done, len(games))
     return examples
 
 
-def _demonstrate_game(
-    data: Path,
-    prompt: str,
-    memory_length: int,
-    max_steps: int,
-    repeats: int,
-    noise: float,
-    seed: int,
-    game: str,
-) -> list[Example]:
-    env = _environment(str(data), max_steps)
+def _demonstrate_game(spec: DemonstrationSpec, game: str) -> list[Example]:
+    env = _environment(str(spec.data), spec.max_steps)
     examples: list[Example] = []
-    for repeat in range(repeats):
-        rng = random.Random(f"{seed}/{Path(game).parent.name}/{repeat}")
-        examples += demonstrate(env, game, prompt, memory_length, noise, rng)
+    for repeat in range(spec.repeats):
+        rng = random.Random(f"{spec.seed}/{Path(game).parent.name}/{repeat}")
+        examples += demonstrate(env, game, spec.prompt, spec.memory_length, spec.noise, rng)
     return examples
 
 
@@ -86,12 +80,12 @@ def demonstrate(
 ) -> list[Example]:
     """One episode; empty when it was not won.
 
-    With chance `noise` a random move is executed instead of the demonstrated one: the model then
-    sees how to recover, while the response it learns stays the explorer's.
+    With chance `noise` a slip is executed instead of the demonstrated action: the model then sees
+    how to recover, while the response it learns stays the explorer's.
     """
     template, memory = load_template(prompt), Memory()
     observation, info = env.reset(options={"game": game})
-    explorer = Explorer(goal_of(Path(game)), info["admissible_actions"], HOLDS, rng)
+    explorer = Explorer(goal_of(Path(game)), info["admissible_actions"], rng)
     examples, last, done = [], None, False
     while not done:
         admissible = info["admissible_actions"]
@@ -105,7 +99,7 @@ def demonstrate(
             history=memory.last(memory_length),
         )
         examples.append((text, response_text(thought, action)))
-        last = _perturb(action, admissible, noise, rng)
+        last = _slip(explorer, admissible, rng) if rng.random() < noise else action
         memory.add(observation, last)
         observation, _, terminated, truncated, info = env.step(last)
         done = terminated or truncated
@@ -118,8 +112,10 @@ def goal_of(game: Path) -> Goal:
     return Goal.from_params(trajectory["task_type"], trajectory["pddl_params"])
 
 
-def _perturb(action: str, admissible: Sequence[str], noise: float, rng: random.Random) -> str:
-    if rng.random() >= noise:
-        return action
+def _slip(explorer: Explorer, admissible: Sequence[str], rng: random.Random) -> str:
+    """A random move, or what a careless model does: take what is not there, go where it is."""
+    here = explorer.here or rng.choice(explorer.order)
     moves = [a for a in admissible if a.startswith(("go to ", "open ", "close "))]
-    return rng.choice(moves or [action])
+    move = rng.choice(moves) if moves else "look"
+    take = f"take {explorer.goal.object} {rng.randint(1, 3)} from {here}"
+    return rng.choices([move, take, f"go to {here}"], weights=[3, 4, 2])[0]

@@ -1,8 +1,8 @@
 """A scripted player that sees only text, so that a model with a short memory can imitate it.
 
-It has no hidden knowledge of where things are: it sweeps the receptacles that can hold what it
-looks for, in the order of the list of actions ("next after the current one" is a rule that a
-prompt with two turns of memory shows), and does the sub-goals of the task in order.
+It knows how to do a task, step by step, but not where things are: it searches all receptacles in
+random order, those too that never hold what it looks for. Where to look is left for
+reinforcement learning to find out.
 """
 
 import random
@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
-LAMP_HOSTS = ("desk", "sidetable", "dresser", "diningtable", "coffeetable", "shelf", "countertop")
 _SEEN = re.compile(r"(?:you see|In it, you see) (.*)\.")
 
 
@@ -44,27 +43,19 @@ def kind(name: str) -> str:
 class Explorer:
     """Plays one episode; keeps what it saw, and forgets nothing."""
 
-    def __init__(
-        self,
-        goal: Goal,
-        first_admissible: Sequence[str],
-        holds: Mapping[str, frozenset[str]],
-        rng: random.Random,
-    ):
-        """`holds`: object types that each receptacle type can hold, in lower case."""
+    def __init__(self, goal: Goal, first_admissible: Sequence[str], rng: random.Random):
+        """`first_admissible`: the actions accepted at the start, which name all receptacles."""
         self.goal = goal
         self.rng = rng
         self.order = [a.removeprefix("go to ") for a in first_admissible if a.startswith("go to ")]
-        self.holds = holds
         self.here: str | None = None
         self.visited: set[str] = set()
         self.seen: dict[str, list[str]] = {}
         self.placed: set[str] = set()
         self.treated: set[str] = set()
-        self.searched_for_lamp = False
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
-        """Thought and action.
+        """Thought and action. A thought names the thing first: to copy is easier than to judge.
 
         Args:
             observation: what the last action led to.
@@ -115,9 +106,9 @@ class Explorer:
             if action.startswith(f"take {wanted} "):
                 name, _, place = action.removeprefix("take ").partition(" from ")
                 if name not in self.placed and kind(place) != self.goal.destination:
-                    return f"take the {wanted}", action
-        if f"open {self.here}" in admissible and self.here in self._plausible(wanted):
-            return f"find {wanted}", f"open {self.here}"
+                    return f"{wanted}: take it", action
+        if f"open {self.here}" in admissible:
+            return f"{wanted}: find it", f"open {self.here}"
         known = [
             place
             for place, objects in self.seen.items()
@@ -126,12 +117,12 @@ class Explorer:
             and any(kind(o) == wanted and o not in self.placed for o in objects)
             and f"go to {place}" in admissible
         ]
-        return f"find {wanted}", f"go to {known[0] if known else self._next(wanted, admissible)}"
+        return f"{wanted}: find it", f"go to {known[0] if known else self._next(admissible)}"
 
     def _treat(
         self, held: str, verb: str, appliance: str, admissible: Sequence[str]
     ) -> tuple[str, str]:
-        thought = f"{verb} the {self.goal.object}"
+        thought = f"{self.goal.object}: {verb} it"
         for action in admissible:
             if action.startswith(f"{verb} {held} with"):
                 return thought, action
@@ -141,7 +132,7 @@ class Explorer:
         lamp = self.goal.lamp
         for action in admissible:
             if action.startswith(f"use {lamp} "):
-                return f"use the {lamp}", action
+                return f"{lamp}: use it", action
         known = [
             place
             for place, objects in self.seen.items()
@@ -149,14 +140,10 @@ class Explorer:
             and any(kind(o) == lamp for o in objects)
             and f"go to {place}" in admissible
         ]
-        if not known and not self.searched_for_lamp:
-            # Places passed by without being looked into count as unvisited for the second search.
-            self.searched_for_lamp = True
-            self.visited = set(self.seen)
-        return f"find {lamp}", f"go to {known[0] if known else self._next(lamp, admissible)}"
+        return f"{lamp}: find it", f"go to {known[0] if known else self._next(admissible)}"
 
     def _place(self, held: str, admissible: Sequence[str]) -> tuple[str, str]:
-        thought, destination = f"put the {self.goal.object}", self.goal.destination
+        thought, destination = f"{self.goal.object}: put it", self.goal.destination
         for action in admissible:
             if (
                 action.startswith(f"move {held} to ")
@@ -167,31 +154,14 @@ class Explorer:
             return thought, f"open {self.here}"
         return thought, f"go to {self._first(destination, admissible)}"
 
-    def _plausible(self, wanted: str) -> list[str]:
-        hosts = [
-            place
-            for place in self.order
-            if wanted in self.holds.get(kind(place), ())
-            or (wanted == "desklamp" and kind(place) in LAMP_HOSTS)
-        ]
-        return hosts or self.order
-
-    def _next(self, wanted: str, admissible: Sequence[str]) -> str:
-        """The plausible place after the current one that was not visited yet."""
+    def _next(self, admissible: Sequence[str]) -> str:
+        """A place not visited yet, else any."""
         reachable = {a.removeprefix("go to ") for a in admissible if a.startswith("go to ")}
         # Receptacles that share the current spot cannot be gone to: they are in view here.
         self.visited |= set(self.order) - reachable
-        plausible = [place for place in self._plausible(wanted) if place in reachable]
-        todo = (
-            [place for place in plausible if place not in self.visited]
-            or [place for place in self.order if place not in self.visited]
-            or plausible
-            or sorted(reachable)
+        return self.rng.choice(
+            [place for place in self.order if place not in self.visited] or sorted(reachable)
         )
-        if self.here in self.order:
-            here = self.order.index(self.here)
-            return next((place for place in todo if self.order.index(place) > here), todo[0])
-        return self.rng.choice(todo) if self.rng.random() < 0.5 else todo[0]
 
     def _first(self, receptacle: str, admissible: Sequence[str]) -> str:
         for place in self.order:

@@ -15,11 +15,12 @@ from env_wrappers.alfworld.generator import GenerationSpec, generate
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
-from hgpo_rllib.warmstart.demonstrations import demonstrate_all
+from hgpo_rllib.warmstart.demonstrations import DemonstrationSpec, demonstrate_all
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 Progress = Callable[[int, int], None]
 TOKENIZER_SAMPLE = 4000  # examples that the tokenizer is trained on
+RECIPE = ("explorer.py", "demonstrations.py", "tokenizer.py", "cloning.py")
 WARM_START_SEED_OFFSET = 1000  # games of demonstrations are never games of training or evaluation
 
 
@@ -42,13 +43,14 @@ def make_games(config: RunConfig, on_progress: Progress) -> Path:
 
 
 def model_path(config: RunConfig) -> Path:
-    """Where the pocket model of this config is kept: its name hashes all that shapes it."""
+    """Where the pocket model of this config is kept: its name hashes what shapes it, code too."""
     shape = {
         "warm_start": config.warm_start.model_dump(),
         "games": config.games.model_dump(exclude={"train", "valid_seen", "valid_unseen"}),
         "prompt": _template_source(config.agent.prompt),
         "memory_length": _memory_length(config),
         "max_length": config.agent.max_prompt_tokens + config.agent.max_response_tokens,
+        "recipe": [(Path(__file__).parent / name).read_text() for name in RECIPE],
     }
     return Path(config.cache) / f"pocket-model-{_digest(shape)}"
 
@@ -60,7 +62,7 @@ def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[tuple[
     games = model_path(config).with_name(model_path(config).name + f".games-{os.getpid()}")
     try:
         generate(games, with_seed, lambda n, total: on_progress(n, 2 * total), workers=_workers())
-        return demonstrate_all(
+        spec = DemonstrationSpec(
             games,
             prompt=config.agent.prompt,
             memory_length=_memory_length(config),
@@ -68,9 +70,8 @@ def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[tuple[
             repeats=warm.demonstrations,
             noise=warm.action_noise,
             seed=warm.seed,
-            workers=_workers(),
-            on_progress=lambda n, total: on_progress(total + n, 2 * total),
         )
+        return demonstrate_all(spec, _workers(), lambda n, total: on_progress(total + n, 2 * total))
     finally:
         shutil.rmtree(games, ignore_errors=True)
 

@@ -15,10 +15,10 @@ from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import Example, demonstrate
 from hgpo_rllib.warmstart.tokenizer import TAGS, train_tokenizer
 
-MAX_STEPS = 30
+MAX_STEPS = 60
 TEXTS = [
     "You are in the middle of a room. Looking quickly around you, you see a cabinet 4, a bed 12.",
-    "<think>find mug</think><action>go to cabinet 4</action>",
+    "<think>mug: find it</think><action>go to cabinet 4</action>",
     "Actions: take mug 2 from desk 1, move mug 2 to shelf 3, use desklamp 1",
     "  two  blanks\n\nlines\tand tabs ",
     "words it never saw: xylophone, Ünïcödé, 看, 🙂 and {braces} <eos?> 100%",
@@ -69,6 +69,11 @@ def one_thread() -> Iterator[None]:
 def play(env: ALFWorldEnv, game: str, noise: float, seed: int) -> list[Example]:
     """Return the demonstration of one game."""
     return demonstrate(env, game, "alfworld_compact", 2, noise, random.Random(seed))
+
+
+def offered(prompt: str) -> list[str]:
+    """Return the actions that a compact prompt lists."""
+    return prompt.rpartition("Actions: ")[2].partition("\n")[0].split(", ")
 
 
 class TestTokenizer:
@@ -124,7 +129,7 @@ class TestDemonstrations:
             parsed = parse_completion(response)
             assert parsed.is_valid
             assert f"\nStep {step}\n" in prompt
-            assert parsed.action in prompt.rpartition("Actions: ")[2].split(", ")
+            assert parsed.action in offered(prompt)
 
     def test_the_seed_decides(self, env: RecordingEnv) -> None:
         """Same seed, same examples; with noise another seed plays otherwise."""
@@ -133,17 +138,20 @@ class TestDemonstrations:
         assert first == again
         assert len({str(play(env, game, noise=0.3, seed=seed)) for seed in range(4)}) > 1
 
-    def test_noise_changes_what_is_played_not_what_is_learned(self, env: RecordingEnv) -> None:
-        """The environment gets other actions than the responses at some steps."""
+    def test_slips_are_played_but_not_learned(self, env: RecordingEnv) -> None:
+        """Some have no effect; the response to that is what the explorer would do."""
+        without_effect = 0
         for game in env.games:
-            for seed in range(5):
-                examples = play(env, game, noise=0.5, seed=seed)
+            examples = play(env, game, noise=0.4, seed=0)
+            for prompt, response in examples:
+                assert parse_completion(response).action in offered(prompt)
+            if examples:
+                assert env.won
                 answers = [parse_completion(r).action for _, r in examples]
-                if answers and answers != env.actions:
-                    assert env.won
-                    assert env.inadmissible == []
-                    return
-        pytest.fail("no noisy episode was won")
+                slips = {a for a, b in zip(env.actions, answers, strict=True) if a != b}
+                assert set(env.inadmissible) <= slips
+                without_effect += len(env.inadmissible)
+        assert without_effect > 0
 
     def test_a_lost_episode_teaches_nothing(self, generated_games: Path) -> None:
         """Too few steps to win."""
