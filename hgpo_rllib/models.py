@@ -2,14 +2,11 @@
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
-
-from hgpo_rllib.config import ConfigError
 
 
 def load_tokenizer(model_path: str) -> PreTrainedTokenizerFast:
@@ -35,14 +32,3 @@ def eos_token_ids(model_path: str, tokenizer: PreTrainedTokenizerFast) -> list[i
     if eos is None:
         eos = tokenizer.eos_token_id
     return eos if isinstance(eos, list) else [eos]
-
-
-def check_model_path(model_path: str) -> None:
-    """Raise ConfigError unless `model_path` is a HuggingFace directory or a name that resolves."""
-    try:
-        AutoConfig.from_pretrained(model_path)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(
-            f"model.model_path: {model_path} is no HuggingFace directory or name ({reason})"
-        ) from error

@@ -46,6 +46,9 @@ def train(
     if dry_run:
         typer.echo(yaml.safe_dump(settings.model_dump(), sort_keys=False), nl=False)
         return
+    from hgpo_rllib.run.inputs import check_inputs
+
+    check_inputs(settings)
     from hgpo_rllib.run.trainer import train as run_training
 
     run_training(settings, resume)

@@ -10,10 +10,9 @@ from typing import Any
 from tensorboardX import SummaryWriter
 from transformers.utils import logging as transformers_logging
 
-from env_wrappers.alfworld.games import find_games
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
-from hgpo_rllib.models import check_model_path, load_tokenizer
+from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.rollout.records import episode_records
@@ -35,7 +34,6 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
     transformers_logging.disable_progress_bar()
     console = TrainingConsole()
     seconds = PhaseTimes()
-    check_inputs(config)
     config = prepare_inputs(config, console, seconds)
     directory = RunDirectory(resume) if resume else RunDirectory.create(config)
     console.say(f"run directory: {directory.path}")
@@ -56,15 +54,6 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
     console.say(f"policy (HuggingFace format): {directory.checkpoint}")
     console.say(f"report: {report}")
     return directory.path
-
-
-def check_inputs(config: RunConfig) -> None:
-    """Fail before any work on what the user can get wrong."""
-    if config.model.model_path is not None:
-        check_model_path(config.model.model_path)
-    if config.env.data is not None:
-        for split in {config.env.train_split, *config.evaluation.splits}:
-            find_games(config.env.data, split, config.env.task_types)
 
 
 def prepare_inputs(config: RunConfig, console: TrainingConsole, seconds: "PhaseTimes") -> RunConfig:
