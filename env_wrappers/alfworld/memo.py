@@ -253,6 +253,7 @@ class MemoGrammar(textgen.ContextSensitiveGrammar):
                 return [(textgen.TerminalSymbol(value), context)]
             case textgen.ListSymbol():
                 return _separated(self._expand(symbol.symbol, context), context)
+        # The same error as TextWorld's own derive(): its grammar has no other kind of symbol.
         raise NotImplementedError(f"Unknown symbol: {type(symbol)}")
 
     def _rule_for(self, symbol: Any, context: Context) -> Any:
