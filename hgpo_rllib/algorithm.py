@@ -1,5 +1,6 @@
 """HGPO as an RLlib algorithm: `HGPOConfig().training(weight_alpha=1).build_algo().train()`."""
 
+import logging
 import time
 import uuid
 from collections.abc import Iterator
@@ -46,6 +47,7 @@ from hgpo_rllib.policy_server.types import Sampling, WeightTag
 from hgpo_rllib.rollout.group import POLICY_ID, policy_of_member
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 
+logger = logging.getLogger(__name__)
 PROBE_TOKENS = 16  # drawn after each update to compare the served policy with the learner
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 
@@ -209,6 +211,12 @@ class HGPO(Algorithm):
         self.config = self.config.copy(copy_frozen=False)
         self.config.serve_app = app
         self.config.freeze()
+        if self.config.memory_length is None:
+            logger.warning(
+                "prompts show as many turns as groups share, %d: set memory_length to keep prompts "
+                "the same when context_length changes",
+                self.config.prompt_memory_length,
+            )
         tokenizer = load_tokenizer(self.config.model_path)
         if not tokenizer.chat_template:
             raise ValueError(f"{self.config.model_path} has no chat template to build prompts with")

@@ -4,11 +4,18 @@ A run file has the sections below. ``section.key=value`` on the command line ove
 `HGPOConfig` (algorithm.py) is the RLlib builder over the same fields.
 """
 
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from hgpo_rllib.advantages import EstimatorSettings, find_estimator
+from hgpo_rllib.advantages.contexts import Contexts
+from hgpo_rllib.advantages.groups import Normalize
+
+_ESTIMATOR = EstimatorSettings()
 
 
 class ConfigError(ValueError):
@@ -104,7 +111,7 @@ class AgentSettings(Section):
     prompt: str = "alfworld_full"
     """Name of a template in hgpo_rllib/agent/prompts, or path of a jinja file."""
     memory_length: int | None = Field(None, ge=0)
-    """(observation, action) pairs the prompt shows; null: tied to `context_length`."""
+    """(observation, action) pairs the prompt shows; null: as many as `algorithm.context_length`."""
     inadmissible_is_invalid: bool = False
     """Count a well-formed but inadmissible action as invalid too (the released code does not)."""
     max_prompt_tokens: int = Field(4096, ge=16)
@@ -147,20 +154,41 @@ class PolicyServerSettings(Section):
 
 
 class AlgorithmSettings(Section):
-    """Returns and HGPO advantages."""
+    """Returns and advantages. Which settings an estimator reads is in its docstring."""
 
-    context_length: int = Field(2, ge=0)
+    estimator: str = "hgpo"
+    """Name of an estimator in hgpo_rllib/advantages/estimators.py."""
+    anchor: Literal["observation", "state"] = "observation"
+    """What identifies a state: the observation's text (the paper), or the environment's hash of
+    the true state (`info["state_hash"]`)."""
+    context_length: int = Field(_ESTIMATOR.context_length, ge=0)
     """K: groups share the state and 0..K states of history."""
-    weight_alpha: float = Field(1.0, ge=0)
+    weight_alpha: float = Field(_ESTIMATOR.weight_alpha, ge=0)
     """Level k weighs (k + 1)^alpha."""
-    normalize: Literal["mean_std", "mean"] = "mean_std"
+    normalize: Normalize = _ESTIMATOR.normalize
     """Divide by the group's standard deviation, or only subtract its mean."""
-    contexts: Literal["paper", "released"] = "paper"
+    contexts: Contexts = _ESTIMATOR.contexts
     """Levels of early steps, see `hgpo_rllib.advantages`."""
-    gamma: float = Field(0.95, gt=0, le=1)
+    step_weight: float = Field(_ESTIMATOR.step_weight, ge=0)
+    """GiGPO's weight of its step-level part, omega."""
+    gamma: float = Field(_ESTIMATOR.gamma, gt=0, le=1)
     """Discount."""
+    gae_lambda: float = Field(_ESTIMATOR.gae_lambda, ge=0, le=1)
+    """Lambda of PPO's generalised advantage estimation."""
     invalid_penalty: float = Field(0.1, ge=0)
     """Taken from the return of an invalid step, after discounting."""
+
+    @field_validator("estimator")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        find_estimator(name)
+        return name
+
+    def estimator_settings(self) -> EstimatorSettings:
+        """The part that estimators read."""
+        return EstimatorSettings(
+            **{field.name: getattr(self, field.name) for field in fields(EstimatorSettings)}
+        )
 
 
 class LearnerSettings(Section):
@@ -243,6 +271,14 @@ class RunConfig(Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     cluster: ClusterSettings = ClusterSettings()
 
+    @model_validator(mode="after")
+    def _tie_memory(self) -> Self:
+        """Write the tied memory length out, so that every file of a run says what prompts show."""
+        if self.agent.memory_length is None:
+            tied = self.agent.model_copy(update={"memory_length": self.algorithm.context_length})
+            object.__setattr__(self, "agent", tied)
+        return self
+
 
 def load_config(path: Path, overrides: list[str]) -> RunConfig:
     """Read a run file and apply ``section.key=value`` overrides (values are YAML).
@@ -295,7 +331,8 @@ def _explain(error: ValidationError) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] != "extra_forbidden":
-        return f"{key}: {first['msg'].lower()} (got {first['input']!r})"
+        message = first["msg"].lower().removeprefix("value error, ")
+        return f"{key}: {message} (got {first['input']!r})"
     section: type[BaseModel] = RunConfig
     for part in first["loc"][:-1]:
         section = type(getattr(section(), str(part)))

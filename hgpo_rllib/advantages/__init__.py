@@ -1,7 +1,15 @@
-"""Advantages: pure NumPy, from per-step arrays to one advantage a step. No Ray, torch or text."""
+"""Advantages: pure NumPy, from per-step arrays to one advantage a step. No Ray, torch or text.
 
-from hgpo_rllib.advantages.contexts import context_ids
-from hgpo_rllib.advantages.estimators import HGPOEstimate, hgpo_advantages
-from hgpo_rllib.advantages.steps import StepArrays, step_returns
+    steps = StepArrays.from_columns(task, trajectory, time, anchor, reward=reward, invalid=invalid)
+    advantage = find_estimator("hgpo")(steps, EstimatorSettings(context_length=2))
 
-__all__ = ["HGPOEstimate", "StepArrays", "context_ids", "hgpo_advantages", "step_returns"]
+Read `steps` (the arrays), `contexts` (who shares which history), `groups` (comparison within a
+group), then `baselines` and `hierarchy` (the estimators); `diagnostics` says what the groups of a
+batch are worth, `bias_variance` what the estimators are, where the truth is known.
+"""
+
+from hgpo_rllib.advantages.estimators import ESTIMATORS, Estimator, find_estimator
+from hgpo_rllib.advantages.settings import EstimatorSettings
+from hgpo_rllib.advantages.steps import StepArrays
+
+__all__ = ["ESTIMATORS", "Estimator", "EstimatorSettings", "StepArrays", "find_estimator"]

@@ -1,23 +1,25 @@
-"""Context ids: which steps share their state and the k states before it (Eq. 3 of the paper)."""
+"""Groups of steps by shared history (Eq. 3 and 4 of the paper)."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpo_rllib.advantages.steps import StepArrays
+from hgpo_rllib.advantages.steps import NONE, StepArrays
 
 Contexts = Literal["paper", "released"]
 
 
-def context_ids(
+def context_levels(
     steps: StepArrays, context_length: int, contexts: Contexts = "paper"
-) -> NDArray[np.int64]:
-    """Group of every step at every depth k = 0..K of shared history.
+) -> Iterator[NDArray[np.int64]]:
+    """Group of every step at depth k = 0, 1, …, K of shared history, level after level.
 
-    Two steps are in one group at depth k when they belong to one task and their last k+1 anchors
-    (the k before it and its own) are equal. Depths build on each other, so a depth costs one sort
-    of integer pairs instead of a comparison of histories.
+    Two steps are in one group at depth k when they belong to one task and their contexts
+    ``C_k = (s_{t-k}, …, s_t)`` are equal (Eq. 3): their own anchor and the k before it. Groups
+    nest, ``G_0 ⊇ G_1 ⊇ … ⊇ G_K``: each level splits the groups of the one before by one more
+    anchor, which costs a sort of integers instead of a comparison of histories.
 
     Args:
         steps: the batch.
@@ -25,31 +27,46 @@ def context_ids(
         contexts: ``paper``: a step earlier than k uses its whole prefix (and shares it only with
             steps whose whole prefix is equal); ``released``: such a step has no group at level k.
 
-    Returns:
-        Shape ``(K + 1, steps)``; -1 where a step has no group at that level.
+    Yields:
+        Dense group ids, shape ``(steps,)``; -1 where a step has no group at that level.
+
+    Raises:
+        ValueError: for a negative `context_length`.
     """
-    n = len(steps)
-    previous = _previous_step(steps)
-    ids = np.empty((context_length + 1, n), np.int64)
-    ids[0] = _pair_ids(steps.task, steps.anchor)
-    back = np.arange(n)  # the step k before each step, -1 where the trajectory begins later
-    for k in range(1, context_length + 1):
-        back = np.where(back >= 0, previous[back], -1)
-        # -1 marks "history ended before": whole prefixes meet only prefixes of the same length.
-        earlier = np.where(back >= 0, steps.anchor[back], -1)
-        ids[k] = _pair_ids(ids[k - 1], earlier)
-        if contexts == "released":
-            ids[k, back < 0] = -1
+    if context_length < 0:
+        raise ValueError(f"context_length must be 0 or more, got {context_length}")
+    ids = _pair_ids(steps.task, steps.anchor)
+    yield ids
+    back = np.arange(len(steps))  # the step k before each step, -1 where the trajectory is shorter
+    for _ in range(context_length):
+        back = np.where(back == NONE, NONE, steps.previous[back])
+        # NONE takes part as "began here": whole prefixes meet only prefixes of the same length.
+        ids = _pair_ids(ids, np.where(back == NONE, NONE, steps.anchor[back]))
+        yield np.where(back == NONE, NONE, ids) if contexts == "released" else ids
+
+
+def history_ids(steps: StepArrays) -> NDArray[np.int64]:
+    """Oracle groups: steps of one task whose whole history of anchors is equal.
+
+    These steps are at the same time index and have seen the same states. The paper calls steps
+    with a consistent context Oracle steps; with a deterministic environment and an anchor that
+    identifies the state, they differ in nothing that the future depends on.
+
+    Returns:
+        Dense group ids, shape ``(steps,)``.
+    """
+    ids = np.empty(len(steps), np.int64)
+    by_time = np.argsort(steps.time, kind="stable")
+    last = int(steps.time[by_time[-1]]) if len(steps) else -1
+    starts = np.searchsorted(steps.time[by_time], np.arange(last + 2))
+    used = 0
+    for t in range(last + 1):
+        rows = by_time[starts[t] : starts[t + 1]]
+        parent = steps.task[rows] if t == 0 else ids[steps.previous[rows]]
+        level = _pair_ids(parent, steps.anchor[rows])
+        ids[rows] = used + level
+        used += int(level.max()) + 1
     return ids
-
-
-def _previous_step(steps: StepArrays) -> NDArray[np.int64]:
-    """Row of the step before each step in its trajectory, -1 for first steps."""
-    previous = np.full(len(steps), -1, np.int64)
-    order = steps.time_order()
-    same = np.flatnonzero(np.diff(steps.trajectory[order]) == 0)
-    previous[order[same + 1]] = order[same]
-    return previous
 
 
 def _pair_ids(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:

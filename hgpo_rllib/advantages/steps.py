@@ -1,109 +1,224 @@
-"""The arrays that advantage estimators read, and the return of a step."""
+"""The arrays that advantage estimators read, and the returns of steps and trajectories."""
 
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+NONE = -1  # "no such row" and "no such group" in integer arrays
+
+Keys = Sequence[Hashable] | NDArray[Any]
 
 
 @dataclass(frozen=True)
 class StepArrays:
     """Steps of one batch, one entry a step; every array has shape ``(steps,)``.
 
-    Steps of one trajectory need not be adjacent or in time order.
+    Rows may stand in any order. `from_columns` builds the arrays from ids of any kind; the
+    constructor takes them as they are and checks them.
+
+    Raises:
+        ValueError: arrays of different lengths, a value that is not finite, two rows of one
+            trajectory with the same time, a missing step, or a trajectory in two tasks or with two
+            returns. The message names the row.
     """
 
     task: NDArray[np.int64]
-    """Group of the step: trajectories of one group play the same task from the same start."""
+    """Task of the step, 0, 1, …: trajectories of one task start alike and are compared."""
     trajectory: NDArray[np.int64]
-    """Trajectory of the step."""
+    """Trajectory of the step, 0, 1, …"""
     time: NDArray[np.int64]
     """Index of the step in its trajectory: 0, 1, 2, … without gaps."""
     anchor: NDArray[np.int64]
     """Interned state key (the observation text in the paper): equal ids mean equal states."""
     step_return: NDArray[np.float64]
-    """Discounted return from this step on, the invalid-action penalty included."""
+    """Discounted return from this step on, the penalty of an invalid action included."""
+    trajectory_return: NDArray[np.float64] | None = None
+    """Undiscounted return of the step's trajectory, the same on all its steps; None if unknown."""
+    value: NDArray[np.float64] | None = None
+    """Expected step return from this step on by a critic; None without one."""
 
     def __post_init__(self) -> None:
-        lengths = {name: len(value) for name, value in vars(self).items()}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"step arrays differ in length: {lengths}")
-        bad = np.flatnonzero(~np.isfinite(self.step_return))
-        if len(bad):
-            raise ValueError(f"row {bad[0]}: step_return is {self.step_return[bad[0]]}")
-        order = self.time_order()
-        first = np.r_[True, np.diff(self.trajectory[order]) != 0][: len(order)]
-        expected = np.arange(len(order)) - np.maximum.accumulate(
-            np.where(first, np.arange(len(order)), 0)
-        )
-        wrong = np.flatnonzero(self.time[order] != expected)
-        if len(wrong):
-            row = int(order[wrong[0]])
-            raise ValueError(
-                f"row {row}: trajectory {self.trajectory[row]} has time {self.time[row]} "
-                f"where {expected[wrong[0]]} was expected (a duplicate or a gap)"
-            )
-        moved = np.flatnonzero(~first & (np.diff(self.task[order], prepend=0) != 0))
-        if len(moved):
-            row = int(order[moved[0]])
-            raise ValueError(f"row {row}: trajectory {self.trajectory[row]} is in two tasks")
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        _check_lengths(columns)
+        for name, column in columns.items():
+            if column is None:
+                continue
+            if column.dtype.kind == "f":
+                _check_finite(name, column)
+            elif len(column) and column.min() < 0:
+                raise ValueError(f"row {column.argmin()}: {name} is {column.min()}, below 0")
+        self._check_times()
+        self._check_constant("task", self.task)
+        if self.trajectory_return is not None:
+            self._check_constant("trajectory_return", self.trajectory_return)
 
     def __len__(self) -> int:
         return len(self.step_return)
 
+    @cached_property
     def time_order(self) -> NDArray[np.intp]:
-        """Row indices sorted by trajectory, then time."""
-        return np.lexsort((self.time, self.trajectory))
+        """Rows sorted by trajectory, then time."""
+        if not len(self):
+            return np.empty(0, np.intp)
+        return np.argsort(self.trajectory * (self.time.max() + 1) + self.time, kind="stable")
+
+    @cached_property
+    def previous(self) -> NDArray[np.int64]:
+        """Row of the step before each step in its trajectory, -1 for first steps."""
+        previous = np.full(len(self), NONE, np.int64)
+        order = self.time_order
+        same = np.flatnonzero(np.diff(self.trajectory[order]) == 0)
+        previous[order[same + 1]] = order[same]
+        return previous
+
+    def _check_times(self) -> None:
+        order = self.time_order
+        time, previous = self.time[order], self.previous[order]
+        expected = np.where(previous == NONE, 0, self.time[previous] + 1)
+        wrong = np.flatnonzero(time != expected)
+        if not len(wrong):
+            return
+        row, before, t = int(order[wrong[0]]), int(previous[wrong[0]]), time[wrong[0]]
+        if before == NONE:
+            raise ValueError(f"row {row}: its trajectory begins with time {t}, not 0")
+        if t == self.time[before]:
+            raise ValueError(f"rows {before} and {row}: the same trajectory and time ({t})")
+        raise ValueError(f"row {row}: time {t} comes after {self.time[before]}: a step is missing")
+
+    def _check_constant(self, name: str, column: NDArray[Any]) -> None:
+        later = np.flatnonzero(self.previous != NONE)
+        moved = later[column[later] != column[self.previous[later]]]
+        if len(moved):
+            row = moved[0]
+            before = self.previous[row]
+            raise ValueError(
+                f"rows {before} and {row}: one trajectory, but {name} is {column[before]} "
+                f"and {column[row]}"
+            )
 
     @classmethod
-    def from_trajectories(
+    def from_columns(
         cls,
-        tasks: Sequence[Hashable],
-        anchors: Sequence[Sequence[Hashable]],
-        returns: Sequence[ArrayLike],
+        task: Keys,
+        trajectory: Keys,
+        time: ArrayLike,
+        anchor: Keys,
+        *,
+        step_return: ArrayLike | None = None,
+        trajectory_return: ArrayLike | None = None,
+        reward: ArrayLike | None = None,
+        invalid: ArrayLike | None = None,
+        gamma: float = 0.95,
+        invalid_penalty: float = 0.1,
+        value: ArrayLike | None = None,
     ) -> "StepArrays":
-        """Flatten trajectories (in order) into step arrays.
+        """Build the arrays from columns with one entry a step, rows in any order.
+
+        Give `step_return`, or `reward` (and `invalid`) to have the returns computed:
+
+        - step return: ``sum_j gamma^j reward_{t+j} - invalid_penalty * invalid_t``. The penalty is
+          taken after discounting, so it falls on the invalid step alone.
+        - trajectory return: ``sum_t (reward_t - invalid_penalty * invalid_t)``, undiscounted.
 
         Args:
-            tasks: group key of each trajectory.
-            anchors: state keys of each trajectory, one a step.
-            returns: step returns of each trajectory, one a step.
+            task: any hashable ids, as are `trajectory` and `anchor`; each distinct one is
+                interned once.
+            trajectory: ids that are unique over the batch, not only within a task.
+            time: integers, 0 for the first step of a trajectory.
+            anchor: state key of each step.
+            step_return: returns from each step on, penalties included.
+            trajectory_return: return of each step's trajectory, where `step_return` is given.
+            reward: environment reward of each step.
+            invalid: whether each step's action was invalid; None: none was.
+            gamma: discount of the step return.
+            invalid_penalty: taken from the return of an invalid step.
+            value: a critic's values.
+
+        Raises:
+            ValueError: as the class says, or for columns that do not go together.
         """
-        lengths = [len(trajectory) for trajectory in anchors]
-        return cls(
-            task=np.repeat(intern(tasks), lengths),
-            trajectory=np.repeat(np.arange(len(lengths)), lengths),
-            time=np.concatenate([np.arange(n) for n in lengths] or [np.empty(0, np.int64)]),
-            anchor=intern([key for trajectory in anchors for key in trajectory]),
-            step_return=np.concatenate(
-                [np.asarray(r, np.float64) for r in returns] or [np.empty(0)]
-            ),
+        if (step_return is None) == (reward is None):
+            raise ValueError("give either step_return or reward")
+        if reward is None and invalid is not None:
+            raise ValueError("invalid goes with reward: a step_return has its penalties in it")
+        if reward is not None and trajectory_return is not None:
+            raise ValueError("trajectory_return goes with step_return: reward determines it")
+        given: dict[str, Any] = {
+            "task": task,
+            "trajectory": trajectory,
+            "time": time,
+            "anchor": anchor,
+            "step_return": step_return,
+            "trajectory_return": trajectory_return,
+            "reward": reward,
+            "invalid": invalid,
+            "value": value,
+        }
+        _check_lengths(given)
+        times = np.asarray(time)
+        if len(times) and times.dtype.kind not in "iu":
+            raise ValueError(f"time must hold integers, not {times.dtype}")
+        steps = cls(
+            task=intern(task),
+            trajectory=intern(trajectory),
+            time=times.astype(np.int64),
+            anchor=intern(anchor),
+            step_return=np.zeros(len(times)) if reward is not None else _floats(step_return),
+            trajectory_return=None if trajectory_return is None else _floats(trajectory_return),
+            value=None if value is None else _floats(value),
+        )
+        if reward is None:
+            return steps
+        rewards = _floats(reward)
+        _check_finite("reward", rewards)
+        penalty = invalid_penalty * _floats(np.zeros(len(steps)) if invalid is None else invalid)
+        totals = np.bincount(steps.trajectory, rewards - penalty).astype(np.float64)
+        return replace(
+            steps,
+            step_return=discounted_sums(steps, rewards, gamma) - penalty,
+            trajectory_return=totals[steps.trajectory],
         )
 
 
-def intern(keys: Sequence[Hashable]) -> NDArray[np.int64]:
-    """Number distinct keys 0, 1, 2, … in order of first appearance."""
-    ids: dict[Hashable, int] = {}
-    return np.fromiter((ids.setdefault(key, len(ids)) for key in keys), np.int64, len(keys))
-
-
-def step_returns(
-    rewards: ArrayLike, invalid: ArrayLike, gamma: float, invalid_penalty: float
+def discounted_sums(
+    steps: StepArrays, values: NDArray[np.float64], factor: float
 ) -> NDArray[np.float64]:
-    """Discounted return of every step of one trajectory, minus the penalty of an invalid step.
+    """``y_t = values_t + factor * y_{t+1}`` along every trajectory, shape ``(steps,)``."""
+    result = values.astype(np.float64)
+    by_time = np.argsort(steps.time, kind="stable")
+    last = int(steps.time[by_time[-1]]) if len(steps) else 0
+    starts = np.searchsorted(steps.time[by_time], np.arange(1, last + 2))
+    for t in range(last, 0, -1):  # every trajectory at once, from the last time backwards
+        rows = by_time[starts[t - 1] : starts[t]]
+        result[steps.previous[rows]] += factor * result[rows]
+    return result
 
-    ``R_t = sum_j gamma^j r_{t+j} - invalid_penalty * invalid_t``: the penalty is taken after
-    discounting, so it falls on the invalid step alone and never on the steps before it.
 
-    Args:
-        rewards: environment rewards, shape ``(steps,)``.
-        invalid: whether each step's action was invalid, shape ``(steps,)``.
-    """
-    rewards = np.asarray(rewards, np.float64)
-    returns = np.empty_like(rewards)
-    running = 0.0
-    for t in range(len(rewards) - 1, -1, -1):
-        running = rewards[t] + gamma * running
-        returns[t] = running
-    return returns - invalid_penalty * np.asarray(invalid, np.float64)
+def intern(keys: Keys) -> NDArray[np.int64]:
+    """Number distinct keys 0, 1, 2, …"""
+    if isinstance(keys, np.ndarray) and keys.dtype.kind in "iu":
+        return np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    ids: defaultdict[Hashable, int] = defaultdict()
+    ids.default_factory = ids.__len__  # a new key gets the number of keys before it
+    return np.fromiter(map(ids.__getitem__, keys), np.int64, len(keys))
+
+
+def _floats(column: Any) -> NDArray[np.float64]:
+    return np.asarray(column, np.float64)
+
+
+def _check_lengths(columns: dict[str, Any]) -> None:
+    lengths = {name: len(column) for name, column in columns.items() if column is not None}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"columns differ in length: {lengths}")
+
+
+def _check_finite(name: str, column: NDArray[np.float64]) -> None:
+    bad = np.flatnonzero(~np.isfinite(column))
+    if len(bad):
+        raise ValueError(f"row {bad[0]}: {name} is {column[bad[0]]}")

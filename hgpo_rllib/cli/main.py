@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 import yaml
 
+from hgpo_rllib.cli import bench
 from hgpo_rllib.config import ConfigError, load_config
 
 app = typer.Typer(
@@ -16,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.add_typer(bench.app, name="bench")
 
 
 @app.callback()

@@ -27,7 +27,7 @@ def step_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
         **{key: _pad(rows) for key, rows in outputs.items()},
         "prompt_length": torch.tensor(lengths["prompt_ids"]),
         "response_length": torch.tensor(lengths["response_ids"]),
-        "advantage": torch.from_numpy(scored.estimate.advantage.astype(np.float32)),
+        "advantage": torch.from_numpy(scored.advantage.astype(np.float32)),
     }
 
 

@@ -9,6 +9,8 @@ import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from statistics import fmean
 from typing import Any
 
 import matplotlib as mpl
@@ -18,6 +20,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
 from hgpo_rllib.reporting.run_data import ALL, Row, RunData
 from hgpo_rllib.reporting.stats import number, over_seeds, success
 
@@ -33,6 +36,15 @@ PHASES = {
     "sync_s": ("weight sync", PINK),
     "evaluation_s": ("evaluation", SKY),
 }
+
+ORACLE = "whole history (Oracle)"
+GAPS = {
+    "oracle_gap_trajectory": ("trajectory-level", VERMILION),
+    "oracle_gap_step": ("step-level", ORANGE),
+    "oracle_gap_hgpo": ("HGPO", BLUE),
+}
+# Not depths, so they must not look like one more of them.
+DASHES = {"zero_advantage_fraction": "--", "oracle_fraction": ":", "oracle_group_size": ":"}
 
 RUNNING_MEAN = 10
 DPI = 150
@@ -58,18 +70,27 @@ STYLE: Any = {
     "figure.constrained_layout.w_pad": 0.08,
 }
 
+# Places of a legend that hide no data.
+BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+BELOW: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "ncols": 3}
+
 Points = tuple[list[float], list[float]]
 
 
 def plot_run(run: RunData) -> dict[str, bytes]:
     """The PNGs of one run by file name."""
     with mpl.rc_context(STYLE):
-        return {
-            "learning_curve.png": _learning_curve(run),
-            "policy.png": _policy(run),
-            "hierarchy.png": _hierarchy(run),
-            "time.png": _time(run),
-        }
+        return {name: _png(figure) for name, figure in run_figures(run).items()}
+
+
+def run_figures(run: RunData) -> dict[str, Figure]:
+    """The pictures of one run by file name, in the style that is set."""
+    return {
+        "learning_curve.png": _learning_curve(run),
+        "policy.png": _policy(run),
+        "hierarchy.png": _hierarchy(run),
+        "time.png": _time(run),
+    }
 
 
 def plot_seeds(runs: Sequence[RunData]) -> bytes:
@@ -110,7 +131,7 @@ def running_mean(values: Sequence[float], window: int = RUNNING_MEAN) -> list[fl
     return [sum(part) / len(part) for part in parts]
 
 
-def _learning_curve(run: RunData) -> bytes:
+def _learning_curve(run: RunData) -> Figure:
     figure, (axes,) = _figure(1, 1, (8.0, 4.5))
     x, y = _series(run.metrics, "success_rate")
     if x:
@@ -130,7 +151,7 @@ def _learning_curve(run: RunData) -> bytes:
     _rate_axis(axes, "success rate")
     axes.set_title("Success while training and on held-out games (± standard error)")
     _finish(axes)
-    return _png(figure)
+    return figure
 
 
 def _held_out(axes: Axes, rows: list[Row], label: str, colour: str, width: float) -> None:
@@ -149,7 +170,7 @@ def _held_out(axes: Axes, rows: list[Row], label: str, colour: str, width: float
     )
 
 
-def _policy(run: RunData) -> bytes:
+def _policy(run: RunData) -> Figure:
     figure, panels = _figure(2, 3, (10.0, 5.4))
     kl, clip, norm, entropy, gap, actions = panels
     _lines(kl, run, "KL to the reference policy", {"kl": (None, BLUE)})
@@ -163,23 +184,64 @@ def _policy(run: RunData) -> bytes:
     _lines(gap, run, "Log-probability gap", gaps, log=True)
     rates = {"invalid_rate": ("invalid", VERMILION), "inadmissible_rate": ("inadmissible", SKY)}
     _lines(actions, run, "Share of unusable actions", rates)
-    return _png(figure)
+    return figure
 
 
-def _hierarchy(run: RunData) -> bytes:
-    figure, (shares, sizes) = _figure(1, 2, (10.0, 4.0))
+def _hierarchy(run: RunData) -> Figure:
+    figure, (shares, sizes, gaps, bins) = _figure(2, 2, (10.0, 8.6))
     fractions = {
         **_levels(run, "level_fraction_k"),
+        "oracle_fraction": (ORACLE, BLACK),
         "zero_advantage_fraction": ("zero advantage", VERMILION),
     }
-    _lines(shares, run, "Steps in a group of two or more", fractions)
-    for line in shares.lines:
-        # Not a depth, so it must not look like one more of them.
-        line.set_linestyle("--" if line.get_label() == "zero advantage" else "-")
-    shares.set_ylim(-0.03, 1.03)
-    shares.yaxis.set_major_formatter(PercentFormatter(xmax=1))
-    _lines(sizes, run, "Mean group size", _levels(run, "level_group_size_k"))
-    return _png(figure)
+    _lines(shares, run, "Steps in a group of two or more", fractions, **BELOW)
+    _rate_axis(shares)
+    means = {**_levels(run, "level_group_size_k"), "oracle_group_size": (ORACLE, BLACK)}
+    _lines(sizes, run, "Mean group size", means, **BELOW)
+    _lines(gaps, run, "Distance from the Oracle estimate", GAPS, **BELOW)
+    gaps.set_ylabel("mean |A − A$_{oracle}$|")
+    _from_zero(gaps)
+    _size_bars(bins, run)
+    return figure
+
+
+def _size_bars(axes: Axes, run: RunData) -> None:
+    """One bar a depth, stacked from the shares of steps by the size of their group."""
+    means = size_shares(run.metrics)
+    base = [0.0] * len(means)
+    # From pale to dark without the white end, on which a segment could not be seen.
+    shades = mpl.colormaps["Blues"]
+    for index, label in enumerate(SIZE_LABELS):
+        heights = [shares[index] for shares in means.values()]
+        colour = shades(0.12 + 0.88 * index / (len(SIZE_LABELS) - 1))
+        axes.bar(list(means), heights, 0.75, bottom=base, color=colour, label=label)
+        base = [low + height for low, height in zip(base, heights, strict=True)]
+    axes.set_title("Steps by size of their group")
+    _rate_axis(axes)
+    axes.set_ylim(0, 1.0)
+    axes.grid(visible=False)
+    _finish(axes, **BESIDE, title="group size", reverse=True)
+    axes.set_xlabel("shared history, k")
+
+
+def size_shares(rows: Iterable[Row]) -> dict[int, list[float]]:
+    """By depth, the mean over the rows of the share of steps in each bin of `SIZE_LABELS`.
+
+    A row without (whole, finite) shares of a depth has no part in that depth's mean; a depth
+    that no row knows is left out.
+    """
+    tables = [row.get("level_size_shares") for row in rows]
+    by_depth = zip_longest(*(table for table in tables if isinstance(table, list)))
+    known = {k: [s for s in depth if _is_shares(s)] for k, depth in enumerate(by_depth)}
+    return {k: [fmean(share) for share in zip(*s, strict=True)] for k, s in known.items() if s}
+
+
+def _is_shares(shares: object) -> bool:
+    return (
+        isinstance(shares, list)
+        and len(shares) == len(SIZE_LABELS)
+        and all(isinstance(share, int | float) and math.isfinite(share) for share in shares)
+    )
 
 
 def _levels(run: RunData, prefix: str) -> dict[str, tuple[str, Any]]:
@@ -194,22 +256,32 @@ def _levels(run: RunData, prefix: str) -> dict[str, tuple[str, Any]]:
     }
 
 
-def _time(run: RunData) -> bytes:
-    figure, (seconds, tokens) = _figure(2, 1, (8.0, 5.4), height_ratios=(2, 1), sharex=True)
+def _time(run: RunData) -> Figure:
+    figure = _blank((10.0, 5.8))
+    small = ("tokens", "estimator", "memory")
+    panels = figure.subplot_mosaic([["phases"] * 3, [*small]], height_ratios=(3, 2))
+    _phases(panels["phases"], run)
+    _lines(panels["tokens"], run, "Generated tokens / s", {"tokens_per_s": (None, BLUE)})
+    seconds = {"advantage_s": (None, ORANGE)}
+    _lines(panels["estimator"], run, "Advantages, milliseconds", seconds, scale=1000)
+    memory = {"advantage_peak_mib": (None, ORANGE)}
+    _lines(panels["memory"], run, "Advantages, peak MiB", memory)
+    for name in small:
+        _from_zero(panels[name])
+    return figure
+
+
+def _phases(axes: Axes, run: RunData) -> None:
     iterations = [row["iteration"] for row in run.metrics]
     base = [0.0] * len(iterations)
     for key, (label, colour) in PHASES.items():
         values = [number(row, key) or 0.0 for row in run.metrics]
         if any(values):
-            seconds.bar(iterations, values, 0.85, bottom=base, color=colour, label=label)
+            axes.bar(iterations, values, 0.85, bottom=base, color=colour, label=label)
         base = [low + value for low, value in zip(base, values, strict=True)]
-    seconds.set_title("Seconds per iteration")
-    seconds.set_ylabel("seconds")
-    _finish(seconds, outside=True)
-    seconds.set_xlabel("")
-    _lines(tokens, run, "Generated tokens per second", {"tokens_per_s": (None, BLUE)})
-    tokens.set_ylim(0, 1.15 * max(_series(run.metrics, "tokens_per_s")[1], default=1.0) or 1.0)
-    return _png(figure)
+    axes.set_title("Seconds per iteration")
+    axes.set_ylabel("seconds")
+    _finish(axes, **BESIDE)
 
 
 def _lines(
@@ -218,20 +290,29 @@ def _lines(
     title: str,
     keys: Mapping[str, tuple[str | None, Any]],
     log: bool = False,
+    scale: float = 1.0,
+    **legend: Any,
 ) -> None:
-    """Draw metrics against the iteration; a log axis leaves out what it cannot show."""
+    """Draw metrics times `scale` against the iteration; a log axis leaves gaps."""
     for key, (label, colour) in keys.items():
         x, y = _series(run.metrics, key)
-        if log:
-            y = [value if value > 0 else math.nan for value in y]
+        y = [value * scale if value > 0 or not log else math.nan for value in y]
         if any(math.isfinite(value) for value in y):
             # A line through one or two points is invisible without marks on them.
             marker = "o" if len(x) <= 40 else None
-            axes.plot(x, y, color=colour, label=label, marker=marker, markersize=3)
+            axes.plot(
+                x,
+                y,
+                color=colour,
+                label=label,
+                linestyle=DASHES.get(key, "-"),
+                marker=marker,
+                markersize=3,
+            )
     if log and axes.lines:
         axes.set_yscale("log")
     axes.set_title(title)
-    _finish(axes)
+    _finish(axes, **legend)
 
 
 def _series(rows: Iterable[Row], key: str) -> Points:
@@ -240,29 +321,38 @@ def _series(rows: Iterable[Row], key: str) -> Points:
     return [x for x, _ in known], [y for _, y in known]
 
 
-def _figure(
-    rows: int, columns: int, size: tuple[float, float], **options: Any
-) -> tuple[Figure, list[Axes]]:
+def _figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    figure = _blank(size)
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def _blank(size: tuple[float, float]) -> Figure:
     figure = Figure(figsize=size)
     FigureCanvasAgg(figure)
-    return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+    return figure
 
 
-def _rate_axis(axes: Axes, label: str) -> None:
+def _from_zero(axes: Axes) -> None:
+    """Let the axis of an amount begin at 0."""
+    if axes.lines:
+        top = axes.dataLim.ymax
+        axes.set_ylim(0, 1.15 * top if top > 0 else 1.0)
+
+
+def _rate_axis(axes: Axes, label: str = "") -> None:
     axes.set_ylim(-0.03, 1.03)
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
     axes.set_ylabel(label)
 
 
-def _finish(axes: Axes, outside: bool = False) -> None:
+def _finish(axes: Axes, **legend: Any) -> None:
     axes.set_xlabel("iteration")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     if not axes.has_data():
         axes.text(0.5, 0.5, "not recorded", transform=axes.transAxes, ha="center", color=GREY)
         axes.set(xticks=[], yticks=[])
     elif axes.get_legend_handles_labels()[0]:
-        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
-        axes.legend(**(place if outside else {"loc": "best"}))
+        axes.legend(**({"loc": "best"} | legend))
 
 
 def _png(figure: Figure) -> bytes:

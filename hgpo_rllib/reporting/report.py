@@ -20,8 +20,13 @@ from hgpo_rllib.reporting.stats import Estimate, duration, number, over_seeds, p
 CAPTIONS = {
     "learning_curve.png": "Success while training and on held-out games",
     "policy.png": "How far and how hard the policy was moved",
-    "hierarchy.png": "How often a step had others to be compared with, by depth of shared history",
-    "time.png": "Where the time went",
+    "hierarchy.png": (
+        "How often a step had others to be compared with, by depth k of shared history, and how "
+        "far estimates lie from that of steps with the same whole history, over the steps that "
+        "share theirs. Bars are means over the iterations; what a bar lacks to 100 % are steps "
+        "without a group at that depth"
+    ),
+    "time.png": "Where the time went, and what computing the advantages took",
 }
 
 

@@ -1,6 +1,6 @@
 """Members' trajectories with their returns and advantages, for the learner and the records."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from hgpo_rllib.advantages import HGPOEstimate, StepArrays, hgpo_advantages, step_returns
+from hgpo_rllib.advantages import StepArrays, find_estimator
 from hgpo_rllib.config import AlgorithmSettings
 
 
@@ -18,12 +18,12 @@ class ScoredTrajectories:
 
     members: list[SingleAgentEpisode]
     steps: StepArrays
-    estimate: HGPOEstimate
-    """Advantages of all steps, trajectory after trajectory."""
+    advantage: NDArray[np.float64]
+    """Advantages of all steps, trajectory after trajectory, shape ``(steps,)``."""
 
     def advantages(self) -> list[NDArray[np.float64]]:
         """Per trajectory, shape ``(steps of the trajectory,)``."""
-        return self._split(self.estimate.advantage)
+        return self._split(self.advantage)
 
     def returns(self) -> list[NDArray[np.float64]]:
         """Per trajectory, shape ``(steps of the trajectory,)``."""
@@ -37,29 +37,33 @@ class ScoredTrajectories:
 def score_groups(
     groups: Sequence[MultiAgentEpisode], settings: AlgorithmSettings
 ) -> ScoredTrajectories:
-    """Returns and HGPO advantages of all members' steps.
+    """Returns and advantages of all members' steps.
 
-    The anchor of a step is the observation it acted on, as in the paper.
+    Members of one group are the trajectories of one task: two groups that happen to play the same
+    game are not compared with each other.
     """
     members = [member for group in groups for member in group.agent_episodes.values()]
-    steps = StepArrays.from_trajectories(
-        tasks=[member.multi_agent_episode_id for member in members],
-        anchors=[member.get_observations(slice(0, len(member))) for member in members],
-        returns=[
-            step_returns(
-                member.get_rewards(),
-                [not valid for valid in member.get_extra_model_outputs("is_valid")],
-                settings.gamma,
-                settings.invalid_penalty,
-            )
-            for member in members
-        ],
+    lengths = [len(member) for member in members]
+    steps = StepArrays.from_columns(
+        task=[member.multi_agent_episode_id for member in members for _ in range(len(member))],
+        trajectory=np.repeat(np.arange(len(members)), lengths),
+        time=np.concatenate([np.arange(length) for length in lengths]),
+        anchor=[key for member in members for key in _anchors(member, settings.anchor)],
+        reward=np.concatenate([member.get_rewards() for member in members]),
+        invalid=[not valid for m in members for valid in m.get_extra_model_outputs("is_valid")],
+        gamma=settings.gamma,
+        invalid_penalty=settings.invalid_penalty,
     )
-    estimate = hgpo_advantages(
-        steps,
-        context_length=settings.context_length,
-        weight_alpha=settings.weight_alpha,
-        normalize=settings.normalize,
-        contexts=settings.contexts,
-    )
-    return ScoredTrajectories(members, steps, estimate)
+    advantage = find_estimator(settings.estimator)(steps, settings.estimator_settings())
+    return ScoredTrajectories(members, steps, advantage)
+
+
+def _anchors(member: SingleAgentEpisode, anchor: str) -> Sequence[Hashable]:
+    """State keys that a member acted on, one a step."""
+    acted_on = slice(0, len(member))
+    if anchor == "state":
+        infos = member.get_infos(acted_on)
+        if "state_hash" not in infos[0]:
+            raise ValueError("anchor='state' needs an environment that reports info['state_hash']")
+        return [info["state_hash"] for info in infos]
+    return member.get_observations(acted_on)

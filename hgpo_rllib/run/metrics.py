@@ -10,6 +10,8 @@ from ray.rllib.utils.metrics import (
     LEARNER_RESULTS,
 )
 
+from hgpo_rllib.advantages import diagnostics
+from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.rollout.trajectories import ScoredTrajectories
 
@@ -22,7 +24,9 @@ LEARNER_METRICS = (
     "grad_norm",
     "behaviour_logp_gap",
     "zero_advantage_fraction",
+    "advantage_peak_mib",
 )
+LEARNER_PREFIXES = ("level_", "oracle_")
 
 
 def rollout_metrics(scored: ScoredTrajectories) -> dict[str, float]:
@@ -44,10 +48,16 @@ def rollout_metrics(scored: ScoredTrajectories) -> dict[str, float]:
     }
 
 
+def level_size_shares(scored: ScoredTrajectories, settings: AlgorithmSettings) -> list[list[float]]:
+    """Share of steps by the size of their group, per depth; see `diagnostics.size_distribution`."""
+    sizes = diagnostics.level_sizes(scored.steps, settings.estimator_settings())
+    return diagnostics.size_distribution(sizes).tolist()
+
+
 def learner_metrics(result: Mapping[str, Any]) -> dict[str, float]:
     """What the learner reported, by the names of metrics.jsonl."""
     policy = result[LEARNER_RESULTS][POLICY_ID]
-    names = [name for name in policy if name in LEARNER_METRICS or name.startswith("level_")]
+    names = [n for n in policy if n in LEARNER_METRICS or n.startswith(LEARNER_PREFIXES)]
     return {name: float(policy[name]) for name in sorted(names)} | {
         "advantage_s": float(result[LEARNER_RESULTS][ALL_MODULES]["advantage_seconds"]),
         "served_learner_logp_gap": float(result["served_learner_logp_gap"]),

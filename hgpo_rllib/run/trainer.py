@@ -19,7 +19,12 @@ from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.rollout.trajectories import score_groups
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.directory import RunDirectory
-from hgpo_rllib.run.metrics import evaluation_rows, learner_metrics, rollout_metrics
+from hgpo_rllib.run.metrics import (
+    evaluation_rows,
+    learner_metrics,
+    level_size_shares,
+    rollout_metrics,
+)
 from hgpo_rllib.warmstart import prepare
 
 
@@ -37,6 +42,7 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
     config = prepare_inputs(config, console, seconds)
     directory = RunDirectory(resume) if resume else RunDirectory.create(config)
     console.say(f"run directory: {directory.path}")
+    console.say(describe_estimator(config))
     try:
         with contextlib.ExitStack() as stack:
             label = "starting Ray, the policy server (vLLM) and the learner"
@@ -85,6 +91,15 @@ def make_pocket_model(config: RunConfig, console: TrainingConsole, seconds: "Pha
     with seconds.phase("cloning"), console.progress(label, steps) as advance:
         path = prepare.make_model_directory(config, examples, lambda done, _: advance(done))
     console.say(f"pocket model: {path}")
+
+
+def describe_estimator(config: RunConfig) -> str:
+    """How steps are compared, and what prompts show beside it: the two may be set apart."""
+    algorithm, agent = config.algorithm, config.agent
+    return (
+        f"estimator {algorithm.estimator}: groups share up to {algorithm.context_length} states "
+        f"of history (anchor: {algorithm.anchor}), prompts show {agent.memory_length} turns"
+    )
 
 
 class Training:
@@ -149,7 +164,8 @@ class Training:
         }
         row["update_s"] -= row["advantage_s"]
         row["tokens_per_s"] = row["tokens_generated"] / row["rollout_s"]
-        self.directory.append(self.directory.metrics, [row])
+        shares = level_size_shares(scored, self.settings)
+        self.directory.append(self.directory.metrics, [row | {"level_size_shares": shares}])
         records = episode_records(scored, self.tokenizer, iteration, self.config.env.train_split)
         self.directory.write_episodes(iteration, records)
         for name, value in row.items():

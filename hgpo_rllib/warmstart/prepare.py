@@ -48,7 +48,7 @@ def model_path(config: RunConfig) -> Path:
         "warm_start": config.warm_start.model_dump(),
         "games": config.games.model_dump(exclude={"train", "valid_seen", "valid_unseen"}),
         "prompt": _template_source(config.agent.prompt),
-        "memory_length": _memory_length(config),
+        "memory_length": config.agent.memory_length,
         "max_length": config.agent.max_prompt_tokens + config.agent.max_response_tokens,
         "recipe": [(Path(__file__).parent / name).read_text() for name in RECIPE],
     }
@@ -58,6 +58,7 @@ def model_path(config: RunConfig) -> Path:
 def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[tuple[str, str]]:
     """Demonstrations on games of their own: prompts and responses."""
     warm = config.warm_start
+    assert config.agent.memory_length is not None, "RunConfig ties it where it is not set"
     with_seed = _spec(config, {"train": warm.games}, config.games.seed + WARM_START_SEED_OFFSET)
     games = model_path(config).with_name(model_path(config).name + f".games-{os.getpid()}")
     try:
@@ -65,7 +66,7 @@ def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[tuple[
         spec = DemonstrationSpec(
             games,
             prompt=config.agent.prompt,
-            memory_length=_memory_length(config),
+            memory_length=config.agent.memory_length,
             max_steps=warm.max_steps,
             repeats=warm.demonstrations,
             noise=warm.action_noise,
@@ -115,11 +116,6 @@ def _spec(config: RunConfig, splits: dict[str, int], seed: int) -> GenerationSpe
         rooms=tuple(config.games.rooms),
         max_receptacles=config.games.max_receptacles,
     )
-
-
-def _memory_length(config: RunConfig) -> int:
-    length = config.agent.memory_length
-    return config.algorithm.context_length if length is None else length
 
 
 def _template_source(prompt: str) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hgpo_rllib.advantages import ESTIMATORS
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, RunConfig
 from hgpo_rllib.learner.module import token_log_probs
@@ -87,7 +88,7 @@ def test_update_follows_the_advantages(algorithm: HGPO) -> None:
     """
     groups = algorithm.env_runner.play("train", list(range(6)), group_size=8, temperature=1.0)
     scored = score_groups(groups, algorithm.config.settings(AlgorithmSettings))
-    advantage = scored.estimate.advantage
+    advantage = scored.advantage
     assert (advantage != 0).sum() > 100, "too few steps with an advantage to judge"
     before = step_logp(algorithm, scored)
     algorithm.learner_group.update(episodes=groups, timesteps={})
@@ -96,6 +97,17 @@ def test_update_follows_the_advantages(algorithm: HGPO) -> None:
     changed = advantage != 0
     correlation = np.corrcoef(advantage[changed], change[changed])[0, 1]
     assert correlation > 0.3
+
+
+def test_every_estimator_scores_real_episodes(algorithm: HGPO) -> None:
+    """Finite advantages, not all 0, by both kinds of anchors."""
+    groups = algorithm.env_runner.play("train", [0, 1, 2], group_size=8, temperature=1.0)
+    for anchor in ("observation", "state"):
+        for name in ESTIMATORS:
+            settings = AlgorithmSettings(estimator=name, anchor=anchor)
+            advantage = score_groups(groups, settings).advantage
+            assert np.isfinite(advantage).all(), (name, anchor)
+            assert advantage.any(), (name, anchor)
 
 
 def test_group_members_share_task_and_policy(algorithm: HGPO) -> None:

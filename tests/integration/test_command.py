@@ -91,6 +91,10 @@ def test_run_to_the_end(arguments: list[str], tmp_path: Path) -> None:
         assert row["served_learner_logp_gap"] < 1e-4
         assert row["behaviour_logp_gap"] < 1e-3
         assert row["tokens_per_s"] > 0
+        assert row["level_fraction_k0"] >= row["level_fraction_k2"] >= row["oracle_fraction"] > 0
+        assert row["oracle_gap_step"] > 0
+        assert row["advantage_peak_mib"] > 0
+        assert [sum(shares) for shares in row["level_size_shares"]] == pytest.approx([1, 1, 1])
     evaluations = rows(run / "evaluation.jsonl")
     assert {(row["iteration"], row["split"]) for row in evaluations} == {
         (iteration, split)

@@ -1,7 +1,16 @@
-"""Rows of metrics.jsonl and evaluation.jsonl, for the tests of the reports."""
+"""What runs record and what pictures show, for the tests of the reports."""
 
+import gzip
+import json
 import math
 from typing import Any
+
+import matplotlib as mpl
+
+from hgpo_rllib.reporting.plots import STYLE, run_figures
+from hgpo_rllib.reporting.run_data import load_run
+
+PROMPT = 'Use <think> </think> & <action>.</action> <script>alert("x")</script>'
 
 
 def metrics_row(iteration: int) -> dict[str, Any]:
@@ -28,6 +37,22 @@ def metrics_row(iteration: int) -> dict[str, Any]:
     }
 
 
+def diagnostics_row(iteration: int) -> dict[str, Any]:
+    """Return what the estimator's diagnostics add to a row; one gap is NaN in odd iterations."""
+    return {
+        "oracle_fraction": 0.25,
+        "oracle_group_size": 3.0 + iteration,
+        "oracle_gap_trajectory": 0.75,
+        "oracle_gap_step": 0.5,
+        "oracle_gap_hgpo": math.nan if iteration % 2 else 0.25,
+        "advantage_peak_mib": 2.5,
+        "level_size_shares": [
+            [0.0, 0.0, 0.0, 0.25, 0.25, 0.25, 0.25],
+            [0.125 * iteration, 0.5 - 0.125 * iteration, 0.25, 0.125, 0.0, 0.0, 0.0],
+        ],
+    }
+
+
 def evaluation_row(
     iteration: int, split: str, rate: float, error: float, episodes: int
 ) -> dict[str, Any]:
@@ -41,3 +66,91 @@ def evaluation_row(
         "temperature": 0.4,
         "by_task_type": {"pick_and_place": {"success_rate": rate, "episodes": 25}},
     }
+
+
+def episode(member, success, advantages, iteration=4, split="train"):
+    steps = [
+        {
+            "time": time,
+            "anchor": f"You see shelf {time}.",
+            "prompt": PROMPT,
+            "completion": f"<think>go</think><action>go to shelf {time}</action>",
+            "action": f"go to shelf {time}",
+            "is_valid": True,
+            "inadmissible": time == 1,
+            "reward": 0.0,
+            "step_return": 9.5,
+            "advantage": advantage,
+            "weight_version": 3,
+            "response_tokens": 17,
+        }
+        for time, advantage in enumerate(advantages)
+    ]
+    return {
+        "format": "hgpo-episode-1",
+        "iteration": iteration,
+        "split": split,
+        "group": 0,
+        "member": member,
+        "game": f"game-{member}",
+        "task_type": "pick_and_place",
+        "success": success,
+        "episode_return": 10.0 * success,
+        "steps": steps,
+    }
+
+
+EPISODES = [
+    episode(0, True, [0.5, 0.5]),
+    episode(1, True, [1.0, 0.75, 1.0]),
+    episode(2, False, [-0.5, -0.5, -0.5]),
+    episode(3, False, [-2.0, 1.0]),
+]
+
+
+def write_jsonl(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+
+
+def make_run(path, before=0.20, after=0.36, seed=1, error=0.03):
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(
+        f"name: small\nseed: {seed}\nalgorithm:\n  omega: 0.7  # <weight>\n"
+    )
+    write_jsonl(path / "metrics.jsonl", [metrics_row(i) for i in range(1, 5)])
+    rates = {0: before, 2: (before + after) / 2, 4: after}
+    rows = [
+        evaluation_row(iteration, split, rate, error if iteration == 0 else 0.04, episodes)
+        for iteration, rate in rates.items()
+        for split, episodes in (("valid_seen", 60), ("valid_unseen", 40), ("all", 100))
+    ]
+    write_jsonl(path / "evaluation.jsonl", rows)
+    write_jsonl(path / "episodes" / "train-4.jsonl.gz", EPISODES)
+    (path / "summary.json").write_text(json.dumps({"seconds": {"games": 3.5}}))
+    return path
+
+
+def panels(run_dir, name):
+    """The panels of one picture by title."""
+    return {axes.get_title("left"): axes for axes in figures(run_dir)[name].axes}
+
+
+def figures(run_dir):
+    with mpl.rc_context(STYLE):
+        return run_figures(load_run(run_dir))
+
+
+def lines(axes):
+    """Label to (x, y) of every line."""
+    return {
+        line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines
+    }
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]

@@ -1,5 +1,6 @@
 """Run files become settings; settings become an RLlib config and back."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import yaml
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
+from hgpo_rllib.advantages import EstimatorSettings
 from hgpo_rllib.algorithm import FLAT_SECTIONS, HGPOConfig
 from hgpo_rllib.config import (
     AlgorithmSettings,
@@ -76,6 +78,19 @@ class TestLoad:
         config = load_config(run_file, ["algorithm={weight_alpha: 2}"])
         assert config.algorithm == AlgorithmSettings(weight_alpha=2.0)
 
+    def test_prompt_memory_is_tied_to_the_depth_of_groups(self, run_file: Path) -> None:
+        """Unless it is set; either way the number stands in the settings of the run."""
+        assert load_config(run_file, []).agent.memory_length == 3
+        both = ["algorithm.context_length=4", "agent.memory_length=0"]
+        assert load_config(run_file, both).agent.memory_length == 0
+
+    def test_estimators_have_the_defaults_of_their_package(self) -> None:
+        """Each field of theirs is a setting, and arrives."""
+        assert AlgorithmSettings().estimator_settings() == EstimatorSettings()
+        changed = EstimatorSettings(4, 2.0, "mean", "released", 0.5, 0.9, 0.8)
+        settings = AlgorithmSettings(**asdict(changed))
+        assert settings.estimator_settings() == changed
+
 
 class TestErrors:
     def test_an_unknown_key_names_the_known_ones(self, run_file: Path) -> None:
@@ -95,6 +110,7 @@ class TestErrors:
             ("algorithm.gamma=1.5", r"^algorithm\.gamma: .*less than or equal to 1.*got 1\.5"),
             ("rollout.group_size=1", r"^rollout\.group_size: .*greater than or equal to 2"),
             ("algorithm.normalize=std", r"^algorithm\.normalize: .*mean_std.*got 'std'"),
+            ("algorithm.estimator=hgop", r"^algorithm\.estimator: unknown .*'hgop'; known: hgpo, "),
             ("games.rooms=[bedroom, cellar]", r"^games\.rooms\.1: .*got 'cellar'"),
             ("algorithm=3", r"^algorithm: .*got 3"),
             ("name.x=3", "^name.x: name is not a section$"),

@@ -1,6 +1,5 @@
 """The report of a run: what it reads and the numbers it states."""
 
-import gzip
 import json
 import math
 import re
@@ -8,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
 from hgpo_rllib.reporting.episodes import pick_episodes
-from hgpo_rllib.reporting.plots import plot_run, running_mean, seed_curve
+from hgpo_rllib.reporting.plots import (
+    GAPS,
+    plot_run,
+    running_mean,
+    seed_curve,
+    size_shares,
+)
 from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.reporting.run_data import RunError, load_run
 from hgpo_rllib.reporting.stats import (
@@ -21,82 +27,33 @@ from hgpo_rllib.reporting.stats import (
     percent,
     points,
 )
-from tests.unit.reporting_rows import evaluation_row, metrics_row
+from tests.unit.reporting_rows import (
+    EPISODES,
+    diagnostics_row,
+    episode,
+    figures,
+    lines,
+    make_run,
+    metrics_row,
+    panels,
+    texts,
+    write_jsonl,
+)
 
 PNG = b"\x89PNG\r\n\x1a\n"
-PROMPT = 'Use <think> </think> & <action>.</action> <script>alert("x")</script>'
-
-
-def episode(member, success, advantages, iteration=4, split="train"):
-    steps = [
-        {
-            "time": time,
-            "anchor": f"You see shelf {time}.",
-            "prompt": PROMPT,
-            "completion": f"<think>go</think><action>go to shelf {time}</action>",
-            "action": f"go to shelf {time}",
-            "is_valid": True,
-            "inadmissible": time == 1,
-            "reward": 0.0,
-            "step_return": 9.5,
-            "advantage": advantage,
-            "weight_version": 3,
-            "response_tokens": 17,
-        }
-        for time, advantage in enumerate(advantages)
-    ]
-    return {
-        "format": "hgpo-episode-1",
-        "iteration": iteration,
-        "split": split,
-        "group": 0,
-        "member": member,
-        "game": f"game-{member}",
-        "task_type": "pick_and_place",
-        "success": success,
-        "episode_return": 10.0 * success,
-        "steps": steps,
-    }
-
-
-EPISODES = [
-    episode(0, True, [0.5, 0.5]),
-    episode(1, True, [1.0, 0.75, 1.0]),
-    episode(2, False, [-0.5, -0.5, -0.5]),
-    episode(3, False, [-2.0, 1.0]),
-]
-
-
-def write_jsonl(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(text.encode()))
-    else:
-        path.write_text(text)
-
-
-def make_run(path, before=0.20, after=0.36, seed=1, error=0.03):
-    path.mkdir(parents=True)
-    (path / "config.yaml").write_text(
-        f"name: small\nseed: {seed}\nalgorithm:\n  omega: 0.7  # <weight>\n"
-    )
-    write_jsonl(path / "metrics.jsonl", [metrics_row(i) for i in range(1, 5)])
-    rates = {0: before, 2: (before + after) / 2, 4: after}
-    rows = [
-        evaluation_row(iteration, split, rate, error if iteration == 0 else 0.04, episodes)
-        for iteration, rate in rates.items()
-        for split, episodes in (("valid_seen", 60), ("valid_unseen", 40), ("all", 100))
-    ]
-    write_jsonl(path / "evaluation.jsonl", rows)
-    write_jsonl(path / "episodes" / "train-4.jsonl.gz", EPISODES)
-    (path / "summary.json").write_text(json.dumps({"seconds": {"games": 3.5}}))
-    return path
 
 
 @pytest.fixture
 def run_dir(tmp_path):
     return make_run(tmp_path / "run")
+
+
+@pytest.fixture
+def diagnosed(run_dir):
+    """A run whose first iteration was recorded before there were diagnostics."""
+    rows = [metrics_row(i) | (diagnostics_row(i) if i > 1 else {}) for i in range(1, 5)]
+    write_jsonl(run_dir / "metrics.jsonl", rows)
+    return run_dir
 
 
 def text_of(html):
@@ -128,7 +85,7 @@ class TestStats:
         assert binomial(0.2, 25).error == pytest.approx(0.08)
         assert binomial(0.2, None) == Estimate(0.2, None)
 
-    @pytest.mark.parametrize("value", [None, math.nan, math.inf, "1"])
+    @pytest.mark.parametrize("value", [None, math.nan, math.inf, "1", [[0.5, 0.5]]])
     def test_what_is_not_a_finite_number_is_missing(self, value):
         assert number({"x": value}, "x") is None
         assert number(None, "x") is None
@@ -208,8 +165,9 @@ class TestLoadRun:
 
 
 class TestPlots:
-    def test_every_plot_is_a_png(self, run_dir):
-        pictures = plot_run(load_run(run_dir))
+    @pytest.mark.parametrize("recorded", ["run_dir", "diagnosed"])
+    def test_every_plot_is_a_png(self, recorded, request):
+        pictures = plot_run(load_run(request.getfixturevalue(recorded)))
         assert set(pictures) == {"learning_curve.png", "policy.png", "hierarchy.png", "time.png"}
         assert all(png.startswith(PNG) and len(png) > 10_000 for png in pictures.values())
 
@@ -231,6 +189,102 @@ class TestPlots:
         assert iterations == [0, 4]
         assert means == pytest.approx([0.2, 0.4])
         assert errors == pytest.approx([0.1 / math.sqrt(3)] * 2)
+
+
+class TestHierarchyPlot:
+    TITLES = (
+        "Steps in a group of two or more",
+        "Mean group size",
+        "Distance from the Oracle estimate",
+        "Steps by size of their group",
+    )
+
+    def test_the_oracle_is_dotted_beside_the_depths(self, diagnosed):
+        shares, sizes = (panels(diagnosed, "hierarchy.png")[title] for title in self.TITLES[:2])
+        depths = {"k = 0", "k = 1", "k = 10"}
+        assert set(lines(shares)) == depths | {"whole history (Oracle)", "zero advantage"}
+        assert lines(shares)["whole history (Oracle)"] == ([2, 3, 4], [0.25, 0.25, 0.25])
+        assert lines(sizes) == {"whole history (Oracle)": ([2, 3, 4], [5, 6, 7])}
+        styles = {line.get_label(): line.get_linestyle() for line in shares.lines}
+        assert styles.pop("whole history (Oracle)") == ":"
+        assert styles.pop("zero advantage") == "--"
+        assert set(styles.values()) == {"-"}
+
+    def test_gaps_leave_out_what_is_not_a_number(self, diagnosed):
+        assert lines(panels(diagnosed, "hierarchy.png")[self.TITLES[2]]) == {
+            "trajectory-level": ([2, 3, 4], [0.75] * 3),
+            "step-level": ([2, 3, 4], [0.5] * 3),
+            "HGPO": ([2, 4], [0.25] * 2),
+        }
+
+    def test_gaps_of_which_none_is_a_number(self, run_dir):
+        gaps = dict.fromkeys(diagnostics_row(1).keys() & GAPS.keys(), math.nan)
+        assert len(gaps) == 3
+        write_jsonl(run_dir / "metrics.jsonl", [metrics_row(1) | gaps])
+        axes = panels(run_dir, "hierarchy.png")[self.TITLES[2]]
+        assert not axes.lines
+        assert texts(axes) == ["not recorded"]
+
+    def test_bars_are_the_mean_shares_stacked(self, diagnosed):
+        axes = panels(diagnosed, "hierarchy.png")[self.TITLES[3]]
+        assert [bars.get_label() for bars in axes.containers] == list(SIZE_LABELS)
+        heights = [[bar.get_height() for bar in bars] for bars in axes.containers]
+        # Depth 1: 0.125 times the iterations 2, 3 and 4 is 0.375 on average.
+        assert [first for first, _ in heights] == pytest.approx([0, 0, 0] + [0.25] * 4)
+        assert [last for _, last in heights] == pytest.approx(
+            [0.375, 0.125, 0.25, 0.125, 0.0, 0.0, 0.0]
+        )
+        bottoms = [bars[1].get_y() for bars in axes.containers]
+        assert bottoms == pytest.approx([0, 0.375, 0.5, 0.75, 0.875, 0.875, 0.875])
+        assert [bar.get_center()[0] for bar in axes.containers[0]] == pytest.approx([0, 1])
+        legend = axes.get_legend()
+        assert legend.get_title().get_text() == "group size"
+        # Top to bottom as in the bars.
+        assert [text.get_text() for text in legend.get_texts()] == list(SIZE_LABELS)[::-1]
+
+    def test_a_run_without_diagnostics(self, run_dir):
+        drawn = panels(run_dir, "hierarchy.png")
+        assert tuple(drawn) == self.TITLES
+        shares, *others = drawn.values()
+        assert set(lines(shares)) == {"k = 0", "k = 1", "k = 10", "zero advantage"}
+        assert [texts(axes) for axes in others] == [["not recorded"]] * 3
+        assert not any(axes.get_legend() for axes in others)
+
+    def test_no_legend_covers_a_line(self, diagnosed):
+        for axes in figures(diagnosed)["hierarchy.png"].axes:
+            axes.figure.canvas.draw()
+            legend = axes.get_legend().get_window_extent()
+            assert legend.x0 >= axes.bbox.x1 or legend.y1 <= axes.bbox.y0
+
+    def test_size_shares_are_means_over_what_is_known(self):
+        half, whole = [0.5, 0.5, 0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0, 0, 0]
+        rows = [
+            {"level_size_shares": [half]},
+            {},
+            {"level_size_shares": None},
+            {"level_size_shares": math.nan},
+            {"level_size_shares": [whole, half, [1.0]]},
+            {"level_size_shares": [[math.nan] * 7, None, [None] * 7]},
+        ]
+        assert size_shares(rows) == {0: [0.25, 0.75, 0, 0, 0, 0, 0], 1: half}
+        assert size_shares([{}]) == {}
+
+
+class TestTimePlot:
+    def test_what_the_estimator_takes(self, diagnosed):
+        drawn = panels(diagnosed, "time.png")
+        (seconds,) = lines(drawn["Advantages, milliseconds"]).values()
+        (memory,) = lines(drawn["Advantages, peak MiB"]).values()
+        assert seconds == ([1, 2, 3, 4], [1000.0] * 4)
+        assert memory == ([2, 3, 4], [2.5] * 3)
+        small = list(drawn.values())[1:]
+        assert [axes.get_ylim()[0] for axes in small] == [0, 0, 0]
+        assert all(axes.get_ylim()[1] > max(axes.lines[0].get_ydata()) for axes in small)
+
+    def test_memory_that_was_not_recorded(self, run_dir):
+        drawn = panels(run_dir, "time.png")
+        assert texts(drawn["Advantages, peak MiB"]) == ["not recorded"]
+        assert not texts(drawn["Advantages, milliseconds"])
 
 
 class TestEpisodes:

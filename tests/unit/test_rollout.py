@@ -10,6 +10,7 @@ import pytest
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from transformers import PreTrainedTokenizerFast
 
+from hgpo_rllib.advantages import ESTIMATORS
 from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.learner.batching import step_columns
 from hgpo_rllib.rollout.group import POLICY_ID, member_id, policy_of_member
@@ -131,14 +132,40 @@ class TestScoreGroups:
     def test_groups_are_tasks_of_their_own(self) -> None:
         """The same observations in two groups are never compared."""
         both = score_groups([group(), group()], SETTINGS)
-        one = score_groups([group()], SETTINGS).estimate.advantage
-        np.testing.assert_array_equal(both.estimate.advantage, np.tile(one, 2))
+        one = score_groups([group()], SETTINGS).advantage
+        np.testing.assert_array_equal(both.advantage, np.tile(one, 2))
         assert both.steps.task.tolist() == [0] * 6 + [1] * 6
 
     def test_the_order_of_events_does_not_matter(self, scored: ScoredTrajectories) -> None:
         """Members at another pace get the same numbers."""
         other = score_groups([group(sorted(EVENTS))], SETTINGS)
-        np.testing.assert_array_equal(other.estimate.advantage, scored.estimate.advantage)
+        np.testing.assert_array_equal(other.advantage, scored.advantage)
+
+    @pytest.mark.parametrize("name", ESTIMATORS)
+    def test_the_estimator_of_the_settings(self, name: str) -> None:
+        """Every registered name, with the settings of the section."""
+        settings = SETTINGS.model_copy(update={"estimator": name, "step_weight": 0.5})
+        scored = score_groups([group()], settings)
+        expected = ESTIMATORS[name](scored.steps, settings.estimator_settings())
+        np.testing.assert_array_equal(scored.advantage, expected)
+        assert scored.advantage.any()
+
+    def test_anchors_of_states(self) -> None:
+        """The environment's hash of the state acted on, not of the one after."""
+        episode = group()
+        hashes = [{"desk": 8}, {"room": 8}, {"room": 9}]
+        for member, states in zip(episode.agent_episodes.values(), hashes, strict=True):
+            for t, observation in enumerate(member.get_observations()):
+                member.infos[t]["state_hash"] = states.get(observation, 7)
+        scored = score_groups([episode], SETTINGS.model_copy(update={"anchor": "state"}))
+        names = {7: 0, 8: 1, 9: 2}
+        seen = [[7, 8, 7], [8], [9, 7]]
+        assert scored.steps.anchor.tolist() == [names[state] for row in seen for state in row]
+
+    def test_anchors_of_states_need_an_environment_that_has_them(self) -> None:
+        """The error says so."""
+        with pytest.raises(ValueError, match="reports info\\['state_hash'\\]"):
+            score_groups([group()], SETTINGS.model_copy(update={"anchor": "state"}))
 
     def test_members_act_with_the_shared_policy(self, scored: ScoredTrajectories) -> None:
         """RLlib's mapping knows one module."""
@@ -155,7 +182,7 @@ class TestScoreGroups:
             assert not columns["response_ids"][row, length:].any()
             assert set(columns["behaviour_logp"][row, :length].tolist()) == {-number / 8}
             assert columns["prompt_ids"][row, :2].tolist() == [5, 6]
-        np.testing.assert_allclose(columns["advantage"], scored.estimate.advantage)
+        np.testing.assert_allclose(columns["advantage"], scored.advantage)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,140 @@
+"""Estimators with one comparison a step: by trajectory, by state, by batch, or with a critic."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hgpo_rllib.advantages.contexts import context_levels, history_ids
+from hgpo_rllib.advantages.groups import Normalize, group_advantage, group_sum
+from hgpo_rllib.advantages.settings import EstimatorSettings
+from hgpo_rllib.advantages.steps import NONE, StepArrays, discounted_sums
+
+
+def grpo(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
+    """GRPO (arXiv 2402.03300): Eq. 1, the same for all steps of a trajectory.
+
+    Reads normalize; needs trajectory_return.
+    """
+    return trajectory_level(steps, settings.normalize)
+
+
+def gigpo(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
+    """GiGPO (arXiv 2505.10978): ``A = A_trajectory + ω A_step``, Eq. 1 plus ω times Eq. 2.
+
+    Reads normalize, step_weight; needs trajectory_return.
+    """
+    whole = trajectory_level(steps, settings.normalize)
+    return whole + settings.step_weight * step_level(steps, settings.normalize)
+
+
+def rloo(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
+    """RLOO (arXiv 2402.14740): the trajectory's return minus the mean of the others of its task.
+
+    A task with one trajectory gives 0. Reads no settings; needs trajectory_return.
+    """
+    return trajectory_level(steps, "mean", leave_one_out=True)
+
+
+def reinforce(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
+    """REINFORCE with a batch baseline: step return minus its mean over all steps of the batch.
+
+    With `mean_std` divided by the batch's standard deviation, as in REINFORCE++
+    (arXiv 2501.03262). Reads normalize.
+    """
+    return _over_batch(steps.step_return, settings.normalize)
+
+
+def ppo(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
+    """PPO (arXiv 1707.06347): `gae` over steps, centred or standardised over the batch.
+
+    The values are a critic's, ``steps.value``. Where there is no critic they come from a table
+    fitted to the batch itself, see `tabular_value`.
+    Reads normalize (over the batch), gamma, gae_lambda.
+    """
+    value = tabular_value(steps) if steps.value is None else steps.value
+    return _over_batch(gae(steps, value, settings.gamma, settings.gae_lambda), settings.normalize)
+
+
+def oracle(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
+    """Oracle steps alone (Table 5): only steps with the same whole history are compared.
+
+    The least biased comparison and the rarest: most steps have no such company and get 0.
+    Reads normalize.
+    """
+    return group_advantage(history_ids(steps), steps.step_return, settings.normalize)[0]
+
+
+def trajectory_level(
+    steps: StepArrays, normalize: Normalize, leave_one_out: bool = False
+) -> NDArray[np.float64]:
+    """Eq. 1: each trajectory's return compared with those of its task, on all its steps.
+
+    Every trajectory counts once, however many steps it has.
+
+    Args:
+        steps: the batch.
+        normalize: ``mean_std`` or ``mean``.
+        leave_one_out: subtract the mean of the other trajectories instead of that of all.
+
+    Returns:
+        Shape ``(steps,)``.
+
+    Raises:
+        ValueError: the steps have no trajectory_return.
+    """
+    if steps.trajectory_return is None:
+        raise ValueError("this estimator compares trajectories: the steps need trajectory_return")
+    first = np.flatnonzero(steps.time == 0)
+    advantage, size = group_advantage(steps.task[first], steps.trajectory_return[first], normalize)
+    if leave_one_out:
+        advantage *= size / np.maximum(size - 1, 1)
+    by_trajectory = np.zeros(steps.trajectory.max(initial=-1) + 1)
+    by_trajectory[steps.trajectory[first]] = advantage
+    return by_trajectory[steps.trajectory]
+
+
+def step_level(steps: StepArrays, normalize: Normalize) -> NDArray[np.float64]:
+    """Eq. 2: each step's return compared with those of its task that share its state.
+
+    Returns:
+        Shape ``(steps,)``.
+    """
+    (group,) = context_levels(steps, 0)
+    return group_advantage(group, steps.step_return, normalize)[0]
+
+
+def gae(
+    steps: StepArrays, value: NDArray[np.float64], gamma: float, gae_lambda: float
+) -> NDArray[np.float64]:
+    """Generalised advantage estimation (arXiv 1506.02438) over the steps of each trajectory.
+
+    ``A_t = sum_l (γλ)^l δ_{t+l}`` with ``δ_t = r_t + γ V_{t+1} - V_t`` and V = 0 after the last
+    step (an episode cut off at the step limit is not bootstrapped). The rewards are those that
+    the step returns are sums of, ``r_t = R_t - γ R_{t+1}``: the penalty of an invalid action stays
+    with its step, and λ = 1 gives ``R_t - V_t``.
+
+    Args:
+        steps: the batch.
+        value: V of each step, shape ``(steps,)``.
+        gamma: discount γ, that of the step returns.
+        gae_lambda: λ, from 0 for one-step differences to 1 for whole returns.
+
+    Returns:
+        Shape ``(steps,)``.
+    """
+    error = steps.step_return - value
+    later = np.flatnonzero(steps.previous != NONE)
+    difference = error.copy()  # δ_t = (R_t - V_t) - γ (R_{t+1} - V_{t+1})
+    difference[steps.previous[later]] -= gamma * error[later]
+    return discounted_sums(steps, difference, gamma * gae_lambda)
+
+
+def tabular_value(steps: StepArrays) -> NDArray[np.float64]:
+    """Mean step return of each step's task and anchor, shape ``(steps,)``: a table as a critic."""
+    if not len(steps):
+        return np.empty(0)
+    (group,) = context_levels(steps, 0)
+    return (group_sum(group, steps.step_return) / np.bincount(group))[group]
+
+
+def _over_batch(values: NDArray[np.float64], normalize: Normalize) -> NDArray[np.float64]:
+    return group_advantage(np.zeros(len(values), np.int64), values, normalize)[0]

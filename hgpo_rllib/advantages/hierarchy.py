@@ -1,0 +1,194 @@
+"""HGPO and its relatives: group advantages at every depth of shared history, made into one."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hgpo_rllib.advantages.baselines import step_level, trajectory_level
+from hgpo_rllib.advantages.contexts import context_levels
+from hgpo_rllib.advantages.groups import EPSILON, group_advantage, group_sum
+from hgpo_rllib.advantages.settings import EstimatorSettings
+from hgpo_rllib.advantages.steps import NONE, StepArrays
+
+Floats = NDArray[np.float64]
+WeightedLevel = tuple[float, Floats]
+"""Raw weight of a level, and every step's advantage there (0 where it has none)."""
+
+
+def hgpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+    """HGPO (Eq. 3-7): the weighted mean of group advantages over depths of shared history.
+
+    At depth k = 0..K the steps that share their task, state and k states of history form a group
+    (Eq. 3, 4), in which a step has the advantage ``A_k = (R - mean) / (std + 1e-6)`` (Eq. 5). These
+    are averaged with weights proportional to ``(k + 1)^α`` (Eq. 6, 7). Groups of one and advantages
+    that are exactly zero are left out before the weights are normalised. A group whose returns are
+    all equal gives exactly 0.
+
+    Reads context_length, weight_alpha, normalize, contexts.
+    """
+    return weighted_mean(len(steps), _levels(steps, settings))
+
+
+def hgpo_no_hierarchy(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+    """Ablation "without G_1:K" (Table 5): level 0 alone, the step-level estimate of Eq. 2.
+
+    Reads normalize.
+    """
+    return step_level(steps, settings.normalize)
+
+
+def hgpo_uniform(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+    """Ablation "without adaptive weights" (Table 5): HGPO with equal weights at all depths.
+
+    Reads context_length, normalize, contexts.
+    """
+    equal = ((1.0, level) for _, level in _levels(steps, settings))
+    return weighted_mean(len(steps), equal)
+
+
+def hgpo_base_group(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+    """Ablation with Eq. 1 as one more, coarsest level (Table 5; `base_group` in the released code).
+
+    The trajectory-level advantage of Eq. 1 joins the levels of HGPO with raw weight 1.
+    Reads context_length, weight_alpha, normalize, contexts; needs trajectory_return.
+    """
+    base = trajectory_level(steps, settings.normalize)
+    return weighted_mean(len(steps), [(1.0, base), *_levels(steps, settings)])
+
+
+def hgpo_leave_one_out(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+    """HGPO with leave-one-out baselines (beyond the paper): a step is compared with the others.
+
+    The mean of a group of n contains the step itself, so ``R - mean`` is only ``(n-1)/n`` of the
+    difference from the mean of the others: small groups, the deep ones, are shrunk towards 0, and
+    the baseline depends on the very action that it judges. Every level is multiplied by
+    ``n / (n - 1)``, which is exactly ``R - mean of the others`` (with `mean_std` divided by the
+    standard deviation of the whole group).
+
+    Reads context_length, weight_alpha, normalize, contexts.
+    """
+    return weighted_mean(len(steps), _levels(steps, settings, leave_one_out=True))
+
+
+def hgpo_uncertainty(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+    """HGPO with weights from the groups' sizes and variances (beyond the paper).
+
+    The paper's weights depend on the depth alone: a deep group of two outweighs a shallow group of
+    forty. Here each level is trusted as far as its own data allow, and shrunk towards the next
+    coarser level.
+
+    Derivation. Let a level-(k-1) group p consist of level-k groups c. Suppose returns scatter
+    around the mean of their group, ``R_i ~ (μ_c, σ²)``, and the means of the groups around that of
+    p, ``μ_c ~ (μ_p, τ²)``. For step i in c the best baseline is μ_c. There are two estimates of it:
+    the mean of the other n_c - 1 steps of c, unbiased with variance ``σ² / (n_c - 1)``, and the
+    baseline of the coarser level, b_{k-1}, which misses μ_c by τ² in the mean square. The
+    combination with the least mean square error weighs them by their precisions (Bühlmann's
+    credibility, and the posterior mean if both laws are normal)::
+
+        b_k = (1 - B) * mean of the others in c + B * b_{k-1},
+        B = (σ² / (n_c - 1)) / (σ² / (n_c - 1) + τ²)
+
+    Since ``A = R - b`` is linear in b, the advantages combine in the same way, from the coarsest
+    level down: ``A_k = (1 - B) * (R - mean of the others in c) + B * A_{k-1}``. Written out this is
+    a weighted mean over levels whose weights sum to 1: ``(1 - B_K)``, ``B_K (1 - B_{K-1})``, …, and
+    ``B_K … B_1`` for level 0. A step that is alone in c has no others: B = 1.
+
+    σ² and τ² of every p are its variance components by one-way analysis of variance, with g groups
+    of sizes n_c and n = Σ n_c::
+
+        σ² = Σ_c Σ_{i in c} (R_i - mean_c)² / (n - g)
+        τ² = max(0, (Σ_c n_c (mean_c - mean_p)² / (g - 1) - σ²) / n_0),
+        n_0 = (n - Σ n_c² / n) / (g - 1)
+
+    Where histories do not matter, τ² is near 0 and the large coarse group is used; where they
+    decide, deep groups are used as soon as they have two or three steps. With `mean_std` the
+    result is divided by the standard deviation of the level-0 group (+ 1e-6), one scale for all
+    steps that share a state.
+
+    What the model leaves out: p has one σ² for all its groups, and σ², τ² are estimated with step
+    i's own return among the data.
+
+    Reads context_length, normalize, contexts.
+    """
+    levels = context_levels(steps, settings.context_length, settings.contexts)
+    parent = next(levels)
+    advantage = _others_level(parent, steps.step_return)
+    scale = _group_std(parent, steps.step_return) if settings.normalize == "mean_std" else None
+    for group in levels:
+        shrinkage = _shrinkage(parent, group, steps.step_return)
+        own = _others_level(group, steps.step_return)
+        advantage = (1 - shrinkage) * own + shrinkage * advantage
+        parent = group
+    return advantage if scale is None else advantage / (scale + EPSILON)
+
+
+def weighted_mean(steps: int, levels: Iterable[WeightedLevel]) -> Floats:
+    """Eq. 6 and 7: the mean over levels by their weights, over the non-zero advantages of a step.
+
+    Args:
+        steps: number of steps.
+        levels: raw weight and advantages, shape ``(steps,)``, of each level.
+
+    Returns:
+        Shape ``(steps,)``; 0 for a step whose levels are all 0.
+    """
+    numerator, denominator = np.zeros(steps), np.zeros(steps)
+    for weight, advantage in levels:
+        numerator += weight * advantage
+        denominator += weight * (advantage != 0)
+    return np.divide(numerator, denominator, out=numerator, where=denominator > 0)
+
+
+def _levels(
+    steps: StepArrays, settings: EstimatorSettings, leave_one_out: bool = False
+) -> Iterator[WeightedLevel]:
+    offset = 1 if settings.contexts == "paper" else 2
+    groups = context_levels(steps, settings.context_length, settings.contexts)
+    for k, group in enumerate(groups):
+        advantage, size = group_advantage(group, steps.step_return, settings.normalize)
+        if leave_one_out:
+            advantage *= size / np.maximum(size - 1, 1)
+        yield float(k + offset) ** settings.weight_alpha, advantage
+
+
+def _others_level(group: NDArray[np.int64], value: Floats) -> Floats:
+    """Each value minus the mean of the others in its group; 0 where it is alone."""
+    advantage, size = group_advantage(group, value, "mean")
+    return advantage * (size / np.maximum(size - 1, 1))
+
+
+def _group_std(group: NDArray[np.int64], value: Floats) -> Floats:
+    if not len(group):
+        return np.empty(0)
+    deviation, _ = group_advantage(group, value, "mean")
+    return np.sqrt(group_sum(group, deviation**2) / np.bincount(group))[group]
+
+
+def _shrinkage(
+    parent: NDArray[np.int64], group: NDArray[np.int64], value: Floats
+) -> NDArray[np.float64]:
+    """B of `hgpo_uncertainty` for every step; 1 where it has no group or is alone in it."""
+    shrinkage = np.ones(len(group))
+    inside = np.flatnonzero(group != NONE)
+    if not len(inside):
+        return shrinkage
+    p, c, x = parent[inside], group[inside], value[inside]
+    own, size = group_advantage(c, x, "mean")  # R_i - mean_c
+    whole, totals = group_advantage(p, x, "mean")  # R_i - mean_p
+    groups = group_sum(p, 1 / size)  # g: the n_c steps of a group add 1 / n_c each
+    steps = group_sum(p, np.ones(len(p)))  # n
+    within = _ratio(group_sum(p, own**2), steps - groups)
+    between = _ratio(group_sum(p, (whole - own) ** 2), groups - 1)
+    scale = _ratio(steps - group_sum(p, size / totals), groups - 1)  # n_0, by Σ n_c² = Σ_i n_c(i)
+    spread = np.maximum(0.0, _ratio(between - within, scale))[p]
+    noise = within[p] / np.maximum(size - 1, 1)
+    usable = (size > 1) & (spread > 0)
+    shrinkage[inside[usable]] = noise[usable] / (noise[usable] + spread[usable])
+    return shrinkage
+
+
+def _ratio(numerator: Floats, denominator: Floats) -> Floats:
+    """Elementwise quotient, 0 where the denominator is (nearly) 0: nothing to estimate from."""
+    known = denominator > 1e-9
+    return np.divide(numerator, denominator, out=np.zeros(len(numerator)), where=known)

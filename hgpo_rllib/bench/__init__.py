@@ -1,0 +1,1 @@
+"""Benchmarks: each compares with its alternative in the same run."""

@@ -1,0 +1,104 @@
+"""`hgpo bench advantages`: the estimator against dictionaries, on batches of growing size."""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hgpo_rllib.advantages import EstimatorSettings, StepArrays
+from hgpo_rllib.advantages.diagnostics import peak_mib
+from hgpo_rllib.advantages.hierarchy import hgpo
+from hgpo_rllib.bench.dictionary import hgpo_by_dictionary
+
+SETTINGS = EstimatorSettings(context_length=4)
+GROUP_SIZE, EPISODE, PLACES = 8, 50, 20  # members of a task, their steps, places of a house
+REPEATED_BELOW = 200_000  # steps; larger batches are timed once, as dictionaries take long
+
+
+@dataclass(frozen=True)
+class Result:
+    """One batch size; seconds are medians."""
+
+    steps: int
+    seconds: float
+    """From raw columns to advantages."""
+    arrays_seconds: float
+    """From arrays to advantages, the estimator alone."""
+    dictionary_seconds: float
+    """From raw columns to advantages, by dictionaries."""
+    ratio: float
+    """How many times as long dictionaries take, from raw columns."""
+    peak_mib: float
+    """Most memory held beyond the raw columns."""
+    largest_difference: float
+    """Between the two sides' advantages."""
+
+
+def synthetic_batch(steps: int, seed: int = 0) -> dict[str, list[Any]]:
+    """Random walks through the places of a house, one house a task; half of them succeed.
+
+    Returns:
+        Raw columns as a trainer has them, in lists: ids and observations are strings.
+    """
+    rng = np.random.default_rng(seed)
+    episodes = steps // EPISODE
+    walk = (rng.integers(0, 3, (episodes, EPISODE)) - 1).cumsum(axis=1) % PLACES
+    won = rng.random(episodes) < 0.5
+    returns = won[:, None] * 10 * 0.95 ** np.arange(EPISODE - 1, -1, -1)
+    texts = [f"You arrive at drawer {i}. The drawer {i} is closed." for i in range(PLACES)]
+    return {
+        "task": [f"game-{e // GROUP_SIZE}" for e in range(episodes) for _ in range(EPISODE)],
+        "trajectory": [f"episode-{e}" for e in range(episodes) for _ in range(EPISODE)],
+        "time": list(range(EPISODE)) * episodes,
+        "anchor": [texts[place] for place in walk.reshape(-1).tolist()],
+        "step_return": returns.reshape(-1).tolist(),
+    }
+
+
+def bench_advantages(sizes: Sequence[int], repeats: int) -> Iterator[Result]:
+    """Compare both sides on the same batches, one batch size after the other.
+
+    Args:
+        sizes: steps of each batch, multiples of 400 (a task of 8 episodes of 50 steps).
+        repeats: times that each side runs, in turn, below 200,000 steps; once above.
+
+    Raises:
+        ValueError: for another size.
+    """
+    wrong = [size for size in sizes if size < 1 or size % (GROUP_SIZE * EPISODE)]
+    if wrong:
+        raise ValueError(f"a batch of {wrong[0]} steps: take multiples of {GROUP_SIZE * EPISODE}")
+    for size in sizes:
+        yield _compare(synthetic_batch(size), repeats if size < REPEATED_BELOW else 1)
+
+
+def _compare(columns: dict[str, list[Any]], repeats: int) -> Result:
+    arrays = StepArrays.from_columns(**columns)  # type: ignore[arg-type]
+    sides: dict[str, Callable[[], Any]] = {
+        "columns": lambda: hgpo(StepArrays.from_columns(**columns), SETTINGS),  # type: ignore[arg-type]
+        "arrays": lambda: hgpo(arrays, SETTINGS),
+        "dictionary": lambda: hgpo_by_dictionary(**columns, settings=SETTINGS),
+    }
+    turns = [{name: _timed(side) for name, side in sides.items()} for _ in range(repeats)]
+    medians = {name: statistics.median(turn[name][0] for turn in turns) for name in sides}
+    answers = {name: np.asarray(answer) for name, (_, answer) in turns[-1].items()}
+    return Result(
+        steps=len(arrays),
+        seconds=medians["columns"],
+        arrays_seconds=medians["arrays"],
+        dictionary_seconds=medians["dictionary"],
+        ratio=medians["dictionary"] / medians["columns"],
+        peak_mib=peak_mib(sides["columns"]),
+        largest_difference=float(np.abs(answers["columns"] - answers["dictionary"]).max()),
+    )
+
+
+def _timed(side: Callable[[], Any]) -> tuple[float, Any]:
+    gc.collect()
+    start = time.perf_counter()
+    answer = side()
+    return time.perf_counter() - start, answer

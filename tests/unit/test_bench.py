@@ -1,0 +1,65 @@
+"""`hgpo bench`: what it prints; how fast anything is, is no test's business."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from hgpo_rllib.bench.advantages import bench_advantages, synthetic_batch
+from hgpo_rllib.cli.main import app
+from hgpo_rllib.config import ConfigError
+
+SMALL = ["bench", "advantages", "--size", "400", "--size", "800", "--repeats", "1"]
+
+
+def test_both_sides_agree() -> None:
+    """The comparison is of equal results."""
+    for result in bench_advantages([400, 1200], repeats=2):
+        assert result.largest_difference < 1e-9
+        assert result.ratio == result.dictionary_seconds / result.seconds
+
+
+def test_synthetic_batches_are_of_their_size() -> None:
+    """Groups of 8 episodes with 50 steps; histories that differ."""
+    batch = synthetic_batch(800)
+    assert {len(column) for column in batch.values()} == {800}
+    assert len(set(batch["task"])) == 2
+    assert len(set(batch["trajectory"])) == 16
+    assert len(set(batch["anchor"])) > 5
+
+
+def test_json_is_one_object() -> None:
+    """And nothing else on standard output."""
+    done = CliRunner().invoke(app, [*SMALL, "--json"])
+    assert done.exit_code == 0
+    result = json.loads(done.stdout)
+    assert result["context_length"] == 4
+    assert [row["steps"] for row in result["results"]] == [400, 800]
+
+
+def test_tables() -> None:
+    """A row a size; a table of the study with its claims."""
+    done = CliRunner().invoke(app, SMALL)
+    assert done.exit_code == 0
+    assert "400" in done.stdout
+    done = CliRunner().invoke(app, ["bench", "bias-variance", "--group-size", "3"])
+    assert done.exit_code == 0
+    assert "hgpo_uncertainty" in done.stdout
+    assert "HGPO's bias between" in done.stdout
+    done = CliRunner().invoke(app, ["bench", "bias-variance", "--group-size", "3", "--json"])
+    assert json.loads(done.stdout)["studies"][0]["group_size"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["advantages", "--size", "500"], "--size: a batch of 500 steps: take multiples of 400"),
+        (["bias-variance", "--group-size", "9"], "--group-size: .* must be 2 to 8, got 9"),
+    ],
+)
+def test_bad_sizes(arguments: list[str], message: str) -> None:
+    """One line that names the option and the remedy; `main` makes exit code 2 of it."""
+    done = CliRunner().invoke(app, ["bench", *arguments])
+    assert isinstance(done.exception, ConfigError)
+    with pytest.raises(ConfigError, match=message):
+        raise done.exception
