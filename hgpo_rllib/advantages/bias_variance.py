@@ -10,6 +10,7 @@ The task has twelve trajectories. All groups of N of them are enumerated with th
 so means and variances are exact sums and no samples.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +60,10 @@ class Path:
     reward: float
     """Reward of the last step; the others have none."""
 
+    def history(self, t: int) -> str:
+        """The choices before step `t`."""
+        return self.choices[t - 1] if t else ""
+
     def returns(self) -> Floats:
         """Discounted return from each step on, shape ``(LENGTH,)``."""
         return np.float64(self.reward) * SETTINGS.gamma ** np.arange(LENGTH - 1, -1, -1.0)
@@ -95,22 +100,19 @@ def paths() -> list[Path]:
 
 def true_advantages(of: list[Path]) -> dict[str, float]:
     """``Q(history, action) - V(history)`` of every choice, by enumeration."""
+    steps = [(path, t) for path in of for t in range(LENGTH)]
 
-    def mean_return(t: int, key: Callable[[Path], str]) -> dict[str, float]:
-        mass: dict[str, float] = {}
-        total: dict[str, float] = {}
-        for path in of:
-            mass[key(path)] = mass.get(key(path), 0.0) + path.probability
-            total[key(path)] = total.get(key(path), 0.0) + path.probability * path.returns()[t]
+    def mean_returns(key: Callable[[Path, int], str]) -> dict[str, float]:
+        mass: dict[str, float] = defaultdict(float)
+        total: dict[str, float] = defaultdict(float)
+        for path, t in steps:
+            mass[key(path, t)] += path.probability
+            total[key(path, t)] += path.probability * path.returns()[t]
         return {name: total[name] / mass[name] for name in mass}
 
-    result = {}
-    for t in range(LENGTH):
-        q = mean_return(t, lambda path: path.choices[t])  # noqa: B023
-        v = mean_return(t, lambda path: " ".join(path.choices[:t][-1:]))  # noqa: B023
-        for path in of:
-            result[path.choices[t]] = q[path.choices[t]] - v[" ".join(path.choices[:t][-1:])]
-    return result
+    q = mean_returns(lambda path, t: path.choices[t])
+    v = mean_returns(Path.history)
+    return {path.choices[t]: float(q[path.choices[t]] - v[path.history(t)]) for path, t in steps}
 
 
 def groups(count: int, size: int, probability: Floats) -> tuple[NDArray[np.int64], Floats]:

@@ -54,14 +54,20 @@ def level_size_shares(scored: ScoredTrajectories, settings: AlgorithmSettings) -
     return diagnostics.size_distribution(sizes).tolist()
 
 
-def learner_metrics(result: Mapping[str, Any]) -> dict[str, float]:
-    """What the learner reported, by the names of metrics.jsonl."""
+def learner_metrics(result: Mapping[str, Any]) -> dict[str, float | None]:
+    """What the learner reported, by the names of metrics.jsonl; a gap without steps is None."""
     policy = result[LEARNER_RESULTS][POLICY_ID]
     names = [n for n in policy if n in LEARNER_METRICS or n.startswith(LEARNER_PREFIXES)]
-    return {name: float(policy[name]) for name in sorted(names)} | {
-        "advantage_s": float(result[LEARNER_RESULTS][ALL_MODULES]["advantage_seconds"]),
-        "served_learner_logp_gap": float(result["served_learner_logp_gap"]),
-    }
+    values = {name: float(policy[name]) for name in sorted(names)}
+    gaps = {n: None for n, v in values.items() if n.startswith("oracle_gap") and np.isnan(v)}
+    return (
+        values
+        | gaps
+        | {
+            "advantage_s": float(result[LEARNER_RESULTS][ALL_MODULES]["advantage_seconds"]),
+            "served_learner_logp_gap": float(result["served_learner_logp_gap"]),
+        }
+    )
 
 
 def evaluation_rows(

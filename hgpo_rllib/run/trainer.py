@@ -169,7 +169,8 @@ class Training:
         records = episode_records(scored, self.tokenizer, iteration, self.config.env.train_split)
         self.directory.write_episodes(iteration, records)
         for name, value in row.items():
-            self.writer.add_scalar(name, value, iteration)
+            if value is not None:
+                self.writer.add_scalar(name, value, iteration)
         self.console.iteration(row)
         return iteration
 

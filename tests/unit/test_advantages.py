@@ -15,6 +15,7 @@ from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.advantages.baselines import step_level
 from hgpo_rllib.advantages.contexts import context_levels, history_ids
 from hgpo_rllib.advantages.diagnostics import level_sizes, utilisation
+from hgpo_rllib.advantages.groups import group_advantage
 from hgpo_rllib.advantages.hierarchy import hgpo
 from hgpo_rllib.bench.dictionary import hgpo_by_dictionary
 from tests.unit.advantage_batches import (
@@ -176,6 +177,25 @@ def test_equal_discounted_returns_give_exactly_zero(normalize) -> None:
         for t in range(50):
             steps = one_step_each([10 * 0.95**t] * size)
             assert not hgpo(steps, settings).any(), (size, t)
+
+
+@pytest.mark.parametrize("normalize", ["mean", "mean_std"])
+def test_a_large_group_of_equal_returns_gives_exactly_zero(normalize) -> None:
+    """A million equal values: the rounding of their sum exceeds what counts as rounding below."""
+    value = np.full(1_000_000, 10 * 0.95**7)
+    assert abs(np.bincount(np.zeros(len(value), int), value)[0] / len(value) / value[0] - 1) > 1e-12
+    advantage, size = group_advantage(np.zeros(len(value), np.int64), value, normalize)
+    assert not advantage.any()
+    assert set(size) == {1_000_000}
+
+
+@quickly
+@given(st.permutations([0.1, 0.2, 0.3]), SETTINGS)
+def test_a_return_at_the_mean_gives_exactly_zero(returns, settings) -> None:
+    """(0.1 + 0.2 + 0.3) / 3 is 0.2 or not, by the order of the sum; the advantage is 0."""
+    got = hgpo(one_step_each(returns), settings)
+    assert got[returns.index(0.2)] == 0
+    assert abs(got[returns.index(0.3)]) > 0.09
 
 
 @quickly
