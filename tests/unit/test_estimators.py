@@ -3,6 +3,8 @@
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -267,6 +269,15 @@ def test_trajectory_returns_are_asked_for(name: str) -> None:
     steps = replace(one_step_each([1.0, 2.0]), trajectory_return=None)
     with pytest.raises(ValueError, match="the steps need trajectory_return"):
         find_estimator(name)(steps, EstimatorSettings())
+
+
+def test_the_example_of_the_docs() -> None:
+    """It runs as it stands; the winner's steps are worth more."""
+    page = (Path(__file__).parents[2] / "docs/advantages.md").read_text()
+    names: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    won, lost = names["advantage"].reshape(2, 2)
+    assert (won > lost).all()
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
