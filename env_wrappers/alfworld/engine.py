@@ -8,7 +8,6 @@ the engine once. Not for threads: TextWorld's parsers are global.
 import functools
 import hashlib
 import json
-import re
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import Any
 from textworld import GameState
 
 from env_wrappers.alfworld.games import DataError
-from env_wrappers.alfworld.memo import changing_predicates, make_core
+from env_wrappers.alfworld.memo import changing_predicates, make_core, texts_are_plain
 
 ENGINES_KEPT = 512
 STATES_KEPT = 2048
@@ -98,7 +97,7 @@ class GameEngine:
         self._core = core
         self._logical = core._pddl_state
         self._changing = changing_predicates(self._logical)
-        self._read = _predicates_read(self._logical, core._game_data["grammar"])
+        self._read = _predicates_read(self._logical, core._logic, core._game_data["grammar"])
         # Only loading needs these: megabytes for a kitchen.
         self._logical.task = self._logical.sas = core._game_data = None
         self._states: dict[bytes, State] = {}
@@ -191,14 +190,16 @@ class GameEngine:
         return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).digest()
 
 
-def _predicates_read(logical: Any, grammar: str) -> frozenset[str]:
+def _predicates_read(logical: Any, logic: Any, grammar: str) -> frozenset[str]:
     """Return the names of the changing facts that anything to come depends on.
 
-    Those are the ones in preconditions, in the goal or in the text grammar ("not_..." facts only
-    there). In ALFWorld this leaves out ``checked``, which records what was looked at.
+    Those are the ones in preconditions, in the goal or in the text grammar ("not_..." facts, there
+    also written "!...", only there). In ALFWorld this leaves out ``checked``, which records what
+    was looked at.
     """
     changing = changing_predicates(logical)
-    words = set(re.findall(r"\w+", grammar))
+    if not texts_are_plain(logic):
+        return changing | {f"not_{name}" for name in changing}
     task = logical.task
     asked = _predicates_in(task.goal)
     for action in task.actions:
@@ -206,9 +207,9 @@ def _predicates_read(logical: Any, grammar: str) -> frozenset[str]:
         asked |= {name for effect in action.effects for name in _predicates_in(effect.condition)}
     for axiom in task.axioms:
         asked |= _predicates_in(axiom.condition)
-    positive = {name for name in changing if name in asked or name in words}
-    negative = {f"not_{name}" for name in changing} & words
-    return frozenset(positive | negative)
+    positive = {name for name in changing if name in asked or name in grammar}
+    negative = {name for name in changing if f"not_{name}" in grammar or f"!{name}" in grammar}
+    return frozenset(positive | {f"not_{name}" for name in negative})
 
 
 def _predicates_in(condition: Any) -> set[str]:

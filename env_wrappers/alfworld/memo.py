@@ -6,13 +6,14 @@ module globals, outside ``load`` and ``reset``) as they are, and give the same t
 results. They lean on internals of one TextWorld release: ``make_core`` checks which one is there.
 """
 
+import ast
 import functools
 import json
 import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -22,14 +23,23 @@ import textworld
 from alfworld.agents.utils.misc import Demangler
 from textworld.envs.pddl import PddlEnv, textgen
 from textworld.envs.pddl import logic as pddl_logic
-from textworld.logic import Rule
+from textworld.logic import Placeholder, Rule
+
+from env_wrappers.alfworld.translations import translate
 
 SUPPORTED_TEXTWORLD = "1.7.0"
 SWITCH = "HGPO_ALFWORLD_MEMO"
 
 # A task line as alfworld writes it: its goal is all that differs between the grammars of games.
 _TASK_RULE = re.compile(r'("task":\s*\[\s*\{\s*"rhs":\s*)("(?:[^"\\]|\\.)*")(?=\s*\}\s*\])')
-_TEMPLATE = re.compile(r"\{[^|{}]*\|([^{}]*)\}")
+# What an expression may consist of for its value to depend on nothing but the things it names.
+_PLAIN_NODES = (
+    *(ast.Expression, ast.Attribute, ast.Name, ast.Load, ast.Constant),
+    *(ast.BinOp, ast.Add, ast.BoolOp, ast.And, ast.Or),
+)
+_ENGINE_NAMES = frozenset({"self", "context"})  # what TextWorld's expressions see beside things
+
+_PLACEHOLDER = "TASK"
 
 
 def make_core() -> PddlEnv:
@@ -85,21 +95,40 @@ class _MemoPddlEnv(_PlainPddlEnv):
     def load(self, filename_or_data: Any) -> None:
         self._actions: dict[int, Any] = {}
         self._commands: dict[int, str] = {}
+        self._texts: dict[Any, str] = {}
+        self._unused_state: Any = None
         with _memoised_logic():
             super().load(filename_or_data)
-        self._fixed_commands = _commands_are_fixed(self._logic, self._pddl_state)
+        self._unused_state = self._pddl_state
+        self._names = {key: info.name for key, info in self._entity_infos.items()}
+        self._plain_texts = texts_are_plain(self._logic)
+        if not self._plain_texts:
+            memoised, self._logic.grammar = self._logic.grammar, textgen.ContextSensitiveGrammar()
+            self._logic.grammar.update(memoised)
+        self._fixed_commands = self._plain_texts and _commands_are_fixed(
+            self._logic, self._pddl_state
+        )
 
     def reset(self) -> textworld.GameState:
-        with _memoised_logic():
+        with _memoised_logic(PddlState=self._first_state):
             return super().reset()
+
+    def _first_state(self, *arguments: Any) -> Any:
+        """Return the state that loading made: the reset after it would make the same again."""
+        state, self._unused_state = self._unused_state, None
+        return state or _original_state(*arguments)
 
     def _gather_infos(self) -> None:
         """Fill in what a step of a game needs: as the original, without unread extras."""
+        if not self._plain_texts:
+            super()._gather_infos()
+            return
         state, logical = self.state, self._pddl_state
         state["won"] = logical.check_goal()
         state["lost"] = False
         if not self._fixed_commands:
             self._commands.clear()
+            self._texts.clear()
         # An operator's id stands for its action and arguments: share one object per id.
         state["_valid_actions"] = [
             self._actions.setdefault(action.id, action)
@@ -112,19 +141,94 @@ class _MemoPddlEnv(_PlainPddlEnv):
     def _command(self, action: Any) -> str:
         command = self._commands.get(action.id)
         if command is None:
-            context = {
-                "state": self._pddl_state,
-                "variables": {
-                    ph.name: self._entity_infos[var.name] for ph, var in action.mapping.items()
-                },
-                "mapping": action.mapping,
-                "entity_infos": self._entity_infos,
-            }
-            template = self._logic.actions[action.name].template
-            action.command_template = self._logic.grammar.derive(template, context)
-            names = {key: info.name for key, info in self._entity_infos.items()}
-            command = self._commands[action.id] = action.format_command(names)
+            key = self._command_key(action)
+            if key not in self._texts:
+                self._texts[key] = self._derive_command(action)
+            command = self._commands[action.id] = self._texts[key]
         return command
+
+    def _command_key(self, action: Any) -> Any:
+        """Return what the command's text depends on: the things that its template names, or all."""
+        template = self._logic.actions[action.name].template
+        if not self._fixed_commands:
+            return action.id
+        placeholders, names = _things_named(template)
+        if not placeholders <= action.mapping.keys():
+            return action.id  # a query looks for a thing; then the others matter, as not that one
+        named = (v for ph, v in action.mapping.items() if ph in placeholders or ph.name in names)
+        return (action.name, *named)
+
+    def _derive_command(self, action: Any) -> str:
+        context = {
+            "state": self._pddl_state,
+            "variables": {
+                ph.name: self._entity_infos[var.name] for ph, var in action.mapping.items()
+            },
+            "mapping": action.mapping,
+            "entity_infos": self._entity_infos,
+        }
+        template = self._logic.actions[action.name].template
+        action.command_template = self._logic.grammar.derive(template, context)
+        return action.format_command(self._names)  # type: ignore[no-any-return]
+
+
+# --- what a grammar allows ---------------------------------------------------------------------
+
+
+def texts_are_plain(logic: Any) -> bool:
+    """Return whether the texts of a game depend on its things and on the queries in them alone.
+
+    True for ALFWorld's grammar, whose expressions join names. An expression in Python could read
+    anything else; such a game is left to TextWorld's own grammar, and all its facts count.
+    """
+    texts = [text for act in logic.actions.values() for text in (act.template, act.feedback_rule)]
+    try:
+        symbols = [symbol for text in texts for symbol in _parse_symbols(text)]
+        rules = [rule for rules in logic.grammar._rules.values() for rule in rules]
+        symbols += [symbol for rule in rules for symbol in rule.rhs]
+        parts = list(_parts(symbols))
+        queries = [part.given for part in parts if isinstance(part, textgen.ConditionalSymbol)]
+        for query in filter(None, [*queries, *(rule.condition for rule in rules)]):
+            _parse_query(query)
+        return all(_is_plain(p.expression) for p in parts if isinstance(p, textgen.EvalSymbol))
+    except Exception:  # whatever a parser raises: TextWorld may never come to that text
+        return False
+
+
+def _parts(symbols: Iterable[Any]) -> Iterator[Any]:
+    for symbol in symbols:
+        yield symbol
+        match symbol:
+            case textgen.ConditionalSymbol():
+                yield from _parts([symbol.expression])
+            case textgen.ListSymbol():
+                yield from _parts([symbol.symbol])
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_plain(expression: str) -> bool:
+    nodes = ast.walk(ast.parse(expression, mode="eval"))
+    return (
+        all(isinstance(n, _PLAIN_NODES) for n in nodes) and not _names(expression) & _ENGINE_NAMES
+    )
+
+
+def _names(expression: str) -> set[str]:
+    nodes = ast.walk(ast.parse(expression, mode="eval"))
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+@functools.lru_cache(maxsize=4096)
+def _things_named(text: str) -> tuple[frozenset[Placeholder], frozenset[str]]:
+    """Return the placeholders of the queries in a text, and the names in its expressions."""
+    placeholders: set[Placeholder] = set()
+    names: set[str] = set()
+    for part in _parts(_parse_symbols(text)):
+        if isinstance(part, textgen.EvalSymbol):
+            names |= _names(part.expression)
+        elif isinstance(part, textgen.ConditionalSymbol) and part.given:
+            placeholders |= set(_parse_query(part.given).placeholders)
+    return frozenset(placeholders), frozenset(names)
 
 
 def _commands_are_fixed(logic: Any, state: Any) -> bool:
@@ -134,11 +238,11 @@ def _commands_are_fixed(logic: Any, state: Any) -> bool:
     """
     changing = changing_predicates(state)
     for action in logic.actions.values():
-        if "#" in action.template:
-            return False
-        for query in _TEMPLATE.findall(action.template):
-            asked = {pred.name for pred in _parse_query(query).preconditions}
-            if any(name in changing or name.startswith("not_") for name in asked):
+        for symbol in _parts(_parse_symbols(action.template)):
+            query = symbol.given if isinstance(symbol, textgen.ConditionalSymbol) else None
+            asked = {pred.name for pred in _parse_query(query).preconditions} if query else set()
+            varies = any(name in changing or name.startswith("not_") for name in asked)
+            if varies or isinstance(symbol, textgen.NonterminalSymbol):
                 return False
     return True
 
@@ -154,13 +258,13 @@ def changing_predicates(state: Any) -> frozenset[str]:
 
 
 @contextmanager
-def _memoised_logic() -> Iterator[None]:
+def _memoised_logic(**more: Any) -> Iterator[None]:
     """Let TextWorld's loader use the memoised parts, for the length of the block."""
     patches: dict[str, Any] = {
         "fast_downward": SimpleNamespace(**vars(fast_downward) | {"pddl2sas": _translate}),
         "_parse_and_convert": _parse_document,
         "ContextSensitiveGrammar": MemoGrammar,
-    }
+    } | more
     saved = {name: getattr(pddl_logic, name) for name in patches}
     for name, value in patches.items():
         setattr(pddl_logic, name, value)
@@ -174,14 +278,8 @@ def _memoised_logic() -> Iterator[None]:
 def _translate(
     domain: str, problem: str, verbose: bool = False, optimize: bool = False
 ) -> tuple[Any, str]:
-    """Translate once per problem; the second, optimised form only serves the planner, unused."""
-    return (None, "") if optimize else _translate_once(domain, problem)
-
-
-@functools.lru_cache(maxsize=1)  # a load asks twice, the reset that follows once more
-def _translate_once(domain: str, problem: str) -> tuple[Any, str]:
-    task, sas = fast_downward.pddl2sas(domain, problem)
-    return task, sas
+    """Translate once; the second, optimised form only serves the planner, which is unused."""
+    return (None, "") if optimize else translate(domain, problem)
 
 
 def _parse_document(text: str, rule_name: str) -> tuple[dict[str, Any], "MemoGrammar"]:
@@ -189,7 +287,9 @@ def _parse_document(text: str, rule_name: str) -> tuple[dict[str, Any], "MemoGra
     found = _TASK_RULE.search(text)
     if found is None:
         return _parse_document_once(text)
-    actions, shared = _parse_document_once(_TASK_RULE.sub(r'\1"TASK"', text, count=1))
+    actions, shared = _parse_document_once(_TASK_RULE.sub(rf'\1"{_PLACEHOLDER}"', text, count=1))
+    if [str(part) for rule in shared._rules.get("task", ()) for part in rule.rhs] != [_PLACEHOLDER]:
+        return _parse_document_once(text)  # another rule than the one found is in force
     grammar = MemoGrammar()
     grammar.update(shared)
     symbols = _parse_symbols(json.loads(found.group(2)))
@@ -197,6 +297,7 @@ def _parse_document(text: str, rule_name: str) -> tuple[dict[str, Any], "MemoGra
     return actions, grammar
 
 
+_original_state = pddl_logic.PddlState
 _original_parse = pddl_logic._parse_and_convert
 
 

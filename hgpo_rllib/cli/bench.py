@@ -4,6 +4,7 @@ import json
 import os
 import platform
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -55,6 +56,80 @@ def advantages(
             f"{row.largest_difference:.0e}",
         )
     _print(table)
+
+
+@app.command()
+def alfworld(
+    data: Annotated[
+        Path | None, typer.Option(help="ALFWorld data; without it, only generated games")
+    ] = None,
+    split: Annotated[
+        str, typer.Option(help="of the data; valid_seen has solutions")
+    ] = "valid_seen",
+    genuine: Annotated[
+        int, typer.Option(min=0, help="games of the data to compare, half of them kitchens")
+    ] = 8,
+    generated: Annotated[int, typer.Option(min=0, help="generated games to compare")] = 4,
+    environments: Annotated[
+        int, typer.Option("--envs", min=8, help="environments to start at once, 8 a game")
+    ] = 128,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the fast ALFWorld engine with TextWorld's own; exit code 1 where answers differ."""
+    from hgpo_rllib.bench.alfworld import Plan, bench_alfworld
+
+    rows, crowd = bench_alfworld(Plan(data, split, genuine, generated, environments))
+    if as_json:
+        _print_json({"comparisons": [asdict(row) for row in rows], "crowd": asdict(crowd)})
+    else:
+        for table in _alfworld_tables(rows, crowd):
+            _print(table)
+    if any(row.differing_answers for row in rows):
+        raise typer.Exit(1)
+
+
+def _alfworld_tables(rows: list[Any], crowd: Any) -> list[Table]:
+    answers = _table(
+        "Same games, same actions: TextWorld's engine and the fast one",
+        "games|number|episodes|won|steps|differing answers|TextWorld steps/s|fast steps/s|ratio",
+    )
+    starts = _table(
+        "Starting an episode, ms",
+        "games|new game: TextWorld|fast, translated|fast, kept|ratio|again: TextWorld|fast|ratio",
+    )
+    for row in rows:
+        answers.add_row(
+            row.kind,
+            *(f"{n:,}" for n in (row.games, row.episodes, row.wins, row.steps)),
+            f"{row.differing_answers:,}",
+            f"{row.genuine_steps_per_second:,.1f}",
+            f"{row.steps_per_second:,.0f}",
+            f"{row.step_ratio:,.0f}",
+        )
+        starts.add_row(
+            row.kind,
+            f"{1000 * row.genuine_load_seconds:,.0f}",
+            f"{1000 * row.cold_load_seconds:,.0f}",
+            f"{1000 * row.load_seconds:,.0f}",
+            f"{row.load_ratio:,.0f}",
+            f"{1000 * row.genuine_reset_seconds:,.0f}",
+            f"{1000 * row.reset_seconds:.4f}",
+            f"{row.reset_ratio:,.0f}",
+        )
+    many = _table(
+        f"{crowd.environments} environments over {crowd.games} games, translations kept",
+        "ready|MB each|random steps/s|MB each, at the end",
+    )
+    many.add_row(
+        f"{crowd.ready_seconds:.1f} s",
+        f"{crowd.megabytes:.2f}",
+        f"{crowd.steps_per_second:,.0f}",
+        f"{crowd.megabytes_after:.2f}",
+    )
+    for table in (answers, starts, many):
+        table.caption = "CPU seconds of the process"
+        table.caption_justify = "left"
+    return [answers, starts, many]
 
 
 @app.command("bias-variance")

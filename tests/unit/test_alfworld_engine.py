@@ -140,6 +140,74 @@ def test_stored_solutions_of_genuine_games_win(genuine_games: list[Path]) -> Non
         assert not any(won for _, _, won in rows[:-1])
 
 
+UNKNOWN_GRAMMARS = {
+    "a command that depends on the state": (
+        'template :: "examine {r}"',
+        'template :: "examine {r} [{o.name | holds(a:agent, o:object)}]"',
+    ),
+    "a command that lists the other things": (
+        'template :: "take {o} from {r}"',
+        'template :: "take {o} [{x.name | receptacleatlocation(x:receptacle, y:location)}]"',
+    ),
+    "an expression in Python": (
+        '"You are not carrying anything."',
+        "\"Of {len(context.get('facts'))} facts, none.\"",
+    ),
+    "a query for what is not, in its short form": (
+        '"You are not carrying anything."',
+        '"You carried [{o.name | !holds(a:agent, o:object)}]."',
+    ),
+    "another task, which overrides the first": (
+        "action GotoLocation {",
+        'grammar :: """{"task": [{"rhs": "Your task is to: dance."}]}""";\n\naction GotoLocation {',
+    ),
+}
+
+
+@pytest.mark.parametrize("change", UNKNOWN_GRAMMARS.values(), ids=UNKNOWN_GRAMMARS)
+def test_an_unknown_grammar_answers_as_in_the_untouched_engine(
+    generated_games: Path, tmp_path: Path, change: tuple[str, str]
+) -> None:
+    """Each breaks an assumption that holds for ALFWorld's grammar."""
+    (game,) = find_games(generated_games, "train", ["pick_and_place_simple"])
+    content = json.loads(game.read_text(encoding="utf-8"))
+    assert change[0] in content["grammar"]
+    content["grammar"] = content["grammar"].replace(*change)
+    unknown = tmp_path / "unknown.tw-pddl"
+    unknown.write_text(json.dumps(content))
+    commands = _there_and_back(GameEngine(unknown))
+    rows = _play(GameEngine(unknown), commands)
+    assert rows == _untouched(unknown, commands)
+    assert not any(text == "Nothing happens." for text, _, _ in rows)
+
+
+def _there_and_back(engine: GameEngine) -> list[str]:
+    """Return commands that take a thing, put it back, carry it elsewhere, and ask about it."""
+    state, _ = engine.reset()
+    commands: list[str] = []
+
+    def do(start: str) -> None:
+        nonlocal state
+        commands.append(next(c for c in state.admissible if c.startswith(start)))
+        state, _ = engine.step(state, commands[-1])
+
+    def go_where(start: str) -> None:
+        for place in [c for c in state.admissible if c.startswith("go to ")]:
+            there, _ = engine.step(state, place)
+            if any(c.startswith(start) for c in there.admissible):
+                do(place)
+                return
+
+    do("inventory")
+    go_where("take ")
+    for start in ("inventory", "take ", "examine ", "inventory", "move ", "inventory", "take "):
+        do(start)
+    go_where("move ")
+    for start in ("move ", "inventory", "examine "):
+        do(start)
+    return commands
+
+
 def test_the_off_switch_gives_the_plain_engine_and_the_same_game(
     generated_games: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
