@@ -1,9 +1,15 @@
-"""Finding the game files of an ALFWorld data directory."""
+"""Finding the game files of an ALFWorld data directory, and choosing among them."""
 
+import functools
 import json
+import operator
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 TASK_TYPES: tuple[str, ...] = (
     "pick_and_place_simple",
@@ -17,45 +23,121 @@ TASK_TYPES: tuple[str, ...] = (
 
 TREE = "json_2.1.1"
 GAME_FILE = "game.tw-pddl"
-_SOLVABLE = re.compile(rb'"solvable"\s*:\s*true')
+DATA_VARIABLE = "ALFWORLD_DATA"
+_DEFAULT_DATA = "~/.cache/alfworld"  # where the alfworld package itself puts and seeks its data
+_SOLVABLE = re.compile(rb'"solvable"\s*:\s*(true|false)')
+
+
+_REMEDY = (
+    f"Expected <data>/{TREE}/<split>/<task>/<trial>/{GAME_FILE}: give such a directory, or name it "
+    f"in {DATA_VARIABLE} (`alfworld-download` fetches the official one); "
+    "in `hgpo train`, give none to have games generated"
+)
 
 
 class DataError(ValueError):
     """Game data that cannot be used; the message names the thing and the remedy on one line."""
 
 
-def find_games(data: str | Path, split: str, task_types: Sequence[str] | None = None) -> list[Path]:
+def find_games(
+    data: str | Path | None, split: str, task_types: Sequence[str] | None = None
+) -> list[Path]:
     """Return the solvable games of a split, sorted by path.
 
     As in ALFWorld itself, paths that mention ``movable`` or ``Sliced`` are skipped: the engine
     does not support those tasks.
 
     Args:
-        data: the directory holding ``json_2.1.1``, or ``json_2.1.1`` itself.
+        data: the directory holding ``json_2.1.1``, or ``json_2.1.1`` itself. None: the one that
+            ``$ALFWORLD_DATA`` names, or where that is not set, ALFWorld's own default.
         split: a folder of it, e.g. ``train``, ``valid_seen``, ``valid_unseen``.
         task_types: the families to keep (see ``TASK_TYPES``); None keeps all.
 
     Raises:
-        DataError: the split is missing, a task type is unknown, or no game is left.
+        DataError: the split is missing, a task type is unknown, a file cannot be read or is no
+            JSON, or no game is left.
     """
     wanted = set(TASK_TYPES if task_types is None else task_types)
     unknown = wanted - set(TASK_TYPES)
     if unknown:
         raise DataError(f"unknown task type {min(unknown)!r}: choose from {', '.join(TASK_TYPES)}")
-    root = Path(data).expanduser()
-    folder = (root if root.name == TREE else root / TREE) / split
-    if not folder.is_dir():
-        raise DataError(f"no ALFWorld games: {folder} is not a directory. {_remedy()}")
-    found = sorted(folder.glob(f"*/*/{GAME_FILE}"))
-    games = [game for game in found if _is_supported(game) and task_type_of(game) in wanted]
-    games = [game for game in games if _SOLVABLE.search(game.read_bytes())]
+    folder, source = _split_folder(data, split)
+    try:
+        if not folder.is_dir():
+            raise DataError(f"no ALFWorld games: {folder}{source} is not a directory. {_REMEDY}")
+        found = sorted(folder.glob(f"*/*/{GAME_FILE}"))
+    except OSError as error:
+        raise DataError(f"cannot read {folder}{source}: {error.strerror}. {_REMEDY}") from error
+    games = [game for game in found if is_supported(game) and task_type_of(game) in wanted]
+    games = [game for game in games if is_solvable(game)]
     if not games:
         kinds = "any task type" if task_types is None else " or ".join(task_types) or "no task type"
         raise DataError(
-            f"no solvable ALFWorld game of {kinds} in {folder} ({len(found)} game files there). "
-            + _remedy()
+            f"no solvable ALFWorld game of {kinds} in {folder}{source} "
+            f"({len(found)} game files there). {_REMEDY}"
         )
     return games
+
+
+def choose_game(
+    games: Sequence[str], rng: np.random.Generator, seed: int | None = None, game: Any = None
+) -> str:
+    """Return the path of the game to play.
+
+    Args:
+        games: the sorted paths to choose from.
+        rng: draws a game where neither of the others is given.
+        seed: stands for the game at this index, counted round and round.
+        game: comes before the seed: an index, or the path of any solvable game file.
+
+    Raises:
+        DataError: there is no such game.
+    """
+    if isinstance(game, (str, Path)):
+        if str(game) not in games and not is_solvable(Path(game)):
+            raise DataError(f"{game} is not marked solvable: choose another game")
+        return str(game)
+    if game is None:
+        index = int(rng.integers(len(games))) if seed is None else seed
+        return games[index % len(games)]
+    try:
+        index = operator.index(game)
+    except TypeError:
+        raise DataError(f"a game is an index or the path of a file, not {game!r}") from None
+    if not 0 <= index < len(games):
+        raise DataError(f"no game {index}: there are {len(games)} (0 is the first)")
+    return games[index]
+
+
+def is_solvable(game: Path) -> bool:
+    """Return whether a game file is marked solvable.
+
+    Raises:
+        DataError: it cannot be read, or is no JSON.
+    """
+    try:
+        stat = game.stat()
+        return _is_solvable(game, stat.st_mtime_ns, stat.st_size)
+    except OSError as error:
+        raise DataError(
+            f"cannot read {game}: {error.strerror}; make it readable, remove it or fetch it again"
+        ) from error
+
+
+@functools.lru_cache(maxsize=65_536)
+def _is_solvable(game: Path, modified_ns: int, size: int) -> bool:
+    """Read a file once, however many environments list it (128 of them read 0.5 million files)."""
+    content = game.read_bytes()
+    mark = _SOLVABLE.search(content)
+    if mark is None:
+        # Parsing all files would take long; one that was cut off has lost its mark, or fails later.
+        try:
+            json.loads(content)
+        except ValueError as error:
+            raise DataError(
+                f"{game} is cut off or no game: {error}; remove the file or fetch it again"
+            ) from error
+    return mark is not None and mark.group(1) == b"true"
 
 
 def task_type_of(game: Path) -> str:
@@ -76,12 +158,14 @@ def task_type_of(game: Path) -> str:
         raise DataError(f"cannot read the task type of {game} from {traj}: {error!r}") from error
 
 
-def _is_supported(game: Path) -> bool:
+def is_supported(game: Path) -> bool:
+    """Return whether the engine supports the task of a game file, by the names of its folders."""
     return not any("movable" in part or "Sliced" in part for part in game.parts[-3:])
 
 
-def _remedy() -> str:
-    return (
-        f"Expected <data>/{TREE}/<split>/<task>/<trial>/{GAME_FILE}: give such a directory "
-        "(`alfworld-download` fetches the official one), or none to have games generated"
-    )
+def _split_folder(data: str | Path | None, split: str) -> tuple[Path, str]:
+    """Return the folder of a split, and who named it where the caller did not."""
+    named = os.environ.get(DATA_VARIABLE) or _DEFAULT_DATA
+    source = f" (from {DATA_VARIABLE} or its default)" if data is None else ""
+    root = Path(named if data is None else data).expanduser()
+    return (root if root.name == TREE else root / TREE) / split, source

@@ -1,6 +1,7 @@
 """The Gymnasium environment of ALFWorld."""
 
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -15,6 +16,33 @@ import env_wrappers  # noqa: F401 (registers the environment)
 from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.alfworld.games import DataError
 from env_wrappers.spaces import AnyText
+
+INFO = {
+    "admissible_actions": list,
+    "won": bool,
+    "task_type": str,
+    "game": str,
+    "goal": str,
+    "state_hash": str,
+    "inadmissible": bool,
+    "inadmissible_count": int,
+}
+PLAY = """
+import json, random, sys
+from env_wrappers.alfworld.env import ALFWorldEnv
+
+env, rng, seen = ALFWorldEnv(sys.argv[1], max_steps=6), random.Random(1), []
+for seed in (5, None, None, None):
+    observation, info = env.reset(seed=seed)
+    ended = False
+    while not ended:
+        seen.append((observation, info))
+        observation, reward, terminated, truncated, info = env.step(
+            rng.choice(info["admissible_actions"])
+        )
+        ended = terminated or truncated
+json.dump(seen, sys.stdout)
+"""
 
 
 def _solution(game: Path) -> list[str]:
@@ -63,6 +91,21 @@ def test_the_same_seed_gives_the_same_episode(generated_games: Path) -> None:
     assert play() == play()
 
 
+def test_two_processes_play_the_same_sequence(generated_games: Path) -> None:
+    """Strings hash differently in each process: no order may depend on it."""
+
+    def play(hash_seed: str) -> list[tuple[str, dict[str, object]]]:
+        command = [sys.executable, "-c", PLAY, str(generated_games)]
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    first = play("1")
+    assert first == play("2")
+    assert len(first) > 6
+    assert len({info["game"] for _, info in first}) > 1
+
+
 def test_a_game_can_be_asked_for(env: ALFWorldEnv) -> None:
     assert env.reset(options={"game": 2})[1]["game"] == env.games[2]
     assert env.reset(seed=0, options={"game": env.games[1]})[1]["game"] == env.games[1]
@@ -87,7 +130,7 @@ def test_members_of_a_group_share_the_engine_but_not_the_episode(generated_games
     first, second = ALFWorldEnv(generated_games), ALFWorldEnv(generated_games)
     start, info = first.reset(seed=0)
     assert second.reset(seed=0)[0] == start
-    assert first._engine is second._engine
+    assert first._episode._engine is second._episode._engine
     moves = [a for a in info["admissible_actions"] if a.startswith("go to ")]
     one = first.step(moves[0])
     two = second.step(moves[1])
@@ -120,29 +163,34 @@ def test_success_ends_the_episode_with_the_reward(generated_games: Path) -> None
 
 def test_an_episode_is_cut_off_at_max_steps(generated_games: Path) -> None:
     env = ALFWorldEnv(generated_games, max_steps=2)
-    with pytest.raises(ResetNeeded):
+    with pytest.raises(ResetNeeded, match=r"call reset\(\) first"):
         env.step("look")
     env.reset(seed=0)
     assert env.step("look")[2:4] == (False, False)
     assert env.step("look")[2:4] == (False, True)
-    with pytest.raises(ResetNeeded):
+    with pytest.raises(ResetNeeded, match="again, after its end"):
         env.step("look")
 
 
 def test_success_at_the_last_step_is_no_truncation(env: ALFWorldEnv) -> None:
     solution = _solution(Path(env.games[0]))
-    env._max_steps = len(solution)
+    env._episode._max_steps = len(solution)
     env.reset(seed=0)
     assert [env.step(action)[2:4] for action in solution][-1] == (True, False)
 
 
-@pytest.mark.parametrize("action", ["", "\n", "dance", "¡baila! ☕\x00", "\ud800", "x" * 20_000])
+@pytest.mark.parametrize(
+    "action",
+    ["", "\n", "dance", "¡baila! ☕\x00", "\ud800", "x" * 100_000, "go to " * 17_000],
+    ids=["empty", "line", "word", "any script", "half a character", "100 kB", "100 kB of words"],
+)
 def test_any_string_is_a_safe_action(env: ALFWorldEnv, action: str) -> None:
     _, before = env.reset(seed=0)
     observation, reward, terminated, truncated, info = env.step(action)
     assert observation == "Nothing happens."
     assert (reward, terminated, truncated) == (0.0, False, False)
     assert info["inadmissible"]
+    assert info["inadmissible_count"] == 1
     assert info["state_hash"] == before["state_hash"]
 
 
@@ -157,10 +205,25 @@ def test_admissible_means_offered_before_the_step(env: ALFWorldEnv) -> None:
     assert info["inadmissible"], "the engine knows it, but nobody is offered it"
 
 
-def test_an_action_must_be_a_string(env: ALFWorldEnv) -> None:
+def test_inadmissible_actions_are_counted_by_episode(env: ALFWorldEnv) -> None:
+    _, info = env.reset(seed=0)
+    assert info["inadmissible_count"] == 0
+    counts = [env.step(a)[4]["inadmissible_count"] for a in ("dance", "look", "sing", "sing")]
+    assert counts == [1, 1, 2, 3]
+    assert env.reset(seed=0)[1]["inadmissible_count"] == 0
+
+
+def test_the_info_has_the_same_keys_and_kinds_at_every_step(env: ALFWorldEnv) -> None:
+    for info in (env.reset(seed=0)[1], env.step("look")[4]):
+        assert {key: type(value) for key, value in info.items()} == INFO
+
+
+@pytest.mark.parametrize("action", [3, None, b"look", ["look"]])
+def test_an_action_must_be_a_string(env: ALFWorldEnv, action: object) -> None:
     env.reset(seed=0)
-    with pytest.raises(TypeError, match="int"):
-        env.step(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=f"an action is a string, not {type(action).__name__}"):
+        env.step(action)  # type: ignore[arg-type]
+    assert env.step("look")[2:4] == (False, False), "the episode goes on"
 
 
 def test_max_steps_must_be_positive(generated_games: Path) -> None:

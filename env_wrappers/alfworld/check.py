@@ -1,0 +1,212 @@
+"""Looking through a tree of ALFWorld games: what is there, and what is broken and why."""
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from env_wrappers.alfworld.engine import GameEngine
+from env_wrappers.alfworld.games import (
+    GAME_FILE,
+    TASK_TYPES,
+    TREE,
+    DataError,
+    is_supported,
+    task_type_of,
+)
+from env_wrappers.alfworld.generator import MANIFEST
+from env_wrappers.alfworld.planner import why_not_won
+from env_wrappers.alfworld.workers import map_games, workers_for
+
+UNKNOWN_FAMILY = "unknown"
+
+_TEXTS = ("pddl_domain", "grammar", "pddl_problem")
+_COMMAND = re.compile(r'action\s+(\w+)\s*\{\s*template\s*::\s*"([^"]*)"')
+_PDDL_ACTION = re.compile(r"\(:action\s+([\w-]+)")
+_PDDL_COMMENT = re.compile(r";.*")
+
+
+@dataclass(frozen=True)
+class GameCheck:
+    """What was found out about one game file.
+
+    Attributes:
+        file: its path below the tree.
+        split: the folder of the tree that it is in.
+        family: its task type.
+        fault: why it is broken, on one line; None: it is not.
+        skipped: whether it is left out of play: not solvable, or of an unsupported kind.
+        replayed: whether its walkthrough was played, and won.
+    """
+
+    file: str
+    split: str
+    family: str
+    fault: str | None = None
+    skipped: bool = False
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class TreeCheck:
+    """All games of a tree, sorted by file, and what is wrong with the tree as a whole."""
+
+    kind: str
+    """"generated" (it has a manifest) or "official"."""
+    games: list[GameCheck]
+    manifest_fault: str | None
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """Reason by file."""
+        faults = {game.file: game.fault for game in self.games if game.fault}
+        return faults | ({MANIFEST: self.manifest_fault} if self.manifest_fault else {})
+
+
+def check_tree(
+    data: Path,
+    replay: bool = False,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> TreeCheck:
+    """Check every game file of a data directory.
+
+    Args:
+        data: the directory holding ``json_2.1.1``, or ``json_2.1.1`` itself.
+        replay: also play each recorded walkthrough, which takes about a second a game.
+        on_progress: called with the numbers of games checked and found, after each game.
+
+    Raises:
+        DataError: there is no tree, or no game file in it.
+    """
+    data = Path(data).expanduser()
+    tree = data if data.name == TREE else data / TREE
+    if not tree.is_dir():
+        raise DataError(f"no ALFWorld games: {tree} is not a directory. {_expected()}")
+    files = sorted(tree.glob(f"*/*/*/{GAME_FILE}"))
+    if not files:
+        raise DataError(f"no ALFWorld games: no game file in {tree}. {_expected()}")
+    games = []
+    # Without playing, one process reads the games faster than others start.
+    workers = workers_for(len(files)) if replay else 1
+    for check in map_games(functools.partial(check_game, replay=replay), files, workers):
+        games.append(check)
+        on_progress(len(games), len(files))
+    manifest = tree.parent / MANIFEST
+    kind = "generated" if manifest.is_file() else "official"
+    fault = _manifest_fault(manifest, files) if kind == "generated" else None
+    return TreeCheck(kind, games, fault)
+
+
+def check_game(file: Path, replay: bool) -> GameCheck:
+    """Check one game file of a tree."""
+    name, split = Path(*file.parts[-5:]).as_posix(), file.parts[-4]
+    family = UNKNOWN_FAMILY
+    try:
+        found = task_type_of(file)
+        if found not in TASK_TYPES:
+            raise DataError(f"unknown task family {found!r}")
+        family = found
+        game = _read(file)
+        _check_texts(game)
+        skipped = not game["solvable"] or not is_supported(file)
+        played = replay and not skipped and bool(game.get("walkthrough"))
+        if played:
+            _replay(game)
+    except DataError as error:
+        return GameCheck(name, split, family, fault=" ".join(str(error).split()))
+    return GameCheck(name, split, family, skipped=skipped, replayed=played)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        game = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"not JSON, perhaps cut off: {error}") from error
+    if not isinstance(game, dict):
+        raise DataError("not a JSON object")
+    for key in _TEXTS:
+        if not isinstance(game.get(key), str) or not game[key].strip():
+            raise DataError(f"no text under the key {key!r}")
+    if not isinstance(game.get("solvable"), bool):
+        raise DataError("no true or false under the key 'solvable'")
+    plan = game.get("walkthrough", [])
+    if plan is not None and not (isinstance(plan, list) and all(isinstance(c, str) for c in plan)):
+        raise DataError("the walkthrough is not a list of commands")
+    return game
+
+
+def _check_texts(game: dict[str, Any]) -> None:
+    """Compare domain and grammar with ALFWorld's own.
+
+    Releases differ in spaces, comments and the text of "help": what must agree is which actions
+    there are and how a player writes them.
+    """
+    if pddl_actions(game["pddl_domain"]) != pddl_actions(_alfworld_data("alfred.pddl")):
+        raise DataError("the PDDL domain is not ALFWorld's: it has other actions")
+    known = command_templates(_alfworld_data("alfred.twl2"))
+    commands = command_templates(game["grammar"])
+    for action in sorted(known.keys() | commands.keys()):
+        if known.get(action) != commands.get(action):
+            raise DataError(
+                f"the grammar is not ALFWorld 0.4's: {action} is {commands.get(action)!r}, "
+                f"not {known.get(action)!r}"
+            )
+    if "Your task is to: " not in game["grammar"] or "UNKNOWN GOAL" in game["grammar"]:
+        raise DataError("the grammar does not say what the task is")
+    if "(:goal" not in game["pddl_problem"]:
+        raise DataError("the PDDL problem has no goal")
+
+
+@functools.lru_cache(maxsize=8)
+def pddl_actions(domain: str) -> frozenset[str]:
+    """Return the names of a PDDL domain's actions."""
+    return frozenset(_PDDL_ACTION.findall(_PDDL_COMMENT.sub("", domain)))
+
+
+def command_templates(grammar: str) -> dict[str, str]:
+    """Return how a grammar writes each action as a command."""
+    return dict(_COMMAND.findall(grammar))
+
+
+def _replay(game: dict[str, Any]) -> None:
+    fault = why_not_won(GameEngine(game), game["walkthrough"])
+    if fault:
+        raise DataError(f"the walkthrough does not win: {fault}")
+
+
+def _manifest_fault(manifest: Path, files: list[Path]) -> str | None:
+    """Say what differs between a generated tree and what its generator wrote down."""
+    try:
+        expected = json.loads(manifest.read_text(encoding="utf-8"))["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"cannot be read: {error!r}"
+    digest = hashlib.sha256()
+    for file in files:
+        try:
+            content = file.read_bytes()
+        except OSError:
+            continue  # reported with the game; the sum cannot agree
+        digest.update(file.relative_to(manifest.parent).as_posix().encode() + b"\0" + content)
+    if digest.hexdigest() != expected:
+        return "the game files are not the ones that were generated: their sha256 differs"
+    return None
+
+
+@functools.cache
+def _alfworld_data(name: str) -> str:
+    return (resources.files("alfworld") / "data" / name).read_text(encoding="utf-8")
+
+
+def _expected() -> str:
+    return (
+        f"Expected <data>/{TREE}/<split>/<task>/<trial>/{GAME_FILE}: make games with "
+        "`hgpo data generate alfworld`, or fetch the official ones with "
+        "`hgpo data download alfworld`"
+    )

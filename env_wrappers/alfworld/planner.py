@@ -1,0 +1,88 @@
+"""Plans that solve a game: the recorded one, or Fast Downward's under a time limit."""
+
+import json
+import multiprocessing
+import os
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from env_wrappers.alfworld.engine import GameEngine, get_engine
+from env_wrappers.alfworld.games import DataError
+from env_wrappers.alfworld.memo import SWITCH, make_core
+
+
+def recorded_plan(game: Path) -> list[str]:
+    """Return the walkthrough that a game file carries: of generated games, the oracle's.
+
+    Raises:
+        DataError: the file cannot be read, or has none.
+    """
+    try:
+        plan = json.loads(game.read_text(encoding="utf-8")).get("walkthrough")
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(f"cannot read the walkthrough of {game}: {error}") from error
+    if not isinstance(plan, list) or not plan or not all(isinstance(c, str) for c in plan):
+        raise DataError(f"{game} has no recorded walkthrough: let the planner find one")
+    return plan
+
+
+def find_plan(game: Path, seconds: float) -> list[str]:
+    """Return a plan by Fast Downward, replayed and seen to win.
+
+    The search cannot be interrupted, and some kitchens take it minutes: it runs in a process of
+    its own, which is killed when the time is up.
+
+    Args:
+        game: any game file.
+        seconds: wall-clock limit, the start of the process (a few seconds) included.
+
+    Raises:
+        DataError: the game cannot be loaded, or no plan was found in time.
+    """
+    engine = get_engine(game)
+    plan = _plan_apart(game, seconds)
+    if not plan:
+        raise DataError(f"the planner finds no plan for {game}: its goal cannot be reached")
+    fault = why_not_won(engine, plan)
+    if fault:
+        raise DataError(f"the planner's plan for {game} does not win: {fault}")
+    return plan
+
+
+def why_not_won(engine: GameEngine, plan: Sequence[str]) -> str | None:
+    """Replay a plan from the start; return None if it wins, else what went wrong."""
+    state, _ = engine.reset()
+    for number, command in enumerate(plan, start=1):
+        if command not in state.admissible:
+            return f"command {number} of {len(plan)}, {command!r}, is not admissible there"
+        state, _ = engine.step(state, command)
+        if state.won:
+            return None
+    return f"after all {len(plan)} commands the goal is not reached"
+
+
+def _plan_apart(game: Path, seconds: float) -> list[str]:
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_plan, args=(str(game), sender), daemon=True)
+    process.start()
+    sender.close()  # so that the end of the process is the end of the pipe
+    try:
+        if not receiver.poll(seconds):
+            raise DataError(f"no plan for {game} within {seconds:g} seconds: allow more time")
+        return receiver.recv()  # type: ignore[no-any-return]
+    except EOFError:
+        raise DataError(f"the planner broke down on {game}: no plan") from None
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+
+
+def _send_plan(game: str, sender: Connection) -> None:
+    os.environ[SWITCH] = "0"  # the memo layer leaves out the translation that the planner needs
+    core = make_core()
+    core.load(game)
+    core.reset()
+    sender.send(core._pddl_state.replan(core._entity_infos))
