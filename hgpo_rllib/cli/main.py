@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from hgpo_rllib.cli import bench
+from hgpo_rllib.cli import bench, data, play
 from hgpo_rllib.config import ConfigError, load_config
 
 app = typer.Typer(
@@ -18,6 +18,8 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(bench.app, name="bench")
+app.add_typer(data.app, name="data")
+app.add_typer(play.app, name="play")
 
 
 @app.callback()

@@ -116,7 +116,7 @@ def _summary(file: Path) -> Row | None:
 def _metrics(file: Path) -> list[Row]:
     """Rows by iteration. A resumed run repeats iterations: what it wrote last is what counts."""
     by_iteration: dict[int, Row] = {}
-    for row in _read_jsonl(file):
+    for row in read_jsonl(file):
         if isinstance(row.get("iteration"), int):
             by_iteration[row["iteration"]] = row
     return [by_iteration[iteration] for iteration in sorted(by_iteration)]
@@ -124,7 +124,7 @@ def _metrics(file: Path) -> list[Row]:
 
 def _evaluations(file: Path) -> list[Row]:
     by_key: dict[tuple[str, int], Row] = {}
-    for row in _read_jsonl(file):
+    for row in read_jsonl(file):
         if isinstance(row.get("iteration"), int) and isinstance(row.get("split"), str):
             by_key[row["split"], row["iteration"]] = row
     # sorted() is stable, so the splits keep the order in which they were first recorded.
@@ -136,7 +136,7 @@ def _newest_episodes(folder: Path) -> list[Row]:
     heads: list[tuple[bool, int, Path]] = []
     files = [*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")]
     for file in sorted(files):
-        head = next(_read_jsonl(file), None)
+        head = next(read_jsonl(file), None)
         if head is None:
             continue
         if head.get("format") != EPISODE_FORMAT:
@@ -145,7 +145,7 @@ def _newest_episodes(folder: Path) -> list[Row]:
     if not heads:
         return []
     newest = max(heads)[:2]
-    episodes = [row for *key, file in heads if tuple(key) == newest for row in _read_jsonl(file)]
+    episodes = [row for *key, file in heads if tuple(key) == newest for row in read_jsonl(file)]
     last = max(int(row.get("iteration") or 0) for row in episodes)
     return [row for row in episodes if int(row.get("iteration") or 0) == last]
 
@@ -171,7 +171,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
                 yield index, line
 
 
-def _read_jsonl(file: Path) -> Iterator[Row]:
+def read_jsonl(file: Path) -> Iterator[Row]:
     """The objects of a file of JSON lines.
 
     A last line that does not parse is one that a writer has not finished, and is left out;

@@ -1,0 +1,271 @@
+"""`hgpo data …`: make, check, fetch and demonstrate games. Results go to standard output."""
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hgpo_rllib.config import ConfigError, GamesSettings
+
+if TYPE_CHECKING:
+    from env_wrappers.alfworld.check import TreeCheck
+
+app = typer.Typer(help="Game data: generate, check, download, demos.", no_args_is_help=True)
+generate_app = typer.Typer(help="Make games.", no_args_is_help=True)
+check_app = typer.Typer(
+    help="Say what is in a tree of games, and what is broken.", no_args_is_help=True
+)
+download_app = typer.Typer(help="Fetch the official games.", no_args_is_help=True)
+demos_app = typer.Typer(help="Write demonstrations for warm starts.", no_args_is_help=True)
+app.add_typer(generate_app, name="generate")
+app.add_typer(check_app, name="check")
+app.add_typer(download_app, name="download")
+app.add_typer(demos_app, name="demos")
+
+GAMES = GamesSettings()
+WIDTH = 116  # where the output is no terminal
+COUNTS = ("games", "replayed", "skipped", "broken")
+
+DataArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        help="directory with json_2.1.1; without it, $ALFWORLD_DATA", show_default=False
+    ),
+]
+
+
+@generate_app.command("alfworld")
+def generate_alfworld(
+    out: Annotated[Path, typer.Argument(help="directory to make")],
+    seed: Annotated[int, typer.Option(help="the same seed gives the same games")] = GAMES.seed,
+    train: Annotated[int, typer.Option(help="games to train on")] = GAMES.train,
+    valid_seen: Annotated[
+        int, typer.Option(help="held-out games in the scenes of train")
+    ] = GAMES.valid_seen,
+    valid_unseen: Annotated[
+        int, typer.Option(help="held-out games in other scenes")
+    ] = GAMES.valid_unseen,
+    rooms: Annotated[str, typer.Option(help="separated by commas")] = ",".join(GAMES.rooms),
+    task_types: Annotated[
+        str | None, typer.Option(help="families, separated by commas; without it, all six")
+    ] = None,
+    max_receptacles: Annotated[
+        int, typer.Option(help="largest room, counted in receptacles")
+    ] = GAMES.max_receptacles,
+    workers: Annotated[
+        int | None, typer.Option(help="processes, which change no game; without it, one per core")
+    ] = None,
+) -> None:
+    """Generate ALFWorld games, each one solved; a second call with the same options does nothing.
+
+    `hgpo train` makes the same games from the same numbers.
+    """
+    from env_wrappers.alfworld.games import TASK_TYPES
+    from env_wrappers.alfworld.generator import GenerationSpec, generate
+
+    spec = GenerationSpec(
+        seed=seed,
+        splits={"train": train, "valid_seen": valid_seen, "valid_unseen": valid_unseen},
+        task_types=TASK_TYPES if task_types is None else _names(task_types),
+        rooms=_names(rooms),
+        max_receptacles=max_receptacles,
+    )
+    made = 0
+    with _progress("generating games") as advance:
+
+        def on_progress(done: int, total: int) -> None:
+            nonlocal made
+            made = done
+            advance(done, total)
+
+        try:
+            generate(out, spec, on_progress, workers=workers or os.cpu_count() or 1)
+        except OSError as error:
+            raise ConfigError(f"cannot write {out}: {error.strerror}") from error
+    total = sum(spec.splits.values())
+    typer.echo(f"{out}: {made} games" if made else f"{out}: these {total} games are there already")
+
+
+@check_app.command("alfworld")
+def check_alfworld(
+    data: DataArgument = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print one JSON object and nothing else")
+    ] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="also play every recorded walkthrough: it must win")
+    ] = False,
+) -> None:
+    """Count the games per split and family and name the broken files (exit code 1)."""
+    from env_wrappers.alfworld.check import check_tree
+
+    data = data or _default_data()
+    with _progress("checking games") as on_progress:
+        found = check_tree(data, replay, on_progress)
+    if as_json:
+        typer.echo(json.dumps(_as_json(data, found)))
+    else:
+        _print_check(data, found, replay)
+    if found.broken:
+        raise typer.Exit(1)
+
+
+@download_app.command("alfworld")
+def download_alfworld(data: DataArgument = None) -> None:
+    """Fetch the official games (`alfworld-download`, a script of the alfworld package)."""
+    from env_wrappers.alfworld.download import DownloadError, download
+    from env_wrappers.alfworld.games import GAME_FILE, TREE
+
+    data = data or _default_data()
+    try:
+        download(data, _show_line)
+    except DownloadError as error:
+        tree = f"{TREE}/<split>/<task>/<trial>/{GAME_FILE}"
+        typer.echo(
+            f"hgpo: {error}. Games from elsewhere serve as well: put them into {data} as {tree}, "
+            "or name the directory that holds them in ALFWORLD_DATA; `hgpo data generate alfworld` "
+            "needs no network",
+            err=True,
+        )
+        raise typer.Exit(1) from error
+    typer.echo(f"{data}: look through it with `hgpo data check alfworld {data}`")
+
+
+@demos_app.command("alfworld")
+def demos_alfworld(
+    data: Annotated[Path, typer.Argument(help="directory with json_2.1.1")],
+    out: Annotated[Path, typer.Argument(help="file to write; compressed if it ends in .gz")],
+    split: Annotated[str, typer.Option(help="folder of json_2.1.1")] = "train",
+    expert: Annotated[
+        str, typer.Option(help="oracle (recorded walkthroughs), explorer or planner")
+    ] = "oracle",
+    prompt: Annotated[
+        str, typer.Option(help="name of a prompt template, or path of a jinja file")
+    ] = "alfworld_compact",
+    memory_length: Annotated[
+        int, typer.Option(help="(observation, action) pairs that a prompt shows")
+    ] = 2,
+    limit: Annotated[
+        int | None, typer.Option(help="games, taken evenly from the split; without it, all")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="seed of the explorer")] = 0,
+    planner_seconds: Annotated[
+        float, typer.Option(help="time limit of the planner for one game")
+    ] = 120.0,
+) -> None:
+    """Write demonstrations as JSON lines: one prompt with its response per step of a won game."""
+    import jinja2
+
+    from hgpo_rllib.agent.templates import load_template
+    from hgpo_rllib.play.demos import DemoSpec, write_demos
+    from hgpo_rllib.play.experts import EXPERTS
+
+    if expert not in EXPERTS:
+        raise ConfigError(f"--expert: unknown {expert!r}, choose from {', '.join(EXPERTS)}")
+    if memory_length < 0 or (limit is not None and limit < 1) or planner_seconds <= 0:
+        raise ConfigError(
+            "--memory-length must be at least 0, --limit 1, --planner-seconds above 0"
+        )
+    spec = DemoSpec(data, split, expert, prompt, memory_length, limit, seed, planner_seconds)
+    try:
+        load_template(prompt)
+    except (FileNotFoundError, jinja2.TemplateError) as error:
+        raise ConfigError(f"--prompt: {error}") from error
+    with _progress("demonstrating games") as on_progress:
+        try:
+            demos = write_demos(out, spec, on_progress)
+        except jinja2.TemplateError as error:
+            raise ConfigError(f"--prompt: {error}") from error
+        except OSError as error:
+            raise ConfigError(f"cannot write {out}: {error.strerror}") from error
+    left_out = [demo for demo in demos if demo.left_out]
+    for demo in left_out:
+        typer.echo(f"left out {demo.game}: {demo.left_out}", err=True)
+    steps = sum(len(demo.records) for demo in demos)
+    games = len(demos) - len(left_out)
+    typer.echo(f"{out}: {steps} steps of {games} games, {len(left_out)} games left out")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _default_data() -> Path:
+    # Where the alfworld package itself puts and seeks games if the variable is not set.
+    from alfworld.info import ALFWORLD_DATA
+
+    return Path(ALFWORLD_DATA)
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield `on_progress(done, total)`, shown on standard error from its first call on."""
+    from hgpo_rllib.reporting.console import TrainingConsole
+
+    advance: Callable[[int], None] | None = None
+    with ExitStack() as shown:
+
+        def on_progress(done: int, total: int) -> None:
+            nonlocal advance
+            if advance is None:
+                advance = shown.enter_context(TrainingConsole(sys.stderr).progress(label, total))
+            advance(done)
+
+        yield on_progress
+
+
+def _show_line(line: str) -> None:
+    """A step of the downloader's progress bar overwrites the one before; a log gets none."""
+    if sys.stderr.isatty():
+        typer.echo(f"\r{line}", err=True, nl="%|" not in line)
+    elif "%|" not in line:
+        typer.echo(line, err=True)
+
+
+def _counts(found: "TreeCheck") -> dict[str, dict[str, Counter[str]]]:
+    """Numbers of games by split, family and what was found out."""
+    counts: dict[str, dict[str, Counter[str]]] = {}
+    for game in found.games:
+        row = counts.setdefault(game.split, {}).setdefault(game.family, Counter())
+        row["games"] += 1
+        row["replayed"] += game.replayed
+        row["skipped"] += game.skipped
+        row["broken"] += game.fault is not None
+    return counts
+
+
+def _as_json(data: Path, found: "TreeCheck") -> dict[str, Any]:
+    return {
+        "data": str(data),
+        "kind": found.kind,
+        "splits": _counts(found),
+        "broken": [{"file": file, "reason": why} for file, why in found.broken.items()],
+    }
+
+
+def _print_check(data: Path, found: "TreeCheck", replay: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = [name for name in COUNTS if replay or name != "replayed"]
+    typer.echo(f"{data} ({found.kind})")  # a table's title would be broken at its width
+    table = Table()
+    for name in ("split", "family", *columns):
+        table.add_column(name, justify="right" if name in COUNTS else "left")
+    total: Counter[str] = Counter()
+    for split, families in _counts(found).items():
+        for family, row in sorted(families.items()):
+            total += row
+            table.add_row(Text(split), family, *(str(row[name]) for name in columns))
+    table.add_row("all", "", *(str(total[name]) for name in columns), style="bold")
+    console = Console()
+    Console(width=None if console.is_terminal else WIDTH).print(table)
+    for file, why in found.broken.items():
+        typer.echo(f"broken: {file}: {why}")

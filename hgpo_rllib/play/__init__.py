@@ -1,0 +1,1 @@
+"""Games played by others than the model: by experts for demonstrations, and by a person."""

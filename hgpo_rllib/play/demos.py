@@ -1,0 +1,156 @@
+"""Demonstrations for warm starts as versioned JSON lines: one prompt and response per step."""
+
+import functools
+import gzip
+import json
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from env_wrappers.alfworld.env import ALFWorldEnv
+from env_wrappers.alfworld.games import DataError
+from env_wrappers.alfworld.workers import map_games, workers_for
+from hgpo_rllib.agent import Memory
+from hgpo_rllib.agent.templates import load_template, render
+from hgpo_rllib.config import EnvSettings
+from hgpo_rllib.play.experts import make_player
+from hgpo_rllib.warmstart.demonstrations import response_text
+
+FORMAT = "hgpo-demo-1"
+
+
+@dataclass(frozen=True)
+class DemoSpec:
+    """What to demonstrate, by whom, and in which prompts."""
+
+    data: Path
+    split: str
+    expert: str
+    """A name of `experts.EXPERTS`."""
+    prompt: str
+    """Name or path of a prompt template."""
+    memory_length: int
+    """(observation, action) pairs that a prompt shows."""
+    limit: int | None
+    """Games to demonstrate, spread over the sorted list; None: all."""
+    seed: int
+    """Seed of the explorer's search."""
+    planner_seconds: float
+    """Time limit of the planner for one game."""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The records of one game, or why there are none."""
+
+    game: str
+    records: tuple[dict[str, Any], ...] = ()
+    left_out: str | None = None
+
+
+def write_demos(
+    out: Path,
+    spec: DemoSpec,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Demo]:
+    """Write the won episodes of all games to `out`, at once when all are played.
+
+    The result depends on the spec alone.
+
+    Returns:
+        The demonstrations, those included that were left out.
+
+    Raises:
+        DataError: there are no games, or none could be demonstrated; nothing is written.
+    """
+    games = _choose(_environment(spec.data, spec.split).games, spec.limit)
+    demos: list[Demo] = []
+    with _replacing(out) as stream:
+        work = functools.partial(demonstrate_game, spec)
+        for demo in map_games(work, games, workers_for(len(games))):
+            stream.writelines(json.dumps(record).encode() + b"\n" for record in demo.records)
+            demos.append(demo)
+            on_progress(len(demos), len(games))
+        if all(demo.left_out for demo in demos):
+            raise DataError(f"no game could be demonstrated, the first because {demos[0].left_out}")
+    return demos
+
+
+def demonstrate_game(spec: DemoSpec, game: str) -> Demo:
+    """Play one game as the expert does; without slips, unlike the pocket model's warm start."""
+    name = Path(*Path(game).parts[-5:]).as_posix()
+    rng = random.Random(f"{spec.seed}/{Path(game).parent.name}/0")
+    try:
+        return _play(spec, game, name, rng)
+    except DataError as error:
+        return Demo(name, left_out=str(error))
+
+
+def _play(spec: DemoSpec, game: str, name: str, rng: random.Random) -> Demo:
+    env = _environment(spec.data, spec.split)
+    template, memory = load_template(spec.prompt), Memory()
+    observation, info = env.reset(options={"game": game})
+    player = make_player(spec.expert, info, rng, spec.planner_seconds)
+    records: list[dict[str, Any]] = []
+    last: str | None = None
+    done = False
+    while not done:
+        prompt = render(
+            template,
+            goal=info["goal"],
+            observation=observation,
+            admissible_actions=info["admissible_actions"],
+            step_count=len(memory.turns),
+            history=memory.last(spec.memory_length),
+        )
+        thought, last = player.act(observation, info["admissible_actions"], last)
+        records.append(
+            {
+                "format": FORMAT,
+                "game": name,
+                "task_type": info["task_type"],
+                "goal": info["goal"],
+                "time": len(records),
+                "prompt": prompt,
+                "response": response_text(thought, last),
+            }
+        )
+        memory.add(observation, last)
+        observation, _, terminated, truncated, info = env.step(last)
+        done = terminated or truncated
+    if not info["won"]:
+        return Demo(name, left_out=f"the {spec.expert} did not win in {len(records)} steps")
+    return Demo(name, tuple(records))
+
+
+@functools.lru_cache(maxsize=1)  # once per process: listing a large split takes a second
+def _environment(data: Path, split: str) -> ALFWorldEnv:
+    return ALFWorldEnv(data, split=split, max_steps=EnvSettings().max_steps)
+
+
+def _choose(games: list[str], limit: int | None) -> list[str]:
+    """The sorted list begins with one family: a part of it is taken from everywhere."""
+    count = len(games) if limit is None else min(limit, len(games))
+    return [games[index * len(games) // count] for index in range(count)]
+
+
+@contextmanager
+def _replacing(out: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """Give a stream whose content becomes the file `out` if the block ends well."""
+    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
+    try:
+        with partial.open("wb") as raw:
+            if out.suffix == ".gz":
+                # No name and no time inside: equal demonstrations are equal bytes.
+                with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+                    yield packed
+            else:
+                yield raw
+        partial.replace(out)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,103 @@
+"""Show a recorded episode turn by turn: what was seen, thought and done, and what it was worth."""
+
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
+
+from hgpo_rllib.play.terminal import QUIT, ask
+from hgpo_rllib.reporting.run_data import EPISODE_FORMAT, Row, RunError, read_jsonl
+from hgpo_rllib.reporting.stats import decimal, number
+
+_THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+
+
+def read_episode(file: Path, index: int) -> Row:
+    """Return one episode of a run's `episodes/*.jsonl.gz`, counted from 0.
+
+    Raises:
+        RunError: there is no such file or episode, or the file holds something else.
+    """
+    if not file.is_file():
+        raise RunError(f"{file}: no such file (a run keeps its episodes in episodes/*.jsonl.gz)")
+    try:
+        episodes = list(read_jsonl(file))
+    except (OSError, zlib.error) as error:
+        raise RunError(f"{file}: cannot be read ({error})") from error
+    if not episodes:
+        raise RunError(f"{file}: no episodes in it")
+    if not 0 <= index < len(episodes):
+        raise RunError(f"{file}: no episode {index}, there are {len(episodes)} (0 is the first)")
+    episode = episodes[index]
+    if episode.get("format") != EPISODE_FORMAT:
+        raise RunError(f"{file}: episode format {episode.get('format')!r} is not known")
+    if not _is_list_of_objects(episode.get("steps")):
+        raise RunError(f"{file}: episode {index} has no list of steps")
+    return episode
+
+
+def show_episode(episode: Row, console: Console, step_by_step: bool) -> None:
+    """Print an episode; step by step, wait for Enter before each turn ("quit" ends)."""
+    _show_head(episode, console)
+    steps = episode["steps"]
+    for position, step in enumerate(steps):
+        if step_by_step and ask(console, "Enter for the next turn > ") == QUIT:
+            return
+        _show_step(step, position, len(steps), console)
+    won = bool(episode.get("success"))
+    end = f"{'Won' if won else 'Lost'} in {len(steps)} {'step' if len(steps) == 1 else 'steps'}."
+    console.print(Text(f"\n{end}", style="bold green" if won else "bold red"))
+
+
+def _show_head(episode: Row, console: Console) -> None:
+    console.print(Text(f"task: {_plain(episode.get('goal') or 'n/a')}", style="bold"))
+    where = ("iteration", "split", "group", "member")
+    console.print(Text(", ".join(f"{key} {_plain(episode.get(key, 'n/a'))}" for key in where)))
+    console.print(Text(f"game: {_plain(episode.get('game', 'n/a'))}"))
+    total = decimal(number(episode, "episode_return"))
+    console.print(Text(f"{_plain(episode.get('task_type', 'n/a'))}, rewards in all {total}"))
+
+
+def _show_step(step: Row, position: int, steps: int, console: Console) -> None:
+    console.print()
+    console.print(Rule(Text(f"step {position + 1} of {steps}"), align="left"))
+    console.print(Text(_plain(step.get("anchor", ""))))
+    console.print(Text.assemble(("thought: ", "bold"), (_thought(step), "italic")))
+    marks = _marks(step)
+    action = Text.assemble(("action:  ", "bold"), (_plain(step.get("action", "")), "cyan"))
+    console.print(
+        action.append(f"  [{', '.join(marks)}]", "green" if marks == ["valid"] else "red")
+    )
+    values = (("reward", "reward"), ("return", "step_return"), ("advantage", "advantage"))
+    console.print(
+        Text(", ".join(f"{name} {decimal(number(step, key), 3)}" for name, key in values))
+    )
+
+
+def _thought(step: Row) -> str:
+    """The text inside the tags, or the whole completion where it has none."""
+    completion = str(step.get("completion", ""))
+    found = _THOUGHT.search(completion)
+    return _plain((found.group(1) if found else completion).strip())
+
+
+def _marks(step: Row) -> list[str]:
+    marks = ["invalid"] if step.get("is_valid") is False else []
+    marks += ["inadmissible"] if step.get("inadmissible") else []
+    return marks or ["valid"]
+
+
+def _plain(value: Any) -> str:
+    """A model may write anything: show control characters, do not send them to the terminal."""
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode()
+        for c in str(value)
+    )
+
+
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)

@@ -1,0 +1,92 @@
+"""Players that know how: they follow a plan, or search as the explorer of the warm start does."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from env_wrappers.alfworld.games import DataError
+from env_wrappers.alfworld.planner import find_plan, recorded_plan
+from hgpo_rllib.warmstart.demonstrations import goal_of
+from hgpo_rllib.warmstart.explorer import APPLIANCES, Explorer
+
+
+class Player(Protocol):
+    """Plays one episode from what it sees."""
+
+    def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
+        """Thought and action, as `Explorer.act`."""
+
+
+class PlanFollower:
+    """Plays a plan, with the thoughts that the explorer would have at such actions."""
+
+    def __init__(self, plan: Sequence[str]):
+        """`plan`: commands that win."""
+        self._rest = list(zip(thoughts_for(plan), plan, strict=True))
+
+    def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
+        """The next pair of the plan, whatever is seen.
+
+        Raises:
+            DataError: the plan is at its end, without having won.
+        """
+        if not self._rest:
+            raise DataError("the plan ends before the goal is reached")
+        return self._rest.pop(0)
+
+
+def thoughts_for(plan: Sequence[str]) -> list[str]:
+    """One thought per command: what the next command that handles a thing is for."""
+    thoughts: list[str] = []
+    thing, purpose, way = "", "", ""
+    for command in reversed(plan):
+        verb, *words = command.split()
+        if verb == "take":
+            thing, purpose, way = words[0], "take it", "find it"
+        elif verb == "use":
+            thing, purpose, way = words[0], "use it", "find it"
+        elif verb in APPLIANCES:
+            thing, purpose, way = words[0], f"{verb} it", f"{verb} it"
+        elif verb in ("move", "put"):
+            thing, purpose, way = words[0], "put it", "put it"
+        else:
+            purpose = way
+        thoughts.append(f"{thing}: {purpose}" if thing else "look around")
+    return thoughts[::-1]
+
+
+def make_player(
+    expert: str, info: Mapping[str, Any], rng: random.Random, planner_seconds: float
+) -> Player:
+    """The expert of that name (see `EXPERTS`) for the episode that `info` began.
+
+    Raises:
+        DataError: it cannot play this game.
+    """
+    return EXPERTS[expert](info, rng, planner_seconds)
+
+
+def _oracle(info: Mapping[str, Any], rng: random.Random, planner_seconds: float) -> Player:
+    return PlanFollower(recorded_plan(Path(info["game"])))
+
+
+def _planner(info: Mapping[str, Any], rng: random.Random, planner_seconds: float) -> Player:
+    return PlanFollower(find_plan(Path(info["game"]), planner_seconds))
+
+
+def _explorer(info: Mapping[str, Any], rng: random.Random, planner_seconds: float) -> Player:
+    game = Path(info["game"])
+    try:
+        goal = goal_of(game)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"the explorer needs traj_data.json beside {game}: {error!r}") from error
+    return Explorer(goal, info["admissible_actions"], rng)
+
+
+EXPERTS: dict[str, Callable[[Mapping[str, Any], random.Random, float], Player]] = {
+    "oracle": _oracle,
+    "explorer": _explorer,
+    "planner": _planner,
+}
+"""oracle: the recorded walkthrough; explorer: searches at random; planner: Fast Downward."""
