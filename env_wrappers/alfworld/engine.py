@@ -21,7 +21,7 @@ from env_wrappers.alfworld.memo import changing_predicates, make_core, texts_are
 
 ENGINES_KEPT = 512
 STATES_KEPT = 2048
-"""Remembered states per engine: a few kB each."""
+"""Remembered states of all engines together: a few kB each."""
 
 _BANNER = "-= Welcome to TextWorld, ALFRED! =-"
 # What TextWorld raises on a broken file is of every kind, SystemExit included (the translator).
@@ -53,7 +53,7 @@ class _Snapshot:
 
     state_id: int
     facts: dict[Any, frozenset[Any]]  # of the signatures that change, no others
-    operators: dict[int, Any]
+    operators: tuple["_Operator", ...]
     commands: list[str]
     actions: list[Any]
     answers: dict[str | None, tuple[State, str]] = field(default_factory=dict)
@@ -100,9 +100,11 @@ class GameEngine:
         self._read = _predicates_read(self._logical, core._logic, core._game_data["grammar"])
         # Only loading needs these: megabytes for a kitchen.
         self._logical.task = self._logical.sas = core._game_data = None
+        self._operators: dict[tuple[int, int], _Operator] = {}
         self._states: dict[bytes, State] = {}
         self._root = self._state_of(first, None)
         self._root_key = self._digest(self._read)
+        _memory.engines.add(self)
         self._intro = first["feedback"].replace(_BANNER, "").strip()
 
     @property
@@ -142,7 +144,7 @@ class GameEngine:
                 del facts[signature]
         for signature, kept in snapshot.facts.items():
             facts[signature] = set(kept)
-        self._logical._operators = snapshot.operators
+        self._logical._operators = {operator.id: operator for operator in snapshot.operators}
         self._core.state = GameState(
             _valid_commands=snapshot.commands, _valid_actions=snapshot.actions
         )
@@ -152,11 +154,7 @@ class GameEngine:
         key = self._digest(self._read)
         state = self._states.get(key)
         if state is None:
-            if len(self._states) >= STATES_KEPT:
-                # Start afresh: episodes go on from the states they hold, the rest is forgotten.
-                for old in self._states.values():
-                    old._snapshot.answers.clear()
-                self._states = {self._root_key: self._root}
+            _memory.make_room()
             positive = frozenset(name for name in self._read if not name.startswith("not_"))
             state = self._states[key] = State(
                 admissible=tuple(c for c in raw["admissible_commands"] if c != "help"),
@@ -176,10 +174,28 @@ class GameEngine:
         return _Snapshot(
             state_id=self._core.downward_lib.get_state_id(),
             facts=facts,
-            operators={i: _Operator(op) for i, op in self._logical._operators.items()},
+            operators=tuple(map(self._shared, self._logical._operators.values())),
             commands=raw["_valid_commands"],
             actions=raw["_valid_actions"],
         )
+
+    def _shared(self, operator: Any) -> "_Operator":
+        """Return one record for all states in which an operator has the same effects."""
+        key = (operator.id, operator.nb_effect_atoms)
+        if key not in self._operators:
+            self._operators[key] = _Operator(operator)
+        return self._operators[key]
+
+    def forget(self) -> None:
+        """Drop all states but the first; episodes go on from the states that they hold."""
+        for state in self._states.values():
+            state._snapshot.answers.clear()
+        self._states = {self._root_key: self._root}
+
+    @property
+    def states_kept(self) -> int:
+        """How many states are remembered."""
+        return len(self._states)
 
     def _can_change(self, name: str) -> bool:
         return name.removeprefix("not_") in self._changing
@@ -188,6 +204,26 @@ class GameEngine:
         facts = self._logical._facts.items()
         lines = sorted(str(f) for sig, group in facts if sig.name in names for f in group)
         return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).digest()
+
+
+class _Memory:
+    """What all engines of this process remember together."""
+
+    def __init__(self) -> None:
+        self.engines: weakref.WeakSet[GameEngine] = weakref.WeakSet()
+        self._states = 0
+
+    def make_room(self) -> None:
+        """Before one more state is remembered: let the fullest engine forget if they are many."""
+        self._states += 1
+        if self._states > STATES_KEPT:
+            by_size = sorted(self.engines, key=lambda engine: engine.states_kept)
+            for fullest in by_size[-1:]:  # the first engine's first state meets none
+                fullest.forget()
+            self._states = 1 + sum(engine.states_kept for engine in by_size)
+
+
+_memory = _Memory()
 
 
 def _predicates_read(logical: Any, logic: Any, grammar: str) -> frozenset[str]:

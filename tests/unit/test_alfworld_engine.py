@@ -252,7 +252,23 @@ def test_forgetting_states_changes_no_answer(
     engine = GameEngine(game)
     assert _play(engine, walk) == expected
     assert _play(engine, walk) == expected
-    assert len(engine._states) <= 3
+    assert engine.states_kept <= 3
+
+
+def test_all_engines_together_keep_so_many_states(
+    generated_games: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fullest one forgets; the others keep what they know."""
+    gc.collect()  # engines of other tests
+    kept = 20 + sum(engine.states_kept for engine in engine_module._memory.engines)
+    monkeypatch.setattr(engine_module, "STATES_KEPT", kept)
+    small, large = map(GameEngine, find_games(generated_games, "train")[:2])
+    _play(small, _walk(small, seed=1, steps=2))
+    few = small.states_kept
+    for seed in range(5):
+        _play(large, _walk(large, seed, steps=30))
+        assert sum(engine.states_kept for engine in engine_module._memory.engines) <= kept
+    assert small.states_kept == few > 1
 
 
 def test_the_state_hash_forgets_what_was_only_looked_at(generated_games: Path) -> None:
