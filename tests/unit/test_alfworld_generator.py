@@ -3,10 +3,12 @@
 import dataclasses
 import hashlib
 import json
+from importlib import resources
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv
 
 from env_wrappers.alfworld import generator
 from env_wrappers.alfworld.engine import GameEngine
@@ -64,6 +66,35 @@ def test_the_other_families_and_rooms_give_games(tmp_path: Path, task_type: str,
     scene = json.loads((game.parent / "traj_data.json").read_text())["scene"]["scene_num"]
     first = {"kitchen": 1, "livingroom": 201, "bathroom": 401}[room]
     assert first <= scene < first + 30
+
+
+def test_alfworlds_own_environment_plays_them(generated_games: Path) -> None:
+    """`AlfredTWEnv` finds every game of the split and is won by the walkthrough."""
+    config = {
+        "dataset": {"data_path": str(generated_games / "json_2.1.1/train"), "num_train_games": -1},
+        "env": {"task_types": [1, 2, 3, 4, 5, 6], "domain_randomization": False}
+        | {"goal_desc_human_anns_prob": 0.0, "expert_type": "handcoded"},
+        "logic": {
+            "domain": str(resources.files("alfworld") / "data/alfred.pddl"),
+            "grammar": str(resources.files("alfworld") / "data/alfred.twl2"),
+        },
+        "general": {"training_method": "dqn"},
+        "rl": {"training": {"max_nb_steps_per_episode": 50}},
+    }
+    theirs = AlfredTWEnv(config, train_eval="train")
+    games = find_games(generated_games, "train")
+    assert sorted(theirs.game_files) == [str(game) for game in games]
+    env = theirs.init_env(batch_size=1)
+    played = set()
+    for _ in games:
+        _, info = env.reset()
+        (game,) = info["extra.gamefile"]
+        played.add(game)
+        for command in json.loads(Path(game).read_text())["walkthrough"]:
+            assert not info.get("won", [False])[0]
+            *_, info = env.step([command])
+        assert info["won"] == [True]
+    assert played == set(theirs.game_files)
 
 
 def test_unseen_scenes_are_unseen(generated_games: Path) -> None:
