@@ -16,8 +16,8 @@ from typing import Any
 
 from textworld import GameState
 
-from env_wrappers.alfworld.games import DataError
 from env_wrappers.alfworld.memo import changing_predicates, make_core, texts_are_plain
+from env_wrappers.errors import DataError
 
 ENGINES_KEPT = 512
 STATES_KEPT = 2048

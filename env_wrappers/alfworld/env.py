@@ -8,7 +8,8 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 
 from env_wrappers.alfworld.engine import GameEngine, State, get_engine
-from env_wrappers.alfworld.games import DataError, choose_game, find_games, task_type_of
+from env_wrappers.alfworld.games import choose_game, find_games, task_type_of
+from env_wrappers.errors import DataError
 from env_wrappers.spaces import AnyText
 
 _TASK_MARK = "Your task is to: "

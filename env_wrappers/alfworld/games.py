@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from env_wrappers.errors import DataError
+
 TASK_TYPES: tuple[str, ...] = (
     "pick_and_place_simple",
     "look_at_obj_in_light",
@@ -27,16 +29,11 @@ DATA_VARIABLE = "ALFWORLD_DATA"
 _DEFAULT_DATA = "~/.cache/alfworld"  # where the alfworld package itself puts and seeks its data
 _SOLVABLE = re.compile(rb'"solvable"\s*:\s*(true|false)')
 
-
 _REMEDY = (
     f"Expected <data>/{TREE}/<split>/<task>/<trial>/{GAME_FILE}: give such a directory, or name it "
     f"in {DATA_VARIABLE} (`alfworld-download` fetches the official one); "
     "in `hgpo train`, give none to have games generated"
 )
-
-
-class DataError(ValueError):
-    """Game data that cannot be used; the message names the thing and the remedy on one line."""
 
 
 def find_games(

@@ -21,7 +21,7 @@ from typing import Any
 from alfworld.gen import constants as tables
 
 from env_wrappers.alfworld.engine import GameEngine
-from env_wrappers.alfworld.games import GAME_FILE, TASK_TYPES, TREE, DataError
+from env_wrappers.alfworld.games import GAME_FILE, TASK_TYPES, TREE
 from env_wrappers.alfworld.oracle import oracle_plan
 from env_wrappers.alfworld.problem import describe_goal, goal_sentences, write_problem
 from env_wrappers.alfworld.rooms import (
@@ -34,6 +34,7 @@ from env_wrappers.alfworld.rooms import (
     fill_room,
     scenes,
 )
+from env_wrappers.errors import DataError
 
 GENERATOR_VERSION = 1
 SPLITS = ("train", "valid_seen", "valid_unseen")

@@ -8,8 +8,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from env_wrappers.alfworld.engine import GameEngine, get_engine
-from env_wrappers.alfworld.games import DataError
 from env_wrappers.alfworld.memo import SWITCH, make_core
+from env_wrappers.errors import DataError
 
 
 def recorded_plan(game: Path) -> list[str]:

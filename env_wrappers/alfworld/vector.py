@@ -18,7 +18,8 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from env_wrappers.alfworld.env import MAX_ACTION, MAX_OBSERVATION, Episode
-from env_wrappers.alfworld.games import DataError, choose_game, find_games
+from env_wrappers.alfworld.games import choose_game, find_games
+from env_wrappers.errors import DataError
 from env_wrappers.spaces import AnyText
 
 _SECONDS_TO_END = 5.0  # for a worker; one that waits for orders takes no time

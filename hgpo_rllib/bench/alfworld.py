@@ -23,9 +23,10 @@ import psutil
 
 from env_wrappers.alfworld.engine import GameEngine
 from env_wrappers.alfworld.env import ALFWorldEnv
-from env_wrappers.alfworld.games import DataError, find_games
+from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.generator import GenerationSpec, generate
 from env_wrappers.alfworld.translations import SETTING
+from env_wrappers.errors import DataError
 
 POLICIES = ("random", "oracle", "nonsense")
 NONSENSE_RATE = 0.05  # of the third policy, random otherwise

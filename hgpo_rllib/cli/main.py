@@ -74,7 +74,7 @@ def main() -> None:
     # Torch's idle threads would otherwise spin: beside vLLM, or anything else that computes on the
     # same cores, an update then takes several times as long. Read when torch is first imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from env_wrappers.alfworld.games import DataError
+    from env_wrappers.errors import DataError
     from hgpo_rllib.reporting.run_data import RunError
 
     try:

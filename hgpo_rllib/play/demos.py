@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from env_wrappers.alfworld.env import ALFWorldEnv
-from env_wrappers.alfworld.games import DataError
 from env_wrappers.alfworld.workers import map_games, workers_for
+from env_wrappers.errors import DataError
 from hgpo_rllib.agent import Memory
 from hgpo_rllib.agent.templates import load_template, render
 from hgpo_rllib.config import EnvSettings

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from env_wrappers.alfworld.games import DataError
 from env_wrappers.alfworld.planner import find_plan, recorded_plan
+from env_wrappers.errors import DataError
 from hgpo_rllib.warmstart.demonstrations import goal_of
 from hgpo_rllib.warmstart.explorer import APPLIANCES, Explorer
 

@@ -10,8 +10,9 @@ import pytest
 
 from env_wrappers.alfworld import check
 from env_wrappers.alfworld.check import check_tree
-from env_wrappers.alfworld.games import TREE, DataError, find_games
+from env_wrappers.alfworld.games import TREE, find_games
 from env_wrappers.alfworld.generator import MANIFEST, GenerationSpec
+from env_wrappers.errors import DataError
 from tests.unit.test_alfworld_planner import genuine_game  # noqa: F401 (a fixture)
 
 Game = dict[str, Any]

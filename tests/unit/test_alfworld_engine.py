@@ -15,7 +15,8 @@ import pytest
 from env_wrappers.alfworld import engine as engine_module
 from env_wrappers.alfworld import memo
 from env_wrappers.alfworld.engine import GameEngine, get_engine
-from env_wrappers.alfworld.games import DataError, find_games, task_type_of
+from env_wrappers.alfworld.games import find_games, task_type_of
+from env_wrappers.errors import DataError
 
 ROOT = Path(__file__).parents[2]
 ARCHIVE = ROOT.parent / "shared/data/alfworld_games.tar.xz"

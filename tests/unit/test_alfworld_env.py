@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import check_env
 
 import env_wrappers  # noqa: F401 (registers the environment)
 from env_wrappers.alfworld.env import ALFWorldEnv
-from env_wrappers.alfworld.games import DataError
+from env_wrappers.errors import DataError
 from env_wrappers.spaces import AnyText
 
 INFO = {

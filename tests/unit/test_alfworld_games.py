@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from env_wrappers.alfworld.env import ALFWorldEnv
-from env_wrappers.alfworld.games import DataError, choose_game, find_games, is_solvable
+from env_wrappers.alfworld.games import choose_game, find_games, is_solvable
+from env_wrappers.errors import DataError
 
 TASK = "pick_and_place_simple-Mug-None-Desk-301"
 GAMES = ["/a", "/b", "/c"]

@@ -12,8 +12,9 @@ from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv
 
 from env_wrappers.alfworld import generator
 from env_wrappers.alfworld.engine import GameEngine
-from env_wrappers.alfworld.games import DataError, find_games, task_type_of
+from env_wrappers.alfworld.games import find_games, task_type_of
 from env_wrappers.alfworld.generator import GenerationSpec, generate, generate_game
+from env_wrappers.errors import DataError
 
 TINY = GenerationSpec(
     seed=5,

@@ -11,8 +11,9 @@ import pytest
 
 from env_wrappers.alfworld import planner
 from env_wrappers.alfworld.engine import GameEngine
-from env_wrappers.alfworld.games import GAME_FILE, DataError, find_games
+from env_wrappers.alfworld.games import GAME_FILE, find_games
 from env_wrappers.alfworld.planner import find_plan, recorded_plan, why_not_won
+from env_wrappers.errors import DataError
 from tests.unit.test_alfworld_engine import ARCHIVE, _first_trials
 
 

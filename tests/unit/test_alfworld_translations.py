@@ -16,8 +16,9 @@ import pytest
 
 from env_wrappers.alfworld import translations
 from env_wrappers.alfworld.engine import GameEngine
-from env_wrappers.alfworld.games import DataError, find_games
+from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.translations import SETTING, cache_directory, translate
+from env_wrappers.errors import DataError
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 import env_wrappers  # noqa: F401 (registers the environment)
-from env_wrappers.alfworld.games import DataError
 from env_wrappers.alfworld.vector import ALFWorldVectorEnv
+from env_wrappers.errors import DataError
 
 SCRIPT = """
 import sys, time

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from env_wrappers.alfworld.games import DataError
 from env_wrappers.alfworld.translations import SETTING
+from env_wrappers.errors import DataError
 from hgpo_rllib.bench import alfworld as bench
 from hgpo_rllib.bench.alfworld import Comparison, Crowd, Episode, Plan, bench_alfworld
 from hgpo_rllib.cli.main import app

@@ -1,0 +1,1 @@
+"""WebShop: shopping in a simulated store, by text. See docs/webshop.md."""
