@@ -1,7 +1,7 @@
 """Text environments as plain Gymnasium environments (no Ray, no torch).
 
-Importing this package registers ``hgpo/ALFWorld-v0``; ``gymnasium.make`` and ``make_vec`` import
-the environment itself, and with it the game engine, only when it is first made.
+Importing this package registers ``hgpo/ALFWorld-v0`` and ``hgpo/WebShop-v0``; ``gymnasium.make``
+and ``make_vec`` import an environment itself, and with it its engine, only when it is first made.
 """
 
 import gymnasium
@@ -11,6 +11,12 @@ gymnasium.register(
     id="hgpo/ALFWorld-v0",
     entry_point="env_wrappers.alfworld.env:ALFWorldEnv",
     vector_entry_point="env_wrappers.alfworld.vector:ALFWorldVectorEnv",
+    order_enforce=True,
+    disable_env_checker=True,
+)
+gymnasium.register(
+    id="hgpo/WebShop-v0",
+    entry_point="env_wrappers.webshop.env:WebShopEnv",
     order_enforce=True,
     disable_env_checker=True,
 )

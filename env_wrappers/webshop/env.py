@@ -1,0 +1,175 @@
+"""The Gymnasium environment of WebShop."""
+
+import operator
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+from gymnasium.error import ResetNeeded
+
+from env_wrappers.errors import DataError
+from env_wrappers.spaces import AnyText
+from env_wrappers.webshop import pages
+from env_wrappers.webshop.goals import goal_range
+from env_wrappers.webshop.session import Session
+from env_wrappers.webshop.shop import open_shop
+
+MAX_OBSERVATION = 1 << 20  # characters; the longest description of 1,000 products has 15,500
+MAX_ACTION = 16_384
+REWARDS = ("success", "score")
+ANY_SEARCH = "search[<your query>]"
+
+
+class WebShopEnv(gymnasium.Env[str, str]):
+    """Shopping in text: an action is ``search[words]`` or ``click[text]``, an observation a page.
+
+    ``reset(seed=s)`` plays the goal ``s % num_tasks`` of the split, so that every environment with
+    the same arguments plays the same goal for the same seed. ``reset(options={"goal": i})`` plays
+    the ``i``-th of the split. ``reset()`` draws one from ``np_random``.
+
+    "Buy Now" terminates the episode; after ``max_steps`` steps without it, it is truncated. Any
+    string is a safe action: what the store does not understand leaves the page as it is, and so
+    does, unlike in the original, an action of more than ``MAX_ACTION`` characters.
+
+    ``info`` holds admissible_actions (list of str: ``search[<your query>]`` where there is a search
+    bar, then ``click[...]`` for all that can be clicked, in the original's order, some of which do
+    nothing), won (bool: the purchase's score was exactly 1), task_type (the department of the
+    goal's product), game (name of the goal, such as "test/17"), goal (the instruction), state_hash
+    (see ``Session``), inadmissible (bool: the action just taken did nothing), inadmissible_count
+    (such actions in this episode so far), task_score (score of the purchase, 0 before) and
+    score_details (its breakdown, see ``reward.Score.as_dict``; None before).
+
+    Attributes:
+        num_tasks: how many goals the split has.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own convention)
+
+    def __init__(
+        self,
+        data: str | Path | None = None,
+        split: str = "train",
+        goals: Literal["synthetic", "human"] = "synthetic",
+        num_products: int | None = None,
+        price_seed: int = 0,
+        shuffle_seed: int = 233,
+        max_steps: int = 15,
+        success_reward: float = 10.0,
+        reward: Literal["success", "score"] = "success",
+        observation_mode: Literal["text", "text_rich", "url"] = "text",
+        show_attributes: bool = False,
+        nouns: str = "auto",
+        search: Literal["bm25", "pyserini"] = "bm25",
+    ) -> None:
+        """Open the store and find the goals.
+
+        Args:
+            data: see ``shop.open_shop``, as for ``num_products``, ``price_seed``,
+                ``shuffle_seed``, ``nouns`` and ``search``.
+            split: which goals; see ``goals.goal_range``.
+            goals: made from the products, or written by people.
+            max_steps: steps after which an episode is truncated.
+            success_reward: reward of a purchase with score 1.
+            reward: "success": nothing for any other purchase; "score": ``success_reward`` times
+                the score.
+            observation_mode: what a page is shown as; see ``pages.MODES``.
+            show_attributes: whether products have a sub page that lists their attributes.
+
+        Raises:
+            DataError: the data cannot be used, or an argument is unknown or out of range.
+        """
+        if max_steps < 1:
+            raise DataError(f"max_steps must be at least 1, not {max_steps}")
+        _check("reward", reward, REWARDS)
+        _check("observation_mode", observation_mode, tuple(pages.MODES))
+        self._shop = shop = open_shop(
+            data, goals, num_products, price_seed, shuffle_seed, nouns, search
+        )
+        self._session = Session(shop, show_attributes)
+        self._split = split
+        self._goals = goal_range(split, len(shop.goals))
+        self._max_steps = max_steps
+        self._success_reward = float(success_reward)
+        self._dense = reward == "score"
+        self._mode = observation_mode
+        self._running = False
+        self.num_tasks = len(self._goals)
+        self.observation_space = AnyText(MAX_OBSERVATION)
+        self.action_space = AnyText(MAX_ACTION)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start an episode and return its index page.
+
+        Raises:
+            DataError: ``options`` asks for a goal that is not there.
+        """
+        super().reset(seed=seed)
+        self._running = False
+        place = self._choose(seed, (options or {}).get("goal"))
+        self._session.start(self._goals[place])
+        goal = self._session.goal
+        self._constant = {
+            "goal": goal.instruction,
+            "task_type": self._shop.department(goal),
+            "game": f"{self._split}/{place}",
+        }
+        self._steps = self._inadmissible = 0
+        self._running = True
+        return self._session.observation(self._mode), self._info(bought=False)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take one action.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode is running.
+            TypeError: the action is not a string.
+        """
+        if not self._running:
+            raise ResetNeeded("no episode is running: call reset() first (or again, after its end)")
+        if not isinstance(action, str):
+            raise TypeError(f"an action is a string, not {type(action).__name__}")
+        score, bought = self._session.step(action if len(action) <= MAX_ACTION else "")
+        self._steps += 1
+        self._inadmissible += self._session.ignored
+        truncated = self._steps >= self._max_steps and not bought
+        self._running = not (bought or truncated)
+        worth = score if self._dense else float(score == 1)
+        observation = self._session.observation(self._mode)
+        return observation, self._success_reward * worth, bought, truncated, self._info(bought)
+
+    def _choose(self, seed: int | None, goal: Any) -> int:
+        """Return the place of the goal to play, counted from 0 in the split."""
+        if goal is None:
+            index = int(self.np_random.integers(self.num_tasks)) if seed is None else seed
+            return index % self.num_tasks
+        try:
+            index = operator.index(goal)
+        except TypeError:
+            raise DataError(f"a goal is an index into the split, not {goal!r}") from None
+        if not 0 <= index < self.num_tasks:
+            raise DataError(
+                f"no goal {index} in {self._split}: there are {self.num_tasks} (0 is the first)"
+            )
+        return index
+
+    def _info(self, bought: bool) -> dict[str, Any]:
+        session = self._session
+        score = session.score if bought else None
+        actions = [f"click[{name}]" for name in session.clickables]
+        return {
+            "admissible_actions": [ANY_SEARCH, *actions] if session.has_search_bar else actions,
+            "won": score is not None and score.reward == 1,
+            **self._constant,
+            "state_hash": session.state_hash,
+            "inadmissible": session.ignored,
+            "inadmissible_count": self._inadmissible,
+            "task_score": 0.0 if score is None else score.reward,
+            "score_details": None if score is None else score.as_dict(),
+        }
+
+
+def _check(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise DataError(f"unknown {name} {value!r}: choose {', '.join(known)}")

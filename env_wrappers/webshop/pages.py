@@ -1,0 +1,311 @@
+"""Pages of the store: what each shows as text, what can be clicked on it, and its address.
+
+Everything here is a pure function of a ``Page``. The texts, their order and the oddities are the
+original store's, which served HTML and read it back; no HTML is made here.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
+
+from env_wrappers.webshop.records import Product
+
+ADDRESS = "http://127.0.0.1:3000"  # where the original served its pages; part of the url mode
+PAGE_SIZE = 10
+SEPARATOR = " [SEP] "
+
+SEARCH = "Search"
+BACK_TO_SEARCH = "Back to Search"
+PREVIOUS = "< Prev"
+NEXT = "Next >"
+BUY_NOW = "Buy Now"
+ATTRIBUTES = "Attributes"
+SUB_PAGES = ("Description", "Features", "Reviews", ATTRIBUTES)
+
+_HTML_BLANKS = " \n\t\x0c\r"
+_AS_JSON_IN_HTML = str.maketrans(
+    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "'": "\\u0027"}  # as Jinja writes JSON
+)
+_MISSPELT = "instruction text".replace("r", "", 1)  # so it stands on the original's receipt
+
+
+class Kind(StrEnum):
+    """The kinds of pages; the values are their names in addresses."""
+
+    INDEX = "index"
+    RESULTS = "search_results"
+    ITEM = "item_page"
+    SUB_PAGE = "item_sub_page"
+    DONE = "done"
+
+
+class Role(Enum):
+    """What a piece of text on a page is."""
+
+    TEXT = "text"
+    BUTTON = "button"
+    LINK = "link"  # to a product
+    OPTION = "option"
+
+
+class Node(NamedTuple):
+    """A piece of text on a page, never empty."""
+
+    role: Role
+    text: str
+
+
+class Target(NamedTuple):
+    """What a click leads to: a button, a product, or an option of the named group."""
+
+    role: Role
+    group: str = ""
+
+
+_BUTTON, _LINK = Target(Role.BUTTON), Target(Role.LINK)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """All that a page depends on.
+
+    Attributes:
+        session: name of the session, part of every address.
+        instruction: what the customer wants, in words.
+        kind: which of the store's pages.
+        show_attributes: whether products have the sub page "Attributes".
+        keywords: the words of the last search.
+        number: which page of its results, usually from 1; the addresses' quirks lead to 0, too.
+        total: how many products it found.
+        results: those on this page.
+        product: the one looked at, on item pages, their sub pages and at the end.
+        sub_page: one of ``SUB_PAGES`` on a sub page.
+        chosen: option group to the value clicked, in the order in which groups were first clicked.
+        visited: identifiers of the products opened since the index page.
+        score: of the purchase, at the end.
+    """
+
+    session: str
+    instruction: str
+    kind: Kind = Kind.INDEX
+    show_attributes: bool = False
+    keywords: tuple[str, ...] = ()
+    number: int = 0
+    total: int = 0
+    results: tuple[Product, ...] = ()
+    product: Product | None = None
+    sub_page: str = ""
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    visited: frozenset[str] = frozenset()
+    score: float = 0.0
+
+    @property
+    def item(self) -> Product:
+        """The product looked at.
+
+        Raises:
+            ValueError: this is a page without one.
+        """
+        if self.product is None:
+            raise ValueError(f"the {self.kind} page shows no single product")
+        return self.product
+
+
+def url(page: Page) -> str:
+    """Return the address of a page; like the original's, nothing in it is escaped."""
+    words = "+".join(page.keywords)
+    match page.kind:
+        case Kind.INDEX:
+            return f"{ADDRESS}/{page.session}"
+        case Kind.RESULTS:
+            parts = [words, str(page.number)]
+        case Kind.ITEM:
+            parts = [page.item.asin, words, str(page.number), json.dumps(dict(page.chosen))]
+        case Kind.SUB_PAGE:
+            where = [page.item.asin, words, str(page.number)]
+            parts = [*where, page.sub_page, str(dict(page.chosen))]
+        case Kind.DONE:
+            parts = [page.item.asin, str(dict(page.chosen))]
+    return "/".join([ADDRESS, page.kind.value, page.session, *parts])
+
+
+def kind_of_url(address: str) -> Kind:
+    """Return the kind of page that an address seems to name.
+
+    The original looks for the names anywhere in the address, so that a search for one of them can
+    mislead it; which way "< Prev" and "Next >" lead depends on that.
+    """
+    for kind in (Kind.RESULTS, Kind.ITEM, Kind.SUB_PAGE, Kind.DONE):
+        if kind.value in address:
+            return kind
+    return Kind.INDEX
+
+
+def text(page: Page) -> str:
+    """Return the texts of a page, joined by ``SEPARATOR``."""
+    return SEPARATOR.join([node.text.strip() for node in nodes(page)])
+
+
+def text_rich(page: Page) -> str:
+    """Return the texts of a page line by line, with buttons and what was clicked marked."""
+    address = url(page)
+    lines: list[str] = []
+    clicked: list[str] = []
+    for role, words in nodes(page):
+        if role is Role.TEXT:
+            lines.append(words)
+        elif role is Role.BUTTON:
+            lines.append(_marked(words))
+        elif role is Role.LINK:
+            lines.append("\n" + _marked(words, words in page.visited))
+        else:
+            # By the address, as in the original: a group's name or a quoted search word counts too.
+            is_clicked = f'"{words}"' in address
+            lines.append("  " + _marked(words, is_clicked))
+            if is_clicked:
+                clicked.append(f"You have clicked {words}.")
+    return "\n".join([*reversed(clicked), *lines, ""])
+
+
+def _marked(words: str, clicked: bool = False) -> str:
+    mark = "clicked button" if clicked else "button"
+    return f"[{mark}] {words} [{mark}_]"
+
+
+MODES: Mapping[str, Callable[[Page], str]] = MappingProxyType(
+    {"text": text, "text_rich": text_rich, "url": url}
+)
+"""Observation modes by name."""
+
+
+def clickables(page: Page) -> dict[str, Target]:
+    """Return what can be clicked, in the original's order: lower-cased text to what it leads to.
+
+    Of several with the same text the last counts, in the place of the first.
+    """
+    found: dict[str, Target] = {name.lower(): _BUTTON for name in _buttons(page)}
+    if page.kind is Kind.RESULTS:
+        found.update((product.asin.lower(), _LINK) for product in page.results)
+    elif page.kind is Kind.ITEM:
+        for group, values in page.item.options.items():
+            found.update(dict.fromkeys(values, Target(Role.OPTION, group)))
+    return found
+
+
+def nodes(page: Page) -> list[Node]:
+    """Return the pieces of text on a page, from top to bottom."""
+    return [Node(role, shown) for role, words in _RAW[page.kind](page) if (shown := _shown(words))]
+
+
+def _shown(words: str) -> str:
+    """Return what is left of a text in HTML: blanks alone become one, or none with a line break."""
+    if words.strip(_HTML_BLANKS):
+        return words
+    return " " if words and "\n" not in words else ""
+
+
+def _buttons(page: Page) -> tuple[str, ...]:
+    match page.kind:
+        case Kind.INDEX:
+            return (SEARCH,)
+        case Kind.RESULTS:
+            return (BACK_TO_SEARCH, *([PREVIOUS] if page.number > 1 else []), NEXT)
+        case Kind.ITEM:
+            return (BACK_TO_SEARCH, PREVIOUS, *_sub_pages(page), BUY_NOW)
+        case Kind.SUB_PAGE:
+            return (BACK_TO_SEARCH, PREVIOUS)
+        case Kind.DONE:
+            return ()
+
+
+def _sub_pages(page: Page) -> tuple[str, ...]:
+    return SUB_PAGES if page.show_attributes else SUB_PAGES[:-1]
+
+
+_Raw = Iterator[tuple[Role, str]]
+
+
+def _index(page: Page) -> _Raw:
+    yield Role.TEXT, "WebShop"
+    yield Role.TEXT, "Instruction: "
+    yield Role.TEXT, page.instruction
+    yield Role.BUTTON, SEARCH
+
+
+def _head(page: Page) -> _Raw:
+    yield Role.TEXT, "Instruction:"
+    yield Role.TEXT, page.instruction
+    yield Role.BUTTON, BACK_TO_SEARCH
+
+
+def _results(page: Page) -> _Raw:
+    yield from _head(page)
+    yield Role.TEXT, f"Page {page.number} (Total results: {page.total})"
+    if page.number > 1:
+        yield Role.BUTTON, PREVIOUS
+    yield Role.BUTTON, NEXT
+    for product in page.results:
+        yield Role.LINK, product.asin
+        yield Role.TEXT, product.title
+        yield Role.TEXT, product.price_tag
+
+
+def _item(page: Page) -> _Raw:
+    product = page.item
+    yield from _head(page)
+    yield Role.BUTTON, PREVIOUS
+    for group, values in product.options.items():
+        yield Role.TEXT, group
+        for value in values:
+            yield Role.OPTION, value
+    yield Role.TEXT, product.title
+    yield Role.TEXT, f"Price: {product.price_tag}"
+    yield Role.TEXT, "Rating: N.A."
+    for name in (*_sub_pages(page), BUY_NOW):
+        yield Role.BUTTON, name
+
+
+def _sub_page(page: Page) -> _Raw:
+    product = page.item
+    yield from _head(page)
+    yield Role.BUTTON, PREVIOUS
+    match page.sub_page:
+        case "Description":
+            yield Role.TEXT, product.description
+        case "Features":
+            for line in product.bullets:
+                yield Role.TEXT, f" {line}"
+        case "Attributes":
+            for line in product.attributes:
+                yield Role.TEXT, f" {line}"
+            for line in (product.category, product.query, product.product_category):
+                yield Role.TEXT, line
+
+
+def _done(page: Page) -> _Raw:
+    """The receipt: like the original's with most fields empty or "None"."""
+    chosen = json.dumps(dict(page.chosen), sort_keys=True).translate(_AS_JSON_IN_HTML)
+    for words in (
+        *("Thank you for shopping with us!", "Your code: ", "None"),
+        *(" (Paste it in your MTurk interface.)", "Purchased"),
+        *("asin", page.item.asin, "options", chosen, "attrs", "None", "category", "None"),
+        *("query", "None", "product category", "None", "Target", "asin", "options", "attrs"),
+        *("price upper", _MISSPELT, "category", "product category", "query"),
+        *("Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)", str(page.score)),
+        *("Reward Details ", "None"),
+    ):
+        yield Role.TEXT, words
+
+
+_RAW: Mapping[Kind, Callable[[Page], _Raw]] = MappingProxyType(
+    {
+        Kind.INDEX: _index,
+        Kind.RESULTS: _results,
+        Kind.ITEM: _item,
+        Kind.SUB_PAGE: _sub_page,
+        Kind.DONE: _done,
+    }
+)

@@ -1,0 +1,195 @@
+"""A customer's way through the store: which page each action leads to.
+
+The rules, with their oddities, are the original store's; where it breaks down, the action is
+ignored here.
+"""
+
+import hashlib
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+from env_wrappers.webshop import pages
+from env_wrappers.webshop.pages import Kind, Page, Role, Target
+from env_wrappers.webshop.records import Goal
+from env_wrappers.webshop.reward import Score
+from env_wrappers.webshop.shop import Shop
+
+_SUB_PAGES = {name.lower(): name for name in pages.SUB_PAGES}
+
+
+def parse_action(action: str) -> tuple[str, str] | None:
+    """Return the name and the argument of an action ``name[argument]``; None: it has no such form.
+
+    The same as matching ``(.+)\\[(.+)\\]`` at the start, but in linear time: the name reaches up to
+    the last bracket that can open an argument, on the first line, and what follows is dropped.
+    """
+    line = action.partition("\n")[0]
+    end = line.rfind("]")
+    start = line.rfind("[", 0, max(end - 1, 0))
+    return (line[:start], line[start + 1 : end]) if start > 0 else None
+
+
+class Session:
+    """One customer in a shop; ``start`` gives them a goal, ``step`` acts for them.
+
+    Attributes:
+        page: the page they see.
+        goal: what they want.
+        score: of the last purchase; None before.
+        ignored: whether the last action did nothing.
+    """
+
+    page: Page
+    goal: Goal
+    score: Score | None
+    ignored: bool
+    _clickables: dict[str, Target] | None  # of the page; None: not yet asked for
+
+    def __init__(self, shop: Shop, show_attributes: bool = False) -> None:
+        """Enter a shop, whose products have a sub page of their attributes or not."""
+        self._shop = shop
+        self._show_attributes = show_attributes
+
+    def start(self, goal: int) -> None:
+        """Begin anew on the index page, with the goal of that index.
+
+        Raises:
+            IndexError: there is no such goal.
+        """
+        self.goal = self._shop.goals[goal]
+        self.score = None
+        self.ignored = False
+        self._name = str(goal)
+        self._rng = random.Random(goal)
+        self._drawn = 0  # how often random products were asked for
+        self._show(self._index())
+
+    def step(self, action: str) -> tuple[float, bool]:
+        """Act; return the reward, and whether this was a purchase, which has one.
+
+        As in the original nothing ends with a purchase: another search goes on.
+        """
+        page = self._next(action)
+        self.ignored = page is None
+        if page is not None:
+            self._show(page)
+        if page is None or page.kind is not Kind.DONE:
+            return 0.0, False
+        return page.score, True
+
+    def observation(self, mode: str) -> str:
+        """Return the page as one of ``pages.MODES``."""
+        return pages.MODES[mode](self.page)
+
+    @property
+    def clickables(self) -> dict[str, Target]:
+        """What can be clicked now, see ``pages.clickables``."""
+        if self._clickables is None:
+            self._clickables = pages.clickables(self.page)
+        return self._clickables
+
+    @property
+    def has_search_bar(self) -> bool:
+        """Whether the page invites to a search; one is understood on every page, though."""
+        return self.page.kind is Kind.INDEX
+
+    def available_actions(self) -> dict[str, Any]:
+        """Return the original's description: has_search_bar (bool), clickables (list of str)."""
+        return {"has_search_bar": self.has_search_bar, "clickables": list(self.clickables)}
+
+    @property
+    def state_hash(self) -> str:
+        """Hex digest of all that the future depends on, however it came about."""
+        page = self.page
+        state = (
+            *(self.goal.index, page.kind, page.keywords, page.number, page.sub_page),
+            *(page.product and page.product.asin, sorted(page.chosen.items())),
+            *(sorted(page.visited), self._drawn),
+        )
+        # JSON is ASCII: it writes half a character pair, which no encoding takes, as an escape.
+        return hashlib.blake2b(json.dumps(state).encode(), digest_size=16).hexdigest()
+
+    def _show(self, page: Page) -> None:
+        self.page = page
+        self._clickables = None
+
+    def _next(self, action: str) -> Page | None:
+        """Return the page that an action leads to, None for an action that is ignored."""
+        match parse_action(action):
+            case ("search", words):
+                return self._results(tuple(words.lower().split(" ")), 1)
+            case ("click", name) if name.lower() in self.clickables:
+                return self._clicked(name.lower())
+        return None
+
+    def _clicked(self, name: str) -> Page | None:
+        """Follow a click, by its name first: an option called "buy now" buys."""
+        page = self.page
+        match name:
+            case "search":
+                return None
+            case "buy now":
+                return self._bought()
+            case "back to search":
+                return self._index()
+            case "next >" if self._seems() is Kind.RESULTS:
+                return self._results(page.keywords, page.number + 1)
+            case "< prev":
+                return self._previous()
+        if name in _SUB_PAGES:
+            shown = replace(page, kind=Kind.SUB_PAGE, sub_page=_SUB_PAGES[name])
+            return shown if page.product is not None else None
+        return self._item(name)
+
+    def _seems(self) -> Kind:
+        return pages.kind_of_url(pages.url(self.page))
+
+    def _previous(self) -> Page | None:
+        page = self.page
+        match self._seems():
+            case Kind.RESULTS:
+                return self._results(page.keywords, page.number - 1)
+            case Kind.ITEM:
+                return self._results(page.keywords, page.number)
+        return replace(page, kind=Kind.ITEM, sub_page="")
+
+    def _index(self) -> Page:
+        return Page(self._name, self.goal.instruction, show_attributes=self._show_attributes)
+
+    def _results(self, keywords: tuple[str, ...], number: int) -> Page | None:
+        """Show a page of results; what was visited stays, the product and its options do not."""
+        self._drawn += keywords[0] == "<r>"
+        found = self._shop.find(keywords, self._rng)
+        if found is None:
+            return None
+        shown = found[(number - 1) * pages.PAGE_SIZE : number * pages.PAGE_SIZE]
+        return replace(
+            self._index(),
+            kind=Kind.RESULTS,
+            keywords=keywords,
+            number=number,
+            total=len(found),
+            results=tuple(self._shop.catalogue[int(index)] for index in shown),
+            visited=self.page.visited,
+        )
+
+    def _item(self, name: str) -> Page | None:
+        """Open a product, or choose an option of the one that is open."""
+        page, target = self.page, self.clickables[name]
+        if target.role is Role.OPTION:
+            return replace(page, chosen={**page.chosen, target.group: name})
+        index = self._shop.catalogue.index_of(name.upper())
+        if index is None:  # an identifier in small letters: the original looks for capitals
+            return None
+        product = self._shop.catalogue[index]
+        visited = page.visited | {product.asin}
+        return replace(page, kind=Kind.ITEM, product=product, results=(), visited=visited)
+
+    def _bought(self) -> Page | None:
+        product = self.page.product
+        if product is None:
+            return None
+        self.score = self._shop.score(product, self.page.chosen, self.goal)
+        return replace(self.page, kind=Kind.DONE, score=self.score.reward)

@@ -1,0 +1,105 @@
+"""What all sessions of a process share: products, goals, prices, search and scoring."""
+
+import functools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from env_wrappers.errors import DataError
+from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
+from env_wrappers.webshop.goals import GoalList, open_goals
+from env_wrappers.webshop.nouns import NounExtractor, make_noun_extractor
+from env_wrappers.webshop.records import Goal, Product
+from env_wrappers.webshop.reward import Score, score
+
+MAX_HITS = 50
+
+Search = Callable[[str], Sequence[int]]
+"""Product indices for a query, best first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shop:
+    """A store with its customers' goals. Nothing in it changes while sessions run.
+
+    Attributes:
+        catalogue: the products.
+        goals: what customers want, and what products cost.
+        search: finds products by words.
+        nouns: tells kinds of products apart in the score.
+    """
+
+    catalogue: Catalogue
+    goals: GoalList
+    search: Search
+    nouns: NounExtractor
+
+    def find(self, keywords: Sequence[str], rng: random.Random) -> Sequence[int] | None:
+        """Return the products that a search finds, as indices in the order shown.
+
+        The first keyword can ask for something else than the words: ``<r>`` for random products,
+        ``<c>`` for a department, ``<q>`` for the products of a query. None: the original cannot
+        answer this (``<a>``, or ``<c>`` without a department) and breaks down.
+        """
+        match keywords:
+            case ["<r>", *_]:
+                count = len(self.catalogue)
+                return rng.sample(range(count), min(MAX_HITS, count))
+            case ["<a>", *_] | ["<c>"]:
+                return None
+            case ["<c>", department, *_]:
+                return self.catalogue.in_category(department.strip())
+            case ["<q>", *words]:
+                return self.catalogue.of_query(" ".join(words).strip())
+        return self.search(" ".join(keywords))
+
+    def department(self, goal: Goal) -> str:
+        """Return the department of the product that a goal was made from."""
+        return self.catalogue[goal.product].category
+
+    def score(self, product: Product, chosen: Mapping[str, str], goal: Goal) -> Score:
+        """Score the purchase of a product with the chosen options (group to value)."""
+        price = self.goals.price(product.index)
+        wanted = self.catalogue[goal.product]
+        return score(product, chosen, price, goal, wanted, self.nouns)
+
+
+@functools.cache
+def open_shop(
+    data: str | Path | None = None,
+    goals: Literal["synthetic", "human"] = "synthetic",
+    num_products: int | None = None,
+    price_seed: int = 0,
+    shuffle_seed: int = 233,
+    nouns: str = "auto",
+    search: Literal["bm25", "pyserini"] = "bm25",
+) -> Shop:
+    """Open a store; the same arguments give the same object, once per process.
+
+    Args:
+        data: directory with the product files; None takes the one that ``$WEBSHOP_DATA`` names.
+        goals: those made from product attributes ("synthetic"), or those people wrote ("human").
+        num_products: take only the first so many; None takes all.
+        price_seed: from which prices in a range, and price limits of goals, are drawn.
+        shuffle_seed: orders the goals; 233 gives the canonical order.
+        nouns: what finds nouns in titles, see ``nouns.make_noun_extractor``.
+        search: own BM25, or Lucene's own through pyserini where that is installed.
+
+    Raises:
+        DataError: the data cannot be used, or an argument is unknown.
+    """
+    catalogue = open_catalogue(data, num_products)
+    return Shop(
+        catalogue=catalogue,
+        goals=open_goals(catalogue, goals, price_seed, shuffle_seed),
+        search=_search_of(catalogue, search),
+        nouns=make_noun_extractor(nouns),
+    )
+
+
+def _search_of(catalogue: Catalogue, name: str) -> Search:
+    if name == "bm25":
+        return catalogue.search
+    raise DataError(f"unknown search {name!r}: choose bm25 or pyserini")
