@@ -61,7 +61,7 @@ class GamesSettings(Section):
     """Room types to draw scenes from."""
     task_types: list[str] | None = None
     """Task families; null: all six."""
-    max_receptacles: int = Field(40, ge=2)
+    max_receptacles: int = Field(60, ge=2)
     """Largest room, counted in receptacles."""
     seed: int = 0
     """Seed of the generator."""

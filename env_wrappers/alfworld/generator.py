@@ -36,7 +36,7 @@ from env_wrappers.alfworld.rooms import (
 )
 from env_wrappers.errors import DataError
 
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 SPLITS = ("train", "valid_seen", "valid_unseen")
 MANIFEST = "manifest.json"
 
@@ -64,7 +64,7 @@ class GenerationSpec:
     )
     task_types: tuple[str, ...] = TASK_TYPES
     rooms: tuple[str, ...] = ("kitchen", "livingroom", "bedroom", "bathroom")
-    max_receptacles: int = 40
+    max_receptacles: int = 60
 
     def __post_init__(self) -> None:
         """Check the values.

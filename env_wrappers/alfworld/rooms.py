@@ -6,6 +6,7 @@ belongs on what come with the alfworld package; this module only draws from them
 
 import json
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -20,16 +21,19 @@ ROOM_SCENES: dict[str, tuple[str, range]] = {
 FURNITURE = sorted(tables.RECEPTACLES - tables.MOVABLE_RECEPTACLES_SET)
 FITS = {kind: frozenset(objects) for kind, objects in tables.VAL_RECEPTACLE_OBJECTS.items()}
 PORTABLE = frozenset(o for kinds in FITS.values() for o in kinds if not o.endswith("Sliced"))
-LAMP = "DeskLamp"
+LAMPS = ("DeskLamp", "FloorLamp")
 
 _GRID = 0.25  # metres between two positions of the agent
 _ALWAYS_OPENABLE = ("Fridge", "Microwave", "Safe")
+_LAMP_HOSTS = ("Desk", "SideTable", "Dresser", "DiningTable", "CoffeeTable", "Shelf")
 _FIXTURE_HOSTS = {
     "HousePlant": (
         "Desk", "DiningTable", "SideTable", "CoffeeTable", "Dresser", "Shelf", "CounterTop",
     ),
     "Television": ("TVStand", "Dresser", "SideTable"),
-    LAMP: ("Desk", "SideTable", "Dresser", "DiningTable", "CoffeeTable", "Shelf"),
+    "DeskLamp": _LAMP_HOSTS,
+    # On the floor it could not be used: the engine turns on only what lies on or in furniture.
+    "FloorLamp": _LAMP_HOSTS,
 }  # fmt: skip
 # How many things a piece of furniture takes at the start, and how likely it is chosen; else 1.
 _CAPACITY = {
@@ -42,10 +46,11 @@ _WEIGHT = {
     "Bed": 4, "CoffeeTable": 4, "CounterTop": 8, "Desk": 6, "DiningTable": 8, "Dresser": 4,
     "Fridge": 4, "GarbageCan": 1.2, "SideTable": 3, "SinkBasin": 2, "Sofa": 3,
 }  # fmt: skip
-# How many pieces to add of furniture that the floor plan lists without a position; one if absent.
-_PIECES = {
-    "ArmChair": (1, 2), "HandTowelHolder": (1, 2), "StoveBurner": (4, 4), "TowelHolder": (1, 1),
-}  # fmt: skip
+# Pieces of furniture that ALFWorld's own games have in a scene beyond those which its floor plan
+# gives a position: scene to type to number. Scenes without an entry draw from others of their room.
+_PIECES: dict[str, dict[str, int]] = json.loads(
+    (resources.files("env_wrappers.alfworld") / "furniture.json").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True)
@@ -116,28 +121,38 @@ def build_room(rng: random.Random, scene: int) -> Room:
             standing[receptacle] = _location(*cell)
     openable = {r for r in standing if kind_of(r) in tables.OPENABLE_CLASS_SET}
     taken = set(standing.values())
-    kinds = {kind_of(receptacle) for receptacle in standing}
-    for kind in sorted(set(object_types) & set(FURNITURE) - kinds):
-        for _ in range(rng.randint(*_PIECES.get(kind, (1, 1)))):
+    for kind, pieces in _added_pieces(rng, scene, object_types, standing).items():
+        for _ in range(pieces):
             added = _furniture_id(rng, kind)
             standing[added] = _place_furniture(rng, kind, standing, taken)
             if kind in _ALWAYS_OPENABLE:
                 openable.add(added)
-    # Real rooms also have cupboards that cannot be opened.
-    for kind in ("Cabinet", "Drawer"):
-        if kind in kinds:
-            for _ in range(rng.randint(0, 3)):
-                standing[_identifier(rng, kind, height=2.3)] = _free_location(rng, taken)
     start = _free_location(rng, taken)
     return Room(scene, sorted(object_types), standing, frozenset(openable), start)
+
+
+def _added_pieces(
+    rng: random.Random, scene: int, object_types: Iterable[str], standing: Iterable[str]
+) -> dict[str, int]:
+    """Return how many pieces to add of each type of furniture that the scene has."""
+    kinds = sorted(set(object_types) & set(FURNITURE))
+    if str(scene) in _PIECES:
+        return {kind: _PIECES[str(scene)].get(kind, 0) for kind in kinds}
+    alike = [s for s in _PIECES if int(s) // 100 == scene // 100]  # kitchens are 1-30, others 2xx…
+    positioned = {kind_of(receptacle) for receptacle in standing}
+    pieces = {}
+    for kind in kinds:
+        drawn = _PIECES[rng.choice(alike)].get(kind, 0)
+        pieces[kind] = drawn if kind in positioned else max(1, drawn)
+    return pieces
 
 
 def choose_goal(rng: random.Random, task_type: str, room: Room) -> Goal | None:
     """Return a goal that makes sense in the room, or None."""
     targets = sorted(set(room.object_types) & PORTABLE)
     if task_type == "look_at_obj_in_light":
-        possible = targets and LAMP in room.object_types
-        return Goal(rng.choice(targets), lamp=LAMP) if possible else None
+        lamps = [lamp for lamp in LAMPS if lamp in room.object_types]
+        return Goal(rng.choice(targets), lamp=rng.choice(lamps)) if targets and lamps else None
     tool, treatment = {
         "pick_clean_then_place_in_recep": ("SinkBasin", "Cleanable"),
         "pick_heat_then_place_in_recep": ("Microwave", "Heatable"),

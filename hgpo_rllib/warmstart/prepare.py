@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from env_wrappers.alfworld.games import TASK_TYPES
-from env_wrappers.alfworld.generator import GenerationSpec, generate
+from env_wrappers.alfworld.generator import GENERATOR_VERSION, GenerationSpec, generate
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
@@ -26,7 +26,8 @@ WARM_START_SEED_OFFSET = 1000  # games of demonstrations are never games of trai
 
 def games_path(config: RunConfig) -> Path:
     """Where the generated games of this config are kept."""
-    return Path(config.cache) / f"alfworld-games-{_digest(config.games.model_dump())}"
+    shape = {"games": config.games.model_dump(), "generator_version": GENERATOR_VERSION}
+    return Path(config.cache) / f"alfworld-games-{_digest(shape)}"
 
 
 def make_games(config: RunConfig, on_progress: Progress) -> Path:
@@ -47,6 +48,7 @@ def model_path(config: RunConfig) -> Path:
     shape = {
         "warm_start": config.warm_start.model_dump(),
         "games": config.games.model_dump(exclude={"train", "valid_seen", "valid_unseen"}),
+        "generator_version": GENERATOR_VERSION,
         "prompt": _template_source(config.agent.prompt),
         "memory_length": config.agent.memory_length,
         "max_length": config.agent.max_prompt_tokens + config.agent.max_response_tokens,

@@ -3,6 +3,10 @@
 import dataclasses
 import hashlib
 import json
+import random
+import re
+import tarfile
+from collections import Counter
 from importlib import resources
 from pathlib import Path
 from typing import ClassVar
@@ -12,10 +16,12 @@ from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv
 
 from env_wrappers.alfworld import generator
 from env_wrappers.alfworld.engine import GameEngine
-from env_wrappers.alfworld.games import find_games, task_type_of
+from env_wrappers.alfworld.games import GAME_FILE, find_games, task_type_of
 from env_wrappers.alfworld.generator import GenerationSpec, generate, generate_game
+from env_wrappers.alfworld.rooms import FURNITURE, build_room, kind_of
 from env_wrappers.errors import DataError
 
+ARCHIVE = Path(__file__).parents[3] / "shared/data/alfworld_games.tar.xz"
 TINY = GenerationSpec(
     seed=5,
     splits={"train": 2},
@@ -96,6 +102,50 @@ def test_alfworlds_own_environment_plays_them(generated_games: Path) -> None:
             *_, info = env.step([command])
         assert info["won"] == [True]
     assert played == set(theirs.game_files)
+
+
+def test_a_floor_lamp_can_be_the_light(tmp_path: Path) -> None:
+    """Living rooms have floor lamps: the goal names one, and its game is won."""
+    games = (
+        generate_game(tmp_path, "look_at_obj_in_light", "train", seed, ("livingroom",), 24)
+        for seed in range(10)
+    )
+    game = next(g for g in games if g is not None and "FloorLamp" in g.parent.parent.name)
+    content = json.loads(game.read_text())
+    assert content["walkthrough"][-1].startswith("use floorlamp ")
+    assert "floorlamp" in GameEngine(game).reset()[1].rpartition("Your task is to: ")[2]
+
+
+@pytest.mark.skipif(not ARCHIVE.is_file(), reason="the genuine ALFWorld games are not here")
+def test_rooms_have_the_furniture_of_genuine_ones() -> None:
+    """The same number of pieces of every type as in ALFWorld's games of that scene."""
+    checked = set()
+    with tarfile.open(ARCHIVE) as archive:
+        for member in archive:
+            path = Path(member.name)
+            scene = int(path.parent.parent.name.rpartition("-")[2] or 0) if path.suffix else 0
+            if path.name != GAME_FILE or scene in checked:
+                continue
+            checked.add(scene)
+            file = archive.extractfile(member)
+            assert file is not None
+            problem = json.load(file)["pddl_problem"]
+            theirs = Counter(re.findall(r"\(receptacleType \S+ (\w+)Type\)", problem))
+            room = build_room(random.Random(scene), scene)
+            assert Counter(map(kind_of, room.receptacles)) == theirs, scene
+    assert len(checked) > 50
+
+
+@pytest.mark.parametrize(("scene", "low", "high"), [(10, 15, 60), (219, 5, 35), (424, 6, 30)])
+def test_other_scenes_are_furnished_like_those_of_their_room(
+    scene: int, low: int, high: int
+) -> None:
+    """No count is known for them; every type that the scene shows is there."""
+    rooms = [build_room(random.Random(seed), scene) for seed in range(20)]
+    assert all(low <= len(room.receptacles) <= high for room in rooms)
+    assert len({len(room.receptacles) for room in rooms}) > 1
+    for room in rooms:
+        assert room.kinds == set(room.object_types) & set(FURNITURE)
 
 
 def test_unseen_scenes_are_unseen(generated_games: Path) -> None:

@@ -1,0 +1,162 @@
+"""What a purchase is worth: how well product, chosen options and price meet the goal."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from env_wrappers.webshop.colors import first_color
+from env_wrappers.webshop.fuzzy import token_set_ratio
+from env_wrappers.webshop.nouns import NounExtractor
+from env_wrappers.webshop.records import Goal, Product
+
+ALIKE_ABOVE = 85  # of 100
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The worth of a purchase, and how it came about.
+
+    Attributes:
+        reward: from 0 to 1; `r_type` times the share of the asked attributes, options and price
+            limit that are met.
+        r_type: 1, 0.5, 0.1 or 0: whether it is the kind of product that was asked for.
+        r_att: share of the goal's attributes that the product has; 0 if none is asked for.
+        w_att: weight of the attributes in the reward.
+        query_match: whether both products were found by the same search.
+        category_match: whether two parts of their category paths are equal.
+        title_score: share of the nouns in the title of the goal's product that are in this one's.
+        r_option: share of the goal's options that were chosen; None if none is asked for.
+        w_option: weight of the options in the reward; None if none is asked for.
+        r_price: whether the price is within the limit.
+        w_price: weight of the price in the reward.
+        noun_extractor: what found the nouns; scores by different ones do not compare.
+    """
+
+    reward: float
+    r_type: float
+    r_att: float
+    w_att: float
+    query_match: bool
+    category_match: bool
+    title_score: float
+    r_option: float | None
+    w_option: float | None
+    r_price: bool
+    w_price: float
+    noun_extractor: str
+
+    def as_dict(self) -> dict[str, float | bool | str]:
+        """The breakdown with the original's keys, and `noun_extractor`.
+
+        As in the original there are no `r_option` and `w_option` if the goal asks for no options.
+        """
+        shown: dict[str, float | bool | str] = {
+            "r_type": self.r_type,
+            "r_att": self.r_att,
+            "w_att": self.w_att,
+            "query_match": self.query_match,
+            "category_match": self.category_match,
+            "title_score": self.title_score,
+        }
+        if self.r_option is not None and self.w_option is not None:
+            shown |= {"r_option": self.r_option, "w_option": self.w_option}
+        return shown | {
+            "r_price": self.r_price,
+            "w_price": self.w_price,
+            "noun_extractor": self.noun_extractor,
+        }
+
+
+def score(
+    product: Product,
+    chosen: Mapping[str, str],
+    price: float,
+    goal: Goal,
+    goal_product: Product,
+    nouns: NounExtractor,
+) -> Score:
+    """Score the purchase of `product` exactly as the original does, with all its quirks.
+
+    Args:
+        product: what was bought.
+        chosen: option group to the value that was clicked.
+        price: dollars that the product costs in this store.
+        goal: what was asked for.
+        goal_product: the product that the goal was made from.
+        nouns: finds the nouns of titles.
+    """
+    wanted = _wanted_options(goal)
+    parts = len(goal.attributes) + len(wanted) + 1
+    attributes = sum(_has_attribute(product, attribute) for attribute in goal.attributes)
+    options = _count_chosen(tuple(chosen.values()), wanted)
+    within_limit = price <= goal.price_limit
+    query_match = product.query == goal_product.query
+    category_match = _share_categories(product.product_category, goal_product.product_category)
+    title_score = _title_score(nouns(product.title), nouns(goal_product.title))
+    r_type = _type_score(query_match or category_match, title_score)
+    return Score(
+        reward=(attributes + options + within_limit) / parts * r_type,
+        r_type=r_type,
+        r_att=attributes / len(goal.attributes) if goal.attributes else 0.0,
+        w_att=len(goal.attributes) / parts,
+        query_match=query_match,
+        category_match=category_match,
+        title_score=title_score,
+        r_option=options / len(wanted) if wanted else None,
+        w_option=len(wanted) / parts if wanted else None,
+        r_price=within_limit,
+        w_price=1 / parts,
+        noun_extractor=nouns.name,
+    )
+
+
+def _type_score(related: bool, title_score: float) -> float:
+    if title_score == 0:
+        return 0.0
+    if title_score < 0.1:
+        return 0.1
+    return 1.0 if related or title_score > 0.2 else 0.5
+
+
+def _title_score(nouns: Sequence[str], wanted: Sequence[str]) -> float:
+    """A noun that the wanted title repeats counts as often below the line, but once above it."""
+    return len(set(nouns) & set(wanted)) / len(wanted) if wanted else 0.2
+
+
+def _share_categories(path: str, other: str) -> bool:
+    return len(_parts(path) & _parts(other)) >= 2
+
+
+def _parts(path: str) -> set[str]:
+    return {part.strip() for part in path.split("›")}
+
+
+def _has_attribute(product: Product, attribute: str) -> bool:
+    return any(_alike(own, attribute) for own in product.attributes) or any(
+        attribute in text.lower()
+        for text in (product.title, " ".join(product.bullets), product.description)
+    )
+
+
+def _wanted_options(goal: Goal) -> tuple[str, ...]:
+    """The goal's options as they are compared with the chosen values.
+
+    The original keeps those of synthetic goals as pairs of group and value. It looks for colours in
+    the pair, not in its texts, and then compares the pair as Python prints it: the name of the
+    group is one more word that the chosen value should have.
+    """
+    if isinstance(goal.options, tuple):
+        return tuple(map(_normalised, goal.options))
+    return tuple(first_color(pair) or str(pair) for pair in goal.options.items())
+
+
+def _count_chosen(values: Sequence[str], wanted: Sequence[str]) -> int:
+    names = [_normalised(value) for value in values]
+    return sum(any(_alike(name, option) for name in names) for option in wanted)
+
+
+def _normalised(value: str) -> str:
+    return first_color(value) or value
+
+
+def _alike(own: str, wanted: str) -> bool:
+    return token_set_ratio(own, wanted) > ALIKE_ABOVE
