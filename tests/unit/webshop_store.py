@@ -1,0 +1,89 @@
+"""A small store in the original's file formats, with what can trip a page or a click."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+SHIRT = "B0SHIRT001"
+ODD = "B0ODD00001"
+TOWELS = [f"B0TOWEL{number:03}" for number in range(25)]
+SMALL_LETTERS = "b0small001"
+
+
+def write_store(folder: Path) -> Path:
+    """Write the three files of a store of 29 products into a new folder and return it."""
+    folder.mkdir(parents=True)
+    items = [*_shirts(), *_towels(), _odd(), _small_letters(), _named_like_a_button()]
+    instructions = {item["asin"]: _instruction(item) for item in items}
+    files = {
+        "items_shuffle.json": items,
+        "items_ins_v2.json": instructions,
+        "items_human_ins.json": {SHIRT: [_HUMAN, {**_HUMAN, "instruction_attributes": []}]},
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+_HUMAN = {
+    "instruction": "i need a slim fit shirt in red.",
+    "instruction_attributes": ["slim fit"],
+    "instruction_options": ["red"],
+}
+
+
+def _item(asin: str, name: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "asin": asin,
+        "name": name,
+        "full_description": f"All about {name}.",
+        "small_description": ["first line", "", "third line"],
+        "pricing": "$12.50",
+        "customization_options": "",
+        "images": ["https://example.org/picture.jpg"],
+        "category": "fashion",
+        "query": "Shirts ",
+        "product_category": "Clothing › Tops › Shirts",
+        **fields,
+    }
+
+
+def _values(*values: str) -> list[dict[str, str]]:
+    return [{"value": value} for value in values]
+
+
+def _shirts() -> list[dict[str, Any]]:
+    options = {"Color": _values("Red", "Blue/White"), "Size": _values("small", "X-Large")}
+    return [_item(SHIRT, "Slim Cotton Shirt", customization_options=options)]
+
+
+def _towels() -> list[dict[str, Any]]:
+    common = {"category": "beauty", "query": "towels", "product_category": "Bath › Linen › Towels"}
+    return [_item(asin, f"Towel number {n}", **common) for n, asin in enumerate(TOWELS)]
+
+
+def _odd() -> dict[str, Any]:
+    """A product whose options are called like buttons, or cannot be clicked."""
+    options = {
+        "Kind": _values("Buy Now", "features", "both", "", "search", "< Prev", "Next >"),
+        "Other": _values("both", "a [b]", 'say "hi"', "ümlaut ☕", "kind"),
+        "Gone": None,
+    }
+    return _item(
+        ODD, "Odd thing", customization_options=options, pricing="", small_description="only one"
+    )
+
+
+def _small_letters() -> dict[str, Any]:
+    return _item(SMALL_LETTERS, "Thing in small letters", pricing="$5 to $9.5")
+
+
+def _named_like_a_button() -> dict[str, Any]:
+    return _item("REVIEWS", "Thing named like a button")
+
+
+def _instruction(item: dict[str, Any]) -> dict[str, Any]:
+    known: dict[str, Any] = {"attributes": ["slim fit", "soft"]}
+    if item["asin"] != ODD:
+        known |= {"instruction": f"Find me {item['name']}", "instruction_attributes": ["slim fit"]}
+    return known
