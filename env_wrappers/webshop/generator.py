@@ -1,0 +1,163 @@
+"""Making WebShop catalogues offline, in the original's three files: deterministic and streaming."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from env_wrappers.datasets import MANIFEST, is_generated, new_directory
+from env_wrappers.errors import DataError
+from env_wrappers.webshop.wares import (
+    MAX_BRANDS,
+    MAX_LOOKALIKES,
+    Ware,
+    brands_of,
+    make_ware,
+    order_of,
+)
+
+GENERATOR_VERSION = 1
+ITEMS, ATTRIBUTES, HUMAN = "items_shuffle.json", "items_ins_v2.json", "items_human_ins.json"
+
+_PROGRESS = 1000  # products between two calls
+
+
+@dataclass(frozen=True)
+class CatalogueSpec:
+    """What to generate.
+
+    Attributes:
+        products: size of the catalogue. A product with an instruction gives one synthetic goal for
+            each combination of its options, seven or eight on average.
+        seed: the same spec gives the same bytes; another seed gives other products.
+        lookalikes: products of the same brand and kind, from 1 to 6: how closely titles have to be
+            read.
+        instructed: share of the products that synthetic goals are made from.
+        human: share of those that human goals are made from too.
+    """
+
+    products: int = 400
+    seed: int = 0
+    lookalikes: int = 3
+    instructed: float = 0.9
+    human: float = 0.25
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            DataError: one is out of range.
+        """
+        if self.products < 1 or self.seed < 0:
+            raise DataError("the number of products must be at least 1, the seed at least 0")
+        if not 1 <= self.lookalikes <= MAX_LOOKALIKES:
+            raise DataError(f"lookalikes must be from 1 to {MAX_LOOKALIKES}")
+        if not (0 < self.instructed <= 1 and 0 <= self.human <= 1):
+            raise DataError(
+                "the share of products with an instruction must be above 0 and at "
+                "most 1, the share with a human one from 0 to 1"
+            )
+        if brands_of(self.products, self.lookalikes) > MAX_BRANDS:
+            raise DataError(
+                f"there are not enough brands for {self.products:,} products: "
+                "choose fewer products or more lookalikes"
+            )
+
+
+def generate(
+    out: Path,
+    spec: CatalogueSpec,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Write a catalogue, or nothing at all; memory does not grow with it.
+
+    An `out` that holds the catalogue of the same spec is left as it is.
+
+    Args:
+        out: the directory to make.
+        on_progress: called with the numbers of products made and wanted, now and then.
+
+    Raises:
+        DataError: `out` holds something else.
+    """
+    out = Path(out)
+    if is_generated(out, GENERATOR_VERSION, asdict(spec)):
+        return
+    with new_directory(out) as partial:
+        manifest = _write(partial, spec, on_progress)
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def _write(
+    folder: Path, spec: CatalogueSpec, on_progress: Callable[[int, int], None]
+) -> dict[str, Any]:
+    counts: Counter[str] = Counter()
+    with ExitStack() as opened:
+        items = opened.enter_context(_JsonFile(folder / ITEMS, "[]"))
+        attributes = opened.enter_context(_JsonFile(folder / ATTRIBUTES, "{}"))
+        human = opened.enter_context(_JsonFile(folder / HUMAN, "{}"))
+        for done, number in enumerate(order_of(spec.seed, spec.products), start=1):
+            ware = make_ware(
+                *(spec.seed, number, spec.products),
+                *(spec.lookalikes, spec.instructed, spec.human),
+            )
+            items.add(ware.item)
+            attributes.add(ware.attributes, ware.asin)
+            if ware.human:
+                human.add(ware.human, ware.asin)
+            _count(counts, ware)
+            if done % _PROGRESS == 0 or done == spec.products:
+                on_progress(done, spec.products)
+    return {
+        "generator_version": GENERATOR_VERSION,
+        "spec": asdict(spec),
+        "counts": dict(sorted(counts.items())),
+        "sha256": {file.name: file.digest for file in (items, attributes, human)},
+    }
+
+
+def _count(counts: Counter[str], ware: Ware) -> None:
+    counts["products"] += 1
+    counts[ware.item["category"]] += 1
+    counts["instructions"] += "instruction" in ware.attributes
+    counts["human instructions"] += len(ware.human)
+
+
+class _JsonFile:
+    """A JSON list or object, written entry by entry, one on a line."""
+
+    def __init__(self, path: Path, brackets: str):
+        self.name = path.name
+        self.digest = ""
+        """SHA-256 of the finished file."""
+        self._path, self._brackets = path, brackets
+        self._separator = f"{brackets[0]}\n"
+        self._sha = hashlib.sha256()
+
+    def __enter__(self) -> "_JsonFile":
+        self._file = self._path.open("wb")
+        return self
+
+    def add(self, value: object, key: str | None = None) -> None:
+        """Append an entry, of an object with its key."""
+        text = _ENCODER.encode(value)
+        self._put(f"{self._separator}{text if key is None else f'{_ENCODER.encode(key)}: {text}'}")
+        self._separator = ",\n"
+
+    def __exit__(self, *error: object) -> None:
+        opening = self._separator if self._separator != ",\n" else "\n"
+        self._put(f"{opening}{self._brackets[1]}\n")
+        self._file.close()
+        self.digest = self._sha.hexdigest()
+
+    def _put(self, text: str) -> None:
+        content = text.encode()
+        self._sha.update(content)
+        self._file.write(content)
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False)

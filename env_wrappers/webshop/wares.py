@@ -1,0 +1,331 @@
+"""Invented products, and what customers say who want them: pure, each one from its number.
+
+Products come in families: the same kind of thing by the same brand. The members of a family differ
+in the trait that their title names, so a customer who asks for brand, kind and trait means one
+product. A brand makes one family of each of its kinds, which keeps its products few: a search with
+its name finds all of them, however large the catalogue is.
+"""
+
+import functools
+import json
+import random
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+KINDS_PER_BRAND = 8
+MAX_LOOKALIKES = 6  # no more than a kind has traits
+
+_CONSONANTS = ("d", "f", "g", "k", "l", "m", "r", "t", "v", "z", "br", "dr", "kr", "tr", "vl", "zh")
+_SYLLABLES = tuple(consonant + vowel for consonant in _CONSONANTS for vowel in "aeiou")
+_LAST_SYLLABLES = tuple(syllable for syllable in _SYLLABLES if syllable[-1] in "ao")
+MAX_BRANDS = len(_SYLLABLES) ** 2 * len(_LAST_SYLLABLES)
+_BRAND_STRIDE = 91_733  # shares no factor with MAX_BRANDS
+_ASINS = 10**8
+_ASIN_STRIDE = 38_196_601  # shares no factor with _ASINS
+
+_PRICE_NONE, _PRICE_RANGE = 0.08, 0.15  # shares of the products
+_NO_OPTIONS, _ONE_OPTION = 0.08, 0.25
+_VALUES = (2, 3, 3, 4, 4)
+
+_OPENINGS = (
+    "find me {thing}",
+    "i need {thing}",
+    "looking for {thing}",
+    "help me pick out {thing}",
+    "please order {thing}",
+)
+_HUMAN_OPENINGS = (
+    "my old one is gone, so i want {thing}",
+    "could you get {thing} for my sister",
+    "i would love to have {thing}",
+    "what i am after is {thing}",
+)
+_DESCRIPTIONS = (
+    "{brand} makes this {material} {kind} to be {trait}, {second} and {third}. Made for {purpose}.",
+    "Made for {purpose}: {material} {kind} by {brand}, which is {trait}, {second} and {third}.",
+    "The {material} {kind} of {brand} is {trait}, {second} and {third}, and meant for {purpose}.",
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of product.
+
+    Attributes:
+        name: what it is called; also the search that finds such products.
+        department: one of the store's five.
+        path: its place in the store's tree.
+        singular: whether its name takes "a" or "an".
+        materials: what it may be made of.
+        traits: adjectives that may fit it.
+        purposes: what it may be for.
+        options: groups that it may come in, with all their values in the order shown.
+        price: dollars, lowest and highest.
+    """
+
+    name: str
+    department: str
+    path: str
+    singular: bool
+    materials: tuple[str, ...]
+    traits: tuple[str, ...]
+    purposes: tuple[str, ...]
+    options: Mapping[str, tuple[str, ...]]
+    price: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Ware:
+    """One product as it is written: its records in the original's three files.
+
+    Attributes:
+        asin: its identifier.
+        item: the record of items_shuffle.json.
+        attributes: the record of items_ins_v2.json.
+        human: the records of items_human_ins.json.
+    """
+
+    asin: str
+    item: dict[str, Any]
+    attributes: dict[str, Any]
+    human: list[dict[str, Any]]
+
+
+@functools.cache
+def kinds() -> Mapping[str, tuple[Kind, ...]]:
+    """The kinds of products by department, from vocabulary.json."""
+    source = resources.files("env_wrappers.webshop") / "vocabulary.json"
+    words = json.loads(source.read_text(encoding="utf-8"))
+
+    def read(department: str, root: str, kind: Mapping[str, Any]) -> Kind:
+        groups = (words["options"][name] for name in kind["options"])
+        low, high = kind["price"]
+        return Kind(
+            name=kind["name"],
+            department=department,
+            path=f"{root} › {kind['path']}",
+            singular=kind.get("one", False),
+            materials=tuple(kind["materials"]),
+            traits=tuple(words["traits"][kind["pool"]]),
+            purposes=tuple(words["purposes"][kind["pool"]]),
+            options={group["group"]: tuple(group["values"]) for group in groups},
+            price=(float(low), float(high)),
+        )
+
+    return {
+        name: tuple(read(name, department["root"], kind) for kind in department["kinds"])
+        for name, department in words["departments"].items()
+    }
+
+
+def brand_name(seed: int, brand: int) -> str:
+    """An invented name; different numbers give different names, up to `MAX_BRANDS`.
+
+    It ends in a vowel that no stemmer takes off: names stay different in the search index.
+    """
+    code = ((brand + 1) * _BRAND_STRIDE + seed * 7919) % MAX_BRANDS
+    code, last = divmod(code, len(_LAST_SYLLABLES))
+    first, second = divmod(code, len(_SYLLABLES))
+    return _SYLLABLES[first] + _SYLLABLES[second] + _LAST_SYLLABLES[last]
+
+
+def asin_of(seed: int, number: int) -> str:
+    """Identifier of a product, ten characters; different numbers give different ones."""
+    return f"B0{((number + 1) * _ASIN_STRIDE + seed * 104_729) % _ASINS:08d}"
+
+
+@dataclass(frozen=True)
+class _Design:
+    """What one product is, before anything is worded."""
+
+    kind: Kind
+    brand: str
+    material: str
+    traits: tuple[str, str, str]  # the title names the first
+    purpose: str
+    options: dict[str, list[str]]
+
+    @property
+    def title(self) -> str:
+        return f"{self.brand} {self.traits[0]} {self.material} {self.kind.name}".title()
+
+
+def make_ware(
+    seed: int, number: int, products: int, lookalikes: int, instructed: float, human: float
+) -> Ware:
+    """Make product `number` of a catalogue of `products`; always the same from the same arguments.
+
+    Args:
+        seed: of the catalogue.
+        number: from 0.
+        products: size of the catalogue.
+        lookalikes: members of a family, at most `MAX_LOOKALIKES`.
+        instructed: probability that it gets an instruction for synthetic goals.
+        human: probability that one with an instruction also gets a human one.
+    """
+    rng = random.Random(f"{seed}/product/{number}")
+    design = _design(rng, seed, number, products, lookalikes)
+    asin = asin_of(seed, number)
+    attributes = sorted((*design.traits, design.purpose))
+    record: dict[str, Any] = {"attributes": attributes}
+    humans: list[dict[str, Any]] = []
+    if rng.random() < instructed:
+        record |= _synthetic_instruction(rng, design)
+        if rng.random() < human:
+            humans.append(_human_instruction(rng, asin, design, attributes))
+    return Ware(asin, _item(rng, asin, design), record, humans)
+
+
+def brands_of(products: int, lookalikes: int) -> int:
+    """Number of brands in a catalogue: at least one for each department."""
+    return max(len(kinds()), -(-_families(products, lookalikes) // KINDS_PER_BRAND))
+
+
+def _families(products: int, lookalikes: int) -> int:
+    return -(-products // lookalikes)
+
+
+def _design(rng: random.Random, seed: int, number: int, products: int, lookalikes: int) -> _Design:
+    member, family = divmod(number, _families(products, lookalikes))
+    slot, brand = divmod(family, brands_of(products, lookalikes))
+    kind = _kind_of(seed, brand, slot)
+    # The order of traits belongs to the family, so that its members begin with different ones.
+    order = random.Random(f"{seed}/family/{family}").sample(kind.traits, len(kind.traits))
+    trait = order.pop(member)
+    second, third = rng.sample(order, 2)
+    return _Design(
+        kind=kind,
+        brand=brand_name(seed, brand),
+        material=rng.choice(kind.materials),
+        traits=(trait, second, third),
+        purpose=rng.choice(kind.purposes),
+        options=_options(rng, kind),
+    )
+
+
+def _kind_of(seed: int, brand: int, slot: int) -> Kind:
+    """A brand stays in its department and has a kind only once."""
+    departments = tuple(kinds().values())
+    offered = departments[brand % len(departments)]
+    return random.Random(f"{seed}/brand/{brand}").sample(offered, KINDS_PER_BRAND)[slot]
+
+
+def _options(rng: random.Random, kind: Kind) -> dict[str, list[str]]:
+    draw = rng.random()
+    count = 0 if draw < _NO_OPTIONS else 1 if draw < _NO_OPTIONS + _ONE_OPTION else 2
+    chosen = sorted(rng.sample(range(len(kind.options)), count))
+    groups = list(kind.options.items())
+    return {groups[i][0]: _some(rng, groups[i][1], rng.choice(_VALUES)) for i in chosen}
+
+
+def _some(rng: random.Random, values: Sequence[str], count: int) -> list[str]:
+    """`count` of the values, or all if there are fewer, in their order."""
+    places = rng.sample(range(len(values)), min(count, len(values)))
+    return [values[place] for place in sorted(places)]
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def _item(rng: random.Random, asin: str, design: _Design) -> dict[str, Any]:
+    trait, second, third = design.traits
+    description = rng.choice(_DESCRIPTIONS).format(
+        brand=design.brand.capitalize(),
+        material=design.material,
+        kind=design.kind.name,
+        trait=trait,
+        second=second,
+        third=third,
+        purpose=design.purpose,
+    )
+    return {
+        "asin": asin,
+        "name": design.title,
+        "full_description": description,
+        "small_description": [
+            f"{trait}, {second} and {third}".capitalize(),
+            f"Good for {design.purpose}",
+            f"{design.material.capitalize()} {design.kind.name} by {design.brand.capitalize()}",
+        ],
+        "pricing": _price(rng, design.kind),
+        "customization_options": {
+            group: [{"value": value, "image": None} for value in values]
+            for group, values in design.options.items()
+        }
+        or "",
+        "images": [f"{asin}.jpg"],
+        "category": design.kind.department,
+        "query": design.kind.name,
+        "product_category": design.kind.path,
+    }
+
+
+def _price(rng: random.Random, kind: Kind) -> str:
+    low, high = kind.price
+    draw = rng.random()
+    if draw < _PRICE_NONE:
+        return ""
+    price = int(rng.uniform(low, high)) + 0.99
+    if draw < _PRICE_NONE + _PRICE_RANGE:
+        return f"${price:,.2f} - ${price * rng.uniform(1.1, 1.6):,.2f}"
+    return f"${price:,.2f}"
+
+
+def _synthetic_instruction(rng: random.Random, design: _Design) -> dict[str, Any]:
+    """A wish that names brand, kind and the first trait, and perhaps more.
+
+    Options and price limit are added by whoever builds the goals.
+    """
+    wish, attributes = _wish(rng, design)
+    return {
+        "instruction": rng.choice(_OPENINGS).format(thing=wish),
+        "instruction_attributes": attributes,
+    }
+
+
+def _human_instruction(
+    rng: random.Random, asin: str, design: _Design, attributes: list[str]
+) -> dict[str, Any]:
+    """A wish that also names the options, in the order shown or the other way round."""
+    wish, wanted = _wish(rng, design)
+    chosen = {group: rng.choice(values) for group, values in design.options.items()}
+    named = [f", {group} {value}" for group, value in chosen.items()]
+    rng.shuffle(named)
+    sentence = rng.choice(_HUMAN_OPENINGS).format(thing=wish)
+    return {
+        "asin": asin,
+        "instruction": sentence + "".join(named) + ".",
+        "attributes": attributes,
+        "options": [f"{group}: {value}" for group, value in chosen.items()],
+        "instruction_attributes": wanted,
+        "instruction_options": list(chosen.values()),
+    }
+
+
+def _wish(rng: random.Random, design: _Design) -> tuple[str, list[str]]:
+    """The thing in words, with the attributes that they ask for."""
+    attributes = [design.traits[0]]
+    words = [design.traits[0]]
+    if rng.random() < 0.5:
+        attributes.append(design.traits[1])
+        words.append(design.traits[1])
+    material = f"{design.material} " if rng.random() < 0.4 else ""
+    thing = f"{', '.join(words)} {material}{design.kind.name}"
+    brand_last = rng.random() < 0.5
+    thing = f"{thing} by {design.brand}" if brand_last else f"{design.brand} {thing}"
+    if rng.random() < 0.3:
+        attributes.append(design.purpose)
+        thing = f"{thing} for {design.purpose}"
+    if design.kind.singular:
+        thing = f"{'an' if thing[0] in 'aeiou' else 'a'} {thing}"
+    return thing, attributes
+
+
+def order_of(seed: int, products: int) -> Sequence[int]:
+    """The numbers of all products, in the order of the catalogue."""
+    numbers = array("q", range(products))
+    random.Random(f"{seed}/order").shuffle(numbers)
+    return numbers

@@ -1,0 +1,325 @@
+"""Generated catalogues are reproducible, of the original's shape, and about things one can find."""
+
+import itertools
+import json
+import re
+from collections import Counter, defaultdict
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from env_wrappers.datasets import MANIFEST
+from env_wrappers.errors import DataError
+from env_wrappers.webshop.fuzzy import token_set_ratio
+from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, CatalogueSpec, generate
+from env_wrappers.webshop.records import Goal, Product
+from env_wrappers.webshop.reward import ALIKE_ABOVE, score
+from env_wrappers.webshop.wares import (
+    KINDS_PER_BRAND,
+    MAX_BRANDS,
+    MAX_LOOKALIKES,
+    Kind,
+    asin_of,
+    brand_name,
+    kinds,
+    make_ware,
+    order_of,
+)
+
+SPEC = CatalogueSpec()
+DEPARTMENTS = ("beauty", "electronics", "garden", "fashion", "grocery")
+BUTTONS = (
+    *("search", "back to search", "next >", "< prev", "description", "features", "reviews"),
+    *("attributes", "buy now"),
+)
+KINDS = [kind for offered in kinds().values() for kind in offered]
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a catalogue of the default size."""
+    out = tmp_path_factory.mktemp("webshop") / "data"
+    generate(out, SPEC)
+    return out
+
+
+def read(catalogue: Path, name: str) -> Any:
+    return json.loads((catalogue / name).read_text(encoding="utf-8"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def values_of(item: dict[str, Any]) -> dict[str, list[str]]:
+    groups = item["customization_options"] or {}
+    return {group: [option["value"] for option in options] for group, options in groups.items()}
+
+
+class TestFiles:
+    """What is written, and when nothing is."""
+
+    def test_the_same_spec_gives_the_same_bytes(self, catalogue: Path, tmp_path: Path) -> None:
+        generate(tmp_path / "again", SPEC)
+        assert contents(tmp_path / "again") == contents(catalogue)
+        generate(tmp_path / "other", replace(SPEC, seed=1))
+        other = contents(tmp_path / "other")
+        assert all(other[name] != content for name, content in contents(catalogue).items())
+        asins = [{item["asin"] for item in read(tmp_path / d, ITEMS)} for d in ("again", "other")]
+        assert not asins[0] & asins[1]
+
+    def test_a_finished_catalogue_is_left_alone(self, catalogue: Path) -> None:
+        before = contents(catalogue)
+        calls: list[int] = []
+        generate(catalogue, SPEC, on_progress=lambda done, total: calls.append(done))
+        assert not calls
+        with pytest.raises(DataError, match="another spec"):
+            generate(catalogue, replace(SPEC, products=401))
+        assert contents(catalogue) == before
+
+    def test_something_else_is_not_overwritten(self, tmp_path: Path) -> None:
+        (tmp_path / "precious.txt").write_text("mine")
+        with pytest.raises(DataError, match="no generated data set"):
+            generate(tmp_path, SPEC)
+        assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+    def test_an_interruption_leaves_nothing(self, tmp_path: Path) -> None:
+        def interrupt(done: int, total: int) -> None:
+            assert (done, total) == (400, 400)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            generate(tmp_path / "out", SPEC, on_progress=interrupt)
+        assert not list(tmp_path.iterdir())
+
+    def test_one_product_is_a_catalogue(self, tmp_path: Path) -> None:
+        spec = CatalogueSpec(products=1, lookalikes=1, instructed=1.0, human=0.0)
+        generate(tmp_path / "out", spec)
+        (item,) = read(tmp_path / "out", ITEMS)
+        assert list(read(tmp_path / "out", ATTRIBUTES)) == [item["asin"]]
+        assert read(tmp_path / "out", HUMAN) == {}
+
+    def test_the_manifest_counts(self, catalogue: Path) -> None:
+        manifest = read(catalogue, MANIFEST)
+        counts = Counter(item["category"] for item in read(catalogue, ITEMS))
+        instructed = [r for r in read(catalogue, ATTRIBUTES).values() if "instruction" in r]
+        assert manifest["counts"] == counts | {
+            "products": 400,
+            "instructions": len(instructed),
+            "human instructions": len(read(catalogue, HUMAN)),
+        }
+        assert set(counts) == set(DEPARTMENTS)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"products": 0}, "products must be at least 1"),
+            ({"seed": -1}, "seed at least 0"),
+            ({"lookalikes": 0}, "lookalikes must be from 1 to 6"),
+            ({"lookalikes": 7}, "lookalikes must be from 1 to 6"),
+            ({"instructed": 0.0}, "instruction must be above 0"),
+            ({"human": 1.1}, "human one from 0 to 1"),
+            ({"products": 10_000_000}, "not enough brands for 10,000,000"),
+        ],
+    )
+    def test_a_bad_spec_is_refused(self, change: dict[str, Any], message: str) -> None:
+        with pytest.raises(DataError, match=message):
+            replace(SPEC, **change)
+
+
+class TestProducts:
+    """What is in the files."""
+
+    def test_the_original_reads_them(self, catalogue: Path) -> None:
+        """Every field is there and of the form that its loader takes."""
+        items, attributes = read(catalogue, ITEMS), read(catalogue, ATTRIBUTES)
+        asins = [item["asin"] for item in items]
+        assert len(set(asins)) == len(items) == SPEC.products
+        assert set(attributes) == set(asins)
+        assert set(read(catalogue, HUMAN)) <= set(asins)
+        for item in items:
+            assert re.fullmatch("[A-Z0-9]{10}", item["asin"])
+            assert re.fullmatch(r"|\$[\d,]+\.\d\d( - \$[\d,]+\.\d\d)?", item["pricing"])
+            assert item["name"].isascii()
+            assert len(item["name"].split()) < 8
+            assert item["product_category"].count(" › ") == 2
+            assert all(2 <= len(values) <= 4 for values in values_of(item).values())
+
+    def test_they_differ(self, catalogue: Path) -> None:
+        """Some have no price, a range, no options."""
+        items = read(catalogue, ITEMS)
+        prices = Counter(item["pricing"].count("$") for item in items)
+        assert min(prices.values()) > 0.04 * len(items)
+        for item in items:
+            if item["pricing"].count("$") == 2:
+                low, high = (
+                    float(p.replace(",", "")) for p in re.findall(r"[\d,.]+", item["pricing"])
+                )
+                assert low < high
+        groups = Counter(len(values_of(item)) for item in items)
+        assert set(groups) == {0, 1, 2}
+        assert min(groups.values()) > 0.04 * len(items)
+        assert len({item["name"] for item in items}) == len(items)
+
+    def test_there_are_goals_for_all_splits(self, tmp_path: Path) -> None:
+        """With 300 products already: 1,500 are held out."""
+        for seed in range(5):
+            out = tmp_path / str(seed)
+            generate(out, CatalogueSpec(products=300, seed=seed))
+            attributes = read(out, ATTRIBUTES)
+            goals = sum(
+                prod(len(values) for values in values_of(item).values())
+                for item in read(out, ITEMS)
+                if "instruction" in attributes[item["asin"]]
+            )
+            assert goals > 1800
+
+    def test_attributes_are_in_the_texts(self, catalogue: Path) -> None:
+        attributes = read(catalogue, ATTRIBUTES)
+        for item in read(catalogue, ITEMS):
+            own = attributes[item["asin"]]["attributes"]
+            assert len(own) == 4
+            assert all(attribute in item["full_description"].lower() for attribute in own)
+            assert sum(attribute in item["name"].lower() for attribute in own) >= 1
+
+    @pytest.mark.parametrize("lookalikes", [1, 2, 6])
+    def test_instructions_tell_lookalikes_apart(self, tmp_path: Path, lookalikes: int) -> None:
+        """Brand, kind and the trait of the title; no other product's title has all three."""
+        generate(tmp_path / "out", CatalogueSpec(products=240, lookalikes=lookalikes))
+        items, attributes = read(tmp_path / "out", ITEMS), read(tmp_path / "out", ATTRIBUTES)
+        humans = read(tmp_path / "out", HUMAN)
+        families = defaultdict(list)
+        for item in items:
+            brand = item["name"].split()[0]
+            families[brand, item["query"]].append(item)
+        assert set(map(len, families.values())) == {lookalikes}
+        by_brand = Counter(brand for brand, _ in families)
+        assert max(by_brand.values()) <= KINDS_PER_BRAND
+        for (brand, kind), members in families.items():
+            traits = [
+                next(
+                    trait
+                    for trait in attributes[item["asin"]]["attributes"]
+                    if item["name"].lower().startswith(f"{brand.lower()} {trait} ")
+                )
+                for item in members
+            ]
+            assert len(set(traits)) == lookalikes
+            for item, trait in zip(members, traits, strict=True):
+                records = [attributes[item["asin"]], *humans.get(item["asin"], [])]
+                for record in records:
+                    if "instruction" in record:
+                        wish = record["instruction"]
+                        assert all(part in wish for part in (brand.lower(), kind, trait))
+                        assert trait in record["instruction_attributes"]
+                        assert all(a in wish for a in record["instruction_attributes"])
+
+    def test_human_instructions_name_their_options(self, catalogue: Path) -> None:
+        values = {item["asin"]: values_of(item) for item in read(catalogue, ITEMS)}
+        for asin, records in read(catalogue, HUMAN).items():
+            for record in records:
+                assert record["instruction_attributes"]
+                assert len(record["instruction_options"]) == len(values[asin])
+                for option, offered in zip(
+                    record["instruction_options"], values[asin].values(), strict=True
+                ):
+                    assert option in offered
+                    assert option in record["instruction"]
+
+    @given(st.integers(0, 10**6), st.integers(1, 10**6), st.data())
+    @settings(max_examples=50, deadline=None)
+    def test_numbers_give_different_names(self, seed: int, products: int, data: Any) -> None:
+        first, second = data.draw(
+            st.lists(st.integers(0, products), min_size=2, max_size=2, unique=True)
+        )
+        assert asin_of(seed, first) != asin_of(seed, second)
+        if max(first, second) < MAX_BRANDS:
+            assert brand_name(seed, first) != brand_name(seed, second)
+        assert len(asin_of(seed, first)) == 10
+
+    @given(st.integers(0, 1000), st.integers(1, 500))
+    @settings(max_examples=30, deadline=None)
+    def test_the_order_has_every_product_once(self, seed: int, products: int) -> None:
+        assert sorted(order_of(seed, products)) == list(range(products))
+
+    def test_every_product_stands_alone(self) -> None:
+        """The last of a million is made as fast as the first, with nothing kept of the others."""
+        last = make_ware(0, 999_999, 1_000_000, 3, 1.0, 1.0)
+        assert last == make_ware(0, 999_999, 1_000_000, 3, 1.0, 1.0)
+        assert last.human
+        assert last.asin != make_ware(0, 999_998, 1_000_000, 3, 1.0, 1.0).asin
+
+
+def product_of(kind: Kind, options: dict[str, tuple[str, ...]]) -> Product:
+    return Product(
+        *(0, "B000000000", f"Dafodo {kind.name}", "", (), (10.0,), "$10.0", options),
+        *(kind.department, kind.name, kind.path, kind.traits),
+    )
+
+
+class Words:
+    """All words are nouns."""
+
+    name = "all"
+
+    def __call__(self, title: str) -> list[str]:
+        return title.lower().split()
+
+
+class TestVocabulary:
+    """Goals can be met, and only by what they ask for."""
+
+    def test_the_departments(self) -> None:
+        assert tuple(kinds()) == DEPARTMENTS
+        assert all(len(offered) >= KINDS_PER_BRAND for offered in kinds().values())
+        names = [kind.name for kind in KINDS]
+        assert len(set(names)) == len(names)
+        assert all(len(kind.traits) > MAX_LOOKALIKES for kind in KINDS)
+
+    @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+    def test_only_the_wanted_value_meets_a_goal(self, kind: Kind) -> None:
+        """As an option of a synthetic goal and of a human one."""
+        assert len(kind.options) == 2
+        product = product_of(kind, dict(kind.options))
+        every = [(group, value) for group, values in kind.options.items() for value in values]
+        for (group, wanted), (other, chosen) in itertools.product(every, every):
+            for options in ({group: wanted}, (wanted,)):
+                goal = Goal(0, 0, "", (kind.traits[0],), 20.0, options)
+                found = score(product, {other: chosen}, 10.0, goal, product, Words())
+                met = (group, wanted) == (other, chosen)
+                assert found.r_option == met, (wanted, chosen, options)
+                assert found.reward == (1.0 if met else pytest.approx(2 / 3))
+
+    @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+    def test_attributes_are_not_mistaken_for_each_other(self, kind: Kind) -> None:
+        for one, other in itertools.permutations((*kind.traits, *kind.purposes), 2):
+            assert token_set_ratio(one, other) <= ALIKE_ABOVE
+            assert one not in other
+        texts = [kind.name, kind.path.lower(), *kind.materials]
+        assert not any(trait in text for trait in kind.traits for text in texts)
+
+    def test_values_can_be_clicked(self) -> None:
+        groups = {group for kind in KINDS for group in kind.options}
+        for value in {v for kind in KINDS for values in kind.options.values() for v in values}:
+            assert value not in BUTTONS
+            assert value not in groups
+            assert value == value.strip().lower()
+            assert re.fullmatch("[a-z0-9 ]+", value)
+            assert not re.fullmatch("b0[0-9]{8}", value)
+
+    def test_words_are_told_apart_from_brands(self) -> None:
+        """A brand is one word that nothing else is called."""
+        words = {
+            word
+            for kind in KINDS
+            for text in (kind.name, *kind.materials, *kind.traits, *kind.purposes)
+            for word in text.split()
+        }
+        syllable = "(?:br|dr|kr|tr|vl|zh|[dfgklmrtvz])[aeiou]"
+        assert re.fullmatch(f"(?:{syllable}){{2}}(?:{syllable})", brand_name(3, 14))
+        assert not [word for word in words if re.fullmatch(f"(?:{syllable}){{3}}", word)]
