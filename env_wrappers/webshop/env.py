@@ -117,7 +117,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         }
         self._steps = self._inadmissible = 0
         self._running = True
-        return self._session.observation(self._mode), self._info(bought=False)
+        return self._session.observation(self._mode), self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take one action.
@@ -137,7 +137,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         self._running = not (bought or truncated)
         worth = score if self._dense else float(score == 1)
         observation = self._session.observation(self._mode)
-        return observation, self._success_reward * worth, bought, truncated, self._info(bought)
+        return observation, self._success_reward * worth, bought, truncated, self._info()
 
     def _choose(self, seed: int | None, goal: Any) -> int:
         """Return the place of the goal to play, counted from 0 in the split."""
@@ -154,9 +154,9 @@ class WebShopEnv(gymnasium.Env[str, str]):
             )
         return index
 
-    def _info(self, bought: bool) -> dict[str, Any]:
+    def _info(self) -> dict[str, Any]:
         session = self._session
-        score = session.score if bought else None
+        score = session.score
         actions = [f"click[{name}]" for name in session.clickables]
         return {
             "admissible_actions": [ANY_SEARCH, *actions] if session.has_search_bar else actions,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from env_wrappers.webshop import pages
@@ -167,6 +167,8 @@ def test_recorded_pages_with_attributes_are_the_same(real_data: Path) -> None:
 # Actions
 
 
+@example("[a]")
+@example("a[[b]]")
 @given(st.text(alphabet="[]ab \n\r\u2028") | st.text())
 def test_actions_are_read_as_the_originals_expression_reads_them(action: str) -> None:
     match = ORIGINAL_FORM.match(action)
@@ -229,7 +231,7 @@ def test_control_characters_and_half_characters_are_words_like_others(session: S
 
 
 def test_a_department_is_listed_without_a_limit_on_hits(session: Session) -> None:
-    _play(session, "search[<c> beauty]")
+    _play(session, "search[<c> beauty\t more]")
     assert session.page.total == len(TOWELS)
     assert [product.asin for product in session.page.results] == TOWELS[:10]
     _play(session, "click[next >]", "click[next >]")
@@ -237,7 +239,7 @@ def test_a_department_is_listed_without_a_limit_on_hits(session: Session) -> Non
 
 
 def test_products_are_found_by_their_query(session: Session) -> None:
-    assert _play(session, "search[<q> towels]").page.total == len(TOWELS)
+    assert _play(session, "search[<q>  towels ]").page.total == len(TOWELS)
     assert _play(session, "search[<q> towel]").page.total == 0
 
 
@@ -372,7 +374,7 @@ def test_options_of_the_receipt_are_sorted_and_safe_in_html(shop: Shop) -> None:
 
 @pytest.mark.parametrize(
     ("words", "shown"),
-    [("", []), (" \t", [""]), ("\n ", []), ("\xa0", [""]), (" a \n", ["a"]), ("\x0b", [""])],
+    [("", []), (" \t", [""]), ("\n ", []), ("\xa0\n", [""]), (" a \n", ["a"]), ("\x0b", [""])],
 )
 def test_blank_texts_are_what_html_makes_of_them(words: str, shown: list[str]) -> None:
     product = _product(title=words)
@@ -431,6 +433,7 @@ def test_a_search_for_the_name_of_a_page_misleads_the_way_back(session: Session)
     _play(session, "search[towel search_results]", f"click[{TOWELS[0].lower()}]", "click[< prev]")
     assert session.page.number == 0
     assert session.observation("text").endswith("Page 0 (Total results: 25) [SEP] Next >")
+    assert list(session.clickables) == ["back to search", "next >"]
     assert _play(session, "click[next >]").page.number == 1
     _play(session, "search[towel item_page]", "click[next >]", "click[< prev]")
     _play(session, f"click[{TOWELS[0].lower()}]", "click[features]", "click[< prev]")
