@@ -169,8 +169,8 @@ class HGPOConfig(AlgorithmConfig):
             run.env.env_id,
             env_config={
                 "data": run.env.data,
-                "task_types": run.env.task_types,
                 "max_steps": run.env.max_steps,
+                **run.env.options,
             },
         )
         config.train_split = run.env.train_split

@@ -34,9 +34,9 @@ class EnvSettings(Section):
     env_id: str = "hgpo/ALFWorld-v0"
     """Gymnasium id; the environment's observations and actions are text."""
     data: str | None = None
-    """Game data (a directory with json_2.1.1/<split>); null: generate games as `games` says."""
-    task_types: list[str] | None = None
-    """Task families to keep; null: all."""
+    """Directory of the environment's data; null: generate them as `games` or `store` says."""
+    options: dict[str, Any] = {}
+    """Further arguments of the environment (ALFWorld: `task_types`; WebShop: `goals`, …)."""
     max_steps: int = Field(50, ge=1)
     """Steps after which an episode is truncated."""
     train_split: str = "train"
@@ -67,17 +67,31 @@ class GamesSettings(Section):
     """Seed of the generator."""
 
 
+class StoreSettings(Section):
+    """A generated WebShop catalogue: the training data without a download, and for the warm start.
+
+    Fields as in `env_wrappers.webshop.generator.CatalogueSpec`.
+    """
+
+    products: int = Field(400, ge=1)
+    """Products; with an instruction each gives seven or eight goals."""
+    seed: int = Field(0, ge=0)
+    """Seed of the generator."""
+    lookalikes: int = Field(3, ge=1, le=6)
+    """Products of the same brand and kind: how closely titles have to be read."""
+
+
 class WarmStartSettings(Section):
-    """The pocket model: a small Qwen2 cloned from scripted demonstrations on generated games."""
+    """The pocket model: a small Qwen2 cloned from scripted demonstrations on generated tasks."""
 
     games: int = Field(480, ge=1)
-    """Games of a set of their own that are demonstrated (scenes of train, other seeds)."""
+    """Tasks that are demonstrated: of a set of their own, with the scenes or sizes of training."""
     demonstrations: int = Field(3, ge=1)
-    """Demonstrations per game."""
+    """Demonstrations per task."""
     max_steps: int = Field(20, ge=1)
     """Demonstrations that are not won by then are dropped."""
     action_noise: float = Field(0.15, ge=0, le=1)
-    """Chance that a slip replaces the demonstrated action (the label stays the explorer's)."""
+    """Chance that a slip replaces the demonstrated action (the label stays the player's)."""
     vocabulary: int = Field(1000, ge=300)
     """Size of the BPE vocabulary."""
     hidden_size: int = 96
@@ -261,6 +275,7 @@ class RunConfig(Section):
     """Iterations between checkpoints to resume from; the last iteration writes one as well."""
     env: EnvSettings = EnvSettings()
     games: GamesSettings = GamesSettings()
+    store: StoreSettings = StoreSettings()
     warm_start: WarmStartSettings = WarmStartSettings()
     model: ModelSettings = ModelSettings()
     agent: AgentSettings = AgentSettings()

@@ -6,7 +6,7 @@ import jinja2
 from transformers import PreTrainedTokenizerBase
 
 from hgpo_rllib.agent.memory import Memory
-from hgpo_rllib.agent.parsing import ParsedAction, parse_completion
+from hgpo_rllib.agent.parsing import ParsedAction, is_offered, parse_completion
 from hgpo_rllib.agent.templates import load_template, render
 
 
@@ -56,6 +56,6 @@ class StepAgent:
         """The completion's text, and its action with the validity rule of this agent."""
         completion = self.tokenizer.decode(response_ids, skip_special_tokens=True)
         parsed = parse_completion(completion)
-        if self.inadmissible_is_invalid and parsed.action not in admissible_actions:
+        if self.inadmissible_is_invalid and not is_offered(parsed.action, admissible_actions):
             parsed = ParsedAction(parsed.action, False)
         return completion, parsed

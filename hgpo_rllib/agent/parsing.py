@@ -1,9 +1,12 @@
 """Completion to action, by the rules of the released agents."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 FALLBACK_CHARACTERS = 30  # of a completion without tags, sent to the environment as the action
+ANY_SEARCH = "search[<your query>]"  # how WebShop offers all searches at once
+_SEARCH = re.compile(r"search\[.+\]")
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 
 
@@ -29,3 +32,10 @@ def parse_completion(completion: str) -> ParsedAction:
     action = lower[start + len("<action>") : end].strip()
     thinks = "<think>" in completion and "</think>" in completion
     return ParsedAction(action, thinks and not _CHINESE.search(completion))
+
+
+def is_offered(action: str, admissible_actions: Sequence[str]) -> bool:
+    """Whether an action is one of those that the prompt offers."""
+    if action in admissible_actions:
+        return True
+    return ANY_SEARCH in admissible_actions and bool(_SEARCH.fullmatch(action))

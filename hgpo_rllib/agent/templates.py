@@ -10,6 +10,7 @@ from hgpo_rllib.agent.memory import Turn
 
 PROMPTS = Path(__file__).parent / "prompts"
 SIDE_ACTIONS = ("examine", "look", "inventory")
+SEPARATOR = " [SEP] "  # between the parts of a WebShop page
 
 
 def load_template(name: str) -> jinja2.Template:
@@ -33,6 +34,8 @@ def load_template(name: str) -> jinja2.Template:
     )
     environment.filters["brief"] = brief
     environment.filters["main_actions"] = main_actions
+    environment.filters["page"] = page
+    environment.filters["page_parts"] = page_parts
     return environment.get_template(path.name)
 
 
@@ -75,3 +78,15 @@ def brief(observation: str) -> str:
 def main_actions(actions: Sequence[str]) -> list[str]:
     """Without the actions that only look (examine, look, inventory)."""
     return [action for action in actions if action.split()[0] not in SIDE_ACTIONS]
+
+
+def page_parts(observation: str) -> list[str]:
+    """The parts of a WebShop page behind the instruction, which the prompt gives as the goal."""
+    parts = observation.split(SEPARATOR)
+    marks = [i for i, part in enumerate(parts[:2]) if part == "Instruction:"]
+    return parts[marks[0] + 2 :] if marks else parts
+
+
+def page(observation: str) -> str:
+    """`page_parts` in quotes, as the released agents show a page."""
+    return SEPARATOR.join(f"'{part}'" for part in page_parts(observation))

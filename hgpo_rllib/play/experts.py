@@ -3,19 +3,12 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from env_wrappers.alfworld.planner import find_plan, recorded_plan
 from env_wrappers.errors import DataError
-from hgpo_rllib.warmstart.demonstrations import goal_of
-from hgpo_rllib.warmstart.explorer import APPLIANCES, Explorer
-
-
-class Player(Protocol):
-    """Plays one episode from what it sees."""
-
-    def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
-        """Thought and action, as `Explorer.act`."""
+from hgpo_rllib.warmstart.demonstrations import Player
+from hgpo_rllib.warmstart.explorer import APPLIANCES, Explorer, goal_of
 
 
 class PlanFollower:

@@ -1,18 +1,33 @@
 """What a user can get wrong, checked before Ray and torch are imported, which takes seconds."""
 
+import gymnasium
+from gymnasium.error import Error as GymnasiumError
 from transformers import AutoConfig
 
-from env_wrappers.alfworld.games import find_games
+import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.config import ConfigError, RunConfig
 
 
 def check_inputs(config: RunConfig) -> None:
-    """Raise ConfigError or DataError for a model or games that are not there."""
+    """Raise ConfigError or DataError for a model, data or environment that is not there."""
     if config.model.model_path is not None:
         check_model_path(config.model.model_path)
     if config.env.data is not None:
         for split in dict.fromkeys([config.env.train_split, *config.evaluation.splits]):
-            find_games(config.env.data, split, config.env.task_types)
+            check_environment(config, split)
+
+
+def check_environment(config: RunConfig, split: str) -> None:
+    """Raise ConfigError or DataError unless the environment can be made."""
+    env = config.env
+    try:
+        gymnasium.make(
+            env.env_id, split=split, data=env.data, max_steps=env.max_steps, **env.options
+        ).close()
+    except GymnasiumError as error:
+        raise ConfigError(f"env.env_id: {' '.join(str(error).split())}") from error
+    except TypeError as error:  # an argument that the environment does not have
+        raise ConfigError(f"env.options: {' '.join(str(error).split())}") from error
 
 
 def check_model_path(model_path: str) -> None:

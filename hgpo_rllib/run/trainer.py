@@ -26,6 +26,7 @@ from hgpo_rllib.run.metrics import (
     rollout_metrics,
 )
 from hgpo_rllib.warmstart import prepare
+from hgpo_rllib.warmstart.domain import find_domain
 
 
 def train(config: RunConfig, resume: Path | None = None) -> Path:
@@ -63,13 +64,12 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
 
 
 def prepare_inputs(config: RunConfig, console: TrainingConsole, seconds: "PhaseTimes") -> RunConfig:
-    """Make the games and the pocket model where the config names none; fill in their paths."""
+    """Make the data and the pocket model where the config names none; fill in their paths."""
     env, model = config.env, config.model
     if env.data is None:
-        games = config.games
-        total = games.train + games.valid_seen + games.valid_unseen
-        with seconds.phase("games"), console.progress("generating games", total) as advance:
-            data = prepare.make_games(config, lambda done, _: advance(done))
+        total = find_domain(config.env.env_id).data_size(config)
+        with seconds.phase("data"), console.progress("generating data", total) as advance:
+            data = prepare.make_data(config, lambda done, _: advance(done))
         env = env.model_copy(update={"data": str(data)})
     if model.model_path is None:
         path = prepare.model_path(config)
@@ -83,7 +83,7 @@ def make_pocket_model(config: RunConfig, console: TrainingConsole, seconds: "Pha
     """Demonstrate and clone."""
     steps = config.warm_start.optimizer_steps
     games = 2 * config.warm_start.games
-    label = "demonstrating on games of their own"
+    label = "demonstrating on tasks of their own"
     with seconds.phase("demonstrations"), console.progress(label, games) as advance:
         examples = prepare.make_demonstrations(config, lambda done, _: advance(done))
     console.say(f"{len(examples)} demonstrated steps")

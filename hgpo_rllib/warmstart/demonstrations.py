@@ -1,20 +1,71 @@
-"""Demonstrations: prompts and responses of episodes that the explorer won."""
+"""Demonstrations: prompts and responses of episodes that a scripted player won."""
 
+import functools
 import json
 import multiprocessing
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from typing import Any, Protocol
 
-from env_wrappers.alfworld.env import ALFWorldEnv
+import gymnasium
+
+import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.agent import Memory
 from hgpo_rllib.agent.templates import load_template, render
-from hgpo_rllib.warmstart.explorer import Explorer, Goal
 
 Example = tuple[str, str]  # prompt, response
+Info = Mapping[str, Any]
+
+
+class Player(Protocol):
+    """Plays one episode from what it sees."""
+
+    def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
+        """Return thought and action.
+
+        Args:
+            observation: what the last action led to.
+            admissible: actions accepted now.
+            last: the action that was executed before, None at the start.
+        """
+
+
+class CarelessPlayer(Player, Protocol):
+    """A player whose demonstrations contain mistakes, so that a model sees how to recover."""
+
+    def slip(self, admissible: Sequence[str], rng: random.Random) -> str:
+        """Return an action that a careless model would take here."""
+
+
+MakePlayer = Callable[[Info, random.Random], CarelessPlayer]
+"""The player of the episode that an info began."""
+
+
+@dataclass(frozen=True)
+class DemonstrationSpec:
+    """What to demonstrate.
+
+    Attributes:
+        env_id: Gymnasium id.
+        env_options: arguments of the environment, as JSON can hold them.
+        make_player: a function of a module, so that worker processes find it.
+        task_names: of the tasks with reset seeds 0, 1, …; they seed the demonstrations.
+        prompt, memory_length: as in `hgpo_rllib.config.AgentSettings`.
+        repeats, noise, seed: `demonstrations`, `action_noise` and `seed` of
+            `hgpo_rllib.config.WarmStartSettings`.
+    """
+
+    env_id: str
+    env_options: dict[str, Any]
+    make_player: MakePlayer
+    task_names: Sequence[str]
+    prompt: str
+    memory_length: int
+    repeats: int
+    noise: float
+    seed: int
 
 
 def response_text(thought: str, action: str) -> str:
@@ -22,74 +73,65 @@ def response_text(thought: str, action: str) -> str:
     return f"<think>{thought}</think><action>{action}</action>"
 
 
-@dataclass(frozen=True)
-class DemonstrationSpec:
-    """What to demonstrate; fields as in `hgpo_rllib.config.WarmStartSettings`."""
-
-    data: Path
-    prompt: str
-    memory_length: int
-    max_steps: int
-    repeats: int
-    noise: float
-    seed: int
-
-
 def demonstrate_all(
     spec: DemonstrationSpec,
     workers: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Example]:
-    """Demonstrate every game of the train split `repeats` times; keep the won episodes.
+    """Demonstrate every task `repeats` times; keep the won episodes.
 
     The result does not depend on the number of workers.
     """
-    games = ALFWorldEnv(spec.data, split="train").games
     examples: list[Example] = []
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        for done, batch in enumerate(
-            pool.map(partial(_demonstrate_game, spec), games, chunksize=4), start=1
-        ):
+        total = len(spec.task_names)
+        work = functools.partial(_demonstrate_task, spec)
+        for done, batch in enumerate(pool.map(work, range(total), chunksize=4), start=1):
             examples += batch
-            on_progress(done, len(games))
+            on_progress(done, total)
     return examples
 
 
-def _demonstrate_game(spec: DemonstrationSpec, game: str) -> list[Example]:
-    env = _environment(str(spec.data), spec.max_steps)
+def _demonstrate_task(spec: DemonstrationSpec, task: int) -> list[Example]:
+    env = _environment(spec.env_id, json.dumps(spec.env_options))
     examples: list[Example] = []
     for repeat in range(spec.repeats):
-        rng = random.Random(f"{spec.seed}/{Path(game).parent.name}/{repeat}")
-        examples += demonstrate(env, game, spec.prompt, spec.memory_length, spec.noise, rng)
+        rng = random.Random(f"{spec.seed}/{spec.task_names[task]}/{repeat}")
+        examples += demonstrate(
+            env, task, spec.make_player, spec.prompt, spec.memory_length, spec.noise, rng
+        )
     return examples
 
 
-_environments: dict[tuple[str, int], ALFWorldEnv] = {}  # one per worker process
-
-
-def _environment(data: str, max_steps: int) -> ALFWorldEnv:
-    key = (data, max_steps)
-    if key not in _environments:
-        _environments[key] = ALFWorldEnv(data, split="train", max_steps=max_steps)
-    return _environments[key]
+@functools.lru_cache(maxsize=1)  # once per worker process
+def _environment(env_id: str, options: str) -> gymnasium.Env:
+    return gymnasium.make(env_id, **json.loads(options))
 
 
 def demonstrate(
-    env: ALFWorldEnv, game: str, prompt: str, memory_length: int, noise: float, rng: random.Random
+    env: gymnasium.Env,
+    task: int,
+    make_player: MakePlayer,
+    prompt: str,
+    memory_length: int,
+    noise: float,
+    rng: random.Random,
 ) -> list[Example]:
-    """One episode; empty when it was not won.
+    """One episode of the task with that reset seed; empty when it was not won.
 
     With chance `noise` a slip is executed instead of the demonstrated action: the model then sees
-    how to recover, while the response it learns stays the explorer's.
+    how to recover, while the response it learns stays the player's.
     """
     template, memory = load_template(prompt), Memory()
-    observation, info = env.reset(options={"game": game})
-    explorer = Explorer(goal_of(Path(game)), info["admissible_actions"], rng)
-    examples, last, done = [], None, False
+    observation, info = env.reset(seed=task)
+    player = make_player(info, rng)
+    examples: list[Example] = []
+    last: str | None = None
+    done = False
     while not done:
         admissible = info["admissible_actions"]
-        thought, action = explorer.act(observation, admissible, last)
+        thought, action = player.act(observation, admissible, last)
         text = render(
             template,
             goal=info["goal"],
@@ -99,23 +141,8 @@ def demonstrate(
             history=memory.last(memory_length),
         )
         examples.append((text, response_text(thought, action)))
-        last = _slip(explorer, admissible, rng) if rng.random() < noise else action
+        last = player.slip(admissible, rng) if rng.random() < noise else action
         memory.add(observation, last)
         observation, _, terminated, truncated, info = env.step(last)
         done = terminated or truncated
     return examples if info["won"] else []
-
-
-def goal_of(game: Path) -> Goal:
-    """The goal of a game from the traj_data.json beside it."""
-    trajectory = json.loads((game.parent / "traj_data.json").read_text())
-    return Goal.from_params(trajectory["task_type"], trajectory["pddl_params"])
-
-
-def _slip(explorer: Explorer, admissible: Sequence[str], rng: random.Random) -> str:
-    """A random move, or what a careless model does: take what is not there, go where it is."""
-    here = explorer.here or rng.choice(explorer.order)
-    moves = [a for a in admissible if a.startswith(("go to ", "open ", "close "))]
-    move = rng.choice(moves) if moves else "look"
-    take = f"take {explorer.goal.object} {rng.randint(1, 3)} from {here}"
-    return rng.choices([move, take, f"go to {here}"], weights=[3, 4, 2])[0]

@@ -5,10 +5,12 @@ random order, those too that never hold what it looks for. Where to look is left
 reinforcement learning to find out.
 """
 
+import json
 import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 _SEEN = re.compile(r"(?:you see|In it, you see) (.*)\.")
@@ -33,6 +35,12 @@ class Goal:
             for key in ("object_target", "parent_target", "toggle_target")
         )
         return cls(task_type, target, parent, toggle)
+
+
+def goal_of(game: Path) -> Goal:
+    """The goal of a game from the traj_data.json beside it."""
+    trajectory = json.loads((game.parent / "traj_data.json").read_text())
+    return Goal.from_params(trajectory["task_type"], trajectory["pddl_params"])
 
 
 def kind(name: str) -> str:
@@ -73,6 +81,14 @@ class Explorer:
         if not self.goal.destination:
             return self._use_lamp(admissible)
         return self._place(held, admissible)
+
+    def slip(self, admissible: Sequence[str], rng: random.Random) -> str:
+        """A random move, or what a careless model does: take what is not there, go where it is."""
+        here = self.here or rng.choice(self.order)
+        moves = [a for a in admissible if a.startswith(("go to ", "open ", "close "))]
+        move = rng.choice(moves) if moves else "look"
+        take = f"take {self.goal.object} {rng.randint(1, 3)} from {here}"
+        return rng.choices([move, take, f"go to {here}"], weights=[3, 4, 2])[0]
 
     def _remember(self, observation: str, last: str) -> None:
         words = last.split()

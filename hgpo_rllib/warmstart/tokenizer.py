@@ -1,4 +1,4 @@
-"""A BPE tokenizer for household text: short prompts, and nouns that a tiny model can copy.
+"""A BPE tokenizer for a small world: short prompts, and nouns that a tiny model can copy.
 
 Pre-tokenisation isolates nouns and numbers and lets runs of function words and punctuation merge,
 so that "cabinet 4" is two tokens wherever it stands and ". On the" may become one.
@@ -11,20 +11,16 @@ from transformers import PreTrainedTokenizerFast
 
 PAD, EOS = "<pad>", "<eos>"
 TAGS = ("<think>", "</think>", "<action>", "</action>")
-FUNCTION_WORDS = """
-a an and are arrive at be can carrying clean close closed cool empty examine
-facing find from go have heat hot in inside inventory is it look looking middle move next nothing of
-off on open or put quickly room see some step take the then there to toggle turn two under up use
-with you your task actions around picked picking
-"""
 # A message is its own prompt: the pocket model knows no roles.
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    texts: Iterable[str], function_words: Iterable[str], vocabulary: int
+) -> PreTrainedTokenizerFast:
     """Train on sample prompts and responses."""
     words = sorted(
-        {form for word in FUNCTION_WORDS.split() for form in (word, word.capitalize())},
+        {form for word in function_words for form in (word, word.capitalize())},
         key=lambda word: (-len(word), word),
     )
     filler = rf"(?:[\s,.'\[\]:>(){{}}-]|\b(?:{'|'.join(words)})\b)+"

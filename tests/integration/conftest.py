@@ -38,7 +38,7 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def run_config(overrides: list[str]) -> RunConfig:
     """A small run with generated games and a hastily cloned pocket model."""
     config = load_config(EXAMPLE, overrides)
-    data = prepare.make_games(config, lambda done, total: None)
+    data = prepare.make_data(config, lambda done, total: None)
     examples = prepare.make_demonstrations(config, lambda done, total: None)
     model = prepare.make_model_directory(config, examples, lambda step, loss: None)
     return config.model_copy(

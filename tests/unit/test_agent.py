@@ -36,7 +36,7 @@ LATER = remembered(
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     """Return a small tokenizer trained on a few sentences."""
-    return train_tokenizer([ROOM, DESK, *ADMISSIBLE] * 20, 320)
+    return train_tokenizer([ROOM, DESK, *ADMISSIBLE] * 20, [], 320)
 
 
 def make_agent(tokenizer: PreTrainedTokenizerFast, **changes) -> StepAgent:

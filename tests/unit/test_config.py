@@ -61,7 +61,7 @@ class TestLoad:
                 "algorithm.gamma=0.6",
                 "learner.lr=1e-3",
                 "seed=7",
-                "env.task_types=[look_at_obj_in_light]",
+                "env.options.task_types=[look_at_obj_in_light]",
                 "evaluation.splits=[valid_seen]",
                 "model.model_path=a=b",
                 "minutes=null",
@@ -69,7 +69,7 @@ class TestLoad:
         )
         assert (config.algorithm.gamma, config.algorithm.context_length) == (0.6, 3)
         assert (config.learner.lr, config.seed, config.minutes) == (1e-3, 7, None)
-        assert config.env.task_types == ["look_at_obj_in_light"]
+        assert config.env.options == {"task_types": ["look_at_obj_in_light"]}
         assert config.evaluation.splits == ["valid_seen"]
         assert config.model.model_path == "a=b"
 
@@ -140,7 +140,8 @@ class TestErrors:
 
 def test_saved_settings_load_again(run_file: Path, tmp_path: Path) -> None:
     """The file holds every setting and gives the same config."""
-    config = load_config(run_file, ["learner.lr=3e-7", "env.task_types=[a, b]", "minutes=0.5"])
+    overrides = ["learner.lr=3e-7", "env.options.task_types=[a, b]", "minutes=0.5"]
+    config = load_config(run_file, overrides)
     save_config(config, tmp_path / "saved.yaml")
     assert load_config(tmp_path / "saved.yaml", []) == config
     saved = yaml.safe_load((tmp_path / "saved.yaml").read_text())
@@ -235,7 +236,7 @@ class TestHGPOConfig:
         assert config.env == run.env.env_id
         assert config.env_config["data"] == "games"
         assert config.env_config["max_steps"] == run.env.max_steps
-        assert config.env_config["task_types"] == run.env.task_types
+        assert config.env_config.items() >= run.env.options.items()
         assert config.eval_episodes == run.evaluation.episodes
         assert config.eval_temperature == run.evaluation.temperature
         assert config.seed == 5

@@ -20,6 +20,7 @@ from hgpo_rllib.agent import parse_completion
 from hgpo_rllib.cli.main import main
 from hgpo_rllib.play import demos
 from hgpo_rllib.play.experts import thoughts_for
+from hgpo_rllib.warmstart.alfworld import ALFWorldDomain
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 
 FEW = (
@@ -280,16 +281,17 @@ class TestDemos:
         assert status == 0, stderr
         env = ALFWorldEnv(generated_games, split="train")
         expected = []
-        for game in env.games:
+        for task, game in enumerate(env.games):
             rng = NoSlips(random.Random(f"3/{Path(game).parent.name}/0"))
-            expected += demonstrate(env, game, prompt, memory, 0.0, rng)
+            expected += demonstrate(env, task, ALFWorldDomain.make_player, prompt, memory, 0.0, rng)
         assert [(r["prompt"], r["response"]) for r in read_demos(out)] == expected
 
     def test_thoughts_of_a_plan_are_those_of_the_explorer(self, generated_games: Path) -> None:
         """Given the actions that the explorer took."""
         env = ALFWorldEnv(generated_games, split="train")
-        for game in env.games:
-            examples = demonstrate(env, game, "alfworld_compact", 2, 0.0, random.Random(0))
+        player = ALFWorldDomain.make_player
+        for task in range(env.num_tasks):
+            examples = demonstrate(env, task, player, "alfworld_compact", 2, 0.0, random.Random(0))
             responses = [response for _, response in examples]
             thoughts = [r.removeprefix("<think>").partition("</think>")[0] for r in responses]
             assert thoughts_for([parse_completion(r).action for r in responses]) == thoughts

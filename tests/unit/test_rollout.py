@@ -188,7 +188,7 @@ class TestScoreGroups:
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     """Return a tokenizer; the prompts are single bytes of it."""
-    return train_tokenizer(["put a mug in desk 1"], 300)
+    return train_tokenizer(["put a mug in desk 1"], [], 300)
 
 
 class TestRecords:

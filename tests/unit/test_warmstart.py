@@ -11,11 +11,13 @@ from transformers import PreTrainedTokenizerFast
 from env_wrappers.alfworld.env import ALFWorldEnv
 from hgpo_rllib.agent import parse_completion
 from hgpo_rllib.models import load_tokenizer
+from hgpo_rllib.warmstart.alfworld import ALFWorldDomain
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import Example, demonstrate
 from hgpo_rllib.warmstart.tokenizer import TAGS, train_tokenizer
 
 MAX_STEPS = 60
+WORDS = ALFWorldDomain.function_words.split()
 TEXTS = [
     "You are in the middle of a room. Looking quickly around you, you see a cabinet 4, a bed 12.",
     "<think>mug: find it</think><action>go to cabinet 4</action>",
@@ -48,7 +50,7 @@ class RecordingEnv(ALFWorldEnv):
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     """Return a tokenizer trained on the first texts."""
-    return train_tokenizer(TEXTS[:3] * 30, 340)
+    return train_tokenizer(TEXTS[:3] * 30, WORDS, 340)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,8 @@ def one_thread() -> Iterator[None]:
 
 def play(env: ALFWorldEnv, game: str, noise: float, seed: int) -> list[Example]:
     """Return the demonstration of one game."""
-    return demonstrate(env, game, "alfworld_compact", 2, noise, random.Random(seed))
+    task, player = env.games.index(game), ALFWorldDomain.make_player
+    return demonstrate(env, task, player, "alfworld_compact", 2, noise, random.Random(seed))
 
 
 def offered(prompt: str) -> list[str]:

@@ -1,0 +1,76 @@
+"""ALFWorld: generated games, demonstrated by the explorer."""
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from env_wrappers.alfworld.games import TASK_TYPES, find_games
+from env_wrappers.alfworld.generator import GENERATOR_VERSION, GenerationSpec, generate
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.warmstart import explorer
+from hgpo_rllib.warmstart.demonstrations import Info
+from hgpo_rllib.warmstart.domain import DEMONSTRATION_SEED_OFFSET, Domain, Progress
+from hgpo_rllib.warmstart.explorer import Explorer, goal_of
+
+
+class ALFWorldDomain(Domain):
+    """Household tasks; `config.games` says which."""
+
+    name = "alfworld-games"
+    recipe = (Path(explorer.__file__),)
+    function_words = """
+a an and are arrive at be can carrying clean close closed cool empty examine
+facing find from go have heat hot in inside inventory is it look looking middle move next nothing of
+off on open or put quickly room see some step take the then there to toggle turn two under up use
+with you your task actions around picked picking
+"""
+
+    def data_settings(self, config: RunConfig) -> dict[str, Any]:
+        """The section `games`."""
+        return {"games": config.games.model_dump(), "generator_version": GENERATOR_VERSION}
+
+    def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:
+        """All but the numbers of games."""
+        numbers = {"train", "valid_seen", "valid_unseen"}
+        shape = config.games.model_dump(exclude=numbers)
+        return {"games": shape, "generator_version": GENERATOR_VERSION}
+
+    def data_size(self, config: RunConfig) -> int:
+        """The number of games."""
+        return config.games.train + config.games.valid_seen + config.games.valid_unseen
+
+    def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
+        """Generate the three splits."""
+        games = config.games
+        splits = {
+            "train": games.train,
+            "valid_seen": games.valid_seen,
+            "valid_unseen": games.valid_unseen,
+        }
+        generate(path, _spec(config, splits, games.seed), on_progress, workers=os.cpu_count() or 1)
+
+    def make_demonstration_data(
+        self, config: RunConfig, path: Path, on_progress: Progress
+    ) -> Sequence[str]:
+        """Generate `warm_start.games` games in the scenes of train."""
+        seed = config.games.seed + DEMONSTRATION_SEED_OFFSET
+        spec = _spec(config, {"train": config.warm_start.games}, seed)
+        generate(path, spec, on_progress, workers=os.cpu_count() or 1)
+        return [game.parent.name for game in find_games(path, "train")]
+
+    @staticmethod
+    def make_player(info: Info, rng: random.Random) -> Explorer:
+        """The explorer."""
+        return Explorer(goal_of(Path(info["game"])), info["admissible_actions"], rng)
+
+
+def _spec(config: RunConfig, splits: dict[str, int], seed: int) -> GenerationSpec:
+    return GenerationSpec(
+        seed=seed,
+        splits=splits,
+        task_types=tuple(config.games.task_types or TASK_TYPES),
+        rooms=tuple(config.games.rooms),
+        max_receptacles=config.games.max_receptacles,
+    )

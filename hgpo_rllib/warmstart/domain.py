@@ -1,0 +1,80 @@
+"""What making data and demonstrations needs to know of an environment."""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.warmstart.demonstrations import CarelessPlayer, Info
+
+Progress = Callable[[int, int], None]
+DEMONSTRATION_SEED_OFFSET = 1000  # of generators: tasks of demonstrations are met nowhere else
+
+
+class Domain(ABC):
+    """One environment that can be played without data from elsewhere.
+
+    Attributes:
+        name: part of the names of what is kept.
+        recipe: source files that shape the demonstrations, beside those of all domains.
+        function_words: frequent words without meaning of their own, which the pocket model's
+            tokenizer may merge.
+    """
+
+    name: str
+    recipe: tuple[Path, ...]
+    function_words: str
+
+    @abstractmethod
+    def data_settings(self, config: RunConfig) -> dict[str, Any]:
+        """What the data depend on, the generator's version included."""
+
+    @abstractmethod
+    def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:
+        """The part of `data_settings` that the data of demonstrations depend on."""
+
+    def demonstration_options(self, config: RunConfig) -> dict[str, Any]:
+        """Arguments of the environment that demonstrations are played in, beside `data`."""
+        return {}
+
+    @abstractmethod
+    def data_size(self, config: RunConfig) -> int:
+        """How much `make_data` makes, in the unit of its progress."""
+
+    @abstractmethod
+    def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
+        """Write the data of training and evaluation."""
+
+    @abstractmethod
+    def make_demonstration_data(
+        self, config: RunConfig, path: Path, on_progress: Progress
+    ) -> Sequence[str]:
+        """Write data for demonstrations alone; returns the names of the train split's tasks."""
+
+    @staticmethod
+    @abstractmethod
+    def make_player(info: Info, rng: random.Random) -> CarelessPlayer:
+        """The scripted player of the episode that an info began."""
+
+
+def find_domain(env_id: str) -> Domain:
+    """The domain of a Gymnasium id.
+
+    Raises:
+        ConfigError: there is none: the environment needs data and a model of its own.
+    """
+    from hgpo_rllib.warmstart.alfworld import ALFWorldDomain
+    from hgpo_rllib.warmstart.webshop import WebShopDomain
+
+    domains: dict[str, type[Domain]] = {
+        "hgpo/ALFWorld-v0": ALFWorldDomain,
+        "hgpo/WebShop-v0": WebShopDomain,
+    }
+    if env_id not in domains:
+        raise ConfigError(
+            f"env.env_id: data and a pocket model are made for {', '.join(domains)}, not for "
+            f"{env_id}: give env.data and model.model_path"
+        )
+    return domains[env_id]()
