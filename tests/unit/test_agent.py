@@ -8,7 +8,15 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import Memory, ParsedAction, StepAgent, parse_completion
-from hgpo_rllib.agent.templates import PROMPTS, brief, load_template, main_actions, render
+from hgpo_rllib.agent.parsing import ANY_SEARCH, is_offered
+from hgpo_rllib.agent.templates import (
+    PROMPTS,
+    brief,
+    load_template,
+    main_actions,
+    page_parts,
+    render,
+)
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -25,6 +33,17 @@ def remembered(*turns: tuple[str, str]) -> Memory:
         memory.add(observation, action)
     return memory
 
+
+WISH = "find me a red bimo mug, and price lower than 20.00 dollars"
+INDEX = f"WebShop [SEP] Instruction: [SEP] {WISH} [SEP] Search"
+RESULTS = (
+    f"Instruction: [SEP] {WISH} [SEP] Back to Search [SEP] Page 1 (Total results: 2) [SEP] Next > "
+    "[SEP] B000000001 [SEP] Bimo Red Mug [SEP] $4.99 [SEP] B000000002 [SEP] Bimo Cup [SEP] $5.0"
+)
+ITEM = (
+    f"Instruction: [SEP] {WISH} [SEP] Back to Search [SEP] < Prev [SEP] color [SEP] red "
+    "[SEP] Bimo Red Mug [SEP] Price: $4.99 [SEP] Rating: N.A. [SEP] Description [SEP] Buy Now"
+)
 
 LATER = remembered(
     (ROOM, "go to shelf 1"),
@@ -88,6 +107,22 @@ class TestParsing:
         """Fewer than 30 characters are all there is."""
         assert parse_completion(completion) == ParsedAction(completion.lower(), False)
 
+    @pytest.mark.parametrize(
+        ("action", "offered"),
+        [
+            ("look", True),
+            ("search[red mug]", True),
+            (ANY_SEARCH, True),
+            ("search[]", False),
+            ("search[a] b", False),
+            ("lookup", False),
+        ],
+    )
+    def test_an_offered_search_is_any_search(self, action: str, offered: bool) -> None:
+        """Where searches are offered at all."""
+        assert is_offered(action, ["look", ANY_SEARCH]) is offered
+        assert is_offered(action, ["look"]) is (action == "look")
+
     def test_validity_is_a_bool(self) -> None:
         """It becomes an array of bools later: no match object may leak."""
         for completion in (
@@ -130,6 +165,40 @@ class TestTemplates:
             history=turns[-2:],
         )
         assert text == (GOLDEN / f"{name}_{step}.txt").read_text()
+
+    @pytest.mark.parametrize("name", ["webshop_full", "webshop_compact"])
+    @pytest.mark.parametrize("step", ["first", "later"])
+    def test_golden_of_webshop(self, name: str, step: str) -> None:
+        """Pages are shown behind the instruction, which is the goal."""
+        memory = remembered((INDEX, "search[red mug]"), (RESULTS, "click[b000000001]"))
+        turns = memory.turns if step == "later" else []
+        text = render(
+            load_template(name),
+            goal=WISH,
+            observation=ITEM if turns else INDEX,
+            admissible_actions=(
+                ["click[back to search]", "click[< prev]", "click[buy now]", "click[red]"]
+                if turns
+                else [ANY_SEARCH, "click[search]"]
+            ),
+            step_count=len(turns),
+            history=turns,
+        )
+        assert text == (GOLDEN / f"{name}_{step}.txt").read_text()
+
+    @pytest.mark.parametrize(
+        ("observation", "parts"),
+        [
+            (INDEX, ["Search"]),
+            (ITEM, ITEM.split(" [SEP] ")[2:]),
+            # Only where the store puts it: a product may be called so.
+            ("a [SEP] b [SEP] Instruction: [SEP] c", ["a", "b", "Instruction:", "c"]),
+            ("", [""]),
+        ],
+    )
+    def test_page_parts(self, observation: str, parts: list[str]) -> None:
+        """What comes behind the instruction; the whole page where there is none."""
+        assert page_parts(observation) == parts
 
     def test_a_template_file(self, tmp_path: Path) -> None:
         """A path is taken as it is; the filters are there too."""
