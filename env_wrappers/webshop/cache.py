@@ -1,0 +1,212 @@
+"""Folders of derived data on disk: built once, sealed with checksums, shared by processes.
+
+A folder is built under another name and put in place at once, so that a process sees all of it or
+nothing. Processes that want the same folder at the same time wait for the one that builds it.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from env_wrappers.errors import DataError
+
+Facts = dict[str, Any]
+
+_SEAL = "meta.json"
+_HASHES = "hashes.json"
+_STAGING = ".tmp"
+_OLD = ".old"
+_SAMPLE = 1 << 20  # bytes at either end of a file that its checksum covers
+_log = logging.getLogger(__name__)
+
+
+def cache_roots(data: Path) -> tuple[Path, ...]:
+    """Return the directories where derived data may be kept, the preferred one first.
+
+    Beside the data, or where that cannot be written, in the user's cache directory.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    with contextlib.suppress(RuntimeError):  # there is no home
+        user = base if base.is_absolute() else Path.home() / ".cache"
+        return data / ".webshop-cache", user / "hgpo-rllib" / "webshop"
+    return (data / ".webshop-cache",)
+
+
+def ensure_folder(folder: Path, build: Callable[[Path], Facts]) -> Facts:
+    """Return the facts of a sealed folder; build it where it is missing or damaged.
+
+    Args:
+        folder: what is wanted.
+        build: fills an empty directory, and returns facts (JSON) about it.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    facts = read_seal(folder)
+    if facts is not None:
+        return facts
+    folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with _locked(folder.parent / f"{folder.name}.lock") as alone:
+        facts = read_seal(folder)  # another process may have built it meanwhile
+        if facts is None:
+            if alone:
+                _remove_leftovers(folder)
+            _log.info("building %s", folder)
+            facts = _build(folder, build)
+    return facts
+
+
+def read_seal(folder: Path) -> Facts | None:
+    """Return the facts of a folder; None: it is missing, incomplete or damaged.
+
+    Of each file, its size and its first and last megabyte are compared with what was written:
+    reading gigabytes at each start would take too long.
+    """
+    try:
+        seal = json.loads((folder / _SEAL).read_bytes())
+        intact = all(_checksum(folder / name) == want for name, want in seal["files"].items())
+        return seal["facts"] if intact and isinstance(seal["facts"], dict) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def content_hashes(files: Iterable[Path], roots: Iterable[Path]) -> tuple[str, ...]:
+    """Return the SHA-256 of each file, read anew only where the file has changed.
+
+    The hashes are remembered in the roots with what the file system says about the files.
+
+    Raises:
+        DataError: a file cannot be read, or changes meanwhile.
+    """
+    roots = tuple(roots)
+    memo: dict[str, Any] = {}
+    for root in reversed(roots):
+        memo |= _read_memo(root)
+    known = {str(file): _hash_of(file, memo.get(str(file))) for file in files}
+    if known != {name: memo.get(name) for name in known}:
+        _write_memo(roots, known)
+    return tuple(entry["sha256"] for entry in known.values())
+
+
+def stamp(file: Path) -> list[int]:
+    """Return what changes when a file does: size, times of modification and change, number."""
+    status = file.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def _hash_of(file: Path, entry: Any) -> dict[str, Any]:
+    try:
+        before = stamp(file)
+        if isinstance(entry, dict) and entry.get("stamp") == before and "sha256" in entry:
+            return entry
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        if stamp(file) != before:
+            raise DataError(f"{file} changes while it is read; try again when it is complete")
+    except OSError as error:
+        raise DataError(f"cannot read {file}: {error.strerror}; make it readable") from error
+    return {"sha256": digest, "stamp": before}
+
+
+def _read_memo(root: Path) -> dict[str, Any]:
+    try:
+        memo = json.loads((root / _HASHES).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return memo if isinstance(memo, dict) else {}
+
+
+def _write_memo(roots: Iterable[Path], known: dict[str, Any]) -> None:
+    """Remember hashes in the first root that can be written; without, they are computed again."""
+    for root in roots:
+        with contextlib.suppress(OSError):
+            root.mkdir(mode=0o755, parents=True, exist_ok=True)
+            _write_atomically(root / _HASHES, json.dumps(_read_memo(root) | known, indent=1))
+            return
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(0o644)  # other users may read it too
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes left of earlier builds."""
+    for kind in (_STAGING, _OLD):
+        for left in folder.parent.glob(f"{folder.name}.*{kind}"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _build(folder: Path, build: Callable[[Path], Facts]) -> Facts:
+    staging = _make_beside(folder, _STAGING)
+    try:
+        facts = build(staging)
+        files = sorted(path for path in staging.rglob("*") if path.is_file())
+        seal = {
+            "facts": facts,
+            "files": {path.relative_to(staging).as_posix(): _checksum(path) for path in files},
+        }
+        (staging / _SEAL).write_text(json.dumps(seal, indent=1), encoding="utf-8")
+        staging.chmod(0o755)  # as any other folder: temporary ones are their owner's alone
+        _put_in_place(staging, folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return facts
+
+
+def _put_in_place(staging: Path, folder: Path) -> None:
+    """Rename a folder; a damaged one that is in the way goes aside first.
+
+    Renaming leaves the files of the old one to the processes that have them open.
+    """
+    if folder.exists():
+        aside = _make_beside(folder, _OLD)
+        folder.rename(aside / folder.name)
+        shutil.rmtree(aside, ignore_errors=True)
+    staging.rename(folder)
+
+
+def _make_beside(folder: Path, suffix: str) -> Path:
+    return Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.", suffix=suffix))
+
+
+def _checksum(path: Path) -> list[int]:
+    """Return the size of a file and a checksum of its two ends."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        checksum = zlib.crc32(file.read(_SAMPLE))
+        if size > _SAMPLE:
+            file.seek(max(_SAMPLE, size - _SAMPLE))
+            checksum = zlib.crc32(file.read(_SAMPLE), checksum)
+    return [size, checksum]
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Wait for other processes and keep them out; yield whether that is so.
+
+    Where the file system knows no locks, two processes may build the same thing: the later wins.
+    """
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            alone = True
+        except OSError:
+            alone = False
+        yield alone

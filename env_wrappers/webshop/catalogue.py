@@ -1,0 +1,179 @@
+"""The catalogue: all products of a store, read-only and shared, with search.
+
+What is derived from the data files is built once and kept on disk (see ``cache.py``). Opening it
+again maps files into memory and reads nothing of the data.
+"""
+
+import functools
+import hashlib
+import json
+import operator
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from env_wrappers.errors import DataError
+from env_wrappers.webshop import store as stores
+from env_wrappers.webshop.bm25 import _FORMAT as SEARCH_FORMAT
+from env_wrappers.webshop.bm25 import Index, build_index
+from env_wrappers.webshop.cache import cache_roots, content_hashes, ensure_folder, read_seal, stamp
+from env_wrappers.webshop.records import Product
+from env_wrappers.webshop.source import Listing, Sources, find_sources, read_listings
+from env_wrappers.webshop.store import Store, write_store
+
+_SEARCH = "search"
+_CACHED_LISTINGS = 4_096  # about 5 KB each
+_CACHED_SEARCHES = 8_192  # about 2 KB each
+_LONGEST_CACHED_QUERY = 1_000
+
+
+class Catalogue:
+    """The products of a store, as a sequence.
+
+    Attributes:
+        folder: where the derived data is kept.
+        data_hash: stands for the content of the data files, and the number of products asked for.
+        facts: what was counted when it was built: ``products``; the records ``skipped`` ("nan",
+            "long", "duplicate"); products ``without_attributes`` and the first of them.
+        store: the files behind it.
+    """
+
+    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
+        """Open the files of a folder; use :func:`open_catalogue`.
+
+        Raises:
+            OSError, ValueError: they cannot be read.
+        """
+        self.folder = folder
+        self.facts = facts
+        self.data_hash: str = facts["data_hash"]
+        self.store = Store(folder)
+        self._index = Index.open(folder / _SEARCH)
+        self._listing = functools.lru_cache(_CACHED_LISTINGS)(self.store.read)
+        self._search = functools.lru_cache(_CACHED_SEARCHES)(self._search_anew)
+
+    def __len__(self) -> int:
+        """Return the number of products."""
+        return len(self.store)
+
+    def __getitem__(self, index: int) -> Product:
+        """Return a product.
+
+        Raises:
+            IndexError: there is none of this number.
+        """
+        return self.listing(index).product
+
+    def listing(self, index: int) -> Listing:
+        """Return a product with the wishes that goals are made from.
+
+        Raises:
+            IndexError: there is none of this number.
+        """
+        index = operator.index(index)
+        if not 0 <= index < len(self):
+            raise IndexError(f"no product {index}: there are {len(self)} (0 is the first)")
+        return self._listing(index)
+
+    def index_of(self, asin: str) -> int | None:
+        """Return the number of the product with an asin; None: there is none."""
+        found = self._having("asin", asin)
+        return int(found[0]) if len(found) else None
+
+    def in_category(self, name: str) -> np.ndarray:
+        """Return the numbers of a department's products, ascending."""
+        return self._having("category", name)
+
+    def of_query(self, text: str) -> np.ndarray:
+        """Return the numbers of the products that were found by this very query, ascending."""
+        return self._having("query", text)
+
+    def search(self, query: str, limit: int = 50) -> tuple[int, ...]:
+        """Return the numbers of the products that match a query best, best first."""
+        search = self._search if len(query) <= _LONGEST_CACHED_QUERY else self._search_anew
+        return search(query, limit)
+
+    def _having(self, field: str, text: str) -> np.ndarray:
+        found = self.store.find(field, text)
+        # One look rules out that another text has the same hash.
+        known = len(found) > 0 and getattr(self[int(found[0])], field) == text
+        return found if known else found[:0]
+
+    def _search_anew(self, query: str, limit: int) -> tuple[int, ...]:
+        return tuple(self._index.search(query, limit).tolist())
+
+
+def open_catalogue(data: str | Path | None = None, num_products: int | None = None) -> Catalogue:
+    """Open the catalogue of a data directory: one object per process and content.
+
+    The first time, it is built (seconds for a thousand products, many minutes for a million) and
+    kept beside the data, or in the user's cache directory where the data's cannot be written.
+    Processes that open it at once wait for one to build it.
+
+    Args:
+        data: directory with the product files; None takes the one that ``$WEBSHOP_DATA`` names.
+        num_products: take only the first so many records; None takes all.
+
+    Raises:
+        DataError: the data cannot be used, or there is nowhere to keep what is derived from it.
+    """
+    if num_products is not None and num_products < 1:
+        raise DataError(f"{num_products} products make no catalogue: ask for at least 1, or None")
+    sources = find_sources(data)
+    roots = cache_roots(sources.folder)
+    hashes = content_hashes(sources.files, roots)
+    data_hash = hashlib.sha256(json.dumps([hashes, num_products]).encode()).hexdigest()
+    name = f"{data_hash[:32]}-v{stores.FORMAT}.{SEARCH_FORMAT}"
+    for root in roots:
+        try:
+            return _open(root / name)
+        except OSError:
+            continue
+    build = functools.partial(
+        _build, sources=sources, num_products=num_products, data_hash=data_hash
+    )
+    reasons = []
+    for root in roots:
+        try:
+            ensure_folder(root / name, build)
+            return _open(root / name)
+        except OSError as error:
+            reasons.append(f"{root} ({error.strerror or error})")
+    raise DataError(
+        f"nowhere to keep the catalogue of {sources.folder}: cannot write {' nor '.join(reasons)}; "
+        "make one writable, or set XDG_CACHE_HOME"
+    )
+
+
+def _open(folder: Path) -> Catalogue:
+    """Return the catalogue of a folder; an OSError where it is missing or damaged."""
+    return _open_once(folder, tuple(stamp(folder / "meta.json")))
+
+
+@functools.cache
+def _open_once(folder: Path, stamp: tuple[int, ...]) -> Catalogue:
+    facts = read_seal(folder)
+    if facts is None:
+        raise OSError(f"{folder} is damaged")
+    return Catalogue(folder, facts)
+
+
+def _build(
+    folder: Path, sources: Sources, num_products: int | None, data_hash: str
+) -> dict[str, Any]:
+    skipped: Counter[str] = Counter(nan=0, long=0, duplicate=0)
+    facts = write_store(read_listings(sources, num_products, skipped), folder)
+    if not facts["products"]:
+        raise DataError(
+            f"{sources.products} holds no products (passed over: {sum(skipped.values())}); "
+            "fetch or generate the file again"
+        )
+    build_index(stores.documents(Store(folder)), folder / _SEARCH)
+    return facts | {
+        "skipped": dict(skipped),
+        "data_hash": data_hash,
+        "num_products": num_products,
+        "files": [file.name for file in sources.files],
+    }
