@@ -1,0 +1,274 @@
+"""Goals in the canonical order, with their price limits, drawn from explicit seeds.
+
+The original holds all goals in memory and draws from Python's global random numbers. Here the
+same draws are made once, kept on disk as arrays, and a goal is put together when it is asked for:
+the same seeds give the same goals in every process, and the same as the original seeded so.
+"""
+
+import random
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, overload
+
+import numpy as np
+
+from env_wrappers.errors import DataError
+from env_wrappers.webshop.cache import ensure_folder
+from env_wrappers.webshop.catalogue import Catalogue
+from env_wrappers.webshop.records import Goal
+from env_wrappers.webshop.source import HUMAN
+from env_wrappers.webshop.store import NO_WISH, load_array
+
+Kind = Literal["synthetic", "human"]
+
+NO_LIMIT = 1_000_000.0
+"""Price limit, in dollars, of a goal that has none."""
+
+SPLITS: dict[str, tuple[int, int | None]] = {
+    "test": (0, 500),
+    "dev": (500, 1_500),
+    "train": (1_500, None),
+    "released_train": (500, None),
+    "released_eval": (0, 500),
+}
+"""Where each split starts and where it stops, in the shuffled order; None: at the end.
+
+The first three are WebShop's own and share no goal. The "released" ones are what released agents
+were trained and evaluated with; there, too, no goal is in both.
+"""
+
+_FORMAT = 1
+_LIMITS = tuple(10.0 * tens for tens in range(1, 100))
+_CHOICES = 4  # of the limits above the price, the lowest so many
+_MOST_GOALS = 500_000_000  # 2 GB while they are shuffled
+_ARRAYS = ("prices", "limits", "products", "starts", "order")
+
+_Arrays = dict[str, np.ndarray]
+
+
+class GoalList(Sequence[Goal]):
+    """The goals of a catalogue in shuffled order, each put together when it is asked for."""
+
+    def __init__(self, catalogue: Catalogue, kind: Kind, arrays: _Arrays) -> None:
+        """Use :func:`open_goals`.
+
+        Args:
+            catalogue: the products.
+            kind: which goals these are.
+            arrays: ``prices`` by product; by wish, in the order of products: ``limits``,
+                ``products`` and ``starts``, the number of its first goal before shuffling;
+                ``order``, the numbers of goals before shuffling, as shuffled.
+        """
+        self._catalogue = catalogue
+        self._make = self._made_goal if kind == "synthetic" else self._human_goal
+        self._prices = arrays["prices"]
+        self._limits = arrays["limits"]
+        self._products = arrays["products"]
+        self._starts = arrays["starts"]
+        self._order = arrays["order"]
+
+    def __len__(self) -> int:
+        """Return the number of goals."""
+        return len(self._order)
+
+    @overload
+    def __getitem__(self, index: int) -> Goal: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Goal]: ...
+    def __getitem__(self, index: int | slice) -> Goal | Sequence[Goal]:
+        """Return a goal by its place, counted from the end where negative; or several.
+
+        Raises:
+            IndexError: there is none at this place.
+        """
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        try:
+            place = range(len(self))[index]
+        except IndexError:
+            raise IndexError(f"no goal {index}: there are {len(self)} (0 is the first)") from None
+        number = int(self._order[place])
+        wish = int(np.searchsorted(self._starts, number, side="right")) - 1
+        return self._make(place, wish, number - int(self._starts[wish]))
+
+    def price(self, product_index: int) -> float:
+        """Return what a product costs, in dollars: its price, or one drawn from its range."""
+        return float(self._prices[product_index])
+
+    def _made_goal(self, place: int, wish: int, combination: int) -> Goal:
+        """Return the goal for one combination of the options of a product."""
+        product = int(self._products[wish])
+        listing = self._catalogue.listing(product)
+        made = listing.made
+        assert made is not None
+        options = _combination(listing.product.options, combination)
+        chosen = ", and ".join(f"{name}: {value}" for name, value in options.items())
+        limit = float(self._limits[wish])
+        return Goal(
+            index=place,
+            product=product,
+            instruction=made.instruction
+            + (f" with {chosen}" if chosen else "")
+            + _limit_text(limit),
+            attributes=made.attributes,
+            price_limit=limit,
+            options=options,
+        )
+
+    def _human_goal(self, place: int, wish: int, _: int) -> Goal:
+        product = int(self._products[wish])
+        nth = wish - int(np.searchsorted(self._products, self._products[wish]))
+        said = self._catalogue.listing(product).human[nth]
+        limit = float(self._limits[wish])
+        return Goal(
+            index=place,
+            product=product,
+            instruction=said.instruction.strip(".") + _limit_text(limit),
+            attributes=said.attributes,
+            price_limit=limit,
+            options=said.options,
+        )
+
+
+def open_goals(
+    catalogue: Catalogue, kind: Kind, price_seed: int, shuffle_seed: int = 233
+) -> GoalList:
+    """Return the goals of a catalogue; the draws are made once and kept in the catalogue's folder.
+
+    Args:
+        catalogue: the products.
+        kind: "synthetic", those made from the products' attributes and options; "human", those
+            that people wrote.
+        price_seed: prices in a range, then price limits, are drawn from it.
+        shuffle_seed: orders the goals; 233 gives the canonical order.
+
+    Raises:
+        DataError: the kind is unknown, or the catalogue has no such goals.
+    """
+    if kind not in get_args(Kind):
+        raise DataError(f"unknown kind of goals {kind!r}: choose {' or '.join(get_args(Kind))}")
+    if kind == "synthetic":
+        _check_attributes(catalogue)
+
+    def build(folder: Path) -> dict[str, Any]:
+        for name, values in _draw(catalogue, kind, price_seed, shuffle_seed).items():
+            np.save(folder / f"{name}.npy", values)
+        return {}
+
+    name = f"{kind}-prices{price_seed}-order{shuffle_seed}-v{_FORMAT}"
+    folder = catalogue.folder / "goals" / name
+    try:
+        ensure_folder(folder, build)
+        arrays = {name: load_array(folder / f"{name}.npy") for name in _ARRAYS}
+    except OSError:  # the folder cannot be written: each process has its own then
+        arrays = _draw(catalogue, kind, price_seed, shuffle_seed)
+    return GoalList(catalogue, kind, arrays)
+
+
+def goal_range(split: str, count: int) -> range:
+    """Return the places of a split's goals among ``count`` goals.
+
+    Raises:
+        DataError: the split is unknown, or has no goal.
+    """
+    if split not in SPLITS:
+        raise DataError(f"unknown split {split!r}: choose from {', '.join(SPLITS)}")
+    start, stop = SPLITS[split]
+    places = range(start, count if stop is None else min(stop, count))
+    if not places:
+        raise DataError(
+            f"split {split!r} is empty: it starts at goal {start}, and there are {count}; "
+            "take another split or more products"
+        )
+    return places
+
+
+def _check_attributes(catalogue: Catalogue) -> None:
+    """Refuse what breaks the original: it is the sign of files that do not belong together."""
+    lacking = catalogue.facts["without_attributes"]
+    if lacking:
+        products, attributes, *_ = catalogue.facts["files"]
+        raise DataError(
+            f"{lacking} of {len(catalogue)} products in {products} have no entry in {attributes}, "
+            f"the first is {catalogue.facts['first_without_attributes']}: take files that belong "
+            "together, or human goals"
+        )
+
+
+def _draw(catalogue: Catalogue, kind: Kind, price_seed: int, shuffle_seed: int) -> _Arrays:
+    """Make all draws, in the original's order."""
+    products, sizes = _wishes(catalogue, kind)
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    count = int(starts[-1])
+    if not 0 < count <= _MOST_GOALS:
+        raise _wrong_count(catalogue, kind, count)
+    rng = random.Random(price_seed)
+    prices = _draw_prices(catalogue, rng)  # all prices come before the first limit
+    limits = [_draw_limit(price, rng) for price in prices[products].tolist()]
+    order = array("I", range(count))  # is shuffled as the list of goals would be
+    random.Random(shuffle_seed).shuffle(order)
+    return {
+        "prices": prices,
+        "limits": np.array(limits),
+        "products": products,
+        "starts": starts[:-1],
+        "order": np.frombuffer(order, dtype=np.uint32),
+    }
+
+
+def _wishes(catalogue: Catalogue, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each wish its product, and how many goals it makes."""
+    if kind == "human":
+        per_product = catalogue.store.human
+        products = np.repeat(np.arange(len(per_product)), per_product)
+        return products, np.ones(len(products), dtype=np.int64)
+    products = np.flatnonzero(catalogue.store.goals != NO_WISH)
+    return products, catalogue.store.goals[products]
+
+
+def _wrong_count(catalogue: Catalogue, kind: Kind, count: int) -> DataError:
+    if count:
+        return DataError(
+            f"{count} {kind} goals are too many (at most {_MOST_GOALS}): take fewer products, or "
+            "human goals"
+        )
+    if kind == "human":
+        return DataError(
+            f"no human goal for any of the {len(catalogue)} products: put a {HUMAN} with "
+            "instructions for them beside the products, or take synthetic goals"
+        )
+    return DataError(
+        f"no synthetic goal for any of the {len(catalogue)} products: "
+        f'{catalogue.facts["files"][1]} has no "instruction" for them; take human goals'
+    )
+
+
+def _draw_prices(catalogue: Catalogue, rng: random.Random) -> np.ndarray:
+    lower, upper = catalogue.store.prices.T
+    prices = lower.copy()
+    for index in np.flatnonzero(~np.isnan(upper)).tolist():
+        prices[index] = rng.uniform(float(lower[index]), float(upper[index]))
+    return prices
+
+
+def _draw_limit(price: float, rng: random.Random) -> float:
+    """Return the higher of two of the next tens of dollars above a price."""
+    above = bisect_right(_LIMITS, price)
+    choices = _LIMITS[above : above + _CHOICES]
+    return max(rng.sample(choices, 2)) if len(choices) >= 2 else NO_LIMIT
+
+
+def _limit_text(limit: float) -> str:
+    return "" if limit == NO_LIMIT else f", and price lower than {limit:.2f} dollars"
+
+
+def _combination(options: Mapping[str, Sequence[str]], number: int) -> dict[str, str]:
+    """Return one choice per option group, groups sorted; the last group's varies fastest."""
+    names = sorted(options)
+    chosen = {}
+    for name in reversed(names):
+        number, place = divmod(number, len(options[name]))
+        chosen[name] = options[name][place]
+    return {name: chosen[name] for name in names}
