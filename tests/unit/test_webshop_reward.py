@@ -4,8 +4,9 @@ import dataclasses
 import importlib.util
 import json
 import lzma
+import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,8 @@ from hypothesis import strategies as st
 
 from env_wrappers.errors import DataError
 from env_wrappers.webshop import nouns as nouns_module
-from env_wrappers.webshop.colors import COLORS, first_color
-from env_wrappers.webshop.fuzzy import token_set_ratio
-from env_wrappers.webshop.nouns import EXTRACTORS, SPACY_MODEL, make_noun_extractor
+from env_wrappers.webshop.colors import COLORS
+from env_wrappers.webshop.nouns import SPACY_MODEL, make_noun_extractor
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import Score, score
 
@@ -26,9 +26,6 @@ REWARDS = SHARED / "parity/webshop_rewards.json.xz"
 TITLE_NOUNS = SHARED / "parity/webshop_title_nouns.json.xz"
 PRODUCTS = SHARED / "data/webshop_1k.tar.xz"
 HAS_SPACY_MODEL = importlib.util.find_spec(SPACY_MODEL) is not None
-
-words = st.text("abcdexyz", min_size=1, max_size=5)
-texts = st.lists(words, max_size=6).map(" ".join)
 
 
 class Given:
@@ -72,73 +69,6 @@ def bought(
 ) -> Score:
     """Return the score for the towel itself, with changes."""
     return score(product(**changes), chosen or {}, price, wish, product(), Given())
-
-
-class TestTokenSetRatio:
-    @pytest.mark.parametrize(
-        ("first", "second", "expected"),
-        [
-            ("large", "X-Large!", 100),
-            ("dry hair", "hair, dry hair", 100),
-            ("★", "★", 0),
-            ("", "", 0),
-            ("towel", "", 0),
-            ("naïve", "nave", 100),  # the letter is dropped
-            ("é", "é", 0),
-            ("abcd", "abce", 75),
-            ("abc", "xyz", 0),
-            ("i\u0307 x", "i x", 100),  # the sign is dropped ...
-            ("İ", "i", 67),  # ... but not the one that comes from making the letter small
-            ("red_wine", "red wine", 88),  # the underscore is part of a word
-        ],
-    )
-    def test_known_values(self, first: str, second: str, expected: int) -> None:
-        assert token_set_ratio(first, second) == expected
-
-    @given(texts, texts)
-    def test_bounds_and_type(self, first: str, second: str) -> None:
-        result = token_set_ratio(first, second)
-        assert type(result) is int
-        assert 0 <= result <= 100
-
-    @given(texts.filter(bool), texts)
-    def test_a_subset_gives_100_both_ways(self, part: str, rest: str) -> None:
-        whole = f"{rest} {part}"
-        assert token_set_ratio(part, whole) == token_set_ratio(whole, part) == 100
-
-    @given(st.text())
-    def test_a_text_equals_itself_if_it_has_words(self, text: str) -> None:
-        assert token_set_ratio(text, text) in (0, 100)
-        assert token_set_ratio(f"{text} a", f"{text} a") == 100
-
-    @given(st.lists(words, min_size=1, max_size=5), texts, st.randoms())
-    def test_case_order_repetition_and_signs_do_not_count(
-        self, parts: list[str], other: str, rng: Any
-    ) -> None:
-        expected = token_set_ratio(" ".join(parts), other)
-        shuffled = [*parts, parts[0].upper()]
-        rng.shuffle(shuffled)
-        assert token_set_ratio(" - ".join(shuffled) + "!", other) == expected
-
-    @given(texts)
-    def test_empty_sides(self, text: str) -> None:
-        assert token_set_ratio(text, "?!") == token_set_ratio("", text) == 0
-
-
-class TestColors:
-    def test_the_list_is_sorted_and_complete(self) -> None:
-        assert len(COLORS) == 102
-        assert list(COLORS) == sorted(set(COLORS))
-
-    def test_the_first_in_the_alphabet_is_found_anywhere_in_a_text(self) -> None:
-        assert first_color("wine red") == "red"
-        assert first_color("powdered") == "red"
-        assert first_color("xl") is None
-
-    def test_in_a_pair_one_text_has_to_be_equal(self) -> None:
-        assert first_color(("color", "dark pink")) is None
-        assert first_color(("color", "pink")) == "pink"
-        assert first_color(("wood", "color")) is None
 
 
 class TestType:
@@ -302,13 +232,55 @@ def test_the_reward_is_the_weighted_sum_of_the_breakdown(
     assert result.noun_extractor == result.as_dict()["noun_extractor"] == "given"
 
 
+@pytest.fixture
+def fresh_extractors() -> Iterator[None]:
+    """Forget the process's extractors before and after a test."""
+    make_noun_extractor.cache_clear()
+    yield
+    make_noun_extractor.cache_clear()
+
+
+MODEL = """
+class Token:
+    def __init__(self, word):
+        self.text, _, self.pos_ = word.partition("/")
+
+class Model:
+    meta = {"version": "9.8.7"}
+    def __call__(self, title):
+        return map(Token, title.split())
+
+def load(exclude):
+    assert set(exclude) <= {"ner", "lemmatizer"}
+    return Model()
+"""
+
+
 class TestNouns:
-    def test_words(self) -> None:
+    @pytest.mark.parametrize(
+        ("title", "expected"),
+        [
+            ("", []),
+            ("Towel, 2 Pack of the Towel", ["towel", "pack", "towel"]),
+            ("Soft Towel", ["soft", "towel"]),  # in capitals it could be a name
+            ("a soft washable towel", ["towel"]),
+            ("made with Washable cotton", ["washable", "cotton"]),
+            ("T-Shirt size M", ["t", "shirt", "size"]),
+            ("28g 10pcs 500 IPX7", ["g", "10pcs", "ipx7"]),
+            ("★ _ 5 ½", []),
+            ("Café ÉLAN", ["café", "élan"]),
+        ],
+    )
+    def test_words(self, title: str, expected: list[str]) -> None:
         nouns = make_noun_extractor("words")
         assert nouns.name == "words"
-        assert list(nouns("Towel, 2 Pack of the Soft Towel")).count("towel") == 2
-        assert not {"of", "the", "2"} & set(nouns("Towel, 2 Pack of the Soft Towel"))
-        assert list(nouns("")) == []
+        assert list(nouns(title)) == expected
+
+    @given(st.text())
+    def test_words_of_anything(self, title: str) -> None:
+        for noun in make_noun_extractor("words")(title):
+            assert noun
+            assert not set(noun) & set(" _\n")
 
     def test_titles_are_remembered_up_to_a_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen = []
@@ -332,14 +304,22 @@ class TestNouns:
             make_noun_extractor("spacy")
         assert "\n" not in str(caught.value)
 
+    @pytest.mark.usefixtures("fresh_extractors")
+    @pytest.mark.parametrize("name", ["auto", "spacy"])
+    def test_with_a_model(self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / f"{SPACY_MODEL}.py").write_text(MODEL, encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, SPACY_MODEL, raising=False)
+        nouns = make_noun_extractor(name)
+        assert nouns.name == f"spacy {SPACY_MODEL} 9.8.7"
+        assert list(nouns("A/DET Soft/ADJ Towel/NOUN ACME/PROPN ,/PUNCT")) == ["towel", "acme"]
+        monkeypatch.delitem(sys.modules, SPACY_MODEL)
+
     @pytest.mark.skipif(not HAS_SPACY_MODEL, reason=f"{SPACY_MODEL} is not installed")
     def test_with_the_model(self) -> None:
         nouns = make_noun_extractor("auto")
         assert nouns.name.startswith(f"spacy {SPACY_MODEL} ")
         assert {"towel", "hair"} <= set(nouns("A soft towel for dry hair"))
-
-    def test_names(self) -> None:
-        assert set(EXTRACTORS) == {"auto", "spacy", "words"}
 
 
 # What the original engine paid, on the products that the repository does not contain.
@@ -388,3 +368,22 @@ def test_all_recorded_rewards(store: tuple[Any, Any], recorded_nouns: Given) -> 
         assert result.reward == pytest.approx(reward, abs=1e-9)
         assert shown == pytest.approx(breakdown, abs=1e-9)
         assert list(shown) == list(breakdown)
+
+
+def test_words_agree_with_the_recorded_nouns(store: tuple[Any, Any], recorded_nouns: Given) -> None:
+    """On what searches for the goals find; 5.4% and 2.2% were measured for 6,150 purchases."""
+    catalogue, goals = store
+    words = make_noun_extractor("words")
+
+    def types(wish: Goal, index: int) -> list[float]:
+        bought, wanted = catalogue[index], catalogue[wish.product]
+        return [
+            score(bought, {}, 1.0, wish, wanted, nouns).r_type for nouns in (words, recorded_nouns)
+        ]
+
+    near, far = [], []
+    for wish in (goals[number] for number in range(0, len(goals), 40)):
+        near += [types(wish, int(hit)) for hit in catalogue.search(wish.instruction)[:10]]
+        far += [types(wish, index) for index in range(wish.index % 97, len(catalogue), 97)]
+    assert sum(first != second for first, second in near) / len(near) < 0.08
+    assert sum(first != second for first, second in far) / len(far) < 0.04
