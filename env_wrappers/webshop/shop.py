@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
 from env_wrappers.webshop.goals import GoalList, open_goals
@@ -36,7 +38,9 @@ class Shop:
     search: Search
     nouns: NounExtractor
 
-    def find(self, keywords: Sequence[str], rng: random.Random) -> Sequence[int] | None:
+    def find(
+        self, keywords: Sequence[str], rng: random.Random
+    ) -> Sequence[int] | np.ndarray | None:
         """Return the products that a search finds, as indices in the order shown.
 
         The first keyword can ask for something else than the words: ``<r>`` for random products,
@@ -66,7 +70,6 @@ class Shop:
         return score(product, chosen, price, goal, wanted, self.nouns)
 
 
-@functools.cache
 def open_shop(
     data: str | Path | None = None,
     goals: Literal["synthetic", "human"] = "synthetic",
@@ -76,7 +79,7 @@ def open_shop(
     nouns: str = "auto",
     search: Literal["bm25", "pyserini"] = "bm25",
 ) -> Shop:
-    """Open a store; the same arguments give the same object, once per process.
+    """Open a store; the same data and settings give the same object, once per process.
 
     Args:
         data: directory with the product files; None takes the one that ``$WEBSHOP_DATA`` names.
@@ -90,7 +93,19 @@ def open_shop(
     Raises:
         DataError: the data cannot be used, or an argument is unknown.
     """
-    catalogue = open_catalogue(data, num_products)
+    make_noun_extractor(nouns)  # before a large catalogue is built, which takes long
+    return _open(open_catalogue(data, num_products), goals, price_seed, shuffle_seed, nouns, search)
+
+
+@functools.cache
+def _open(
+    catalogue: Catalogue,
+    goals: Literal["synthetic", "human"],
+    price_seed: int,
+    shuffle_seed: int,
+    nouns: str,
+    search: str,
+) -> Shop:
     return Shop(
         catalogue=catalogue,
         goals=open_goals(catalogue, goals, price_seed, shuffle_seed),

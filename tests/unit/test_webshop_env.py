@@ -98,9 +98,14 @@ def test_importing_the_environment_loads_no_framework() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_data_can_be_named_by_the_variable(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WEBSHOP_DATA", str(data))
-    assert WebShopEnv(split="test", nouns="words").num_tasks == _make(data).num_tasks
+def test_the_data_can_be_named_by_the_variable(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (data, write_store(tmp_path / "other")):
+        monkeypatch.setenv("WEBSHOP_DATA", str(folder))
+        named = WebShopEnv(split="test", nouns="words")
+        assert named._session._shop is _make(folder)._session._shop
+        assert named._session._shop.catalogue.folder.is_relative_to(folder)
 
 
 # Which goal
