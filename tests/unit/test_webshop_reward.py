@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from env_wrappers.errors import DataError
 from env_wrappers.webshop import nouns as nouns_module
 from env_wrappers.webshop.colors import COLORS
+from env_wrappers.webshop.fuzzy import token_set_ratio
 from env_wrappers.webshop.nouns import SPACY_MODEL, make_noun_extractor
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import Score, score
@@ -152,6 +153,14 @@ class TestAttributes:
         result = bought(goal(attributes=(attribute,)))
         assert (result.r_att, result.w_att) == (float(met), 0.5)
         assert result.reward == (1.0 if met else 0.5)
+
+    @pytest.mark.parametrize(
+        ("own", "wanted", "met"),
+        [("abcdefg", "abcdefx", True), ("abcdefghijklmnopqrst", "abcdefghijklmnopq123", False)],
+    )
+    def test_86_is_alike_and_85_is_not(self, own: str, wanted: str, met: bool) -> None:
+        assert token_set_ratio(own, wanted) == (86 if met else 85)
+        assert bought(goal(attributes=(wanted,)), attributes=(own,)).r_att == float(met)
 
     def test_none_asked_for(self) -> None:
         result = bought(goal())
