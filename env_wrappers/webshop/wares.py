@@ -18,13 +18,11 @@ from typing import Any
 KINDS_PER_BRAND = 8
 MAX_LOOKALIKES = 6  # no more than a kind has traits
 
-_CONSONANTS = ("d", "f", "g", "k", "l", "m", "r", "t", "v", "z", "br", "dr", "kr", "tr", "vl", "zh")
-_SYLLABLES = tuple(consonant + vowel for consonant in _CONSONANTS for vowel in "aeiou")
+_SYLLABLES = tuple(consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou")
 _LAST_SYLLABLES = tuple(syllable for syllable in _SYLLABLES if syllable[-1] in "ao")
 MAX_BRANDS = len(_SYLLABLES) ** 2 * len(_LAST_SYLLABLES)
 _BRAND_STRIDE = 91_733  # shares no factor with MAX_BRANDS
-_ASINS = 10**8
-_ASIN_STRIDE = 38_196_601  # shares no factor with _ASINS
+_ASIN_STRIDE = 38_196_601  # shares no factor with 10
 
 _PRICE_NONE, _PRICE_RANGE = 0.08, 0.15  # shares of the products
 _NO_OPTIONS, _ONE_OPTION = 0.08, 0.25
@@ -132,9 +130,13 @@ def brand_name(seed: int, brand: int) -> str:
     return _SYLLABLES[first] + _SYLLABLES[second] + _LAST_SYLLABLES[last]
 
 
-def asin_of(seed: int, number: int) -> str:
-    """Identifier of a product, ten characters; different numbers give different ones."""
-    return f"B0{((number + 1) * _ASIN_STRIDE + seed * 104_729) % _ASINS:08d}"
+def asin_of(seed: int, number: int, products: int) -> str:
+    """Identifier of a product, ten characters; different numbers give different ones.
+
+    It has no more digits than a catalogue of this size needs, and zeros before them: easy to read.
+    """
+    codes = 10 ** max(4, len(str(products)) + 1)
+    return f"B{((number + 1) * _ASIN_STRIDE + seed * 104_729) % codes:09d}"
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ def make_ware(
     """
     rng = random.Random(f"{seed}/product/{number}")
     design = _design(rng, seed, number, products, lookalikes)
-    asin = asin_of(seed, number)
+    asin = asin_of(seed, number, products)
     attributes = sorted((*design.traits, design.purpose))
     record: dict[str, Any] = {"attributes": attributes}
     humans: list[dict[str, Any]] = []

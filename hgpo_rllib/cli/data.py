@@ -4,29 +4,29 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hgpo_rllib.cli import data_webshop
+from hgpo_rllib.cli.progress import progress
 from hgpo_rllib.config import ConfigError, GamesSettings
 
 if TYPE_CHECKING:
     from env_wrappers.alfworld.check import TreeCheck
 
 app = typer.Typer(help="Game data: generate, check, download, demos.", no_args_is_help=True)
-generate_app = typer.Typer(help="Make games.", no_args_is_help=True)
-check_app = typer.Typer(
-    help="Say what is in a tree of games, and what is broken.", no_args_is_help=True
-)
+generate_app = typer.Typer(help="Make games, or a store.", no_args_is_help=True)
+check_app = typer.Typer(help="Say what is in game data, and what is broken.", no_args_is_help=True)
 download_app = typer.Typer(help="Fetch the official games.", no_args_is_help=True)
 demos_app = typer.Typer(help="Write demonstrations for warm starts.", no_args_is_help=True)
 app.add_typer(generate_app, name="generate")
 app.add_typer(check_app, name="check")
 app.add_typer(download_app, name="download")
 app.add_typer(demos_app, name="demos")
+generate_app.command("webshop")(data_webshop.generate_webshop)
+check_app.command("webshop")(data_webshop.check_webshop)
 
 GAMES = GamesSettings()
 WIDTH = 116  # where the output is no terminal
@@ -77,7 +77,7 @@ def generate_alfworld(
         max_receptacles=max_receptacles,
     )
     made = 0
-    with _progress("generating games") as advance:
+    with progress("generating games") as advance:
 
         def on_progress(done: int, total: int) -> None:
             nonlocal made
@@ -106,7 +106,7 @@ def check_alfworld(
     from env_wrappers.alfworld.check import check_tree
 
     data = data or _default_data()
-    with _progress("checking games") as on_progress:
+    with progress("checking games") as on_progress:
         found = check_tree(data, replay, on_progress)
     if as_json:
         typer.echo(json.dumps(_as_json(data, found)))
@@ -177,7 +177,7 @@ def demos_alfworld(
         load_template(prompt)
     except (FileNotFoundError, jinja2.TemplateError) as error:
         raise ConfigError(f"--prompt: {error}") from error
-    with _progress("demonstrating games") as on_progress:
+    with progress("demonstrating games") as on_progress:
         try:
             demos = write_demos(out, spec, on_progress)
         except jinja2.TemplateError as error:
@@ -201,23 +201,6 @@ def _default_data() -> Path:
     from alfworld.info import ALFWORLD_DATA
 
     return Path(ALFWORLD_DATA)
-
-
-@contextmanager
-def _progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield `on_progress(done, total)`, shown on standard error from its first call on."""
-    from hgpo_rllib.reporting.console import TrainingConsole
-
-    advance: Callable[[int], None] | None = None
-    with ExitStack() as shown:
-
-        def on_progress(done: int, total: int) -> None:
-            nonlocal advance
-            if advance is None:
-                advance = shown.enter_context(TrainingConsole(sys.stderr).progress(label, total))
-            advance(done)
-
-        yield on_progress
 
 
 def _show_line(line: str) -> None:

@@ -1,0 +1,286 @@
+"""Scripted customers: an oracle that knows the wanted product, and one that only reads pages."""
+
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from env_wrappers.errors import DataError
+from env_wrappers.webshop.colors import first_color
+from env_wrappers.webshop.fuzzy import token_set_ratio
+from env_wrappers.webshop.pages import (
+    BACK_TO_SEARCH,
+    BUY_NOW,
+    NEXT,
+    PAGE_SIZE,
+    PREVIOUS,
+    SEPARATOR,
+)
+from env_wrappers.webshop.records import Goal, Product
+from env_wrappers.webshop.reward import ALIKE_ABOVE
+
+MAX_PAGES = 3  # of results that the shopper turns to
+
+_PRICE_LIMIT = re.compile(r",? and price lower than ([\d.]+) dollars\s*$")
+_OPTIONS = re.compile(r" with (?=[^:,]{1,40}: )")
+_WORD = re.compile(r"\w+")
+# Words by which nobody finds a product: what wishes are worded with.
+_FILLER = frozenset(
+    (
+        *("a", "after", "am", "an", "and", "are", "at", "buy", "by", "can", "color", "could"),
+        *("find", "for", "from", "get", "gone", "have", "help", "i", "im", "in", "is", "it"),
+        *("like", "looking", "love", "me", "my", "need", "of", "on", "one", "or", "order", "out"),
+        *("pick", "please", "size", "so", "some", "that", "the", "to", "want", "what", "with"),
+        *("would", "you"),
+    )
+)
+
+
+class Finder(Protocol):
+    """What the oracle needs of a catalogue."""
+
+    def search(self, query: str, limit: int = 50) -> Sequence[int]:
+        """Indices of the products that a query finds, best first."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What can be read out of an instruction.
+
+    Attributes:
+        words: those that tell the thing apart, in their order, without repetition.
+        options: wanted value by option group, where the instruction lists them as "group: value".
+        limit: dollars it may cost; infinite where no limit is named.
+    """
+
+    words: tuple[str, ...]
+    options: Mapping[str, str]
+    limit: float
+
+
+def read_wish(instruction: str) -> Wish:
+    """Take an instruction apart."""
+    text = instruction.lower()
+    priced = _PRICE_LIMIT.search(text)
+    if priced:
+        text = text[: priced.start()]
+    thing, *listed = _OPTIONS.split(text, maxsplit=1)
+    pairs = (part.split(": ", 1) for part in listed[0].split(", and ")) if listed else ()
+    words = (word for word in _WORD.findall(thing) if word not in _FILLER)
+    return Wish(
+        words=tuple(dict.fromkeys(words)),
+        options={pair[0]: pair[1] for pair in pairs if len(pair) == 2},
+        limit=float(priced[1]) if priced else float("inf"),
+    )
+
+
+# --- the oracle -----------------------------------------------------------------------------------
+
+
+def oracle_actions(goal: Goal, product: Product, catalogue: Finder) -> list[str]:
+    """Return actions that buy what a goal is about, from the index page on.
+
+    Args:
+        goal: the goal.
+        product: the product that it was made from.
+        catalogue: where to search for it.
+
+    Raises:
+        DataError: no search for words of the instruction finds the product.
+    """
+    query, place = _best_query(goal, product, catalogue)
+    options = _values_for(goal, product)
+    return [
+        f"search[{query}]",
+        *["click[next >]"] * (place // PAGE_SIZE),
+        f"click[{product.asin.lower()}]",
+        *(f"click[{value}]" for value in options),
+        "click[buy now]",
+    ]
+
+
+def _best_query(goal: Goal, product: Product, catalogue: Finder) -> tuple[str, int]:
+    """Query and place of the product among its hits, of the first query that shows it at once."""
+    found: list[tuple[int, str]] = []
+    for query in _queries(goal, product):
+        hits = list(catalogue.search(query))
+        if product.index in hits:
+            found.append((hits.index(product.index), query))
+            if found[-1][0] < PAGE_SIZE:
+                break
+    if not found:
+        raise DataError(f"no search for words of the instruction finds {product.asin}")
+    place, query = min(found)
+    return query, place
+
+
+def _queries(goal: Goal, product: Product) -> Iterator[str]:
+    """All words of the wish, then only those of the product's own texts, then of its title."""
+    words = read_wish(goal.instruction).words
+    title = product.title.lower()
+    texts = " ".join((title, product.description.lower(), *product.bullets[:1])).lower()
+    for query in (words, [w for w in words if w in texts], [w for w in words if w in title]):
+        if query:
+            yield " ".join(query)
+
+
+def _values_for(goal: Goal, product: Product) -> list[str]:
+    """The option values to click."""
+    if not isinstance(goal.options, tuple):
+        return list(goal.options.values())
+    offered = [value for values in product.options.values() for value in values]
+    likeliest = (
+        max(offered, key=lambda value: (value == wanted, _alike(value, wanted)), default="")
+        for wanted in goal.options
+    )
+    pairs = zip(likeliest, goal.options, strict=True)
+    return [value for value, wanted in pairs if value and _alike(value, wanted) > ALIKE_ABOVE]
+
+
+def _alike(value: str, wanted: str) -> int:
+    return token_set_ratio(first_color(value) or value, first_color(wanted) or wanted)
+
+
+# --- the shopper ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """A product on a page of results."""
+
+    asin: str  # in small letters, as it is clicked
+    title: str
+    price: float  # the lowest, in dollars
+
+
+@dataclass
+class Shopper:
+    """Shops like a person who sees nothing but the texts; make a new one for each episode.
+
+    It searches for the words of the wish, opens the product whose title has most of them, goes
+    back if the wanted options are not there, and otherwise chooses them and buys. A title does not
+    tell whether a product has all that is wanted: the shopper is wrong now and then.
+    """
+
+    rng: random.Random
+    """Decides where the texts leave a choice."""
+    _last: str = ""
+    _offered: frozenset[str] = frozenset()  # asins on the page of results seen last
+    _asin: str = ""  # of the product opened last
+    _chosen: dict[str, str] = field(default_factory=dict)  # value by option group
+    _rejected: set[str] = field(default_factory=set)  # asins
+    _likeliest: int = 0  # words of the wish that the best title of the results had
+    _settled: bool = False  # nothing suits: the likeliest will do
+
+    def act(
+        self, goal: str, observation: str, admissible: Sequence[str], last: str | None = None
+    ) -> tuple[str, str]:
+        """Return a short thought and the next action.
+
+        Args:
+            goal: the instruction.
+            observation: the page in the mode "text".
+            admissible: the actions that the page offers.
+            last: the action that led here; None: the one returned before.
+        """
+        wish, parts = read_wish(goal), observation.split(SEPARATOR)
+        clicks = {a[len("click[") : -1] for a in admissible if a.startswith("click[")}
+        clicked = (self._last if last is None else last).removeprefix("click[").removesuffix("]")
+        if BUY_NOW.lower() in clicks:
+            thought, self._last = self._on_item(wish, goal.lower(), parts, clicks, clicked)
+        elif NEXT.lower() in clicks:
+            thought, self._last = self._on_results(wish, parts, clicks)
+        elif PREVIOUS.lower() in clicks:
+            thought, self._last = "back to the product", f"click[{PREVIOUS.lower()}]"
+        else:
+            thought, self._last = "search", f"search[{self._query(wish)}]"
+        return thought, self._last
+
+    def _query(self, wish: Wish) -> str:
+        if self._settled and self._offered == frozenset() and wish.words:
+            return self.rng.choice(wish.words)  # all of them found nothing
+        return " ".join(wish.words)
+
+    def _on_results(self, wish: Wish, parts: list[str], clicks: set[str]) -> tuple[str, str]:
+        offers = _offers(parts, clicks)
+        self._offered = frozenset(offer.asin for offer in offers)
+        suitable = offers if self._settled else [o for o in offers if self._suits(o, wish)]
+        if suitable:
+            self._likeliest = max(_shared(offer.title, wish) for offer in suitable)
+            best = next(o for o in suitable if _shared(o.title, wish) == self._likeliest)
+            return best.title.lower(), f"click[{best.asin}]"
+        if offers and _page_number(parts) < MAX_PAGES:
+            return "none of these", f"click[{NEXT.lower()}]"
+        self._settled = True
+        return "nothing suits", f"click[{BACK_TO_SEARCH.lower()}]"
+
+    def _suits(self, offer: _Offer, wish: Wish) -> bool:
+        affordable = offer.price <= wish.limit and offer.asin not in self._rejected
+        return affordable and 3 * _shared(offer.title, wish) >= len(wish.words)
+
+    def _on_item(
+        self, wish: Wish, goal: str, parts: list[str], clicks: set[str], clicked: str
+    ) -> tuple[str, str]:
+        title, groups = _item(parts, clicks)
+        if clicked in self._offered:
+            self._asin = clicked
+            self._chosen.clear()
+        self._chosen.update({group: clicked for group in groups if clicked in groups[group]})
+        wanted = {group: _named(group, values, wish, goal) for group, values in groups.items()}
+        lacks = any(not wanted.get(group) for group in wish.options)
+        if not self._settled and (lacks or _shared(title, wish) < self._likeliest):
+            self._rejected.add(self._asin)
+            return "not this one", f"click[{PREVIOUS.lower()}]"
+        for group, value in wanted.items():
+            if value and self._chosen.get(group) != value:
+                return f"{group} {value}", f"click[{value}]"
+        return "buy it", f"click[{BUY_NOW.lower()}]"
+
+
+def _shared(title: str, wish: Wish) -> int:
+    """Number of the wish's words that a title has."""
+    return len(set(_WORD.findall(title.lower())).intersection(wish.words))
+
+
+def _named(group: str, values: Sequence[str], wish: Wish, goal: str) -> str:
+    """The value that is wished for; empty: none of them, or no matter which."""
+    if wish.options:
+        value = wish.options.get(group, "")
+        return value if value in values else ""
+    for pattern in (rf"\b{re.escape(group)} {{}}(?!\w)", r"(?<!\w){}(?!\w)"):
+        named = [v for v in values if re.search(pattern.format(re.escape(v)), goal)]
+        if named:
+            return max(named, key=len)
+    return ""
+
+
+def _offers(parts: Sequence[str], clicks: set[str]) -> list[_Offer]:
+    """What a page of results lists: identifier, title and price of each product."""
+    first = parts.index(NEXT) + 1 if NEXT in parts else len(parts)
+    places = (i for i in range(first, len(parts) - 2) if parts[i].lower() in clicks)
+    return [_Offer(parts[i].lower(), parts[i + 1], _lowest_price(parts[i + 2])) for i in places]
+
+
+def _lowest_price(tag: str) -> float:
+    amount = re.search(r"\d+(\.\d+)?", tag)
+    return float(amount[0]) if amount else 0.0
+
+
+def _page_number(parts: Sequence[str]) -> int:
+    numbers = (re.match(r"Page (\d+) ", part) for part in parts)
+    return next((int(number[1]) for number in numbers if number), 1)
+
+
+def _item(parts: Sequence[str], clicks: set[str]) -> tuple[str, dict[str, list[str]]]:
+    """Title of the product on an item page, and values by option group."""
+    title, groups = "", dict[str, list[str]]()
+    first = parts.index(PREVIOUS) + 1 if PREVIOUS in parts else len(parts)
+    for part in parts[first:]:
+        if part.startswith("Price: "):
+            break
+        if part in clicks and title:
+            groups.setdefault(title, []).append(part)
+        else:
+            title = part  # or the name of a group, as long as something follows
+    return title, groups

@@ -1,0 +1,127 @@
+"""`hgpo data … webshop`: make and check catalogues. Results go to standard output."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hgpo_rllib.cli.progress import progress
+from hgpo_rllib.config import ConfigError
+
+if TYPE_CHECKING:
+    from env_wrappers.webshop.check import CatalogueCheck
+
+SHOWN = 20  # goals that were missed
+
+
+def generate_webshop(
+    out: Annotated[Path, typer.Argument(help="directory to make")],
+    products: Annotated[int, typer.Option(help="size of the catalogue, up to millions")] = 400,
+    seed: Annotated[int, typer.Option(help="the same seed gives the same products")] = 0,
+    lookalikes: Annotated[
+        int, typer.Option(help="products of the same brand and kind, 1 to 6; fewer are easier")
+    ] = 3,
+    instructed: Annotated[
+        float, typer.Option(help="share of the products that synthetic goals are made from")
+    ] = 0.9,
+    human: Annotated[
+        float, typer.Option(help="share of those that have a freely worded instruction too")
+    ] = 0.25,
+) -> None:
+    """Generate a WebShop catalogue; a second call with the same options does nothing."""
+    from env_wrappers.webshop.generator import CatalogueSpec, generate
+
+    spec = CatalogueSpec(products, seed, lookalikes, instructed, human)
+    made = 0
+    with progress("generating products") as advance:
+
+        def on_progress(done: int, total: int) -> None:
+            nonlocal made
+            made = done
+            advance(done, total)
+
+        try:
+            generate(out, spec, on_progress)
+        except OSError as error:
+            raise ConfigError(f"cannot write {out}: {error.strerror}") from error
+    there = f"these {products} products are there already"
+    typer.echo(f"{out}: {made} products" if made else f"{out}: {there}")
+
+
+def check_webshop(
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            help="directory of the product files; without it, $WEBSHOP_DATA", show_default=False
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print one JSON object and nothing else")
+    ] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="also let an oracle play the goals: it must earn 1.0")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(help="goals of each kind to play, taken evenly; without it, all")
+    ] = None,
+) -> None:
+    """Count products and goals, and name what is broken (exit code 1).
+
+    A generated catalogue is broken where the oracle misses a goal; in other data, goals that nobody
+    can reach are counted, but nobody's fault.
+    """
+    from env_wrappers.webshop.check import check_catalogue
+
+    if limit is not None and limit < 1:
+        raise ConfigError("--limit must be at least 1")
+    with progress("playing goals") as on_progress:
+        found = check_catalogue(data, replay, limit, on_progress)
+    name = str(data) if data is not None else "$WEBSHOP_DATA"
+    if as_json:
+        typer.echo(json.dumps(_as_json(name, found)))
+    else:
+        _print(name, found)
+    if found.broken:
+        raise typer.Exit(1)
+
+
+def _as_json(data: str, found: "CatalogueCheck") -> dict[str, Any]:
+    return {
+        "data": data,
+        "kind": found.kind,
+        "products": found.departments.total(),
+        "departments": found.departments,
+        "skipped": found.skipped,
+        "goals": {
+            kind: {
+                "splits": check.splits,
+                "replayed": len(check.replayed),
+                "missed": check.missed,
+            }
+            for kind, check in found.goals.items()
+        },
+        "broken": [{"name": name, "reason": why} for name, why in found.broken.items()],
+    }
+
+
+def _print(data: str, found: "CatalogueCheck") -> None:
+    products = found.departments.total()
+    typer.echo(f"{data} ({found.kind}): {products} products: {_counts(found.departments)}")
+    skipped = {why: count for why, count in found.skipped.items() if count}
+    if skipped:
+        typer.echo(f"records passed over: {_counts(skipped)}")
+    for kind, check in found.goals.items():
+        typer.echo(f"{kind} goals: {sum(check.splits.values())}: {_counts(check.splits)}")
+        if check.replayed:
+            earned = len(check.replayed) - len(check.missed)
+            typer.echo(f"{kind} goals played: {len(check.replayed)}, earned 1.0: {earned}")
+    for name, why in list(found.broken.items())[:SHOWN]:
+        typer.echo(f"broken: {name}: {why}")
+    if len(found.broken) > SHOWN:
+        typer.echo(f"and {len(found.broken) - SHOWN} more; --json names all")
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
