@@ -9,6 +9,7 @@ import hashlib
 import json
 import operator
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ class Catalogue:
         folder: where the derived data is kept.
         data_hash: stands for the content of the data files, and the number of products asked for.
         facts: what was counted when it was built: ``products``; the records ``skipped`` ("nan",
-            "long", "duplicate"); products ``without_attributes`` and the first of them.
+            "long", "duplicate"); products ``without_attributes`` and the first of them; the names
+            of the data ``files``.
         store: the files behind it.
     """
 
@@ -57,6 +59,10 @@ class Catalogue:
     def __len__(self) -> int:
         """Return the number of products."""
         return len(self.store)
+
+    def __iter__(self) -> Iterator[Product]:
+        """Yield all products in order."""
+        return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, index: int) -> Product:
         """Return a product.
@@ -123,17 +129,20 @@ def open_catalogue(data: str | Path | None = None, num_products: int | None = No
         raise DataError(f"{num_products} products make no catalogue: ask for at least 1, or None")
     sources = find_sources(data)
     roots = cache_roots(sources.folder)
-    hashes = content_hashes(sources.files, roots)
-    data_hash = hashlib.sha256(json.dumps([hashes, num_products]).encode()).hexdigest()
+    data_hash = _hash(sources, roots, num_products)
     name = f"{data_hash[:32]}-v{stores.FORMAT}.{SEARCH_FORMAT}"
     for root in roots:
         try:
             return _open(root / name)
         except OSError:
             continue
-    build = functools.partial(
-        _build, sources=sources, num_products=num_products, data_hash=data_hash
-    )
+
+    def build(folder: Path) -> dict[str, Any]:
+        facts = _build(folder, sources, num_products)
+        if _hash(sources, roots, num_products) != data_hash:
+            raise DataError(f"{sources.folder}: the data changed while it was read; try again")
+        return facts | {"data_hash": data_hash}
+
     reasons = []
     for root in roots:
         try:
@@ -160,9 +169,12 @@ def _open_once(folder: Path, stamp: tuple[int, ...]) -> Catalogue:
     return Catalogue(folder, facts)
 
 
-def _build(
-    folder: Path, sources: Sources, num_products: int | None, data_hash: str
-) -> dict[str, Any]:
+def _hash(sources: Sources, roots: Sequence[Path], num_products: int | None) -> str:
+    hashes = content_hashes(sources.files, roots)
+    return hashlib.sha256(json.dumps([hashes, num_products]).encode()).hexdigest()
+
+
+def _build(folder: Path, sources: Sources, num_products: int | None) -> dict[str, Any]:
     skipped: Counter[str] = Counter(nan=0, long=0, duplicate=0)
     facts = write_store(read_listings(sources, num_products, skipped), folder)
     if not facts["products"]:
@@ -173,7 +185,5 @@ def _build(
     build_index(stores.documents(Store(folder)), folder / _SEARCH)
     return facts | {
         "skipped": dict(skipped),
-        "data_hash": data_hash,
-        "num_products": num_products,
         "files": [file.name for file in sources.files],
     }

@@ -1,0 +1,66 @@
+"""Small WebShop data directories for the tests of the catalogue and of the goals."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+PRODUCTS, ATTRIBUTES, HUMAN = "items_shuffle_3.json", "items_ins_v2_3.json", "items_human_ins.json"
+
+
+def item(asin: str, /, **changed: Any) -> dict[str, Any]:
+    """Return a product as the data file has it."""
+    return {
+        "asin": asin,
+        "name": f"Towel {asin}",
+        "full_description": "A soft towel.",
+        "small_description": ["Dries fast", "Two pieces"],
+        "pricing": "$9.99",
+        "customization_options": "",
+        "category": "beauty",
+        "query": "Hair Towels ",
+        "product_category": "Beauty › Hair › Towels",
+        "average_rating": "",
+        "images": ["https://example.org/1.jpg"],
+    } | changed
+
+
+def choices(**groups: str) -> dict[str, Any]:
+    """Return options as the data file has them, from values parted by "|"."""
+    return {
+        name: [{"value": value, "image": None} for value in values.split("|")]
+        for name, values in groups.items()
+    }
+
+
+def entry(text: str = "Find me a towel", *attributes: str) -> dict[str, Any]:
+    """Return what the file of attributes says of a product with a wish."""
+    wanted = list(attributes or ("soft",))
+    return {"attributes": wanted, "instruction": text, "instruction_attributes": wanted}
+
+
+def said(text: str, *options: str, attributes: tuple[str, ...] = ("soft",)) -> dict[str, Any]:
+    """Return a wish as the file of people's wishes has it."""
+    return {
+        "instruction": text,
+        "instruction_attributes": list(attributes),
+        "instruction_options": list(options),
+    }
+
+
+ITEMS = [
+    item("B1", customization_options=choices(Size="S|L", Color="Red/Blue| Green ") | {"Fit": None}),
+    item("B2", pricing="$5.00 - $19.50", small_description="One feature", category="garden"),
+    item("B3", pricing="", query="mops", customization_options={}),
+]
+ENTRIES = {"B1": entry("Find me a soft towel"), "B2": {"attributes": ["dry"]}, "B3": entry("A mop")}
+SAID = {"B2": [said("i want a towel.", "green"), said("any?", attributes=())], "B9": [said("what")]}
+
+
+def write_data(folder: Path, items: Any = ITEMS, entries: Any = ENTRIES, human: Any = SAID) -> Path:
+    """Write a data directory; None leaves a file out, bytes are written as they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in ((PRODUCTS, items), (ATTRIBUTES, entries), (HUMAN, human)):
+        if content is not None:
+            raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+            (folder / name).write_bytes(raw)
+    return folder
