@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -115,14 +115,13 @@ def _best_query(goal: Goal, product: Product, catalogue: Finder) -> tuple[str, i
     return query, place
 
 
-def _queries(goal: Goal, product: Product) -> Iterator[str]:
-    """All words of the wish, then only those of the product's own texts, then of its title."""
+def _queries(goal: Goal, product: Product) -> list[str]:
+    """All words of the wish; only those of the product's own texts; only those of its title."""
     words = read_wish(goal.instruction).words
     title = product.title.lower()
-    texts = " ".join((title, product.description.lower(), *product.bullets[:1])).lower()
-    for query in (words, [w for w in words if w in texts], [w for w in words if w in title]):
-        if query:
-            yield " ".join(query)
+    texts = " ".join((title, product.description, *product.bullets[:1])).lower()
+    kept = (words, [w for w in words if w in texts], [w for w in words if w in title])
+    return list(dict.fromkeys(" ".join(query) for query in kept if query))
 
 
 def _values_for(goal: Goal, product: Product) -> list[str]:

@@ -1,0 +1,276 @@
+"""The oracle reaches every goal of a generated catalogue; the shopper most, from texts alone."""
+
+import json
+import math
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from env_wrappers.datasets import MANIFEST
+from env_wrappers.errors import DataError
+from env_wrappers.webshop.check import check_catalogue, why_missed
+from env_wrappers.webshop.env import ANY_SEARCH
+from env_wrappers.webshop.generator import ATTRIBUTES, CatalogueSpec, generate
+from env_wrappers.webshop.goals import Kind
+from env_wrappers.webshop.records import Goal, Product
+from env_wrappers.webshop.session import Session
+from env_wrappers.webshop.shop import Shop, open_shop
+from env_wrappers.webshop.shopper import Shopper, oracle_actions, read_wish
+
+SHIRT = Product(
+    *(7, "B000000007", "Dafodo Stretchy Linen Polo Shirt", "", ("Stretchy",), (10.0,), "$10.0"),
+    {"size": ("small", "navy sea"), "color": ("black", "navy")},
+    *("fashion", "polo shirt", "Clothing › Shirts", ("stretchy",)),
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a catalogue of 320 products."""
+    out = tmp_path_factory.mktemp("webshop") / "data"
+    generate(out, CatalogueSpec(products=320, seed=5))
+    return out
+
+
+class Shelf:
+    """Answers each query with what it is given for it; without that, always with the same."""
+
+    def __init__(self, hits: Sequence[int], **by_query: Sequence[int]):
+        self.hits, self.by_query = hits, by_query
+        self.queries: list[str] = []
+
+    def search(self, query: str, limit: int = 50) -> Sequence[int]:
+        self.queries.append(query)
+        return self.by_query.get(query.replace(" ", "_"), self.hits)
+
+
+class TestOracle:
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            CatalogueSpec(products=320, seed=5),
+            CatalogueSpec(products=60, lookalikes=1, seed=2**40, human=1.0, instructed=1.0),
+            CatalogueSpec(products=90, lookalikes=6, seed=1),
+        ],
+        ids=["default", "distinct", "alike"],
+    )
+    def test_every_goal_is_reached(self, tmp_path: Path, spec: CatalogueSpec) -> None:
+        """Synthetic and human ones, with exactly 1.0."""
+        generate(tmp_path / "data", spec)
+        found = check_catalogue(tmp_path / "data", replay=True)
+        assert set(found.goals) == {"synthetic", "human"}
+        for check in found.goals.values():
+            assert len(check.replayed) == sum(check.splits.values()) > 0
+            assert check.missed == {}
+        assert found.broken == {}
+
+    def test_the_actions(self) -> None:
+        """It turns pages to the product, and clicks the options wherever they are."""
+        wish = "find me a stretchy polo shirt by dafodo"
+        options = {"color": "navy", "size": "small"}
+        text = f"{wish} with color: navy, and size: small, and price lower than 20.00 dollars"
+        goal = Goal(0, 7, text, ("stretchy",), 20.0, options)
+        shelf = Shelf([*range(100, 123), 7])
+        clicks = ["click[next >]"] * 2 + ["click[b000000007]", "click[navy]", "click[small]"]
+        assert oracle_actions(goal, SHIRT, shelf) == [
+            "search[stretchy polo shirt dafodo]",
+            *clicks,
+            "click[buy now]",
+        ]
+
+    def test_it_tries_fewer_words(self) -> None:
+        """The first query that shows the product at once is taken, else the best of them."""
+        goal = Goal(0, 7, "i need a nice stretchy shirt", ("stretchy",), 1e6, {})
+        shelf = Shelf(range(8))
+        assert oracle_actions(goal, SHIRT, shelf)[0] == "search[nice stretchy shirt]"
+        assert shelf.queries == ["nice stretchy shirt"]
+        shelf = Shelf(range(30, 6, -1), stretchy_shirt=[1, 7])
+        assert oracle_actions(goal, SHIRT, shelf)[:2] == [
+            "search[stretchy shirt]",
+            "click[b000000007]",
+        ]
+        assert shelf.queries == ["nice stretchy shirt", "stretchy shirt"]
+        shelf = Shelf(range(30, 6, -1), stretchy_shirt=[1])
+        assert oracle_actions(goal, SHIRT, shelf)[:3] == [
+            "search[nice stretchy shirt]",
+            *["click[next >]"] * 2,
+        ]
+        with pytest.raises(DataError, match=r"no search .* finds B000000007"):
+            oracle_actions(goal, SHIRT, Shelf([1, 2]))
+
+    def test_options_of_human_goals(self) -> None:
+        """The equal value is preferred to one that is only taken for it; others are left out."""
+        goal = Goal(0, 7, "shirt", ("stretchy",), 1e6, ("navy", "wool"))
+        assert "click[navy]" in oracle_actions(goal, SHIRT, Shelf([7]))
+        assert len(oracle_actions(goal, SHIRT, Shelf([7]))) == 4
+        goal = Goal(0, 7, "shirt", ("stretchy",), 1e6, ("deep navy",))
+        assert len(oracle_actions(goal, SHIRT, Shelf([7]))) == 4
+
+
+class TestCheck:
+    def test_what_is_counted(self, data: Path) -> None:
+        """Nothing is played unless asked for, and goals are taken evenly."""
+        manifest = json.loads((data / MANIFEST).read_text())
+        found = check_catalogue(data)
+        assert found.kind == "generated"
+        assert found.departments.total() == 320
+        assert all(manifest["counts"][name] == n for name, n in found.departments.items())
+        splits = found.goals["synthetic"].splits
+        assert (splits["test"], splits["dev"]) == (500, 1000)
+        assert splits["train"] == len(open_shop(data).goals) - 1500 > 100
+        human = found.goals["human"].splits
+        assert human == {"test": manifest["counts"]["human instructions"], "dev": 0, "train": 0}
+        assert [check.replayed for check in found.goals.values()] == [[], []]
+        calls: list[tuple[int, int]] = []
+        few = check_catalogue(data, True, 4, lambda *counts: calls.append(counts)).goals
+        total = sum(splits.values())
+        assert few["synthetic"].replayed == [0, total // 4, total // 2, total * 3 // 4]
+        assert calls == [(done, 8) for done in range(1, 9)]
+
+    def test_a_goal_out_of_reach(self, data: Path, tmp_path: Path) -> None:
+        """It is named, with the reason, and the file that was changed."""
+        copy = tmp_path / "data"
+        shutil.copytree(data, copy, ignore=shutil.ignore_patterns(".*"))
+        records = json.loads((copy / ATTRIBUTES).read_text())
+        asin = next(asin for asin, record in records.items() if "instruction" in record)
+        records[asin]["instruction_attributes"].append("able to fly")
+        (copy / ATTRIBUTES).write_text(json.dumps(records))
+        found = check_catalogue(copy, replay=True)
+        assert found.changed == {ATTRIBUTES: "is not as it was generated: its sha256 differs"}
+        missed = found.goals["synthetic"].missed
+        assert missed
+        assert all(why.startswith(f"buying {asin} earned 0.") for why in missed.values())
+        assert found.broken == found.changed | missed
+        (copy / MANIFEST).unlink()
+        other = check_catalogue(copy, replay=True)
+        assert (other.kind, other.goals["synthetic"].missed) == ("other", missed)
+        assert other.broken == {}
+
+    def test_an_action_that_does_nothing(self, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(
+            "env_wrappers.webshop.check.oracle_actions", lambda *_: ["search[x]", "click[moon]"]
+        )
+        assert why_missed(open_shop(data), 0) == "'click[moon]' did nothing"
+
+
+class TestWish:
+    def test_a_synthetic_instruction(self) -> None:
+        wish = read_wish(
+            "Find me a linen, machine washable polo shirt by dafodo with color: red | blue, and "
+            "size: x-large, and price lower than 40.00 dollars"
+        )
+        assert wish.words == ("linen", "machine", "washable", "polo", "shirt", "dafodo")
+        assert wish.options == {"color": "red | blue", "size": "x-large"}
+        assert wish.limit == 40.0
+
+    @pytest.mark.parametrize("text", ["", " with ", "with a: b", "shirt, and price lower than x"])
+    def test_anything_can_be_read(self, text: str) -> None:
+        assert read_wish(text).limit == math.inf
+
+    def test_with_as_part_of_the_wish(self) -> None:
+        wish = read_wish("find me tops with short sleeve, button closure with color: black")
+        assert wish.options == {"color": "black"}
+        assert wish.words == ("tops", "short", "sleeve", "button", "closure")
+
+
+def shop_for(shop: Shop, goal: int, noise: float = 0.0) -> tuple[float, list[str]]:
+    """Let a shopper play; with chance `noise` a random click replaces what it does."""
+    rng = random.Random(goal)
+    session, shopper = Session(shop), Shopper(rng)
+    session.start(goal)
+    done: list[str] = []
+    for _ in range(40):
+        admissible = [f"click[{name}]" for name in session.clickables]
+        if session.has_search_bar:
+            admissible.insert(0, ANY_SEARCH)
+        thought, action = shopper.act(
+            session.goal.instruction, session.observation("text"), admissible, (done or [None])[-1]
+        )
+        assert 0 < len(thought) < 60
+        assert action in admissible or (
+            session.has_search_bar and action.startswith("search[") and len(action) > 9
+        )
+        if rng.random() < noise:
+            action = rng.choice([a for a in admissible if a != "click[buy now]"])
+        done.append(action)
+        reward, bought = session.step(action)
+        if bought:
+            return reward, done
+    return 0.0, done
+
+
+class TestShopper:
+    @pytest.mark.parametrize("kind", ["synthetic", "human"])
+    def test_it_shops_well(self, data: Path, kind: Kind) -> None:
+        """In three to five actions mostly."""
+        shop = open_shop(data, kind)
+        results = [shop_for(shop, goal) for goal in range(min(300, len(shop.goals)))]
+        assert sum(reward == 1.0 for reward, _ in results) > 0.95 * len(results)
+        assert sum(len(done) <= 5 for _, done in results) > 0.9 * len(results)
+
+    def test_it_recovers_from_slips(self, data: Path) -> None:
+        """It is told what was done instead, such as another option or another product."""
+        shop = open_shop(data)
+        results = [shop_for(shop, goal, noise=0.2) for goal in range(200)]
+        assert sum(reward == 1.0 for reward, _ in results) > 0.9 * len(results)
+
+    def test_equal_seeds_shop_alike(self, data: Path) -> None:
+        shop = open_shop(data)
+        assert shop_for(shop, 3, noise=0.3) == shop_for(shop, 3, noise=0.3)
+
+    def test_it_puts_back_what_lacks_an_option(self) -> None:
+        """And what the title does not suit; then takes the next."""
+        goal = "i need a linen shirt with color: red, and price lower than 40.00 dollars"
+        shopper = Shopper(random.Random(0))
+        head = f"Instruction: [SEP] {goal} [SEP] Back to Search [SEP] "
+        results = (
+            head + "Page 1 (Total results: 3) [SEP] Next > [SEP] B000000001 [SEP] Linen Shirt, "
+            "Dear [SEP] $50.0 [SEP] B000000002 [SEP] Linen Shirt [SEP] $5.0 to $9.0 [SEP] "
+            "B000000003 [SEP] Wool Shirt [SEP] $9.0"
+        )
+        listed = ["back to search", "next >", "b000000001", "b000000002", "b000000003"]
+        on_results = [f"click[{name}]" for name in listed]
+        assert shopper.act(goal, results, on_results)[1] == "click[b000000002]"
+        item = head + "< Prev [SEP] color [SEP] blue [SEP] Linen Shirt [SEP] Price: $5.0 to $9.0"
+        buttons = ["back to search", "< prev", "description", "buy now"]
+        on_item = [f"click[{name}]" for name in (*buttons, "blue")]
+        assert shopper.act(goal, item, on_item) == ("not this one", "click[< prev]")
+        assert shopper.act(goal, results, on_results)[1] == "click[b000000003]"
+        item = item.replace("blue", "red").replace("Linen", "Wool")
+        on_item[-1] = "click[red]"
+        assert shopper.act(goal, item, on_item) == ("color red", "click[red]")
+        assert shopper.act(goal, item, on_item) == ("buy it", "click[buy now]")
+
+    def test_it_settles_in_the_end(self) -> None:
+        """Where nothing suits it turns pages, goes back, and takes the likeliest."""
+        goal = "find me linen shirt dafodo stretchy"
+        shopper = Shopper(random.Random(0))
+        page = (
+            f"Instruction: [SEP] {goal} [SEP] Back to Search [SEP] Page %d (Total results: 50) "
+            "[SEP] Next > [SEP] B000000001 [SEP] Socks [SEP] $1.0 [SEP] B000000002 [SEP] "
+            "Shirt [SEP] $1.0"
+        )
+        clicks = [f"click[{n}]" for n in ("back to search", "next >", "b000000001", "b000000002")]
+        for number in (1, 2):
+            assert shopper.act(goal, page % number, clicks)[1] == "click[next >]"
+        assert shopper.act(goal, page % 3, clicks)[1] == "click[back to search]"
+        index = f"WebShop [SEP] Instruction: [SEP] {goal} [SEP] Search"
+        assert shopper.act(goal, index, [ANY_SEARCH, "click[search]"]) == (
+            "search",
+            "search[linen shirt dafodo stretchy]",
+        )
+        assert shopper.act(goal, page % 1, clicks)[1] == "click[b000000002]"
+
+    def test_nothing_found(self) -> None:
+        """Searching goes on with other words."""
+        goal = "find me linen shirt"
+        shopper = Shopper(random.Random(0))
+        empty = f"Instruction: [SEP] {goal} [SEP] Back to Search [SEP] Page 1 (Total results: 0)"
+        clicks = ["click[back to search]", "click[next >]"]
+        assert shopper.act(goal, f"{empty} [SEP] Next >", clicks)[1] == "click[back to search]"
+        index = f"WebShop [SEP] Instruction: [SEP] {goal} [SEP] Search"
+        action = shopper.act(goal, index, [ANY_SEARCH, "click[search]"])[1]
+        assert action in ("search[linen]", "search[shirt]")
