@@ -43,9 +43,9 @@ class Shop:
     ) -> Sequence[int] | np.ndarray | None:
         """Return the products that a search finds, as indices in the order shown.
 
-        The first keyword can ask for something else than the words: ``<r>`` for random products,
-        ``<c>`` for a department, ``<q>`` for the products of a query. None: the original cannot
-        answer this (``<a>``, or ``<c>`` without a department) and breaks down.
+        The first keyword can ask for something else than the words: ``<r>`` for products drawn
+        with ``rng``, ``<c>`` for a department, ``<q>`` for the products of a query. None: the
+        original cannot answer this (``<a>``, or ``<c>`` without a department) and breaks down.
         """
         match keywords:
             case ["<r>", *_]:
