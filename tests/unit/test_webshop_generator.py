@@ -98,7 +98,9 @@ class TestFiles:
         assert not list(tmp_path.iterdir())
 
     def test_one_product_is_a_catalogue(self, tmp_path: Path) -> None:
+        """In an empty directory, for once."""
         spec = CatalogueSpec(products=1, lookalikes=1, instructed=1.0, human=0.0)
+        (tmp_path / "out").mkdir()
         generate(tmp_path / "out", spec)
         (item,) = read(tmp_path / "out", ITEMS)
         assert list(read(tmp_path / "out", ATTRIBUTES)) == [item["asin"]]
@@ -154,6 +156,7 @@ class TestProducts:
         """Some have no price, a range, no options."""
         items = read(catalogue, ITEMS)
         prices = Counter(item["pricing"].count("$") for item in items)
+        assert set(prices) == {0, 1, 2}
         assert min(prices.values()) > 0.04 * len(items)
         for item in items:
             if item["pricing"].count("$") == 2:
@@ -231,17 +234,19 @@ class TestProducts:
                     assert option in offered
                     assert option in record["instruction"]
 
-    @given(st.integers(0, 10**6), st.integers(2, 10**6), st.data())
+    @given(st.integers(0, 10**18), st.integers(2, 10**6), st.data())
     @settings(max_examples=50, deadline=None)
-    def test_numbers_give_different_names(self, seed: int, products: int, data: Any) -> None:
-        first, second = data.draw(
-            st.lists(st.integers(0, products - 1), min_size=2, max_size=2, unique=True)
-        )
-        asins = [asin_of(seed, number, products) for number in (first, second)]
-        assert asins[0] != asins[1]
-        assert list(map(len, asins)) == [10, 10]
-        if max(first, second) < MAX_BRANDS:
-            assert brand_name(seed, first) != brand_name(seed, second)
+    def test_numbers_give_different_asins(self, seed: int, products: int, data: Any) -> None:
+        numbers = data.draw(st.sets(st.integers(0, products - 1), min_size=2))
+        asins = {asin_of(seed, number, products) for number in numbers}
+        assert len(asins) == len(numbers)
+        assert set(map(len, asins)) == {10}
+
+    @pytest.mark.parametrize("seed", [0, 12345])
+    def test_every_name_is_used_once(self, seed: int) -> None:
+        """As many brands, and asins, as there can be."""
+        assert len({brand_name(seed, brand) for brand in range(MAX_BRANDS)}) == MAX_BRANDS
+        assert len({asin_of(seed, number, 9_999) for number in range(100_000)}) == 100_000
 
     @given(st.integers(0, 1000), st.integers(1, 500))
     @settings(max_examples=30, deadline=None)

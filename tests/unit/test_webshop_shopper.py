@@ -73,7 +73,7 @@ class TestOracle:
         options = {"color": "navy", "size": "small"}
         text = f"{wish} with color: navy, and size: small, and price lower than 20.00 dollars"
         goal = Goal(0, 7, text, ("stretchy",), 20.0, options)
-        shelf = Shelf([*range(100, 123), 7])
+        shelf = Shelf([*range(100, 120), 7])
         clicks = ["click[next >]"] * 2 + ["click[b000000007]", "click[navy]", "click[small]"]
         assert oracle_actions(goal, SHIRT, shelf) == [
             "search[stretchy polo shirt dafodo]",
@@ -243,6 +243,24 @@ class TestShopper:
         on_item[-1] = "click[red]"
         assert shopper.act(goal, item, on_item) == ("color red", "click[red]")
         assert shopper.act(goal, item, on_item) == ("buy it", "click[buy now]")
+
+    def test_it_puts_back_what_it_did_not_mean(self) -> None:
+        """A product that a slip led to, although all wanted options are there."""
+        goal = "i need a linen shirt with color: red"
+        shopper = Shopper(random.Random(0))
+        head = f"Instruction: [SEP] {goal} [SEP] Back to Search [SEP] "
+        results = (
+            head + "Page 1 (Total results: 2) [SEP] Next > [SEP] B000000001 [SEP] Linen Shirt "
+            "[SEP] $5.0 [SEP] B000000002 [SEP] Wool Shirt [SEP] $9.0"
+        )
+        listed = ["back to search", "next >", "b000000001", "b000000002"]
+        assert shopper.act(goal, results, [f"click[{name}]" for name in listed])[1] == (
+            "click[b000000001]"
+        )
+        item = head + "< Prev [SEP] color [SEP] red [SEP] Wool Shirt [SEP] Price: $9.0"
+        on_item = [f"click[{name}]" for name in ("back to search", "< prev", "buy now", "red")]
+        slip = "click[b000000002]"
+        assert shopper.act(goal, item, on_item, slip) == ("not this one", "click[< prev]")
 
     def test_it_settles_in_the_end(self) -> None:
         """Where nothing suits it turns pages, goes back, and takes the likeliest."""
