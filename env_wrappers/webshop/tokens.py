@@ -5,8 +5,9 @@ by Porter's algorithm. Words follow UAX #29 as of Unicode 9, with Lucene's addit
 a Hiragana letter or an emoji sequence is a word of its own, South-East Asian letters stay together,
 no word is longer than 255 UTF-16 units.
 
-Known differences to Lucene: characters that Unicode got or reclassified after version 9, and words
-with several Hebrew quotation marks inside.
+Compared with Lucene 8 on every character of Unicode 9 and on 200,000 random strings. What differs:
+characters that Unicode got after version 9 (Lucene skips them), emoji that a joiner ties to one of
+the letters "ℹ", "Ⓜ", "🅰", "🅱", and more than 255 joining signs in front of a word.
 """
 
 from bisect import bisect_right
@@ -46,14 +47,17 @@ def _character_class(ranges: str) -> str:
 
 
 # Names as in UAX #29. _X: what belongs to the character before it.
-_X = r"[[\p{WB=Extend}\p{WB=Format}\u200d]--\p{Emoji_Modifier}]"
+_X = (
+    r"[[\p{WB=Extend}\p{WB=Format}\u200d\u0600-\u0605\u06dd\u070f\u08e2\U000110bd]"
+    r"--\p{Emoji_Modifier}]"
+)
 _X_IN_EMOJI = rf"[{_X}--[\ufe0e\ufe0f]]"
 _HEBREW = r"\p{WB=Hebrew_Letter}"
 _LETTER = (
     r"[[\p{Alphabetic}\u05f3]--"
     r"[\p{WB=Extend}\p{WB=Katakana}\p{Ideographic}\p{Script=Hiragana}\p{LB=SA}]]"
 )
-_DIGIT = r"[\p{Nd}\u066b]"
+_DIGIT = r"[\d\u066b]"
 _JOINS_BOTH = r".'\u2018\u2019\u2024\ufe52\uff07\uff0e"
 _JOINS_LETTERS = rf"[{_JOINS_BOTH}:\xb7\u02d7\u0387\u05f4\u2027\ufe13\ufe55\uff1a]"
 _JOINS_DIGITS = (
@@ -61,28 +65,33 @@ _JOINS_DIGITS = (
     r"\uff0c\uff1b]"
 )
 _JOINS_ALL = rf"(?:\p{{WB=ExtendNumLet}}{_X}*+)"
-_JOINERS = regex.compile(rf"{_JOINS_ALL}++", regex.VERSION1)
+# Signs with nothing to join, up to what can begin a word of its own.
+_BARREN = (
+    rf"(?:\p{{WB=ExtendNumLet}}"
+    rf"[{_X}--[\u200d\p{{LB=SA}}\p{{Script=Han}}\p{{Script=Hiragana}}]]*+)++"
+)
+_BARREN_STRETCH = regex.compile(_BARREN, regex.VERSION1)
 _RUN = rf"""(?:
     (?: \p{{WB=Katakana}} {_X}*+ )++
   | (?: {_HEBREW} {_X}*+ (?: ' {_X}*+ | " {_X}*+ {_HEBREW} {_X}*+ )
-      | {_LETTER} {_X}*+ (?: {_JOINS_LETTERS} {_X}*+ (?={_LETTER}) )?+
-      | {_DIGIT} {_X}*+ (?: {_JOINS_DIGITS} {_X}*+ (?={_DIGIT}) )?+
+      | {_LETTER} {_X}*+ (?: {_JOINS_LETTERS} {_X}*+ {_LETTER} {_X}*+ )*+
+      | {_DIGIT} {_X}*+ (?: {_JOINS_DIGITS} {_X}*+ {_DIGIT} {_X}*+ )*+
     )++
 )"""
 _PICTOGRAPH = rf"""(?:
-    (?: \p{{Emoji_Modifier_Base}} {_X_IN_EMOJI}*+ )?+ \p{{Emoji_Modifier}} {_X_IN_EMOJI}*+
-  | {_character_class(_PICTOGRAPHS)} {_X_IN_EMOJI}*+ \ufe0f?+
+    (?: \u200d*+ \p{{Emoji_Modifier_Base}} {_X_IN_EMOJI}*+ )?+ \p{{Emoji_Modifier}} {_X_IN_EMOJI}*+
+  | \u200d*+ {_character_class(_PICTOGRAPHS)} {_X_IN_EMOJI}*+ \ufe0f?+
 )"""
-# A match without the group is no word: joining signs that have nothing to join, skipped at once.
+# A match without the group is no word, but skipped at once: else every sign would be tried.
 _WORD = regex.compile(
     rf"""
   ( {_JOINS_ALL}*+ {_RUN} (?: {_JOINS_ALL}++ {_RUN} )*+ {_JOINS_ALL}*+
   | (?: \p{{LB=SA}} {_X}*+ )++
   | [\p{{Script=Han}}\p{{Script=Hiragana}}] {_X}*+
-  | \u200d*+ {_PICTOGRAPH} (?: (?: (?<=\u200d) | \u200d++ ) {_PICTOGRAPH} )*+
+  | {_PICTOGRAPH} (?: (?: (?<=\u200d) | \u200d ) {_PICTOGRAPH} )*+
   | [\#*] {_X_IN_EMOJI}*? \ufe0f?+ \u20e3 {_X_IN_EMOJI}*+
-  | (?: \p{{WB=Regional_Indicator}} {_X_IN_EMOJI}*+ ){{2}} )
-  | {_JOINS_ALL}++
+  | (?: \p{{WB=Regional_Indicator}} {_X}*+ ){{2}} )
+  | {_BARREN}
     """,
     regex.VERBOSE | regex.VERSION1,
 )
@@ -127,7 +136,7 @@ def _words_of_long(piece: str) -> list[str]:
         if match[1]:
             words.append(match[1])
         elif match.end() == end:  # more joining signs than one word can have
-            start = max(start + 1, _JOINERS.match(piece, start).end() - _LONGEST_WORD)
+            start = max(start + 1, _BARREN_STRETCH.match(piece, start).end() - _LONGEST_WORD)
             continue
         start = match.end()
     return words
