@@ -5,18 +5,22 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from env_wrappers.errors import DataError
+from env_wrappers.webshop import pyserini_backend
+from env_wrappers.webshop.cache import ensure_folder
 from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
 from env_wrappers.webshop.goals import GoalList, open_goals
 from env_wrappers.webshop.nouns import NounExtractor, make_noun_extractor
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import Score, score
+from env_wrappers.webshop.store import documents
 
 MAX_HITS = 50
+_CACHED_SEARCHES = 8_192
 
 Search = Callable[[str], Sequence[int]]
 """Product indices for a query, best first."""
@@ -93,7 +97,10 @@ def open_shop(
     Raises:
         DataError: the data cannot be used, or an argument is unknown.
     """
-    make_noun_extractor(nouns)  # before a large catalogue is built, which takes long
+    # All that can be refused at once is, before a large catalogue is built, which takes long.
+    make_noun_extractor(nouns)
+    if search not in _SEARCHES:
+        raise DataError(f"unknown search {search!r}: choose {' or '.join(_SEARCHES)}")
     return _open(open_catalogue(data, num_products), goals, price_seed, shuffle_seed, nouns, search)
 
 
@@ -109,12 +116,36 @@ def _open(
     return Shop(
         catalogue=catalogue,
         goals=open_goals(catalogue, goals, price_seed, shuffle_seed),
-        search=_search_of(catalogue, search),
+        search=_SEARCHES[search](catalogue),
         nouns=make_noun_extractor(nouns),
     )
 
 
-def _search_of(catalogue: Catalogue, name: str) -> Search:
-    if name == "bm25":
-        return catalogue.search
-    raise DataError(f"unknown search {name!r}: choose bm25 or pyserini")
+def _lucene_search(catalogue: Catalogue) -> Search:
+    """Search the catalogue with Lucene; its index is built the first time, and kept."""
+
+    def build(folder: Path) -> dict[str, Any]:
+        pyserini_backend.build_index(documents(catalogue.store), folder / "index")
+        return {}
+
+    folder = catalogue.folder / "lucene"
+    try:
+        ensure_folder(folder, build)
+    except OSError as error:
+        raise DataError(
+            f"cannot write {folder} for Lucene's index: {error.strerror or error}; make it "
+            "writable, or take the search 'bm25'"
+        ) from error
+    index = pyserini_backend.Index.open(folder / "index", catalogue.index_of)
+
+    @functools.lru_cache(_CACHED_SEARCHES)
+    def search(query: str) -> tuple[int, ...]:
+        return tuple(index.search(query, MAX_HITS).tolist())
+
+    return search
+
+
+_SEARCHES: dict[str, Callable[[Catalogue], Search]] = {
+    "bm25": lambda catalogue: catalogue.search,
+    "pyserini": _lucene_search,
+}
