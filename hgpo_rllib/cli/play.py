@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
+from hgpo_rllib.cli import play_webshop
 from hgpo_rllib.config import ConfigError, EnvSettings
 
 app = typer.Typer(help="Play a game, or show a recorded episode.", no_args_is_help=True)
+app.command("webshop")(play_webshop.webshop)
 
 
 @app.callback()
@@ -38,9 +40,11 @@ def alfworld(
     ] = False,
 ) -> None:
     """Play a game in the terminal, or with --episode see a recorded one turn by turn."""
-    from hgpo_rllib.play.terminal import make_console, play_game
+    from hgpo_rllib.play.console import make_console
 
     if episode is None:
+        from hgpo_rllib.play.terminal import play_game
+
         if index is not None or step_by_step:
             raise ConfigError("--index and --step-by-step show a recorded episode: add --episode")
         play_game(_find_game(data, split, game or "0"), EnvSettings().max_steps, make_console())

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from hgpo_rllib.play.terminal import QUIT, ask
+from hgpo_rllib.play.console import QUIT, ask, plain
 from hgpo_rllib.reporting.run_data import EPISODE_FORMAT, Row, RunError, read_jsonl
 from hgpo_rllib.reporting.stats import decimal, number
 
@@ -54,21 +54,21 @@ def show_episode(episode: Row, console: Console, step_by_step: bool) -> None:
 
 
 def _show_head(episode: Row, console: Console) -> None:
-    console.print(Text(f"task: {_plain(episode.get('goal') or 'n/a')}", style="bold"))
+    console.print(Text(f"task: {plain(episode.get('goal') or 'n/a')}", style="bold"))
     where = ("iteration", "split", "group", "member")
-    console.print(Text(", ".join(f"{key} {_plain(episode.get(key, 'n/a'))}" for key in where)))
-    console.print(Text(f"game: {_plain(episode.get('game', 'n/a'))}"))
+    console.print(Text(", ".join(f"{key} {plain(episode.get(key, 'n/a'))}" for key in where)))
+    console.print(Text(f"game: {plain(episode.get('game', 'n/a'))}"))
     total = decimal(number(episode, "episode_return"))
-    console.print(Text(f"{_plain(episode.get('task_type', 'n/a'))}, rewards in all {total}"))
+    console.print(Text(f"{plain(episode.get('task_type', 'n/a'))}, rewards in all {total}"))
 
 
 def _show_step(step: Row, position: int, steps: int, console: Console) -> None:
     console.print()
     console.print(Rule(Text(f"step {position + 1} of {steps}"), align="left"))
-    console.print(Text(_plain(step.get("anchor", ""))))
-    console.print(Text.assemble(("thought: ", "bold"), (_thought(step), "italic")))
-    marks = _marks(step)
-    action = Text.assemble(("action:  ", "bold"), (_plain(step.get("action", "")), "cyan"))
+    console.print(Text(plain(step.get("anchor", ""))))
+    console.print(Text.assemble(("thought: ", "bold"), (thought_of(step), "italic")))
+    marks = marks_of(step)
+    action = Text.assemble(("action:  ", "bold"), (plain(step.get("action", "")), "cyan"))
     console.print(
         action.append(f"  [{', '.join(marks)}]", "green" if marks == ["valid"] else "red")
     )
@@ -78,25 +78,18 @@ def _show_step(step: Row, position: int, steps: int, console: Console) -> None:
     )
 
 
-def _thought(step: Row) -> str:
+def thought_of(step: Row) -> str:
     """The text inside the tags, or the whole completion where it has none."""
     completion = str(step.get("completion", ""))
     found = _THOUGHT.search(completion)
-    return _plain((found.group(1) if found else completion).strip())
+    return plain((found.group(1) if found else completion).strip())
 
 
-def _marks(step: Row) -> list[str]:
+def marks_of(step: Row) -> list[str]:
+    """What was wrong with the action of a step; "valid" if nothing was."""
     marks = ["invalid"] if step.get("is_valid") is False else []
     marks += ["inadmissible"] if step.get("inadmissible") else []
     return marks or ["valid"]
-
-
-def _plain(value: Any) -> str:
-    """A model may write anything: show control characters, do not send them to the terminal."""
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode()
-        for c in str(value)
-    )
 
 
 def _is_list_of_objects(value: Any) -> bool:

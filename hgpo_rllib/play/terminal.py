@@ -1,6 +1,5 @@
-"""A person plays a game in the terminal; standard input may be a pipe."""
+"""A person plays an ALFWorld game in the terminal."""
 
-import sys
 from pathlib import Path
 
 from rich.columns import Columns
@@ -8,25 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from env_wrappers.alfworld.engine import GameEngine
-
-QUIT = "quit"
-
-
-def make_console() -> Console:
-    """A console that leaves text as it is, and does not break the lines of a pipe."""
-    return Console(highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
-
-
-def ask(console: Console, prompt: str) -> str:
-    """Return the next line of input, stripped; at the end of the input, "quit"."""
-    try:
-        answer = console.input(Text(prompt, style="bold")).strip()
-    except EOFError:
-        console.print()
-        return QUIT
-    if not sys.stdin.isatty():
-        console.print(Text(answer))  # a pipe shows no typing
-    return answer
+from hgpo_rllib.play.console import QUIT, ask
 
 
 def play_game(game: Path, max_steps: int, console: Console) -> bool:

@@ -1,0 +1,66 @@
+"""A recorded episode in the browser, step by step: what the agent saw, thought and did."""
+
+import re
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from env_wrappers.webshop.pages import SEPARATOR
+from hgpo_rllib.play.console import plain
+from hgpo_rllib.play.episodes import marks_of, thought_of
+from hgpo_rllib.play.web.layout import application, render
+from hgpo_rllib.reporting.run_data import Row
+from hgpo_rllib.reporting.stats import decimal, number
+
+_CLICK = re.compile(r"click\[(.*)\]", re.DOTALL)
+_FACTS = ("game", "task_type", "split", "iteration", "group", "member")
+_VALUES = (("reward", "reward"), ("return", "step_return"), ("advantage", "advantage"))
+
+
+def episode_app(episode: Row) -> Starlette:
+    """Return the application that shows one episode, as `read_episode` returns it."""
+    steps = episode["steps"]
+    head = {
+        "goal": plain(episode.get("goal") or "n/a"),
+        "facts": [(key.replace("_", " "), plain(episode.get(key, "n/a"))) for key in _FACTS],
+        "won": bool(episode.get("success")),
+        "total": decimal(number(episode, "episode_return")),
+        "bad": [marks_of(step) != ["valid"] for step in steps],
+    }
+
+    async def first(request: Request) -> Response:
+        return RedirectResponse("/steps/1")
+
+    async def show(request: Request) -> Response:
+        place = request.path_params["place"]
+        if not steps:
+            return render("episode.html.jinja", head=head, place=0, step=None)
+        if not 1 <= place <= len(steps):
+            raise HTTPException(404, f"There is no step {place}: 1 to {len(steps)}.")
+        return render("episode.html.jinja", head=head, place=place, step=_shown(steps[place - 1]))
+
+    return application([Route("/", first), Route("/steps/{place:int}", show)])
+
+
+def _shown(step: Row) -> dict[str, object]:
+    action = str(step.get("action", ""))
+    clicked = _CLICK.fullmatch(action)
+    target = clicked.group(1).strip().lower() if clicked else None
+    seen = [plain(part.strip()) for part in _parts(str(step.get("anchor", "")))]
+    return {
+        "seen": [(part, part.lower() == target) for part in seen],
+        "thought": thought_of(step),
+        "action": plain(action),
+        "marks": marks_of(step),
+        "values": [(name, decimal(number(step, key), 3)) for name, key in _VALUES],
+        "prompt": plain(step.get("prompt", "")),
+        "completion": plain(step.get("completion", "")),
+    }
+
+
+def _parts(observation: str) -> list[str]:
+    """The pieces of a page in the text mode; of other texts the lines."""
+    return observation.split(SEPARATOR) if SEPARATOR in observation else observation.splitlines()

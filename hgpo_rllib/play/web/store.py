@@ -1,0 +1,122 @@
+"""A store in the browser: the list of goals, and shopping for one as the agent does."""
+
+import random
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from env_wrappers.webshop import pages
+from env_wrappers.webshop.env import ANY_SEARCH
+from env_wrappers.webshop.session import Session
+from env_wrappers.webshop.shop import Shop
+from hgpo_rllib.play.scores import HEADINGS, price_limit, score_rows
+from hgpo_rllib.play.web.layout import application, read_form, render
+from hgpo_rllib.play.web.visits import Visits
+
+_PER_PAGE = 20  # goals
+
+
+def store_app(shop: Shop, places: range) -> Starlette:
+    """Return the application of a store.
+
+    Args:
+        shop: the store.
+        places: indices of the goals that are offered.
+    """
+    return _Store(shop, places).app
+
+
+class _Store:
+    def __init__(self, shop: Shop, places: range):
+        self._shop, self._places = shop, places
+        self._visits = Visits(shop)
+        self.app = application(
+            [
+                Route("/", self._front),
+                Route("/visits", self._enter, methods=["POST"]),
+                Route("/visits/{name}", self._look),
+                Route("/visits/{name}", self._act, methods=["POST"]),
+            ]
+        )
+
+    async def _front(self, request: Request) -> Response:
+        last = (len(self._places) - 1) // _PER_PAGE + 1
+        number = _whole(request.query_params.get("page", "1"), 1, last)
+        start = (number - 1) * _PER_PAGE
+        shown = range(start, min(start + _PER_PAGE, len(self._places)))
+        return render(
+            "front.html.jinja",
+            products=len(self._shop.catalogue),
+            goals=[(place, self._shop.goals[self._places[place]].instruction) for place in shown],
+            count=len(self._places),
+            number=number,
+            last=last,
+        )
+
+    async def _enter(self, request: Request) -> Response:
+        wanted = (await read_form(request)).get("goal", "")
+        if wanted == "any":
+            place = random.randrange(len(self._places))
+        else:
+            place = _whole(wanted, 0, len(self._places) - 1)
+        return _go(self._visits.open(self._places[place]))
+
+    async def _look(self, request: Request) -> Response:
+        session = self._session(request)
+        page = session.page
+        actions = [f"click[{name}]" for name in session.clickables]
+        return render(
+            f"{page.kind.value}.html.jinja",
+            place=self._places.index(session.goal.index),
+            page=page,
+            ignored=session.ignored,
+            observation=[node.text.strip() for node in pages.nodes(page)],
+            actions=[ANY_SEARCH, *actions] if session.has_search_bar else actions,
+            receipt=self._receipt(session) if page.kind is pages.Kind.DONE else None,
+        )
+
+    async def _act(self, request: Request) -> Response:
+        session = self._session(request)
+        form = await read_form(request)
+        if "words" in form:
+            session.step(f"search[{form['words']}]")
+        elif "click" in form:
+            session.step(f"click[{form['click']}]")
+        else:
+            raise HTTPException(400, "Nothing was searched for or clicked.")
+        return _go(request.path_params["name"])
+
+    def _receipt(self, session: Session) -> dict[str, object]:
+        assert session.score is not None
+        goal, product = session.goal, session.page.item
+        price = self._shop.goals.price(product.index)
+        return {
+            "headings": HEADINGS,
+            "rows": score_rows(session.score, goal, price),
+            "reward": session.score.reward,
+            "price": price,
+            "wanted": self._shop.catalogue[goal.product],
+            "limit": price_limit(goal),
+        }
+
+    def _session(self, request: Request) -> Session:
+        session = self._visits.find(request.path_params["name"])
+        if session is None:
+            raise HTTPException(404, "This visit is over: choose a goal again.")
+        return session
+
+
+def _go(visit: str) -> Response:
+    """After a form: a page of its own, which can be loaded again."""
+    return RedirectResponse(f"/visits/{visit}", status_code=303)
+
+
+def _whole(text: str, lowest: int, highest: int) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 12):
+        raise HTTPException(400, f"{text[:40]!r} is not a number.")
+    if not lowest <= int(text) <= highest:
+        raise HTTPException(404, f"There is no {text}: {lowest} to {highest}.")
+    return int(text)

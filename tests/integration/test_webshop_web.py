@@ -1,0 +1,158 @@
+"""`hgpo play webshop --web` in a real browser, as a person starts it."""
+
+import html
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.unit.test_play_command import step, write_episode
+from tests.unit.webshop_store import ODD, SHIRT, write_store
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
+
+
+class Browser:
+    """Headless Chromium, started anew for every page."""
+
+    def __init__(self, profile: Path):
+        self._profile = profile
+
+    def _run(self, *options: str) -> str:
+        assert CHROMIUM is not None
+        done = subprocess.run(
+            [
+                *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+                *("--enable-logging=stderr", f"--user-data-dir={self._profile}", *options),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        # What pages complain about: blocked or missing resources, errors.
+        assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
+        return done.stdout
+
+    def open(self, address: str) -> str:
+        """Return the page as the browser understands it."""
+        return self._run("--dump-dom", address)
+
+    def picture(self, address: str, file: Path, width: int) -> bytes:
+        """Return a picture of the page, as a PNG."""
+        self._run(f"--screenshot={file}", f"--window-size={width},900", address)
+        return file.read_bytes()
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Browser:
+    """Return a browser with a profile of its own."""
+    return Browser(tmp_path / "profile")
+
+
+@contextmanager
+def served(*options: object) -> Iterator[str]:
+    """Run the command on a free port; give its address, and end it as Ctrl+C does."""
+    command = ["-m", "hgpo_rllib.cli.main", "play", "webshop", "--web", "--port", "0"]
+    process = subprocess.Popen(
+        [sys.executable, *command, *map(str, options)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Background jobs of a shell inherit "ignore", which Python would respect.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said.startswith("http://127.0.0.1:"), process.stderr and process.stderr.read()
+        yield said.split()[0].rstrip("/")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (130, "")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def send(address: str, **form: str) -> str:
+    """Send a form as the browser would; return the address of the page that follows."""
+    with urllib.request.urlopen(address, urlencode(form).encode()) as response:
+        return str(response.url)
+
+
+def button(page: str, label: str) -> str:
+    """Return what a button of that label sends."""
+    buttons = re.findall(r'<button name="click" value="([^"]*)"[^>]*>([^<]*)</button>', page)
+    return next(html.unescape(value) for value, shown in buttons if html.unescape(shown) == label)
+
+
+def is_drawn(png: bytes, width: int) -> bool:
+    """Whether this is a picture of that width that is not empty."""
+    return png[:4] == b"\x89PNG" and struct.unpack(">I", png[16:20]) == (width,) and len(png) > 5000
+
+
+def test_shopping(browser: Browser, tmp_path: Path) -> None:
+    with served("--data", write_store(tmp_path / "data")) as address:
+        front = browser.open(address)
+        number = re.search(
+            r'value="(\d+)">Find me Slim Cotton Shirt with color: red, and size: s', front
+        )
+        assert number is not None
+        visit = send(f"{address}/visits", goal=number.group(1))
+        assert 'placeholder="Search the store"' in browser.open(visit)
+        send(visit, words="slim cotton shirt")
+        results = browser.open(visit)
+        assert is_drawn(browser.picture(visit, tmp_path / "results.png", 1000), 1000)
+        send(visit, click=button(results, "Slim Cotton Shirt"))
+        item = browser.open(visit)
+        assert SHIRT in item
+        send(visit, click=button(item, "red"))
+        send(visit, click=button(item, "small"))
+        assert browser.open(visit).count('class="chosen"') == 2
+        assert is_drawn(browser.picture(visit, tmp_path / "item.png", 420), 420)
+        send(visit, click=button(item, "Buy Now"))
+        assert "Score 1.000" in browser.open(visit)
+
+
+def test_labels_with_signs_arrive_as_they_are(browser: Browser, tmp_path: Path) -> None:
+    """The browser reads back what the page escapes."""
+    with served("--data", write_store(tmp_path / "data")) as address:
+        visit = send(f"{address}/visits", goal="0")
+        send(visit, words="odd thing")
+        send(visit, click=ODD.lower())
+        page = browser.open(visit)
+        for label in ('say "hi"', "ümlaut ☕"):
+            send(visit, click=button(page, label))
+            shown = browser.open(visit)
+            assert "did not understand" not in shown
+            assert shown.count('class="chosen"') == 1
+        send(visit, click=button(page, "a [b]"))
+        assert "did not understand" in browser.open(visit)
+
+
+def test_an_episode(browser: Browser, tmp_path: Path) -> None:
+    turns = [
+        step(anchor="WebShop [SEP] Search", action="search[towel]"),
+        step(anchor="Back to Search [SEP] B0X [SEP] <b>bold</b>", action="click[b0x]"),
+    ]
+    file = write_episode(tmp_path / "x.jsonl", *turns)
+    with served("--episode", file, "--index", 0) as address:
+        assert "Step 1 of 2" in browser.open(address)
+        second = browser.open(f"{address}/steps/2")
+        assert "<mark>B0X</mark>" in second
+        assert "<p>&lt;b&gt;bold&lt;/b&gt;</p>" in second
+        assert is_drawn(browser.picture(f"{address}/steps/2", tmp_path / "e.png", 1000), 1000)
