@@ -162,7 +162,7 @@ def _open(folder: Path) -> Catalogue:
 
 
 @functools.cache
-def _open_once(folder: Path, stamp: tuple[int, ...]) -> Catalogue:
+def _open_once(folder: Path, version: tuple[int, ...]) -> Catalogue:
     facts = read_seal(folder)
     if facts is None:
         raise OSError(f"{folder} is damaged")

@@ -296,6 +296,15 @@ def test_products_are_counted_from_0(data: Path) -> None:
             found[index]
 
 
+def test_another_text_of_the_same_hash_is_not_taken_for_it(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = open_catalogue(data)
+    monkeypatch.setattr(found.store, "find", lambda field, text: np.array([1]))
+    assert (found.index_of("B2"), found.index_of("B1")) == (1, None)
+    assert (len(found.in_category("garden")), len(found.in_category("beauty"))) == (1, 0)
+
+
 def test_searches_are_remembered_unless_they_are_long(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
