@@ -1,8 +1,11 @@
-"""A small store in the original's file formats, with what can trip a page or a click."""
+"""A small store in the original's file formats, with what can trip a click, and its customers."""
 
 import json
 from pathlib import Path
 from typing import Any
+
+from env_wrappers.webshop.session import Session
+from env_wrappers.webshop.shop import Shop
 
 SHIRT = "B0SHIRT001"
 ODD = "B0ODD00001"
@@ -23,6 +26,30 @@ def write_store(folder: Path) -> Path:
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content), encoding="utf-8")
     return folder
+
+
+def start(shop: Shop, goal: int = 0, show_attributes: bool = False) -> Session:
+    """Give a goal to a new customer of a shop."""
+    session = Session(shop, show_attributes)
+    session.start(goal)
+    return session
+
+
+def play(session: Session, *actions: str) -> Session:
+    """Take actions, none of which is ignored."""
+    for action in actions:
+        session.step(action)
+        assert not session.ignored, action
+    return session
+
+
+def open_product(session: Session, asin: str) -> Session:
+    """Go to a product's page."""
+    product = session._shop.catalogue[session._shop.catalogue.index_of(asin) or 0]
+    play(session, f"search[{product.title}]")
+    while asin.lower() not in session.clickables:
+        play(session, "click[next >]")
+    return play(session, f"click[{asin.lower()}]")
 
 
 _HUMAN = {
