@@ -18,7 +18,7 @@ from env_wrappers.errors import DataError
 from env_wrappers.webshop.env import MAX_ACTION, WebShopEnv
 from tests.unit.webshop_store import SHIRT, TOWELS, write_store
 
-INFO = {
+INFO: dict[str, Any] = {
     "admissible_actions": list,
     "won": bool,
     "task_type": str,
