@@ -155,8 +155,6 @@ def _term(word: str) -> str | None:
 def _stem(word: str) -> str:
     """Return the Porter stem; Lucene's stemmer counts and compares UTF-16 units."""
     units = "".join(c if c <= "\uffff" else c + _SECOND_UNIT for c in word)
-    if len(units) < 3:
-        return word
     return _porter()(units).replace(_SECOND_UNIT, "")
 
 

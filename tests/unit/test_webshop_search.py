@@ -360,6 +360,24 @@ def test_an_index_is_complete_or_not_there(tmp_path: Path) -> None:
     assert all(path.is_file() for path in tmp_path.iterdir())
 
 
+def test_an_index_that_is_half_replaced_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index([("A", "shoe")], tmp_path)
+    replace = Path.replace
+
+    def stops(path: Path, target: Path) -> Path:
+        if path.name == "documents.npy":
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", stops)
+    with pytest.raises(KeyboardInterrupt):
+        build_index([("A", "hat")], tmp_path)
+    with pytest.raises(DataError, match="no usable search index"):
+        Index.open(tmp_path)
+
+
 def test_the_same_documents_give_the_same_bytes(tmp_path: Path) -> None:
     documents = [(f"{n}", f"shoe {n % 7} {'x ' * n}") for n in range(50)]
     build_index(documents, tmp_path / "one")
