@@ -19,9 +19,9 @@ from env_wrappers.alfworld.games import (
     is_supported,
     task_type_of,
 )
-from env_wrappers.alfworld.generator import MANIFEST
 from env_wrappers.alfworld.planner import why_not_won
 from env_wrappers.alfworld.workers import map_games, workers_for
+from env_wrappers.datasets import MANIFEST
 
 UNKNOWN_FAMILY = "unknown"
 

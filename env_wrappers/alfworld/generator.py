@@ -7,12 +7,9 @@ import functools
 import hashlib
 import json
 import multiprocessing
-import os
 import random
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -34,11 +31,11 @@ from env_wrappers.alfworld.rooms import (
     fill_room,
     scenes,
 )
+from env_wrappers.datasets import MANIFEST, is_generated, new_directory
 from env_wrappers.errors import DataError
 
 GENERATOR_VERSION = 2
 SPLITS = ("train", "valid_seen", "valid_unseen")
-MANIFEST = "manifest.json"
 
 _DRAWS = 200  # rooms and goals tried for one seed
 _SEEDS_PER_GAME = 20  # seeds tried for one game
@@ -109,9 +106,9 @@ def generate(
         DataError: ``out`` holds something else, or the spec cannot give that many games.
     """
     out = Path(out)
-    if _is_done(out, spec):
+    if is_generated(out, GENERATOR_VERSION, _plain(spec)):
         return
-    with _new_directory(out) as partial:
+    with new_directory(out) as partial:
         slots = _slots(spec)
         make = functools.partial(_fill_slot, partial, spec.rooms, spec.max_receptacles)
         for done, _ in enumerate(_map(make, slots, workers), start=1):
@@ -284,42 +281,6 @@ def _manifest(root: Path, spec: GenerationSpec) -> dict[str, Any]:
 def _plain(spec: GenerationSpec) -> dict[str, Any]:
     """Return a spec as JSON gives it back."""
     return json.loads(json.dumps(asdict(spec)))  # type: ignore[no-any-return]
-
-
-def _is_done(out: Path, spec: GenerationSpec) -> bool:
-    """Return whether ``out`` holds this very data set.
-
-    Raises:
-        DataError: it holds something else.
-    """
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return False
-    try:
-        manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
-        found = manifest["generator_version"], manifest["spec"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{out} exists and is no generated data set: remove it or choose another directory"
-        ) from error
-    if found != (GENERATOR_VERSION, _plain(spec)):
-        raise DataError(
-            f"{out} holds games of another spec (see its {MANIFEST}): "
-            "remove it or choose another directory"
-        )
-    return True
-
-
-@contextmanager
-def _new_directory(out: Path) -> Iterator[Path]:
-    """Give a scratch directory, which becomes ``out`` if the block ends well."""
-    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        partial.rename(out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
 
 
 def _check_known(what: str, values: Iterable[str], known: tuple[str, ...]) -> None:

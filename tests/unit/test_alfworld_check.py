@@ -11,7 +11,8 @@ import pytest
 from env_wrappers.alfworld import check
 from env_wrappers.alfworld.check import check_tree
 from env_wrappers.alfworld.games import TREE, find_games
-from env_wrappers.alfworld.generator import MANIFEST, GenerationSpec
+from env_wrappers.alfworld.generator import GenerationSpec
+from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
 from tests.unit.test_alfworld_planner import genuine_game  # noqa: F401 (a fixture)
 

@@ -15,7 +15,8 @@ import pytest
 from env_wrappers.alfworld.download import DownloadError, download
 from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.alfworld.games import find_games
-from env_wrappers.alfworld.generator import MANIFEST, GenerationSpec, generate
+from env_wrappers.alfworld.generator import GenerationSpec, generate
+from env_wrappers.datasets import MANIFEST
 from hgpo_rllib.agent import parse_completion
 from hgpo_rllib.cli.main import main
 from hgpo_rllib.play import demos
