@@ -132,6 +132,77 @@ def _alfworld_tables(rows: list[Any], crowd: Any) -> list[Table]:
     return [answers, starts, many]
 
 
+@app.command()
+def webshop(
+    data: Annotated[
+        Path | None, typer.Option(help="WebShop data; without it, a thousand generated products")
+    ] = None,
+    recordings: Annotated[
+        Path | None, typer.Option(help="folder of recordings made with that data, to compare with")
+    ] = None,
+    products: Annotated[
+        int, typer.Option(min=0, help="also generate, build and serve a store of so many products")
+    ] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="by one environment")] = 20_000,
+    environments: Annotated[
+        int, typer.Option("--envs", min=1, help="environments to add in one process")
+    ] = 128,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure WebShop's speed and memory; exit code 1 where it differs from recordings."""
+    from hgpo_rllib.bench.webshop import Plan, bench_webshop
+
+    report = bench_webshop(Plan(data, recordings, products, steps, environments))
+    if as_json:
+        _print_json(asdict(report))
+    else:
+        for table in _webshop_tables(report):
+            _print(table)
+    if any(kind.same != kind.recorded for kind in report.agreements):
+        raise typer.Exit(1)
+
+
+def _webshop_tables(report: Any) -> list[Table]:
+    tables = []
+    if report.agreements:
+        tables.append(_table("Recordings of the original and of Lucene", "kind|recorded|same"))
+        for row in report.agreements:
+            tables[-1].add_row(row.kind, f"{row.recorded:,}", f"{row.same:,}")
+    speed, build, service = report.speed, report.build, report.service
+    heads = f"products|goals|construction|steps/s of one|MB for {speed.environments} more"
+    tables.append(_table("A store with its cache: environments in one process", heads))
+    tables[-1].add_row(
+        f"{speed.products:,}",
+        f"{speed.goals:,}",
+        f"{1000 * speed.construction_seconds:.0f} ms",
+        f"{speed.steps_per_second:,.0f}",
+        f"{speed.megabytes_added:.1f}",
+    )
+    if build and service:
+        heads = "products|goals|products and index|goals|peak GB"
+        tables.append(_table("Building a large store", heads))
+        tables[-1].add_row(
+            f"{build.products:,}",
+            f"{build.goals:,}",
+            f"{build.catalogue_minutes:.1f} min",
+            f"{build.goals_minutes:.1f} min",
+            f"{build.peak_gigabytes:.2f}",
+        )
+        heads = "steps/s|new queries|median|95 of 100 below|resident GB"
+        tables.append(_table(f"Serving {service.environments} environments there", heads))
+        tables[-1].add_row(
+            f"{service.steps_per_second:,.0f}",
+            f"{service.queries:,}",
+            f"{service.median_milliseconds:.1f} ms",
+            f"{service.p95_milliseconds:.1f} ms",
+            f"{service.resident_gigabytes:.2f}",
+        )
+    for table in tables[len(report.agreements) > 0 :]:
+        table.caption = "CPU time of the process; imports are not counted"
+        table.caption_justify = "left"
+    return tables
+
+
 @app.command("bias-variance")
 def bias_variance(
     group_sizes: Annotated[
