@@ -147,6 +147,9 @@ def test_recordings_that_cannot_be_used_are_named(data: Path, tmp_path: Path) ->
     with pytest.raises(DataError, match=f"{HITS} does not fit the products: "):
         compare_recordings(data, tmp_path)
     (tmp_path / HITS).unlink()
+    _write(tmp_path, {REWARDS: []})
+    with pytest.raises(DataError, match=f"^{tmp_path / NOUNS} cannot be read"):
+        compare_recordings(data, tmp_path)
     _write(tmp_path, {REWARDS: [[0, "B0UNKNOWN", {}, 1.0, {}]], NOUNS: {"nouns": {}}})
     with pytest.raises(DataError, match=r"does not fit the products: KeyError\('B0UNK"):
         compare_recordings(data, tmp_path)
