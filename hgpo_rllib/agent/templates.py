@@ -11,6 +11,10 @@ from hgpo_rllib.agent.memory import Turn
 PROMPTS = Path(__file__).parent / "prompts"
 SIDE_ACTIONS = ("examine", "look", "inventory")
 SEPARATOR = " [SEP] "  # between the parts of a WebShop page
+_SIDE_PART = re.compile(
+    r"(Back to Search|Page \d+ \(.*\)|< Prev|Next >|(Price: )?\$.*|Rating: .*"
+    r"|Description|Features|Reviews)$"
+)
 
 
 def load_template(name: str) -> jinja2.Template:
@@ -36,6 +40,7 @@ def load_template(name: str) -> jinja2.Template:
     environment.filters["main_actions"] = main_actions
     environment.filters["page"] = page
     environment.filters["page_parts"] = page_parts
+    environment.filters["main_parts"] = main_parts
     return environment.get_template(path.name)
 
 
@@ -85,6 +90,11 @@ def page_parts(observation: str) -> list[str]:
     parts = observation.split(SEPARATOR)
     marks = [i for i, part in enumerate(parts[:2]) if part == "Instruction:"]
     return parts[marks[0] + 2 :] if marks else parts
+
+
+def main_parts(parts: Sequence[str]) -> list[str]:
+    """Without prices and what every page of its kind has, except the button that buys."""
+    return [part for part in parts if not _SIDE_PART.match(part)]
 
 
 def page(observation: str) -> str:

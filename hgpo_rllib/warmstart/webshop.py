@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from env_wrappers.webshop.shopper import Shopper
+import gymnasium
 
 from env_wrappers.webshop import shopper
 from env_wrappers.webshop.generator import GENERATOR_VERSION, CatalogueSpec, generate
+from env_wrappers.webshop.shopper import Shopper
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.warmstart.demonstrations import Info
-from hgpo_rllib.warmstart.domain import DEMONSTRATION_SEED_OFFSET, Domain, Progress
+from hgpo_rllib.warmstart.domain import Domain, Progress
 
 
 class WebShopDomain(Domain):
@@ -48,11 +49,15 @@ than that the to total want with
     def make_demonstration_data(
         self, config: RunConfig, path: Path, on_progress: Progress
     ) -> Sequence[str]:
-        """Generate a store of other products; `warm_start.games` of its goals are demonstrated."""
-        settings = config.store.model_dump()
-        settings["seed"] += DEMONSTRATION_SEED_OFFSET
-        generate(path, CatalogueSpec(**settings), on_progress)
-        return [str(task) for task in range(config.warm_start.games)]
+        """The same store: a small model knows brands and identifiers by heart, or not at all.
+
+        The first `warm_start.games` goals of its train split are demonstrated; evaluation has goals
+        of its own.
+        """
+        self.make_data(config, path, on_progress)
+        goals = gymnasium.make(config.env.env_id, data=path, **self.demonstration_options(config))
+        count = min(config.warm_start.games, goals.get_wrapper_attr("num_tasks"))
+        return [str(task) for task in range(count)]
 
     @staticmethod
     def make_player(info: Info, rng: random.Random) -> "Customer":
@@ -70,7 +75,7 @@ class Customer:
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
         """Thought and action."""
-        return self._shopper.act(self._goal, observation, admissible)
+        return self._shopper.act(self._goal, observation, admissible, last)
 
     def slip(self, admissible: Sequence[str], rng: random.Random) -> str:
         """Any click but the purchase, or, where nothing can be clicked, a search for one word."""

@@ -14,6 +14,7 @@ from hgpo_rllib.agent.templates import (
     brief,
     load_template,
     main_actions,
+    main_parts,
     page_parts,
     render,
 )
@@ -199,6 +200,16 @@ class TestTemplates:
     def test_page_parts(self, observation: str, parts: list[str]) -> None:
         """What comes behind the instruction; the whole page where there is none."""
         assert page_parts(observation) == parts
+
+    def test_main_parts(self) -> None:
+        """What tells pages of one kind apart; titles that begin like a button stay."""
+        assert main_parts(page_parts(RESULTS)) == [
+            *("B000000001", "Bimo Red Mug"),
+            *("B000000002", "Bimo Cup"),
+        ]
+        assert main_parts(page_parts(ITEM)) == ["color", "red", "Bimo Red Mug", "Buy Now"]
+        kept = ["Reviews of Mugs", "Page 1 of a Diary", "Next > Big", "Price List", "", "a $5 mug"]
+        assert main_parts(kept) == kept
 
     def test_a_template_file(self, tmp_path: Path) -> None:
         """A path is taken as it is; the filters are there too."""

@@ -1,0 +1,87 @@
+"""What `hgpo train` makes for WebShop: store, demonstrations, players, prompts."""
+
+import random
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+import env_wrappers  # noqa: F401  registers the environment
+from hgpo_rllib.agent import parse_completion
+from hgpo_rllib.agent.parsing import ANY_SEARCH
+from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.warmstart.demonstrations import demonstrate
+from hgpo_rllib.warmstart.domain import find_domain
+from hgpo_rllib.warmstart.webshop import Customer, WebShopDomain
+
+EXAMPLE = Path(__file__).parents[2] / "tuned_examples/webshop_pocket.yaml"
+
+
+@pytest.fixture(scope="module")
+def config() -> RunConfig:
+    """Return the example with a smaller store."""
+    return load_config(EXAMPLE, ["store.products=300", "warm_start.games=8"])
+
+
+@pytest.fixture(scope="module")
+def store(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the store of the example."""
+    path = tmp_path_factory.mktemp("store") / "store"
+    done: list[tuple[int, int]] = []
+    WebShopDomain().make_data(config, path, lambda *progress: done.append(progress))
+    assert done[-1] == (300, WebShopDomain().data_size(config))
+    return path
+
+
+def test_all_splits_have_goals(config: RunConfig, store: Path) -> None:
+    """Training and evaluation find what the example names."""
+    for split in (config.env.train_split, *config.evaluation.splits):
+        env = gymnasium.make(config.env.env_id, data=store, split=split, **config.env.options)
+        assert env.get_wrapper_attr("num_tasks") > 300
+
+
+def test_demonstrations_are_of_goals_to_train_on(config: RunConfig, tmp_path: Path) -> None:
+    """As many as wanted, or as there are."""
+    path = tmp_path / "store"
+    names = WebShopDomain().make_demonstration_data(config, path, lambda done, total: None)
+    assert names == [str(task) for task in range(8)]
+    many = load_config(EXAMPLE, ["store.products=300", "warm_start.games=9999"])
+    names = WebShopDomain().make_demonstration_data(many, path, lambda done, total: None)
+    train = gymnasium.make(config.env.env_id, data=path, **config.env.options)
+    assert len(names) == train.get_wrapper_attr("num_tasks")
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_demonstrations_win(config: RunConfig, store: Path, noise: float) -> None:
+    """Nearly always without slips, often with them; labels are never slips."""
+    env = gymnasium.make(config.env.env_id, data=store, max_steps=10, **config.env.options)
+    won = 0
+    for task in range(20):
+        rng = random.Random(task)
+        player = WebShopDomain.make_player
+        examples = demonstrate(env, task, player, "webshop_compact", 2, noise, rng)
+        won += bool(examples)
+        for prompt, response in examples:
+            parsed = parse_completion(response)
+            assert parsed.is_valid
+            assert prompt.count("Task: ") == 2
+            assert parsed.action.startswith(("search[", "click["))
+        if examples:
+            assert examples[-1][1].endswith("<action>click[buy now]</action>")
+    assert won >= (19 if noise == 0 else 8)
+
+
+def test_slips() -> None:
+    """Never the purchase; a search for one word of the wish where pages have a search bar."""
+    customer = Customer("find me a mug", random.Random(0))
+    rng = random.Random(0)
+    clicks = ["click[back to search]", "click[buy now]", "click[red]"]
+    assert {customer.slip(clicks, rng) for _ in range(50)} == {clicks[0], clicks[2]}
+    searches = {customer.slip([ANY_SEARCH, "click[search]"], rng) for _ in range(50)}
+    assert searches == {"search[find]", "search[me]", "search[a]", "search[mug]"}
+
+
+def test_an_environment_without_a_domain() -> None:
+    """Its owner brings data and model."""
+    with pytest.raises(ConfigError, match=r"give env\.data and model\.model_path"):
+        find_domain("CartPole-v1")
