@@ -29,7 +29,8 @@ from env_wrappers.webshop.tokens import analyze
 K1 = np.float32(0.9)
 B = np.float32(0.4)
 
-_FORMAT = 1
+FORMAT = 1
+"""Of an index on disk; part of the names of what is built with it."""
 _SUMMARY = "index.json"
 _WORDS = "words.npy"  # their hashes, sorted
 _STARTS = "starts.npy"  # of each word's postings; one more at the end
@@ -108,8 +109,8 @@ class Index:
         """
         try:
             summary = _Summary(**json.loads((folder / _SUMMARY).read_text(encoding="utf-8")))
-            if summary.format != _FORMAT:
-                raise ValueError(f"format {summary.format} instead of {_FORMAT}")
+            if summary.format != FORMAT:
+                raise ValueError(f"format {summary.format} instead of {FORMAT}")
             return cls(summary, {name: _map(folder, name, summary) for name in _TYPES})
         except (OSError, EOFError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
@@ -251,7 +252,7 @@ def _write_arrays(counted: _Counted, folder: Path) -> _Summary:
     _write_postings(counted, folder, next_free, int(starts[-1]))
     lengths = np.array(counted.lengths)
     return _Summary(
-        format=_FORMAT,
+        format=FORMAT,
         documents=len(lengths),
         documents_with_words=int(np.count_nonzero(lengths)),
         words=len(hashes),

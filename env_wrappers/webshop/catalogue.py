@@ -17,7 +17,7 @@ import numpy as np
 
 from env_wrappers.errors import DataError
 from env_wrappers.webshop import store as stores
-from env_wrappers.webshop.bm25 import _FORMAT as SEARCH_FORMAT
+from env_wrappers.webshop.bm25 import FORMAT as SEARCH_FORMAT
 from env_wrappers.webshop.bm25 import Index, build_index
 from env_wrappers.webshop.cache import cache_roots, content_hashes, ensure_folder, read_seal, stamp
 from env_wrappers.webshop.records import Product

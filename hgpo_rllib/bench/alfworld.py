@@ -6,20 +6,16 @@ what it answered; the fast engine is then sent the same. Seconds are CPU seconds
 
 import contextlib
 import functools
-import gc
 import json
-import multiprocessing
 import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-import psutil
+from typing import Any
 
 from env_wrappers.alfworld.engine import GameEngine
 from env_wrappers.alfworld.env import ALFWorldEnv
@@ -27,6 +23,7 @@ from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.generator import GenerationSpec, generate
 from env_wrappers.alfworld.translations import SETTING
 from env_wrappers.errors import DataError
+from hgpo_rllib.bench.measure import new_process, resident, timed_clean
 
 POLICIES = ("random", "oracle", "nonsense")
 NONSENSE_RATE = 0.05  # of the third policy, random otherwise
@@ -37,7 +34,6 @@ _RESETS = 1000  # of a loaded game by the fast engine, to get a time that can be
 _KITCHENS = range(1, 31)  # numbers of floor plans
 _MB = 1e6
 
-Result = TypeVar("Result")
 Answer = tuple[str, list[str], bool]
 """Observation, admissible actions, whether the game is won."""
 
@@ -138,7 +134,7 @@ def bench_alfworld(plan: Plan) -> tuple[list[Comparison], Crowd]:
             "generated": made[: plan.generated],
         }
         with _translations_in(Path(scratch) / "translations"):
-            with _new_process() as genuine_side:
+            with new_process() as genuine_side:
                 rows = [
                     _compare(kind, games, plan.max_steps, genuine_side)
                     for kind, games in kinds.items()
@@ -203,8 +199,8 @@ def play_genuine(game: str, max_steps: int) -> list[Episode]:
 
 
 def _play_genuine(engine: Any, game: str, policy: str, max_steps: int) -> Episode:
-    load_seconds, _ = _timed(lambda: (engine.load(game), engine.reset()))
-    reset_seconds, state = _timed(engine.reset)
+    load_seconds, _ = timed_clean(lambda: (engine.load(game), engine.reset()))
+    reset_seconds, state = timed_clean(engine.reset)
     rng = random.Random(f"{policy} {Path(game).parent}")
     content = json.loads(Path(game).read_text(encoding="utf-8"))
     script = list(content.get("walkthrough") or []) if policy == "oracle" else []
@@ -235,8 +231,8 @@ def _answer(state: Any) -> Answer:
 
 def play_fast(game: str, like: Episode) -> Episode:
     """Play the same commands with the fast engine, loaded for it."""
-    load_seconds, engine = _timed(lambda: GameEngine(game))
-    resets_seconds, _ = _timed(lambda: [engine.reset() for _ in range(_RESETS)])
+    load_seconds, engine = timed_clean(lambda: GameEngine(game))
+    resets_seconds, _ = timed_clean(lambda: [engine.reset() for _ in range(_RESETS)])
 
     def play() -> list[Any]:
         reached = [engine.reset()]
@@ -244,7 +240,7 @@ def play_fast(game: str, like: Episode) -> Episode:
             reached.append(engine.step(reached[-1][0], command))
         return reached
 
-    step_seconds, reached = _timed(play)
+    step_seconds, reached = timed_clean(play)
     answers = [(text, list(state.admissible), state.won) for state, text in reached]
     return Episode(
         like.policy, like.commands, answers, load_seconds, resets_seconds / _RESETS, step_seconds
@@ -262,7 +258,7 @@ def _compare(
     genuine, fast, cold_seconds = [], [], 0.0
     for name in names:
         episodes = genuine_side.submit(play_genuine, name, max_steps).result()
-        cold_seconds += _timed(functools.partial(GameEngine, name))[0]
+        cold_seconds += timed_clean(functools.partial(GameEngine, name))[0]
         genuine += episodes
         fast += [play_fast(name, episode) for episode in episodes]
     return _summary(kind, len(games), genuine, fast, cold_seconds)
@@ -309,7 +305,7 @@ def _summary(
 def _crowd(games: list[Path], max_steps: int) -> Crowd:
     for game in games:
         GameEngine(game)  # so that its translation is kept
-    with _new_process() as fresh:
+    with new_process() as fresh:
         return fresh.submit(start_crowd, [str(game) for game in games], max_steps).result()
 
 
@@ -317,7 +313,7 @@ def start_crowd(games: list[str], max_steps: int) -> Crowd:
     """Make a group of environments for each game, reset them, and play random episodes."""
     tree = Path(games[0]).parents[3]
     split = Path(games[0]).parents[2].name
-    before = _resident()
+    before = resident()
 
     def ready() -> list[tuple[ALFWorldEnv, dict[str, Any]]]:
         envs = [
@@ -327,9 +323,9 @@ def start_crowd(games: list[str], max_steps: int) -> Crowd:
         ]
         return [(env, env.reset(options={"game": game})[1]) for env, game in envs]
 
-    ready_seconds, envs = _timed(ready)
-    then = _resident()
-    step_seconds, steps = _timed(
+    ready_seconds, envs = timed_clean(ready)
+    then = resident()
+    step_seconds, steps = timed_clean(
         lambda: sum(_play_random(*pair, index) for index, pair in enumerate(envs))
     )
     return Crowd(
@@ -338,7 +334,7 @@ def start_crowd(games: list[str], max_steps: int) -> Crowd:
         ready_seconds=ready_seconds,
         megabytes=(then - before) / len(envs) / _MB,
         steps_per_second=steps / step_seconds,
-        megabytes_after=(_resident() - before) / len(envs) / _MB,
+        megabytes_after=(resident() - before) / len(envs) / _MB,
     )
 
 
@@ -353,22 +349,6 @@ def _play_random(env: ALFWorldEnv, info: dict[str, Any], seed: int) -> int:
 
 
 # --- measuring ---------------------------------------------------------------------------------
-
-
-def _resident() -> int:
-    return int(psutil.Process().memory_info().rss)
-
-
-def _timed(function: Callable[[], Result]) -> tuple[float, Result]:
-    """Return the CPU seconds that a call took, and its result."""
-    gc.collect()  # engines that were dropped before are not this call's to clear away
-    start = time.process_time()
-    result = function()
-    return time.process_time() - start, result
-
-
-def _new_process() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
 @contextlib.contextmanager

@@ -5,20 +5,17 @@ memory is what is resident, mapped files included.
 """
 
 import gc
-import multiprocessing
 import random
 import resource
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import psutil
 
 from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
 from env_wrappers.webshop.env import WebShopEnv
@@ -26,6 +23,7 @@ from env_wrappers.webshop.generator import CatalogueSpec, generate
 from env_wrappers.webshop.goals import GoalList, open_goals
 from env_wrappers.webshop.shop import open_shop
 from env_wrappers.webshop.shopper import read_wish
+from hgpo_rllib.bench.measure import Result, new_process, resident, timed
 from hgpo_rllib.bench.webshop_recordings import Agreement, compare_recordings
 
 SMALL = 1000  # products of the store that is generated where no data is given
@@ -34,8 +32,6 @@ QUERIES = 1000  # put to the large store
 _SPLIT = "test"  # the one that every store has
 _SEARCH_WORDS = 4  # of the instruction, where a random policy does not take all
 _GB, _MB = 1e9, 1e6
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -133,12 +129,12 @@ def bench_webshop(plan: Plan) -> Report:
 
 def measure_speed(data: Path, steps: int, environments: int) -> Speed:
     """Make an environment, let it play, and add more."""
-    construction_seconds, env = _timed(lambda: _ready(data))
+    construction_seconds, env = timed(lambda: _ready(data))
     shop = open_shop(data)
     _play(env, 1, seed=-1)  # imports the stemmer
     seconds, played = _play(env, steps)
     gc.collect()
-    before = _resident()
+    before = resident()
     more = [_ready(data) for _ in range(environments)]
     for seed, one in enumerate(more):
         _play(one, 1, seed)
@@ -149,7 +145,7 @@ def measure_speed(data: Path, steps: int, environments: int) -> Speed:
         steps=played,
         steps_per_second=played / seconds,
         environments=len(more),
-        megabytes_added=(_resident() - before) / _MB,
+        megabytes_added=(resident() - before) / _MB,
     )
 
 
@@ -194,8 +190,8 @@ def _random_action(info: dict[str, Any], rng: random.Random) -> str:
 
 def measure_build(data: Path) -> Build:
     """Build the caches of a store from its files; what the process used before counts too."""
-    catalogue_seconds, catalogue = _timed(lambda: open_catalogue(data))
-    goals_seconds, goals = _timed(lambda: open_goals(catalogue, "synthetic", price_seed=0))
+    catalogue_seconds, catalogue = timed(lambda: open_catalogue(data))
+    goals_seconds, goals = timed(lambda: open_goals(catalogue, "synthetic", price_seed=0))
     peak_kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return Build(
         products=len(catalogue),
@@ -214,14 +210,14 @@ def measure_service(data: Path) -> Service:
     plays = [_play(env, 1, seed) for seed, env in enumerate(envs)]
     search = shop.catalogue.search
     queries = _queries(shop.catalogue, shop.goals)
-    milliseconds = [1000 * _timed(partial(search, query))[0] for query in queries]
+    milliseconds = [1000 * timed(partial(search, query))[0] for query in queries]
     return Service(
         environments=len(envs),
         steps_per_second=sum(steps for _, steps in plays) / sum(seconds for seconds, _ in plays),
         queries=len(milliseconds),
         median_milliseconds=float(np.median(milliseconds)),
         p95_milliseconds=float(np.quantile(milliseconds, 0.95)),
-        resident_gigabytes=_resident() / _GB,
+        resident_gigabytes=resident() / _GB,
     )
 
 
@@ -240,18 +236,7 @@ def _queries(catalogue: Catalogue, goals: GoalList) -> list[str]:
 # --- measuring ------------------------------------------------------------------------------------
 
 
-def _resident() -> int:
-    return int(psutil.Process().memory_info().rss)
-
-
-def _timed(function: Callable[[], Result]) -> tuple[float, Result]:
-    """Return the CPU seconds that a call took, and its result."""
-    start = time.process_time()
-    result = function()
-    return time.process_time() - start, result
-
-
 def _alone(function: Callable[..., Result], *arguments: Any) -> Result:
     """Call a function in a fresh process."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+    with new_process() as process:
         return process.submit(function, *arguments).result()
