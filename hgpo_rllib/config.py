@@ -1,7 +1,8 @@
 """Every setting of a run, typed, with its meaning; and how a YAML file becomes them.
 
-A run file has the sections below. ``section.key=value`` on the command line overrides a field.
-`HGPOConfig` (algorithm.py) is the RLlib builder over the same fields.
+A run file has the sections below, and may begin with ``extends: other.yaml``, a run file beside it
+from which it takes what it does not say itself. ``section.key=value`` on the command line overrides
+a field. `HGPOConfig` (algorithm.py) is the RLlib builder over the same fields.
 """
 
 from dataclasses import fields
@@ -250,8 +251,8 @@ class EvaluationSettings(Section):
 class ClusterSettings(Section):
     """Ray."""
 
-    learner_gpus: int = Field(0, ge=0, le=1)
-    """GPUs of the learner, which runs in the main process."""
+    learner_gpus: float = Field(0, ge=0, le=1)
+    """GPUs of the learner, which runs in the main process; a fraction shares one with replicas."""
     dashboard_port: int | None = Field(None, ge=1, le=65535)
     """Port of the Ray dashboard on the loopback address; null: no dashboard."""
 
@@ -296,19 +297,16 @@ class RunConfig(Section):
 
 
 def load_config(path: Path, overrides: list[str]) -> RunConfig:
-    """Read a run file and apply ``section.key=value`` overrides (values are YAML).
+    """Read a run file, with what it extends, and apply ``section.key=value`` overrides.
+
+    Values of overrides are YAML. A file's ``extends`` is relative to its own folder; sections merge
+    key by key, other values are replaced.
 
     Raises:
-        ConfigError: for a missing or malformed file, an unknown key or a value out of range.
+        ConfigError: for a missing or malformed file, files that extend each other, an unknown key
+            or a value out of range.
     """
-    try:
-        data = yaml.safe_load(path.read_text()) or {}
-    except OSError as error:
-        raise ConfigError(f"cannot read the config {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path} must hold sections (`algorithm:`, `learner:`, …)")
+    data = _read(path, ())
     for override in overrides:
         _apply(data, override)
     return parse_config(data)
@@ -325,6 +323,36 @@ def parse_config(data: dict[str, Any]) -> RunConfig:
 def save_config(config: RunConfig, path: Path) -> None:
     """Write the config as YAML that `load_config` reads back."""
     path.write_text(yaml.safe_dump(config.model_dump(), sort_keys=False))
+
+
+def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
+    chain = (*extended_by, path)
+    if path.resolve() in [earlier.resolve() for earlier in extended_by]:
+        raise ConfigError(f"run files extend each other: {' -> '.join(map(str, chain))}")
+    try:
+        data = yaml.safe_load(path.read_text()) or {}
+    except OSError as error:
+        asked = f", which {extended_by[-1]} extends" if extended_by else ""
+        raise ConfigError(f"cannot read the config {path}{asked}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} must hold sections (`algorithm:`, `learner:`, …)")
+    if "extends" not in data:
+        return data
+    base = data.pop("extends")
+    if not isinstance(base, str):
+        raise ConfigError(f"{path}: extends must name one run file (got {base!r})")
+    return _merge(_read(path.parent / base, chain), data)
+
+
+def _merge(base: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """`base` with what `data` says; sections merge key by key, all other values are replaced."""
+    merged = base | data
+    for key in base.keys() & data.keys():
+        if isinstance(base[key], dict) and isinstance(data[key], dict):
+            merged[key] = _merge(base[key], data[key])
+    return merged
 
 
 def _apply(data: dict[str, Any], override: str) -> None:

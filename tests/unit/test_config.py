@@ -92,6 +92,74 @@ class TestLoad:
         assert settings.estimator_settings() == changed
 
 
+class TestExtends:
+    """`extends` names a run file beside this one; what is not said here is taken from there."""
+
+    def test_sections_merge_key_by_key(self, run_file: Path) -> None:
+        """Values and lists are replaced, a chain of files is followed, overrides come last."""
+        middle = run_file.with_name("middle.yaml")
+        middle.write_text(
+            "extends: run.yaml\nalgorithm: {gamma: 0.8}\n"
+            "env: {options: {task_types: [a, b], keep: 1}}\nevaluation: {splits: [x, y]}\n"
+        )
+        last = run_file.with_name("last.yaml")
+        last.write_text(
+            "extends: middle.yaml\nname: last\nenv: {options: {task_types: [c]}}\n"
+            "evaluation: {splits: [z]}\n"
+        )
+        config = load_config(last, ["learner.lr=1e-3"])
+        assert (config.name, config.learner.lr) == ("last", 1e-3)
+        assert config.algorithm == AlgorithmSettings(gamma=0.8, context_length=3)
+        assert config.env.options == {"task_types": ["c"], "keep": 1}
+        assert config.evaluation.splits == ["z"]
+        assert load_config(middle, []).name == "small"
+
+    def test_paths_are_those_of_the_file_that_extends(self, run_file: Path) -> None:
+        """Not of the working directory."""
+        (run_file.parent / "inner").mkdir()
+        inner = run_file.parent / "inner" / "deep.yaml"
+        inner.write_text("extends: ../run.yaml\n")
+        assert load_config(inner, []) == load_config(run_file, [])
+
+    def test_a_null_section_of_the_base_is_filled(self, run_file: Path) -> None:
+        """As it is replaced when the file itself names the section."""
+        run_file.write_text("algorithm:\n")
+        child = run_file.with_name("child.yaml")
+        child.write_text("extends: run.yaml\nalgorithm: {gamma: 0.7}\n")
+        assert load_config(child, []).algorithm.gamma == 0.7
+
+    def test_files_that_extend_each_other(self, run_file: Path) -> None:
+        """One line that shows the way round, for a circle of two and of one."""
+        other = run_file.with_name("other.yaml")
+        run_file.write_text("extends: other.yaml\n")
+        other.write_text("extends: ./run.yaml\n")
+        message = message_of(run_file)
+        assert message.startswith(f"run files extend each other: {run_file} -> {other} -> ")
+        other.write_text("extends: other.yaml\n")
+        assert message_of(run_file).endswith(f"{run_file} -> {other} -> {other}")
+
+    def test_a_missing_base_is_named_with_its_child(self, run_file: Path) -> None:
+        """Both files, so that the misspelt line is found."""
+        run_file.write_text("extends: no.yaml\n")
+        base = run_file.with_name("no.yaml")
+        assert message_of(run_file) == (
+            f"cannot read the config {base}, which {run_file} extends: No such file or directory"
+        )
+
+    @pytest.mark.parametrize("value", ["3", "[run.yaml]", "null"])
+    def test_extends_names_one_file(self, run_file: Path, value: str) -> None:
+        """Anything else is refused."""
+        run_file.write_text(f"extends: {value}\n")
+        assert message_of(run_file).startswith(f"{run_file}: extends must name one run file (got ")
+
+    def test_errors_of_the_base_name_the_base(self, run_file: Path) -> None:
+        """It is the file to mend."""
+        child = run_file.with_name("child.yaml")
+        child.write_text("extends: run.yaml\n")
+        run_file.write_text("a: [1\nb: 2\n")
+        assert message_of(child).startswith(f"{run_file} is not YAML: ")
+
+
 class TestErrors:
     def test_an_unknown_key_names_the_known_ones(self, run_file: Path) -> None:
         """At the top and in a section; in a section its own keys are listed."""
