@@ -80,7 +80,7 @@ Points = tuple[list[float], list[float]]
 def plot_run(run: RunData) -> dict[str, bytes]:
     """The PNGs of one run by file name."""
     with mpl.rc_context(STYLE):
-        return {name: _png(figure) for name, figure in run_figures(run).items()}
+        return {name: png(figure) for name, figure in run_figures(run).items()}
 
 
 def run_figures(run: RunData) -> dict[str, Figure]:
@@ -113,7 +113,7 @@ def plot_seeds(runs: Sequence[RunData]) -> bytes:
         _rate_axis(axes, "held-out success")
         axes.set_title(f"Held-out success, {len(runs)} seeds")
         _finish(axes)
-        return _png(figure)
+        return png(figure)
 
 
 def seed_curve(runs: Sequence[RunData]) -> tuple[list[float], list[float], list[float]]:
@@ -355,7 +355,8 @@ def _finish(axes: Axes, **legend: Any) -> None:
         axes.legend(**({"loc": "best"} | legend))
 
 
-def _png(figure: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()

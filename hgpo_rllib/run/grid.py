@@ -1,0 +1,169 @@
+"""What a sweep runs: every combination of the values of some settings, with several seeds."""
+
+import itertools
+import json
+import math
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hgpo_rllib.config import ConfigError, RunConfig, load_config, parse_config
+
+SWEEP_FILE = "sweep.json"
+NAME_LENGTH = 120  # of a trial's directory, well under the 255 of a file system
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One swept setting: its dotted key and the values to try, in the order given."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep: a point of the grid with one seed."""
+
+    name: str
+    """Directory of the run inside the sweep's."""
+    point: dict[str, Any]
+    """Value of every swept key."""
+    config: RunConfig
+    """All settings of the run, its seed among them."""
+
+
+def parse_axis(text: str) -> Axis:
+    """Read ``section.key=value,value`` (YAML values; a list is written in brackets).
+
+    Raises:
+        ConfigError: it has no key, no values, or a value twice.
+    """
+    key, equals, listed = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--grid {text!r}: write section.key=value,value")
+    if key == "seed":
+        raise ConfigError("--grid seed: write --seeds N for the seeds N from the config's on")
+    try:
+        values = yaml.safe_load(f"[{listed}]")
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--grid {key}: {listed!r} are not YAML values") from error
+    if not values:
+        raise ConfigError(f"--grid {key}: name at least one value")
+    try:
+        distinct = {json.dumps(value) for value in values}
+    except TypeError as error:
+        raise ConfigError(f"--grid {key}: {listed!r} are not plain values") from error
+    if len(distinct) < len(values):
+        raise ConfigError(f"--grid {key}: a value is there twice ({listed})")
+    return Axis(key, tuple(values))
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The trials of a grid, point after point; every point has as many, of different seeds."""
+
+    axes: tuple[Axis, ...]
+    trials: tuple[Trial, ...]
+
+    def save(self, folder: Path) -> None:
+        """Write what `open_sweep` reads: sweep.json, with all settings of all trials."""
+        folder.mkdir(parents=True, exist_ok=True)
+        content = {
+            "axes": [asdict(axis) for axis in self.axes],
+            "trials": [
+                {"name": trial.name, "point": trial.point, "config": trial.config.model_dump()}
+                for trial in self.trials
+            ],
+        }
+        partial = folder / f".{SWEEP_FILE}.partial"
+        partial.write_text(json.dumps(content, indent=2) + "\n")
+        partial.replace(folder / SWEEP_FILE)
+
+    def __str__(self) -> str:
+        sizes = [len(axis.values) for axis in self.axes]
+        seeds = len(self.trials) // math.prod(sizes)
+        return (
+            f"{' x '.join(map(str, sizes))} points, {seeds} seed{'s' * (seeds > 1)}: "
+            f"{len(self.trials)} trials"
+        )
+
+
+def make_sweep(config: Path, overrides: Sequence[str], axes: Sequence[Axis], seeds: int) -> Sweep:
+    """All points of the grid on top of a run file and overrides, with `seeds` seeds each.
+
+    Seeds count from the config's own.
+
+    Raises:
+        ConfigError: no axis, one key on two axes, or a point that is no valid config.
+    """
+    keys = [axis.key for axis in axes]
+    if not keys:
+        raise ConfigError("--grid is missing: --grid section.key=value,value")
+    if doubled := [key for key in keys if keys.count(key) > 1]:
+        raise ConfigError(f"--grid {doubled[0]}: the key is there twice")
+    first_seed = load_config(config, list(overrides)).seed
+    trials: list[Trial] = []
+    for values in itertools.product(*(axis.values for axis in axes)):
+        point = dict(zip(keys, values, strict=True))
+        for seed in range(first_seed, first_seed + seeds):
+            settings = [f"{key}={json.dumps(value)}" for key, value in point.items()]
+            trials.append(
+                Trial(
+                    trial_name(len(trials) + 1, {**point, "seed": seed}),
+                    point,
+                    load_config(config, [*overrides, *settings, f"seed={seed}"]),
+                )
+            )
+    return Sweep(tuple(axes), tuple(trials))
+
+
+def open_sweep(folder: Path) -> Sweep:
+    """The sweep of a directory that `Sweep.save` wrote.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        content = json.loads((folder / SWEEP_FILE).read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--resume: {folder} is no sweep directory ({SWEEP_FILE})") from error
+    return Sweep(
+        tuple(Axis(axis["key"], tuple(axis["values"])) for axis in content["axes"]),
+        tuple(
+            Trial(trial["name"], trial["point"], parse_config(trial["config"]))
+            for trial in content["trials"]
+        ),
+    )
+
+
+def new_folder(sweep: Sweep, out: Path | None) -> Path:
+    """Where a new sweep writes: `out`, or a directory among those of runs.
+
+    Raises:
+        ConfigError: `out` holds something already.
+    """
+    if out is None:
+        config = sweep.trials[0].config
+        stem = f"{config.name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
+        return Path(config.output) / stem
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out: {out} is there already; --resume {out} continues a sweep")
+    return out
+
+
+def trial_name(number: int, point: dict[str, Any]) -> str:
+    """A directory name: the number makes it unique, the rest says what is in it."""
+    parts = [f"{key.rpartition('.')[2]}={label(value)}" for key, value in point.items()]
+    name = "-".join([f"{number:02d}", *parts])
+    return re.sub(r"[^\w.,=+-]+", "_", name)[:NAME_LENGTH]
+
+
+def label(value: Any) -> str:
+    """A value as the command line has it."""
+    return value if isinstance(value, str) else json.dumps(value)
