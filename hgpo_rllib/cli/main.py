@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from hgpo_rllib.cli import bench, data, play
 from hgpo_rllib.config import ConfigError, load_config
@@ -34,7 +33,7 @@ def train(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="section.key=value")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="continue the run of this directory")] = None,
-    dry_run: Annotated[bool, typer.Option(help="print the settings and stop")] = False,
+    dry_run: Annotated[bool, typer.Option(help="print settings and needs, and stop")] = False,
 ) -> None:
     """Train an agent and write its run directory."""
     from hgpo_rllib.run.directory import RunDirectory
@@ -48,7 +47,9 @@ def train(
     else:
         settings = load_config(config, overrides or [])
     if dry_run:
-        typer.echo(yaml.safe_dump(settings.model_dump(), sort_keys=False), nl=False)
+        from hgpo_rllib.cli.dry_run import print_dry_run
+
+        print_dry_run(settings)
         return
     from hgpo_rllib.run.inputs import check_inputs
 

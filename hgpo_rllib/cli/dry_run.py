@@ -1,0 +1,91 @@
+"""What `hgpo train --dry-run` prints: the settings as YAML, and tables of what they need."""
+
+from itertools import groupby
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.run import estimate
+
+WIDTH = 100  # where the output is no terminal
+
+
+def print_dry_run(config: RunConfig) -> None:
+    """Settings to standard output, where a program can read them; tables to standard error.
+
+    Raises:
+        ConfigError: the model's config.json cannot be used.
+    """
+    shape = estimate.find_shape(config)
+    typer.echo(yaml.safe_dump(config.model_dump(), sort_keys=False), nl=False)
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    console.print(resource_table(config))
+    if shape is None:
+        console.print(
+            f"memory: unknown; {config.model.model_path} is neither a local Qwen2 or Llama "
+            "checkpoint nor one of the names in hgpo_rllib/run/estimate.py",
+            soft_wrap=True,
+        )
+        return
+    console.print(memory_table(config, shape))
+    for line in memory_notes(config, shape):
+        console.print(line, soft_wrap=True)
+
+
+def resource_table(config: RunConfig) -> Table:
+    """What the run asks of Ray."""
+    table = _table("Resources asked of Ray", "process", "processes", "CPUs each", "GPUs each")
+    rows = estimate.resources(config)
+    for row in rows:
+        table.add_row(row.process, f"{row.count}", f"{row.cpus:g}", f"{row.gpus:g}")
+    cpus = sum(row.count * row.cpus for row in rows)
+    gpus = sum(row.count * row.gpus for row in rows)
+    table.add_section()
+    table.add_row("total", "", f"{cpus:g}", f"{gpus:g}")
+    return table
+
+
+def memory_table(config: RunConfig, shape: estimate.ModelShape) -> Table:
+    """Estimated memory of one process of each kind."""
+    model = config.model.model_path or "the pocket model"
+    title = f"Memory, estimated: {model}, {shape.parameters:,} parameters"
+    table = _table(title, "process", "where", "what", "GiB")
+    table.columns[1].justify = table.columns[2].justify = "left"
+    for process, group in groupby(estimate.memory(config, shape), lambda item: item.process):
+        items = list(group)
+        for item in items:
+            table.add_row(process, item.where, item.what, _gib(item.size))
+        if len(items) > 1:
+            table.add_row(process, items[0].where, "sum", _gib(sum(item.size for item in items)))
+        table.add_section()
+    return table
+
+
+def memory_notes(config: RunConfig, shape: estimate.ModelShape) -> list[str]:
+    """What the table cannot say, a line each."""
+    notes = ["Torch, vLLM, Ray, CUDA and the games come on top: one to three GiB a process."]
+    server = config.policy_server
+    if server.replica_gpus:
+        size = _gib(estimate.smallest_gpu(config, shape))
+        notes.append(
+            f"A replica takes {server.memory_utilization:.0%} of its GPU, whatever that has. "
+            f"One of {size} GiB holds all sequences at full length; on a smaller one requests wait."
+        )
+    return notes
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
+    return table
+
+
+def _gib(size: int) -> str:
+    """One decimal, and two digits of what is smaller than 1."""
+    return f"{size / 2**30:.2g}" if size < 2**30 else f"{size / 2**30:.1f}"

@@ -1,0 +1,137 @@
+"""`hgpo train --dry-run`: the settings on standard output, what they need on standard error."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from hgpo_rllib.cli.main import app
+from hgpo_rllib.config import load_config
+
+FOLDER = Path(__file__).parents[2] / "tuned_examples"
+EXAMPLES = sorted(FOLDER.glob("*.yaml"))
+
+
+@cache
+def dry_run(path: Path, *overrides: str) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(app, ["train", str(path), *overrides, "--dry-run"])
+
+
+def cells(text: str, start: str) -> list[list[str]]:
+    """Return the cells of the table rows that begin with `start`."""
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
+    return [row for row in rows if row and row[0] == start]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example(path: Path, tmp_path: Path) -> None:
+    """Its settings are printed whole and load again; the model's size is known."""
+    done = dry_run(path)
+    assert done.exit_code == 0, done.output
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(done.stdout)
+    assert load_config(printed, []) == load_config(path, [])
+    assert "Resources asked of Ray" in done.stderr
+    assert "parameters" in done.stderr
+    assert "unknown" not in done.stderr
+
+
+def gpus_of(path: Path) -> str:
+    """Return the sum of GPUs that the table names."""
+    ((*_, gpus),) = cells(dry_run(path).stderr, "total")
+    return gpus
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_say_what_they_need(path: Path) -> None:
+    """Those for GPUs name their hardware, and that nobody has tried them."""
+    head = path.read_text().partition("\nname:")[0]
+    if gpus_of(path) == "0":
+        assert "no GPU" in head or "fast check" in head
+    else:
+        assert "# Hardware: " in head
+        assert "Not run: no GPU was available." in " ".join(head.replace("#", "").split())
+
+
+def sum_of(path: Path, process: str) -> str:
+    """Return the sum of a process's memory in GiB, as it is printed."""
+    (total,) = [r[3] for r in cells(dry_run(path).stderr, process) if r[2] == "sum"]
+    return total
+
+
+@pytest.mark.parametrize(
+    ("name", "learner"),
+    [
+        ("alfworld_qwen1.5b_hgpo", "53 GiB"),
+        ("webshop_qwen1.5b_gigpo", "53 GiB"),
+        ("alfworld_qwen7b_hgpo", "194 GiB"),
+        ("webshop_qwen7b_rloo", "194 GiB"),
+        ("alfworld_smollm2_135m", "5.6 GiB"),
+    ],
+)
+def test_the_memory_in_the_headers_is_the_estimate(name: str, learner: str) -> None:
+    """A number that is written down does not follow the settings by itself."""
+    path = FOLDER / f"{name}.yaml"
+    total = float(sum_of(path, "main process with learner"))
+    digits = 1 if "." in learner else 0
+    assert f"{total:.{digits}f} GiB" == learner
+    assert learner in path.read_text()
+
+
+def test_methods_differ_in_nothing_but_the_method() -> None:
+    """What a file of a method names is its name, and settings of the section `algorithm`."""
+    for env in ("alfworld", "webshop"):
+        for size in ("1.5b", "7b"):
+            base = load_config(FOLDER / f"{env}_qwen{size}_hgpo.yaml", [])
+            for method in ("hgpo_k4", "gigpo", "grpo", "rloo"):
+                name = f"{env}_qwen{size}_{method}"
+                config = load_config(FOLDER / f"{name}.yaml", [])
+                assert config.name == name
+                agent = base.agent
+                if method == "hgpo_k4":
+                    assert config.algorithm.context_length == 4
+                    agent = agent.model_copy(update={"memory_length": 4})
+                else:
+                    assert config.algorithm.estimator == method
+                same = {"name": name, "algorithm": config.algorithm, "agent": agent}
+                assert config == base.model_copy(update=same)
+
+
+@pytest.mark.parametrize(
+    ("env", "normalize", "minibatch", "steps"),
+    [("alfworld", "mean_std", 256, 50), ("webshop", "mean", 64, 30)],
+)
+def test_values_of_the_released_scripts(
+    env: str, normalize: str, minibatch: int, steps: int
+) -> None:
+    """What the scripts of the two environments do not share, and what they do."""
+    for size in ("1.5b", "7b"):
+        config = load_config(FOLDER / f"{env}_qwen{size}_hgpo.yaml", [])
+        assert config.algorithm.normalize == normalize
+        assert config.learner.minibatch_size == minibatch
+        assert config.env.max_steps == steps
+        assert (config.agent.max_prompt_tokens, config.agent.max_response_tokens) == (4096, 512)
+        assert (config.learner.lr, config.learner.kl_coeff) == (1e-6, 0.01)
+        assert (config.rollout.temperature, config.evaluation.temperature) == (1.0, 0.4)
+        assert (config.agent.memory_length, config.algorithm.weight_alpha) == (2, 1.0)
+
+
+def test_a_model_that_is_not_known() -> None:
+    """The run may still be right: exit code 0, one line that says so, and no table of memory."""
+    done = dry_run(FOLDER / "alfworld_pocket.yaml", "model.model_path=nobody/knows")
+    assert done.exit_code == 0
+    assert "memory: unknown; nobody/knows is neither" in done.stderr
+    assert "Memory, estimated" not in done.stderr
+
+
+def test_the_tables() -> None:
+    """Resources in total, replicas counted; the note on GPUs only where there are any."""
+    path = FOLDER / "alfworld_qwen1.5b_hgpo.yaml"
+    done = dry_run(path, "policy_server.num_replicas=3", "policy_server.replica_cpus=2")
+    assert cells(done.stderr, "total") == [["total", "", "6", "4"]]
+    assert cells(done.stderr, "policy server replica")[0][1:] == ["3", "2", "1"]
+    assert "A replica takes 60% of its GPU" in done.stderr
+    assert "of its GPU" not in dry_run(FOLDER / "alfworld_pocket.yaml").stderr
