@@ -243,7 +243,7 @@ class EvaluationSettings(Section):
     splits: list[str] = ["valid_seen", "valid_unseen"]
     """Splits to play."""
     episodes: int = Field(40, ge=1)
-    """Episodes per split: the first games of the sorted list, each once, then again."""
+    """Episodes per split: its games in one fixed order, each once, then again."""
     temperature: float = Field(0.4, gt=0)
     """Sampling temperature."""
 
@@ -261,7 +261,7 @@ class RunConfig(Section):
     """One training run."""
 
     name: str = "hgpo"
-    """Run directories are <output>/<name>-<time>."""
+    """Run directories are `<output>/<name>-<time>`."""
     output: str = "runs"
     """Where run directories are made."""
     cache: str = "data"

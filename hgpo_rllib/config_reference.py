@@ -1,0 +1,115 @@
+"""docs/configuration.md, written from the settings themselves.
+
+Run ``python -m hgpo_rllib.config_reference`` after a change of `hgpo_rllib.config`; a test fails
+while the file is out of date.
+"""
+
+import json
+import types
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
+
+from hgpo_rllib.config import RunConfig, Section
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+INTRODUCTION = """# Configuration
+
+All settings of a run, their defaults and their meaning. This page is written from
+`hgpo_rllib/config.py` by `python -m hgpo_rllib.config_reference`; change it there.
+
+A run file is YAML with the sections below, and says only what differs from the defaults:
+
+```yaml
+name: mine
+env:
+  max_steps: 30
+algorithm:
+  context_length: 4
+```
+
+- **On the command line** `section.key=value` overrides a field; the value is YAML, and the last one
+  wins: `hgpo train mine.yaml algorithm.context_length=2 evaluation.splits=[valid_seen]`.
+- **`extends: other.yaml`** at the top of a run file names another one, relative to the file's own
+  folder. What a file does not say is taken from the file that it extends; sections merge key by
+  key, lists and other values are replaced. The files in `tuned_examples/` for the methods that HGPO
+  is compared with are made so.
+- **`hgpo train FILE --dry-run`** prints all settings that result, as YAML on standard output. What
+  they ask of Ray, and an estimate of memory, go to standard error.
+- **`HGPOConfig().training(key=value)`** takes the fields of the sections `model`, `agent`,
+  `rollout`, `policy_server`, `algorithm` and `learner`, without the section's name.
+- A wrong key or a value out of range ends the command with exit code 2 and one line that names it.
+"""
+BOUNDS = ((Ge, "ge", "≥"), (Gt, "gt", ">"), (Le, "le", "≤"), (Lt, "lt", "<"))
+PLAIN_TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+
+
+def render() -> str:
+    """The page: a table for the settings at the top of a file, and one for each section."""
+    top: dict[str, FieldInfo] = {}
+    sections: dict[str, FieldInfo] = {}
+    for name, field in RunConfig.model_fields.items():
+        (sections if _is_section(field.annotation) else top)[name] = field
+    parts = [INTRODUCTION, "## At the top of the file\n\n" + _table(top)]
+    for name, field in sections.items():
+        section = field.annotation
+        assert section is not None, "every field is annotated"
+        parts.append(f"## `{name}`\n\n{_text(section.__doc__)}\n\n{_table(section.model_fields)}")
+    return "\n".join(parts)
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Section)
+
+
+def _table(fields: dict[str, FieldInfo]) -> str:
+    lines = ["| setting | values | default | meaning |", "|---|---|---|---|"]
+    for name, field in fields.items():
+        cells = (f"`{name}`", _values(field), _default(field.default), _text(field.description))
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _values(field: FieldInfo) -> str:
+    """Type and bounds in words: ``whole number ≥ 1``."""
+    bounds = [
+        f"{sign} {getattr(bound, attribute):g}"
+        for kind, attribute, sign in BOUNDS
+        for bound in field.metadata
+        if isinstance(bound, kind)
+    ]
+    kind, null, _ = _type(field.annotation).partition(" or null")
+    return f"{kind} {', '.join(bounds)}".strip() + null
+
+
+def _type(annotation: Any) -> str:
+    arguments = get_args(annotation)
+    origin = get_origin(annotation)
+    if origin is types.UnionType:
+        return " or ".join("null" if a is type(None) else _type(a) for a in arguments)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin is list:
+        return f"list of {_type(arguments[0])}"
+    if origin is tuple:
+        return f"list of {len(arguments)} × {_type(arguments[0])}"
+    return "mapping" if origin is dict else PLAIN_TYPES[annotation]
+
+
+def _default(value: Any) -> str:
+    """As in a run file."""
+    if isinstance(value, float):
+        return f"`{value:g}`"
+    return f"`{json.dumps(value)}`" if not isinstance(value, str) else f"`{value}`"
+
+
+def _text(docstring: str | None) -> str:
+    """Paragraphs as lines without breaks."""
+    paragraphs = (docstring or "").strip().split("\n\n")
+    return " ".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())

@@ -1,0 +1,64 @@
+"""docs/configuration.md says what the settings are."""
+
+from typing import Literal
+
+import pytest
+from pydantic import Field
+
+from hgpo_rllib import config_reference
+from hgpo_rllib.config import RunConfig, Section
+
+
+class Sample(Section):
+    """One field of every kind."""
+
+    whole: int = Field(3, ge=1, le=9)
+    """A | B."""
+    share: float = Field(1e-6, gt=0, lt=1)
+    """In two
+    lines."""
+    maybe: list[str] | None = None
+    """A list."""
+    rate: float | None = Field(None, gt=0)
+    """A rate."""
+    choice: Literal["a", "b"] = "b"
+    """One of two."""
+    pair: tuple[float, float] = (0.5, 1.0)
+    """Two."""
+    on: bool = True
+    """A switch."""
+
+
+def test_the_page_is_up_to_date() -> None:
+    """Whoever changes a setting writes the page anew."""
+    written = config_reference.PAGE.read_text()
+    assert written == config_reference.render(), "run: python -m hgpo_rllib.config_reference"
+
+
+def test_every_setting_is_there() -> None:
+    """Under the heading of its section."""
+    page = config_reference.render()
+    for name, value in RunConfig():
+        if not isinstance(value, Section):
+            assert f"\n| `{name}` |" in page.partition("\n## `")[0]
+            continue
+        table = page.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
+        rows = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
+        assert rows == list(type(value).model_fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("whole", r"| `whole` | whole number ≥ 1, ≤ 9 | `3` | A \| B. |"),
+        ("share", "| `share` | number > 0, < 1 | `1e-06` | In two lines. |"),
+        ("maybe", "| `maybe` | list of text or null | `null` | A list. |"),
+        ("rate", "| `rate` | number > 0 or null | `null` | A rate. |"),
+        ("choice", "| `choice` | `a`, `b` | `b` | One of two. |"),
+        ("pair", "| `pair` | list of 2 × number | `[0.5, 1.0]` | Two. |"),
+        ("on", "| `on` | true or false | `true` | A switch. |"),
+    ],
+)
+def test_a_row(name: str, row: str) -> None:
+    """Values with their bounds, the default as a run file has it, the docstring on one line."""
+    assert row in config_reference._table({name: Sample.model_fields[name]}).splitlines()
