@@ -76,6 +76,7 @@ class HGPOConfig(AlgorithmConfig):
         self.eval_splits: list[str] = list(EvaluationSettings().splits)
         self.eval_episodes = EvaluationSettings().episodes
         self.eval_temperature = EvaluationSettings().temperature
+        self.serve_prefix = "hgpo-policy"  # of the application's name
         self.serve_app: str | None = None  # set by the algorithm: one application per run or trial
         self.env = "hgpo/ALFWorld-v0"
         self.env_runner_cls = HGPOEnvRunner
@@ -207,7 +208,7 @@ class HGPO(Algorithm):
     @override(Algorithm)
     def setup(self, config: HGPOConfig) -> None:
         """Start this run's policy server, then RLlib's parts."""
-        app = f"hgpo-policy-{self._run_id}"
+        app = f"{self.config.serve_prefix}-{self._run_id}"
         self.config = self.config.copy(copy_frozen=False)
         self.config.serve_app = app
         self.config.freeze()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hgpo_rllib.cli import bench, data, play
+from hgpo_rllib.cli import bench, data, play, sweep
 from hgpo_rllib.config import ConfigError, load_config
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(play.app, name="play")
+app.command()(sweep.sweep)
 
 
 @app.callback()

@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.run.estimate import resources
 
-Resources = Mapping[str, float]
-LEARNER_CPUS = 1  # RLlib's default for an algorithm's main process, where the learner is, too
+Supply = Mapping[str, float]
+"""What a node has, by Ray's names of resources."""
+LEARNER_CPUS = 1  # what RLlib reserves for an algorithm's main process when it runs under Tune
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,14 @@ def trial_demand(configs: Iterable[RunConfig]) -> Demand:
     learner = {"CPU": float(LEARNER_CPUS), "GPU": 0.0}
     server = {"CPU": 0.0, "GPU": 0.0}
     for config in configs:
-        learner["GPU"] = max(learner["GPU"], config.cluster.learner_gpus)
-        policy = config.policy_server
-        server["CPU"] = max(server["CPU"], policy.num_replicas * policy.replica_cpus)
-        server["GPU"] = max(server["GPU"], policy.num_replicas * policy.replica_gpus)
+        main, replica = resources(config)
+        learner["GPU"] = max(learner["GPU"], main.gpus)
+        server["CPU"] = max(server["CPU"], replica.count * replica.cpus)
+        server["GPU"] = max(server["GPU"], replica.count * replica.gpus)
     return Demand(learner, server)
 
 
-def concurrent_trials(demand: Demand, nodes: Sequence[Resources]) -> int:
+def concurrent_trials(demand: Demand, nodes: Sequence[Supply]) -> int:
     """Trials that run at a time; a trial stays on one node, where its weights are in memory.
 
     Raises:
@@ -58,7 +60,7 @@ def concurrent_trials(demand: Demand, nodes: Sequence[Resources]) -> int:
     return count
 
 
-def supply(nodes: Sequence[Resources]) -> str:
+def supply(nodes: Sequence[Supply]) -> str:
     """``2 CPU`` of one node; several are listed."""
     return ", ".join(
         " and ".join(f"{node.get(name, 0):g} {name}" for name in ("CPU", "GPU") if name in node)
@@ -67,6 +69,6 @@ def supply(nodes: Sequence[Resources]) -> str:
     )
 
 
-def _fitting(total: Resources, node: Resources) -> int:
+def _fitting(total: Supply, node: Supply) -> int:
     ratios = [node.get(name, 0) / amount for name, amount in total.items() if amount]
     return int(min(ratios) + 1e-9)  # shares of a GPU do not add up exactly

@@ -1,0 +1,226 @@
+"""`hgpo sweep`: the runs of a grid on Ray Tune, each like one of `hgpo train`."""
+
+import contextlib
+import os
+import shutil
+import traceback
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve, tune
+from transformers.utils import logging as transformers_logging
+
+from hgpo_rllib.algorithm import HGPOConfig
+from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
+from hgpo_rllib.policy_server.weights import remove_stale_weights
+from hgpo_rllib.reporting.console import TrainingConsole
+from hgpo_rllib.reporting.report import write_report
+from hgpo_rllib.reporting.stats import percent
+from hgpo_rllib.reporting.sweep_results import (
+    is_finished,
+    read_outcome,
+    results_table,
+    write_results,
+)
+from hgpo_rllib.run.cluster import ray_cluster
+from hgpo_rllib.run.demand import concurrent_trials, supply, trial_demand
+from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.grid import Sweep, Trial
+from hgpo_rllib.run.trainer import (
+    PhaseTimes,
+    Training,
+    prepare_inputs,
+    terminate_like_interrupt,
+)
+
+TUNE_ENVIRONMENT = {
+    "RAY_AIR_NEW_OUTPUT": "0",  # whose tables come even where none are asked for
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths of a config stay those of the command
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a trial writes a run directory instead
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Tune's would wait for the iterations that are under way
+}
+
+
+def run_sweep(sweep: Sweep, folder: Path) -> bool:
+    """Run what is left of the sweep of `folder`, then write its results.
+
+    Returns:
+        Whether all trials have finished.
+    """
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    console = TrainingConsole()
+    left = [trial for trial in sweep.trials if not is_finished(folder / trial.name)]
+    console.say(f"sweep directory: {folder}")
+    console.say(f"{sweep}, {len(sweep.trials) - len(left)} of them finished")
+    try:
+        if left:
+            _run_trials(left, folder, console)
+    except BaseException as error:
+        if isinstance(error, ConfigError):
+            raise
+        console.say(f"stopped; continue with: hgpo sweep --resume {folder}")
+        raise
+    finally:
+        finished = _show_results(sweep, folder, console)
+    if not finished:
+        console.say(f"trials failed; try them again with: hgpo sweep --resume {folder}")
+    return finished
+
+
+def _run_trials(trials: Sequence[Trial], folder: Path, console: TrainingConsole) -> None:
+    """Prepare the inputs of all trials, start Ray, and run as many at a time as it holds."""
+    os.environ.update(TUNE_ENVIRONMENT)
+    spaces = [_prepare(trial, folder, console) for trial in trials]
+    demand = trial_demand(trial.config for trial in trials)
+    token = f"hgpo-sweep-{uuid.uuid4().hex[:8]}"
+    try:
+        with contextlib.ExitStack() as stack:
+            with console.stage("starting Ray"):
+                stack.enter_context(ray_cluster(trials[0].config))
+            stack.enter_context(terminate_like_interrupt())  # Ray has set its own handler
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            concurrent = concurrent_trials(demand, nodes)
+            console.say(
+                f"a trial needs {demand}; the cluster has {supply(nodes)}: {concurrent} at a time"
+            )
+            stack.callback(_delete_applications, token)
+            _tune(
+                [space | {"serve_prefix": token} for space in spaces],
+                tune.PlacementGroupFactory([demand.learner]),
+                concurrent,
+                folder,
+            )
+    finally:
+        shutil.rmtree(folder / "tune", ignore_errors=True)
+        remove_stale_weights()  # of trials that ended with Ray and not by themselves
+
+
+def _prepare(trial: Trial, folder: Path, console: TrainingConsole) -> dict[str, Any]:
+    """Make the run directory of a trial that has no checkpoint; returns what Tune passes to it.
+
+    A trial that has one goes on with the inputs that it began with.
+    """
+    path = (folder / trial.name).absolute()
+    if not (path / "state").is_dir():
+        config = prepare_inputs(trial.config, console, PhaseTimes())
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        save_config(with_absolute_paths(config), path / "config.yaml")
+    return {"name": trial.name, "path": str(path)}
+
+
+def with_absolute_paths(config: RunConfig) -> RunConfig:
+    """Data and model as absolute paths, for processes that may run in another folder."""
+    model = config.model.model_path
+    if model is not None and Path(model).is_dir():  # else the name of a model on a hub
+        model = str(Path(model).absolute())
+    data = config.env.data and str(Path(config.env.data).absolute())
+    return config.model_copy(
+        update={
+            "env": config.env.model_copy(update={"data": data}),
+            "model": config.model.model_copy(update={"model_path": model}),
+        }
+    )
+
+
+def _tune(
+    spaces: list[dict[str, Any]],
+    resources: tune.PlacementGroupFactory,
+    concurrent: int,
+    folder: Path,
+) -> None:
+    tune.Tuner(
+        tune.with_resources(run_trial, resources),
+        param_space={"trial": tune.grid_search(spaces)},
+        # Serve's replicas are outside of the trials' placement groups: more trials than this
+        # would take the CPUs that the policy servers of others wait for.
+        tune_config=tune.TuneConfig(max_concurrent_trials=concurrent),
+        run_config=tune.RunConfig(
+            name="tune",
+            storage_path=str(folder.absolute()),
+            verbose=0,
+            callbacks=[TrialLines(len(spaces))],
+        ),
+    ).fit()
+
+
+def run_trial(space: dict[str, Any]) -> None:
+    """One run in its directory, in a process of Tune's; goes on where a checkpoint is."""
+    path = Path(space["trial"]["path"])
+    with (path / "log.txt").open("a") as log:
+        try:
+            _train(path, space["trial"]["serve_prefix"], TrainingConsole(log))
+        except BaseException:
+            traceback.print_exc(file=log)
+            raise
+
+
+def _train(path: Path, serve_prefix: str, console: TrainingConsole) -> None:
+    transformers_logging.set_verbosity_error()
+    config = load_config(path / "config.yaml", [])
+    directory = RunDirectory(path)
+    seconds = PhaseTimes()
+    with console.stage("starting the policy server and the learner"), seconds.phase("start"):
+        settings = HGPOConfig.from_run_config(config)
+        settings.serve_prefix = serve_prefix
+        algorithm = settings.build_algo()
+    try:
+        training = Training(config, directory, console, seconds, algorithm)
+        training.run(directory.state.is_dir())
+    finally:
+        algorithm.stop()
+    write_report([path])
+
+
+class TrialLines(tune.Callback):
+    """Says when trials begin and end. Tune pickles it, which a console does not allow."""
+
+    def __init__(self, total: int):
+        """`total` is the number of trials to run."""
+        self.total = total
+        self.begun = 0
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """See `tune.Callback`."""
+        self.begun += 1
+        log = Path(trial.config["trial"]["path"]) / "log.txt"
+        TrainingConsole().say(f"trial {self.begun}/{self.total} begins, see {log}")
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """See `tune.Callback`."""
+        outcome = read_outcome(Path(trial.config["trial"]["path"]))
+        TrainingConsole().say(
+            f"{trial.config['trial']['name']}: held-out success "
+            f"{percent(outcome.before)} before, {percent(outcome.after)} after"
+        )
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """See `tune.Callback`."""
+        space = trial.config["trial"]
+        TrainingConsole().say(f"{space['name']} failed, see {Path(space['path']) / 'log.txt'}")
+
+
+def _delete_applications(prefix: str) -> None:
+    """Stop the policy servers of trials that could not: in a cluster that goes on they stay."""
+    for name in serve.status().applications:
+        if name.startswith(prefix):
+            serve.delete(name)
+
+
+def _show_results(sweep: Sweep, folder: Path, console: TrainingConsole) -> bool:
+    """Print and write the results of the trials that have finished; are these all?"""
+    runs = {trial.name: (trial.point, trial.config.seed) for trial in sweep.trials}
+    outcomes = [
+        (point, seed, read_outcome(folder / name))
+        for name, (point, seed) in runs.items()
+        if is_finished(folder / name)
+    ]
+    if outcomes:
+        files = write_results(folder, outcomes)
+        console.console.print(results_table(outcomes))
+        console.say("results: " + ", ".join(str(file) for file in files))
+    return len(outcomes) == len(runs)
