@@ -41,7 +41,6 @@ def sweep(
         plan = make_sweep(config, overrides or [], axes, seeds or 1)
         check_trials(plan)
         folder = new_folder(plan, out)
-        plan.save(folder)
     from hgpo_rllib.run.sweep import run_sweep
 
     if not run_sweep(plan, folder):

@@ -28,7 +28,7 @@ from hgpo_rllib.reporting.sweep_results import (
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.demand import concurrent_trials, supply, trial_demand
 from hgpo_rllib.run.directory import RunDirectory
-from hgpo_rllib.run.grid import Sweep, Trial
+from hgpo_rllib.run.grid import SWEEP_FILE, Sweep, Trial
 from hgpo_rllib.run.trainer import (
     PhaseTimes,
     Training,
@@ -58,59 +58,64 @@ def run_sweep(sweep: Sweep, folder: Path) -> bool:
     console.say(f"{sweep}, {len(sweep.trials) - len(left)} of them finished")
     try:
         if left:
-            _run_trials(left, folder, console)
-    except BaseException as error:
-        if isinstance(error, ConfigError):
-            raise
-        console.say(f"stopped; continue with: hgpo sweep --resume {folder}")
+            _run_trials(sweep, left, folder, console)
+    except ConfigError:
         raise
-    finally:
-        finished = _show_results(sweep, folder, console)
-    if not finished:
-        console.say(f"trials failed; try them again with: hgpo sweep --resume {folder}")
-    return finished
+    except BaseException:
+        _conclude(sweep, folder, console)
+        raise
+    return _conclude(sweep, folder, console)
 
 
-def _run_trials(trials: Sequence[Trial], folder: Path, console: TrainingConsole) -> None:
+def _run_trials(
+    sweep: Sweep, trials: Sequence[Trial], folder: Path, console: TrainingConsole
+) -> None:
     """Prepare the inputs of all trials, start Ray, and run as many at a time as it holds."""
     os.environ.update(TUNE_ENVIRONMENT)
-    spaces = [_prepare(trial, folder, console) for trial in trials]
-    demand = trial_demand(trial.config for trial in trials)
-    token = f"hgpo-sweep-{uuid.uuid4().hex[:8]}"
+    configs = [_prepare(trial, folder / trial.name, console) for trial in trials]
+    demand = trial_demand(configs)
+    prefix = f"hgpo-sweep-{uuid.uuid4().hex[:8]}"
     try:
         with contextlib.ExitStack() as stack:
             with console.stage("starting Ray"):
-                stack.enter_context(ray_cluster(trials[0].config))
+                stack.enter_context(ray_cluster(configs[0]))
             stack.enter_context(terminate_like_interrupt())  # Ray has set its own handler
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
             concurrent = concurrent_trials(demand, nodes)
             console.say(
                 f"a trial needs {demand}; the cluster has {supply(nodes)}: {concurrent} at a time"
             )
-            stack.callback(_delete_applications, token)
+            sweep.save(folder)
+            paths = [folder.absolute() / trial.name for trial in trials]
+            for path, config in zip(paths, configs, strict=True):
+                _make_directory(path, config)
+            stack.callback(_delete_applications, prefix)
             _tune(
-                [space | {"serve_prefix": token} for space in spaces],
+                [{"path": str(path), "serve_prefix": prefix} for path in paths],
                 tune.PlacementGroupFactory([demand.learner]),
                 concurrent,
                 folder,
             )
     finally:
         shutil.rmtree(folder / "tune", ignore_errors=True)
-        remove_stale_weights()  # of trials that ended with Ray and not by themselves
 
 
-def _prepare(trial: Trial, folder: Path, console: TrainingConsole) -> dict[str, Any]:
-    """Make the run directory of a trial that has no checkpoint; returns what Tune passes to it.
+def _prepare(trial: Trial, path: Path, console: TrainingConsole) -> RunConfig:
+    """The trial's settings with data and model that are there.
 
-    A trial that has one goes on with the inputs that it began with.
+    A trial that has a checkpoint goes on with those that it began with.
     """
-    path = (folder / trial.name).absolute()
+    if (path / "state").is_dir():
+        return load_config(path / "config.yaml", [])
+    return with_absolute_paths(prepare_inputs(trial.config, console, PhaseTimes()))
+
+
+def _make_directory(path: Path, config: RunConfig) -> None:
+    """Make the run directory of a trial, from the start where it has no checkpoint."""
     if not (path / "state").is_dir():
-        config = prepare_inputs(trial.config, console, PhaseTimes())
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
-        save_config(with_absolute_paths(config), path / "config.yaml")
-    return {"name": trial.name, "path": str(path)}
+        save_config(config, path / "config.yaml")
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
@@ -192,16 +197,17 @@ class TrialLines(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """See `tune.Callback`."""
-        outcome = read_outcome(Path(trial.config["trial"]["path"]))
+        path = Path(trial.config["trial"]["path"])
+        outcome = read_outcome(path)
         TrainingConsole().say(
-            f"{trial.config['trial']['name']}: held-out success "
+            f"{path.name}: held-out success "
             f"{percent(outcome.before)} before, {percent(outcome.after)} after"
         )
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """See `tune.Callback`."""
-        space = trial.config["trial"]
-        TrainingConsole().say(f"{space['name']} failed, see {Path(space['path']) / 'log.txt'}")
+        path = Path(trial.config["trial"]["path"])
+        TrainingConsole().say(f"{path.name} failed, see {path / 'log.txt'}")
 
 
 def _delete_applications(prefix: str) -> None:
@@ -211,16 +217,19 @@ def _delete_applications(prefix: str) -> None:
             serve.delete(name)
 
 
-def _show_results(sweep: Sweep, folder: Path, console: TrainingConsole) -> bool:
+def _conclude(sweep: Sweep, folder: Path, console: TrainingConsole) -> bool:
     """Print and write the results of the trials that have finished; are these all?"""
-    runs = {trial.name: (trial.point, trial.config.seed) for trial in sweep.trials}
     outcomes = [
-        (point, seed, read_outcome(folder / name))
-        for name, (point, seed) in runs.items()
-        if is_finished(folder / name)
+        (trial.point, trial.config.seed, read_outcome(folder / trial.name))
+        for trial in sweep.trials
+        if is_finished(folder / trial.name)
     ]
     if outcomes:
         files = write_results(folder, outcomes)
         console.console.print(results_table(outcomes))
         console.say("results: " + ", ".join(str(file) for file in files))
-    return len(outcomes) == len(runs)
+    left = len(sweep.trials) - len(outcomes)
+    if left and (folder / SWEEP_FILE).is_file():
+        console.say(f"{left} trials are left; continue with: hgpo sweep --resume {folder}")
+    remove_stale_weights()  # of trials that ended with Ray and not by themselves
+    return not left
