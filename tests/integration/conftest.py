@@ -16,7 +16,12 @@ SMALL = (
     "games.train=6",
     "games.valid_seen=3",
     "games.valid_unseen=3",
-    "warm_start.games=24",
+    # Easy games, so that a hasty clone wins some of them and there is something to learn from.
+    "games.rooms=[bathroom]",
+    "games.max_receptacles=12",
+    "games.task_types=[pick_and_place_simple]",
+    "env.options.task_types=[pick_and_place_simple]",
+    "warm_start.games=48",
     "warm_start.demonstrations=2",
     "warm_start.optimizer_steps=400",
     "rollout.groups_per_iteration=4",

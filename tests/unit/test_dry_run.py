@@ -119,6 +119,16 @@ def test_values_of_the_released_scripts(
         assert (config.agent.memory_length, config.algorithm.weight_alpha) == (2, 1.0)
 
 
+@pytest.mark.parametrize("size", ["1.5b", "7b"])
+def test_normalisation_on_webshop(size: str) -> None:
+    """Released: GiGPO subtracts the mean there, as HGPO does; GRPO divides by the deviation too."""
+    kinds = {
+        method: load_config(FOLDER / f"webshop_qwen{size}_{method}.yaml", []).algorithm.normalize
+        for method in ("hgpo", "hgpo_k4", "gigpo", "grpo")
+    }
+    assert kinds == {"hgpo": "mean", "hgpo_k4": "mean", "gigpo": "mean", "grpo": "mean_std"}
+
+
 def test_a_model_that_is_not_known() -> None:
     """The run may still be right: exit code 0, one line that says so, and no table of memory."""
     done = dry_run(FOLDER / "alfworld_pocket.yaml", "model.model_path=nobody/knows")
