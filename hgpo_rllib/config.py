@@ -220,6 +220,16 @@ class ClusterSettings(Section):
     """Port of the Ray dashboard on the loopback address; null: no dashboard."""
 
 
+class TrackingSettings(Section):
+    """Services for experiments, beside the run directory (docs/integrations.md)."""
+
+    trackers: list[Literal["wandb", "mlflow"]] = []
+    """Services that get all metrics, by Ray's integrations; what opens them is never a setting, but
+    in the environment ($WANDB_API_KEY, $MLFLOW_TRACKING_TOKEN, …)."""
+    project: str = "hgpo"
+    """Project (W&B) or experiment (MLflow) that the run belongs to."""
+
+
 class RunConfig(Section):
     """One training run."""
 
@@ -249,6 +259,7 @@ class RunConfig(Section):
     learner: LearnerSettings = LearnerSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     cluster: ClusterSettings = ClusterSettings()
+    tracking: TrackingSettings = TrackingSettings()
 
     @model_validator(mode="after")
     def _tie_memory(self) -> Self:

@@ -6,10 +6,12 @@ from transformers import AutoConfig
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.run.trackers import check_trackers
 
 
 def check_inputs(config: RunConfig) -> None:
-    """Raise ConfigError or DataError for a model, data or environment that is not there."""
+    """Raise ConfigError or DataError for a model, data, environment or tracker that is missing."""
+    check_trackers(config.tracking.trackers)
     if config.model.model_path is not None:
         check_model_path(config.model.model_path)
     if config.env.data is not None:
