@@ -25,6 +25,7 @@ from hgpo_rllib.run.metrics import (
     level_size_shares,
     rollout_metrics,
 )
+from hgpo_rllib.run.trackers import Trackers
 from hgpo_rllib.warmstart import prepare
 from hgpo_rllib.warmstart.domain import find_domain
 
@@ -121,9 +122,14 @@ class Training:
         self.tokenizer = load_tokenizer(str(config.model.model_path))
         self.settings: AlgorithmSettings = config.algorithm
         self.writer = SummaryWriter(str(directory.path / "tensorboard"))
+        self.trackers = Trackers(config, directory.path, console.say)
 
     def run(self, resumed: bool) -> None:
         """Evaluate, train, evaluate; checkpoints on the way."""
+        with self.trackers:
+            self._run(resumed)
+
+    def _run(self, resumed: bool) -> None:
         if resumed:
             before = self._restore()
         else:
@@ -171,6 +177,7 @@ class Training:
         for name, value in row.items():
             if value is not None:
                 self.writer.add_scalar(name, value, iteration)
+        self.trackers.log_iteration(row)
         self.console.iteration(row)
         return iteration
 
@@ -183,6 +190,7 @@ class Training:
             self.writer.add_scalar(
                 f"evaluation/{row['split']}/success_rate", row["success_rate"], iteration
             )
+        self.trackers.log_evaluation(rows)
         self.console.evaluation(rows)
         return rows
 
