@@ -28,6 +28,8 @@ class PolicyClient:
         self._weights = weights
         self._waiting: list[tuple[Sequence[int], asyncio.Future[Generation]]] = []
         self._calls: set[asyncio.Task[None]] = set()
+        self.in_flight = 0
+        """Prompts that have no answer yet."""
 
     async def generate(self, prompt_ids: Sequence[int]) -> Generation:
         """The response to one prompt."""
@@ -36,7 +38,11 @@ class PolicyClient:
         if not self._waiting:
             loop.call_soon(self._send)  # after all that are ready now have asked
         self._waiting.append((prompt_ids, answer))
-        return await answer
+        self.in_flight += 1
+        try:
+            return await answer
+        finally:
+            self.in_flight -= 1
 
     def _send(self) -> None:
         while self._waiting:

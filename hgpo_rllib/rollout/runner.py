@@ -58,6 +58,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._weights: WeightTag = STARTING_WEIGHTS
         self._weights_seq_no = 0
         self._finished: list[MultiAgentEpisode] = []
+        self._client: PolicyClient | None = None  # of the rollout under way, or of the last
         self._loop = asyncio.Runner()  # cancels its tasks when it is interrupted
         first_env = self._borrow(config.train_split, 1)[0]
         self._spaces = (first_env.observation_space, first_env.action_space)
@@ -89,8 +90,13 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         ]
         sampling = Sampling(temperature, self.config.max_response_tokens, self._eos)
         handle = serve.get_app_handle(self.config.serve_app)
-        client = PolicyClient(handle, sampling, self._weights)
-        return self._loop.run(run_groups(groups, self._agent, client))
+        self._client = PolicyClient(handle, sampling, self._weights)
+        return self._loop.run(run_groups(groups, self._agent, self._client))
+
+    @property
+    def prompts_in_flight(self) -> int:
+        """Prompts without an answer yet; may be asked from another thread."""
+        return self._client.in_flight if self._client else 0
 
     def num_tasks(self, split: str) -> int:
         """Tasks that a split holds."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import ray
 from ray import serve
+from ray._private import ray_constants
 
 from hgpo_rllib.config import ConfigError, RunConfig
 
@@ -30,15 +31,16 @@ def ray_cluster(config: RunConfig) -> Iterator[None]:
     else:
         if port is not None:
             check_port_is_free(port)
-        ray.init(
-            address="local",
-            include_dashboard=port is not None,
-            dashboard_host=LOOPBACK,
-            dashboard_port=port,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _node_ip_address=LOOPBACK,
-        )
+        with node_stays_on_loopback():
+            ray.init(
+                address="local",
+                include_dashboard=port is not None,
+                dashboard_host=LOOPBACK,
+                dashboard_port=port,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address=LOOPBACK,
+            )
     try:
         check_resources(config)
         # Before any trial or algorithm: Serve's controller does not fit into a placement group.
@@ -46,6 +48,22 @@ def ray_cluster(config: RunConfig) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()  # of a local cluster this ends Serve and every other process
+
+
+@contextmanager
+def node_stays_on_loopback() -> Iterator[None]:
+    """Let a node that starts now have the loopback address.
+
+    Ray takes the machine's own address in its place, and listens on all interfaces with it, unless
+    it is told that no other node will join ($RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER, read at import).
+    Other ports ask for a token, the one that shows metrics does not.
+    """
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def check_port_is_free(port: int) -> None:

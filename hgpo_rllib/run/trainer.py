@@ -19,6 +19,7 @@ from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.rollout.trajectories import score_groups
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.live_metrics import LiveMetrics
 from hgpo_rllib.run.metrics import (
     evaluation_rows,
     learner_metrics,
@@ -119,14 +120,15 @@ class Training:
         self.console = console
         self.seconds = seconds
         self.algorithm = algorithm
+        self.live = LiveMetrics(directory.path.name, lambda: algorithm.env_runner.prompts_in_flight)
         self.tokenizer = load_tokenizer(str(config.model.model_path))
         self.settings: AlgorithmSettings = config.algorithm
         self.writer = SummaryWriter(str(directory.path / "tensorboard"))
         self.trackers = Trackers(config, directory.path, console.say)
 
     def run(self, resumed: bool) -> None:
-        """Evaluate, train, evaluate; checkpoints on the way."""
-        with self.trackers:
+        """Evaluate, train, evaluate; checkpoints on the way, and live metrics."""
+        with self.live, self.trackers:
             self._run(resumed)
 
     def _run(self, resumed: bool) -> None:
@@ -177,6 +179,7 @@ class Training:
         for name, value in row.items():
             if value is not None:
                 self.writer.add_scalar(name, value, iteration)
+        self.live.publish_iteration(row)
         self.trackers.log_iteration(row)
         self.console.iteration(row)
         return iteration
@@ -190,6 +193,7 @@ class Training:
             self.writer.add_scalar(
                 f"evaluation/{row['split']}/success_rate", row["success_rate"], iteration
             )
+        self.live.publish_evaluation(rows)
         self.trackers.log_evaluation(rows)
         self.console.evaluation(rows)
         return rows

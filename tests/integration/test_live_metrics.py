@@ -1,0 +1,133 @@
+"""Gauges of a run, as Prometheus sees them: scraped from Ray's own endpoint."""
+
+import json
+import signal
+import socket
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import pytest
+import ray
+from prometheus_client.parser import text_string_to_metric_families
+
+from hgpo_rllib.run.cluster import LOOPBACK
+from hgpo_rllib.run.live_metrics import MEASURES, LiveMetrics, Sample, iteration_samples
+from tests.integration.test_command import Command, arguments, rows  # noqa: F401  a fixture
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+FORGOTTEN_AFTER = 25  # seconds: Ray drops a gauge 20 seconds after it was last set
+NOT_SHOWN = {"wall_s", "level_size_shares"}
+T = TypeVar("T")
+
+
+def scrape(address: str) -> list[Sample]:
+    """Our samples at an address, without Ray's prefix and with our tags only."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    tags = {measure.name: measure.tags for measure in MEASURES}
+    return [
+        Sample(name, {tag: sample.labels[tag] for tag in tags[name]}, sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if (name := sample.name.removeprefix("ray_")) in tags
+    ]
+
+
+def wait_for(find: Callable[[], T | None], seconds: float) -> T:
+    """What `find` returns once it is something."""
+    deadline = time.monotonic() + seconds
+    while not (found := find()):
+        assert time.monotonic() < deadline, "not found in time"
+        time.sleep(0.5)
+    return found
+
+
+def test_gauges_appear_at_the_endpoint_of_the_node_and_stay(cluster: None) -> None:
+    """Also without a dashboard; on the loopback address only, since there is no token to ask."""
+    port = ray.nodes()[0]["MetricsExportPort"]
+    address = f"{LOOPBACK}:{port}"
+    row = {"iteration": 3, "success_rate": 0.625, "sync_s": 0.5, "level_fraction_k1": 0.25}
+    evaluation = {"iteration": 3, "split": "valid_seen", "success_rate": 0.375}
+    wanted = [
+        Sample("hgpo_updates", {"run": "endpoint"}, 3.0),
+        Sample("hgpo_phase_seconds", {"run": "endpoint", "phase": "sync"}, 0.5),
+        Sample("hgpo_success_ratio", {"run": "endpoint"}, 0.625),
+        Sample("hgpo_level_utilisation_ratio", {"run": "endpoint", "level": "1"}, 0.25),
+        Sample("hgpo_evaluation_success_ratio", {"run": "endpoint", "split": "valid_seen"}, 0.375),
+        Sample("hgpo_prompts_in_flight", {"run": "endpoint"}, 5.0),
+    ]
+
+    def ours() -> list[Sample]:
+        return sorted((s for s in scrape(address) if s.tags["run"] == "endpoint"), key=repr)
+
+    with LiveMetrics("endpoint", lambda: 5) as live:
+        live.publish_iteration(row)
+        live.publish_evaluation([evaluation])
+        wait_for(lambda: len(ours()) == len(wanted), 60)
+        assert ours() == sorted(wanted, key=repr)
+        time.sleep(FORGOTTEN_AFTER)
+        assert ours() == sorted(wanted, key=repr)
+    listening = {
+        connection.laddr.ip
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+    }
+    assert listening == {LOOPBACK}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return probe.getsockname()[1]
+
+
+def test_prometheus_can_follow_a_run(
+    arguments: list[str],  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a dashboard, Ray says where to scrape; there is the row that the run has written."""
+    with tempfile.TemporaryDirectory(prefix="hgpo-", dir="/tmp") as ray_files:  # short: sockets
+        monkeypatch.setenv("RAY_TMPDIR", ray_files)
+        settings = [*arguments, "iterations=50", f"cluster.dashboard_port={free_port()}"]
+        command = Command(settings, tmp_path / "log.txt")
+        try:
+            check_run(command, tmp_path, Path(ray_files))
+        finally:
+            command.process.send_signal(signal.SIGINT)
+            assert command.process.wait(90) == 130, command.log.read_text()
+            command.assert_nothing_survives()
+
+
+def check_run(command: Command, folder: Path, ray_files: Path) -> None:
+    """Scrape the target that Ray names until it shows an iteration; compare with its row."""
+    (run,) = wait_for(lambda: list(folder.glob("alfworld_pocket-*")), 120)
+    command.wait_for(run / "metrics.jsonl")
+    file = ray_files / "ray" / "prom_metrics_service_discovery.json"
+    wait_for(file.exists, 60)
+    (job,) = json.loads(file.read_text())
+    assert all(target.startswith(f"{LOOPBACK}:") for target in job["targets"])
+
+    def shown() -> list[Sample] | None:
+        samples = [s for target in job["targets"] for s in scrape(target)]
+        iterations = [s for s in samples if s.name == "hgpo_updates"]
+        return samples if iterations else None
+
+    def complete() -> dict | None:
+        samples = wait_for(shown, 60)
+        (updates,) = [s.value for s in samples if s.name == "hgpo_updates"]
+        (row,) = [row for row in rows(run / "metrics.jsonl") if row["iteration"] == updates]
+        wanted = list(iteration_samples(row, run.name))
+        return row if all(sample in samples for sample in wanted) else None
+
+    row = wait_for(complete, 60)
+    names = {s.name for s in scrape(job["targets"][0])}
+    assert names == {measure.name for measure in MEASURES}
+    published = [s.value for s in iteration_samples(row, run.name)]
+    numbers = [v for key, v in row.items() if key not in NOT_SHOWN and v is not None]
+    assert len(published) == len(numbers), "a number of metrics.jsonl has no gauge, or two"
