@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hgpo_rllib.cli import bench, data, play, sweep
+from hgpo_rllib.cli import bench, data, play, preflight, sweep
 from hgpo_rllib.config import ConfigError, load_config
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(play.app, name="play")
+app.command()(preflight.preflight)
 app.command()(sweep.sweep)
 
 
@@ -53,7 +54,9 @@ def train(
         print_dry_run(settings)
         return
     from hgpo_rllib.run.inputs import check_inputs
+    from hgpo_rllib.run.job import check_paths_are_kept
 
+    check_paths_are_kept(settings, resume or Path(settings.output))
     check_inputs(settings)
     from hgpo_rllib.run.trainer import train as run_training
 

@@ -41,8 +41,10 @@ def sweep(
         plan = make_sweep(config, overrides or [], axes, seeds or 1)
         check_trials(plan)
         folder = new_folder(plan, out)
+    from hgpo_rllib.run.job import check_paths_are_kept
     from hgpo_rllib.run.sweep import run_sweep
 
+    check_paths_are_kept(plan.trials[0].config, folder)
     if not run_sweep(plan, folder):
         raise typer.Exit(1)
 
