@@ -136,6 +136,7 @@ class HGPOConfig(AlgorithmConfig):
                 "model_path": self.model_path,
                 "serve_dtype": self.dtype,
                 "temperature": self.temperature,
+                "entropy_gradient": self.entropy_coeff > 0,
             },
         )
 

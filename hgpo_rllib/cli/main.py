@@ -9,6 +9,7 @@ import typer
 
 from hgpo_rllib.cli import bench, data, play, preflight, sweep
 from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.section import RunStoppedError
 
 app = typer.Typer(
     help="Train LLM agents on long-horizon tasks with HGPO.",
@@ -87,6 +88,9 @@ def main() -> None:
     except (ConfigError, DataError, RunError) as error:
         print(f"hgpo: {error}", file=sys.stderr)
         sys.exit(2)
+    except RunStoppedError as error:
+        print(f"hgpo: {error}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 

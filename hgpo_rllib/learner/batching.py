@@ -1,15 +1,19 @@
 """Steps to token batches: mini-batches of steps, micro-batches under a token budget."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hgpo_rllib.learner.settings import Aggregation, LearnerSettings
 from hgpo_rllib.rollout.trajectories import ScoredTrajectories
 
 Columns = Mapping[str, Tensor]
+TOKEN_COLUMNS = ("behaviour_logp", "old_logp")
+STEP_COLUMNS = ("advantage", "weight")
 
 
 def step_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
@@ -38,6 +42,42 @@ def _pad(rows: list[NDArray]) -> Tensor:
     return torch.from_numpy(padded)
 
 
+@dataclass(frozen=True)
+class MiniBatch:
+    """The steps of one optimiser step.
+
+    Attributes:
+        steps: rows of all of them.
+        rows: rows of those that pass through the model.
+        weight: of each token's loss in the sum over ``rows`` that is the objective,
+            shape ``(len(rows),)``.
+    """
+
+    steps: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    weight: NDArray[np.float64]
+
+
+def plan_update(
+    columns: Columns, settings: LearnerSettings, rng: np.random.Generator
+) -> list[MiniBatch]:
+    """The mini-batches of an update, one after the other.
+
+    Weights are those of whole mini-batches: steps that are dropped count in them.
+    """
+    lengths = columns["response_length"].numpy()
+    kept = np.ones(len(lengths), bool)
+    if settings.drop_zero_advantage:
+        kept = columns["advantage"].numpy() != 0
+    plan = []
+    for steps in minibatches(len(lengths), settings.minibatch_size, settings.num_epochs, rng):
+        weight = token_weights(
+            lengths[steps], settings.loss_aggregation, settings.micro_batch_steps
+        )
+        plan.append(MiniBatch(steps, steps[kept[steps]], weight[kept[steps]]))
+    return plan
+
+
 def minibatches(
     steps: int, size: int, epochs: int, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
@@ -49,6 +89,29 @@ def minibatches(
     parts = max(1, round(steps / size))
     for _ in range(epochs):
         yield from np.array_split(rng.permutation(steps), parts)
+
+
+def token_weights(
+    lengths: NDArray[np.int64], aggregation: Aggregation, part_steps: int
+) -> NDArray[np.float64]:
+    """Weight that the tokens of each step have in the objective of their mini-batch.
+
+    All aggregations are sums of token losses with weights that add up to 1, so that it does not
+    matter how a mini-batch is cut into passes through the model.
+
+    Args:
+        lengths: response tokens of each step of the mini-batch, in its order.
+        aggregation: see `LearnerSettings.loss_aggregation`.
+        part_steps: steps of the parts of ``micro-batch-mean``; the last part may have fewer.
+    """
+    if aggregation == "token-mean":
+        part = np.zeros(len(lengths), int)
+    elif aggregation == "seq-mean":
+        part = np.arange(len(lengths))
+    else:
+        part = np.arange(len(lengths)) // part_steps
+    tokens = np.bincount(part, lengths)
+    return 1 / (len(tokens) * np.maximum(tokens, 1)[part])
 
 
 def micro_batches(
@@ -74,7 +137,9 @@ def token_batch(
 
     Returns:
         ``ids`` (rows, L); ``row`` and ``position`` (tokens,): where in ``ids`` each response token
-        stands; ``behaviour_logp`` and ``advantage`` (tokens,).
+        stands; ``step`` and ``offset`` (tokens,): where it stands in the columns of responses; and
+        what the columns have of ``behaviour_logp``, ``old_logp``, ``advantage`` and ``weight``
+        (tokens,).
     """
     index = torch.from_numpy(rows)
     prompt_length, response_length = (
@@ -85,13 +150,10 @@ def token_batch(
     ids[:, : columns["prompt_ids"].shape[1]] = columns["prompt_ids"][index, :width].long()
     response_index = torch.arange(columns["response_ids"].shape[1])
     row, offset = (response_index[None] < response_length[:, None]).nonzero(as_tuple=True)
+    step = index[row]
     position = prompt_length[row] + offset
-    ids[row, position] = columns["response_ids"][index[row], offset].long()
-    batch = {
-        "ids": ids,
-        "row": row,
-        "position": position,
-        "behaviour_logp": columns["behaviour_logp"][index[row], offset],
-        "advantage": columns["advantage"][index[row]],
-    }
-    return {key: value.to(device) for key, value in batch.items()}
+    ids[row, position] = columns["response_ids"][step, offset].long()
+    of_tokens = {k: columns[k][step, offset] for k in TOKEN_COLUMNS if k in columns}
+    of_steps = {k: columns[k][step] for k in STEP_COLUMNS if k in columns}
+    places = {"ids": ids, "row": row, "position": position, "step": step, "offset": offset}
+    return {key: value.to(device) for key, value in (places | of_tokens | of_steps).items()}

@@ -1,19 +1,28 @@
 """The RLlib Learner: the clipped objective on tokens, with a KL to the starting policy."""
 
+import logging
+import math
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.utils.annotations import override
 from torch import Tensor
 
-from hgpo_rllib.learner.batching import micro_batches, minibatches, token_batch
-from hgpo_rllib.learner.losses import clipped_policy_loss, k3_kl
+from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_trouble
+from hgpo_rllib.learner.batching import MiniBatch, micro_batches, plan_update, token_batch
 from hgpo_rllib.learner.module import token_log_probs
+from hgpo_rllib.learner.objective import largest_ratio, mismatch, token_losses
+from hgpo_rllib.learner.settings import LearnerSettings
+from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.models import load_model
 from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.section import RunStoppedError
+
+logger = logging.getLogger(__name__)
 
 
 class HGPOLearner(TorchLearner):
@@ -27,15 +36,16 @@ class HGPOLearner(TorchLearner):
     def build(self) -> None:
         """Build module and optimiser, and the frozen reference when the objective uses one."""
         super().build()
+        self._settings = self.config.settings(LearnerSettings)
         self._reference = None
-        if self.config.kl_coeff > 0:
+        if self._settings.kl_coeff > 0:
             self._reference = load_model(self.config.model_path).to(self._device)
             self._reference.requires_grad_(False)
         self._rng = np.random.default_rng(self.config.seed)
 
     @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config=None) -> None:
-        """AdamW; `_set_learning_rate` applies the warm-up."""
+        """AdamW; `_set_learning_rate` applies warm-up and decay."""
         parameters = self.get_parameters(self._module[module_id])
         optimizer = torch.optim.AdamW(
             parameters, lr=config.lr, betas=config.adam_betas, weight_decay=config.weight_decay
@@ -51,72 +61,185 @@ class HGPOLearner(TorchLearner):
     def compute_loss_for_module(
         self, *, module_id: str, config, batch: dict[str, Tensor], fwd_out: dict[str, Tensor]
     ) -> Tensor:
-        """Sum of token losses over ``batch["denominator"]``, the tokens of the mini-batch.
+        """A micro-batch's part of the objective: token losses times ``batch["weight"]``, summed."""
+        losses = token_losses(self._settings, batch, fwd_out, self._reference_logp(batch))
+        weight = batch["weight"].to(losses.loss.dtype)
+        loss = (losses.loss * weight).sum()
+        self._statistics.add(losses.statistics)
+        self._statistics.add_part("loss", loss)
+        self._statistics.add_part("policy_loss", (losses.policy_loss * weight).sum())
+        self._statistics.maximum("ratio_max", largest_ratio(fwd_out["logp"], batch["old_logp"]))
+        return loss
 
-        Micro-batches thereby add up to the mean over all tokens of the mini-batch.
-        """
-        logp = fwd_out["logp"]
-        loss, clipped = clipped_policy_loss(
-            logp, batch["behaviour_logp"], batch["advantage"], config.clip_low, config.clip_high
-        )
-        self._statistics.add("policy_loss", loss)
-        self._statistics.add("clip_fraction", clipped.float())
-        self._statistics.add("entropy", fwd_out["entropy"])
-        self._statistics.count += len(logp)
-        if self._reference is not None:
-            with torch.no_grad():
-                reference = token_log_probs(self._reference, batch, config.temperature)["logp"]
-            kl = k3_kl(logp, reference)
-            self._statistics.add("kl", kl)
-            loss = loss + config.kl_coeff * kl
-        self._statistics.add("loss", loss)
-        return loss.sum() / batch["denominator"]
+    def _reference_logp(self, tokens: dict[str, Tensor]) -> Tensor | None:
+        if self._reference is None:
+            return None
+        with torch.no_grad():
+            return token_log_probs(self._reference, tokens, self.config.temperature)["logp"]
 
     @override(TorchLearner)
     def _update(self, batch: dict[str, Any], **kwargs: Any) -> tuple[Any, Any, Any]:
-        columns = batch[POLICY_ID]
-        lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
-        self._statistics = TokenMeans()
-        norms = []
-        config = self.config
-        for number, rows in enumerate(
-            minibatches(len(lengths), config.minibatch_size, config.num_epochs, self._rng)
-        ):
-            for optimizer in self._optimizer_parameters:
-                optimizer.zero_grad(set_to_none=True)
-            denominator = columns["response_length"][torch.from_numpy(rows)].sum()
-            for micro in micro_batches(rows, lengths, config.micro_batch_tokens):
-                tokens = token_batch(columns, micro, self._device)
-                tokens["denominator"] = denominator.to(self._device)
-                outputs = {POLICY_ID: self.module[POLICY_ID].forward_train(tokens)}
-                if number == 0:  # the weights are still those that sampled
-                    gap = (outputs[POLICY_ID]["logp"].detach() - tokens["behaviour_logp"]).abs()
-                    self._statistics.maximum("behaviour_logp_gap", gap)
-                losses = self.compute_losses(fwd_out=outputs, batch={POLICY_ID: tokens})
-                losses[POLICY_ID].backward()
-            norms.append(self._clip_and_step())
-        results = self._statistics.means() | {"grad_norm": float(np.mean(norms))}
+        columns = {key: batch[POLICY_ID][key] for key in batch[POLICY_ID]}
+        plan = plan_update(columns, self._settings, self._rng)
+        if self._has_no_signal(columns, plan):
+            self._log({"skipped_batches": float(len(plan))})
+            return {}, {}, {}
+        self._measured = Statistics()  # of engine and learner at the weights that sampled
+        if self._settings.old_logp == "recomputed":
+            columns = columns | {"old_logp": self._recomputed_logp(columns, plan)}
+        update, skipped = Statistics(), 0
+        for number in range(len(plan)):
+            applied = self._optimise(columns, plan, number)
+            skipped += not applied
+            if applied:
+                update.merge(self._statistics)
+        self._check_parameters()
+        results = update.values() | self._mismatch() | {"skipped_batches": float(skipped)}
+        self._log(results)
+        return {}, {POLICY_ID: results.get("loss", math.nan)}, {}
+
+    def _log(self, results: dict[str, float]) -> None:
         for name, value in results.items():
             self.metrics.log_value((POLICY_ID, name), value, window=1)
-        return outputs, {POLICY_ID: results["loss"]}, {}
 
-    def _clip_and_step(self) -> float:
-        self._set_learning_rate()
+    def _has_no_signal(self, columns: dict[str, Tensor], plan: list[MiniBatch]) -> bool:
+        """Whether no term of the objective has a gradient; ends the run if that is configured."""
+        settings = self._settings
+        rows = np.concatenate([part.rows for part in plan])
+        other_terms = settings.kl_coeff > 0 or settings.entropy_coeff > 0
+        if columns["advantage"].numpy()[rows].any() or (len(rows) and other_terms):
+            return False
+        steps = np.arange(len(columns["advantage"]))
+        message = (
+            f"update {self._weights_seq_no}: nothing to learn from, all advantages are 0 "
+            f"({describe_batch(columns, steps)})"
+        )
+        if settings.on_no_signal == "stop":
+            raise RunStoppedError(f"{message}; learner.on_no_signal=skip goes on without an update")
+        logger.warning("%s; the policy stays as it is (learner.on_no_signal=skip)", message)
+        return True
+
+    def _recomputed_logp(self, columns: dict[str, Tensor], plan: list[MiniBatch]) -> Tensor:
+        """The learner's log-probabilities before the first optimiser step, as a column.
+
+        Without the rows of the first mini-batch: their first training pass computes the same.
+        """
+        dtype = torch.promote_types(next(iter(self._params.values())).dtype, torch.float32)
+        old_logp = torch.full(columns["behaviour_logp"].shape, math.nan, dtype=dtype)
+        rows = np.unique(np.concatenate([part.rows for part in plan]))
+        rows = np.setdiff1d(rows, plan[0].rows)
+        with torch.no_grad():
+            for tokens in self._micro_batches(columns, rows):
+                logp = self.module[POLICY_ID].forward_train(tokens)["logp"]
+                self._measure_mismatch(logp, tokens["behaviour_logp"])
+                old_logp[tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
+        return old_logp
+
+    def _micro_batches(self, columns: dict[str, Tensor], rows: NDArray[np.int64]) -> Any:
+        lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
+        for micro in micro_batches(rows, lengths, self._settings.micro_batch_tokens):
+            yield token_batch(columns, micro, self._device)
+
+    def _optimise(self, columns: dict[str, Tensor], plan: list[MiniBatch], number: int) -> bool:
+        """One optimiser step; its numbers are in `_statistics`.
+
+        Returns:
+            Whether it was taken: False for a bad mini-batch that is to be skipped.
+        """
+        self._statistics = Statistics()
+        for name in ("loss", "policy_loss"):  # 0 for a mini-batch whose steps are all dropped
+            self._statistics.add_part(name, torch.zeros((), device=self._device))
+        trouble = self._compute_gradients(columns, plan[number], first=number == 0)
+        if trouble is None:
+            self._set_learning_rate()
+            self.apply_gradients({reference: p.grad for reference, p in self._params.items()})
+            return True
+        message = (
+            f"bad mini-batch {number + 1} of {len(plan)} in update {self._weights_seq_no}: "
+            f"{trouble}; it has {describe_batch(columns, plan[number].steps)}"
+        )
+        if self._settings.on_bad_batch == "stop":
+            raise RunStoppedError(f"{message}; {REMEDY}")
+        logger.warning("%s; %s", message, SKIPPED)
+        return False
+
+    def _compute_gradients(
+        self, columns: dict[str, Tensor], part: MiniBatch, first: bool
+    ) -> str | None:
+        """Clipped gradients of a mini-batch; returns what is wrong with them, if anything is."""
+        try:
+            self._accumulate_gradients(columns, part, first)
+        except torch.OutOfMemoryError as error:
+            size = self._settings.micro_batch_tokens
+            return f"out of memory with learner.micro_batch_tokens={size} ({error})"
         parameters = list(self._params.values())
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.config.grad_clip)
-        self.apply_gradients({reference: p.grad for reference, p in self._params.items()})
-        return float(norm)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self._settings.grad_clip)
+        self._statistics.add_part("grad_norm", norm)
+        return find_trouble(self._statistics.values(), self._settings.max_ratio)
+
+    def _accumulate_gradients(
+        self, columns: dict[str, Tensor], part: MiniBatch, first: bool
+    ) -> None:
+        """Gradients of a mini-batch; `first`: the weights are still those that sampled."""
+        for parameter in self._params.values():
+            parameter.grad = None
+        weight = torch.zeros(len(columns["advantage"]), dtype=torch.float64)
+        weight[torch.from_numpy(part.rows)] = torch.from_numpy(part.weight)
+        for tokens in self._micro_batches(columns | {"weight": weight}, part.rows):
+            outputs = self.module[POLICY_ID].forward_train(tokens)
+            logp = outputs["logp"].detach()
+            if first:
+                self._measure_mismatch(logp, tokens["behaviour_logp"])
+                if "old_logp" in columns:  # for later epochs
+                    tokens["old_logp"] = logp
+                    columns["old_logp"][tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
+            tokens.setdefault("old_logp", tokens["behaviour_logp"])
+            losses = self.compute_losses(fwd_out={POLICY_ID: outputs}, batch={POLICY_ID: tokens})
+            losses[POLICY_ID].backward()
+        for parameter in self._params.values():
+            if parameter.grad is None:  # all steps of the mini-batch were dropped
+                parameter.grad = torch.zeros_like(parameter)
+
+    def _measure_mismatch(self, learner_logp: Tensor, engine_logp: Tensor) -> None:
+        values = mismatch(learner_logp, engine_logp)
+        self._measured.add(values)
+        self._measured.maximum("behaviour_logp_gap", values["behaviour_logp_gap_mean"].max())
+
+    def _mismatch(self) -> dict[str, float]:
+        """What was measured in this update, with a warning when it passes the threshold."""
+        values = self._measured.values()
+        alarm = self._settings.mismatch_alarm
+        kl = values.get("behaviour_kl", 0.0)  # nothing to measure: all those steps were dropped
+        if alarm is not None and not kl <= alarm:
+            corrected = self._settings.importance_cap is not None
+            remedy = (
+                "" if corrected else "; old_logp=recomputed with importance_cap=2 corrects for it"
+            )
+            logger.warning(
+                f"update {self._weights_seq_no}: engine and learner disagree on sampled tokens: KL "
+                f"{kl:.3g} nats a token passes learner.mismatch_alarm={alarm:g} (log-probabilities "
+                f"differ by {values['behaviour_logp_gap_mean']:.3g} on average, by "
+                f"{values['behaviour_logp_gap']:.3g} at most){remedy}"
+            )
+        return values
+
+    def _check_parameters(self) -> None:
+        """End the run before it saves parameters that are no numbers."""
+        if not torch.nn.utils.get_total_norm(self._params.values()).isfinite():
+            raise RunStoppedError(
+                f"update {self._weights_seq_no}: the policy's parameters are not finite; the run "
+                "ends and saves nothing: resume it from its last checkpoint with a smaller "
+                "learner.lr"
+            )
 
     def _set_learning_rate(self) -> None:
         """Warm-up by optimiser steps, decay by iterations; both counts survive a resume."""
         optimizer = self.get_optimizer(POLICY_ID)
         taken = int(next(iter(optimizer.state.values()))["step"]) if optimizer.state else 0
-        warm = min(1.0, (taken + 1) / max(1, self.config.lr_warmup_steps))
-        decay = self.config.lr_decay_iterations
         done = self._weights_seq_no - 1  # RLlib counts the present update already
-        left = 1.0 if decay is None else max(0.0, 1 - done / decay)
+        rate = learning_rate(self._settings, taken, done)
         for group in optimizer.param_groups:
-            group["lr"] = self.config.lr * warm * left
+            group["lr"] = rate
 
     @override(Learner)
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
@@ -134,23 +257,11 @@ class HGPOLearner(TorchLearner):
             return self.module[POLICY_ID].forward_train(batch)["logp"].cpu().numpy()
 
 
-class TokenMeans:
-    """Running means over the tokens of an update."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._sums: dict[str, float] = {}
-        self._maxima: dict[str, float] = {}
-
-    def add(self, name: str, values: Tensor) -> None:
-        """Add one value per token; `count` is advanced by the caller, once for all names."""
-        self._sums[name] = self._sums.get(name, 0.0) + float(values.detach().sum())
-
-    def maximum(self, name: str, values: Tensor) -> None:
-        """Keep the largest value."""
-        # np.maximum, unlike max, keeps a NaN
-        self._maxima[name] = float(np.maximum(self._maxima.get(name, 0.0), float(values.max())))
-
-    def means(self) -> dict[str, float]:
-        """Means and maxima by name."""
-        return {name: total / self.count for name, total in self._sums.items()} | self._maxima
+def learning_rate(settings: LearnerSettings, steps: int, iterations: int) -> float:
+    """The rate of the optimiser step after so many steps, in the iteration after so many."""
+    warm = min(1.0, (steps + 1) / max(1, settings.lr_warmup_steps))
+    if settings.lr_decay_iterations is None:
+        return settings.lr * warm
+    gone = min(1.0, iterations / settings.lr_decay_iterations)
+    left = 1 - gone if settings.lr_decay == "linear" else (1 + math.cos(math.pi * gone)) / 2
+    return settings.lr * warm * left

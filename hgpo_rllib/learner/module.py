@@ -18,7 +18,8 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI):
     """Computes log-probabilities of given tokens; generation is the policy server's.
 
     ``model_config``: ``model_path`` (HuggingFace directory or name), ``serve_dtype`` (type of the
-    published weights) and ``temperature`` (of the sampling distribution).
+    published weights), ``temperature`` (of the sampling distribution) and ``entropy_gradient``
+    (the objective has an entropy bonus).
     """
 
     @override(TorchRLModule)
@@ -37,7 +38,8 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI):
 
     @override(TorchRLModule)
     def _forward_train(self, batch: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
-        return token_log_probs(self.llm, batch, self.model_config["temperature"])
+        config = self.model_config
+        return token_log_probs(self.llm, batch, config["temperature"], config["entropy_gradient"])
 
     @override(TorchRLModule)
     def get_state(
@@ -75,7 +77,10 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI):
 
 
 def token_log_probs(
-    llm: PreTrainedModel, batch: dict[str, Tensor], temperature: float
+    llm: PreTrainedModel,
+    batch: dict[str, Tensor],
+    temperature: float,
+    entropy_gradient: bool = False,
 ) -> dict[str, Tensor]:
     """Log-probabilities of the response tokens at a sampling temperature.
 
@@ -86,15 +91,18 @@ def token_log_probs(
         llm: a causal language model whose logits are ``head(hidden states)``.
         batch: see `hgpo_rllib.learner.batching.token_batch`.
         temperature: logits are divided by it, as the sampler does.
+        entropy_gradient: the entropy has a gradient, which takes memory.
 
     Returns:
-        ``logp`` and ``entropy`` of the predicting distribution (no gradient), shape ``(tokens,)``.
+        ``logp`` and ``entropy`` of the predicting distribution, shape ``(tokens,)``, in float32 or
+        the model's type if that is wider.
     """
     hidden = llm.base_model(input_ids=batch["ids"], use_cache=False).last_hidden_state
     predicting = hidden[batch["row"], batch["position"] - 1]
-    logits = llm.get_output_embeddings()(predicting).float() / temperature
+    logits = llm.get_output_embeddings()(predicting)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     log_probs = logits.log_softmax(-1)
     tokens = batch["ids"][batch["row"], batch["position"]]
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(log_probs.exp() * log_probs).sum(-1)
     return {"logp": log_probs.gather(-1, tokens[:, None])[:, 0], "entropy": entropy}

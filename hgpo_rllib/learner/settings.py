@@ -1,34 +1,99 @@
 """The section `learner` of a run file."""
 
-from pydantic import Field
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
 
 from hgpo_rllib.section import Section
 
+Aggregation = Literal["token-mean", "seq-mean", "micro-batch-mean"]
+KLEstimator = Literal["k1", "k2", "k3"]
+Level = Literal["token", "sequence"]
+
 
 class LearnerSettings(Section):
-    """The PPO objective on tokens and its optimiser."""
+    """The PPO objective on tokens and its optimiser; formulas in docs/algorithm.md, section 7."""
 
     lr: float = Field(1e-6, gt=0)
     """AdamW learning rate."""
     lr_warmup_steps: int = Field(0, ge=0)
     """Optimiser steps over which the rate rises linearly; Adam's first steps are its largest."""
     lr_decay_iterations: int | None = Field(None, ge=1)
-    """Iterations over which the rate falls linearly to zero; null: constant."""
+    """Iterations over which the rate falls to zero; null: constant."""
+    lr_decay: Literal["linear", "cosine"] = "linear"
+    """Shape of that fall."""
     adam_betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's decay rates of the gradient's mean and of its square."""
     weight_decay: float = Field(0.01, ge=0)
     """AdamW weight decay."""
     grad_clip: float = Field(1.0, gt=0)
     """Largest global norm of a gradient."""
+    old_logp: Literal["behaviour", "recomputed"] = "behaviour"
+    """What the token ratio divides by: the log-probabilities of the engine that sampled, or those
+    that the learner computes at the same weights (released), for which the steps of all but the
+    first mini-batch pass through the model once more."""
     clip_low: float = Field(0.2, gt=0, lt=1)
     """The token ratio is clipped below at 1 - clip_low."""
     clip_high: float = Field(0.2, gt=0)
     """The token ratio is clipped above at 1 + clip_high."""
+    dual_clip: float | None = Field(None, gt=1)
+    """Where the advantage A is negative, the ratio is cut at this (released: 3), and the loss of a
+    token is at most dual_clip times -A; null: not bounded."""
+    loss_aggregation: Aggregation = "token-mean"
+    """How token losses become one: the mean over the tokens of the mini-batch; the mean over its
+    steps of each step's mean; or, as released, the mean over parts of `micro_batch_steps` steps of
+    each part's token mean."""
+    micro_batch_steps: int = Field(16, ge=1)
+    """Steps of such a part (released: micro-batch per GPU); other aggregations do not read it."""
     kl_coeff: float = Field(0.01, ge=0)
-    """Weight of the KL to the frozen starting policy (k3 estimator); 0: no reference model."""
+    """Weight of the KL to the frozen starting policy; 0: no reference model."""
+    kl_estimator: KLEstimator = "k3"
+    """Estimate of the KL on a token, with d = log reference - log policy: -d (its gradient is 0 in
+    expectation: no pull), d²/2, or exp(d) - d - 1."""
+    kl_clamp: float | None = Field(None, gt=0)
+    """A token's estimate is clamped at ± this, and has no gradient outside (released: 10)."""
+    entropy_coeff: float = Field(0.0, ge=0)
+    """Weight of the entropy bonus (released: 0.001)."""
+    drop_zero_advantage: bool = False
+    """Leave steps with advantage 0 out of all passes through the model. Their policy gradient is 0,
+    and all denominators still count them: with kl_coeff=0 and entropy_coeff=0 the gradient is the
+    same. Otherwise the KL and the entropy bonus then act on the other steps alone."""
+    importance_level: Level = "token"
+    """Importance weight of what the engine sampled, the learner's probability over the engine's: of
+    each token, or of a step's whole response (its product)."""
+    importance_cap: float | None = Field(None, gt=0)
+    """Multiply the policy loss by that weight, truncated at this (usual: 2); null: no weights.
+    Needs old_logp=recomputed."""
+    importance_mask: tuple[float, float] | None = None
+    """Take the policy loss from tokens (steps, at that level) with a weight outside these bounds;
+    denominators still count them. Needs old_logp=recomputed."""
+    mismatch_alarm: float | None = Field(0.01, gt=0)
+    """Warn in an iteration in which the KL between engine and learner, nats a token, passes this;
+    null: never."""
+    max_ratio: float | None = Field(1e4, gt=1)
+    """A mini-batch with a larger token ratio is bad; null: only those with a loss or gradient that
+    is not finite are."""
+    on_bad_batch: Literal["stop", "skip"] = "stop"
+    """What a bad mini-batch does, one that runs out of memory included: end the run before its
+    optimiser step, or leave out the step, with a warning."""
+    on_no_signal: Literal["skip", "stop"] = "skip"
+    """What an iteration does in which the objective has no gradient, because all advantages are 0:
+    no update, with a warning, or end the run."""
     num_epochs: int = Field(1, ge=1)
     """Passes over an iteration's steps."""
     minibatch_size: int = Field(256, ge=1)
     """Steps (turns) per optimiser step."""
     micro_batch_tokens: int = Field(16384, ge=1)
-    """Padded tokens per forward pass; bounds memory."""
+    """Padded tokens per forward pass; bounds memory, changes no result."""
+
+    @model_validator(mode="after")
+    def _weights_have_a_numerator(self) -> Self:
+        corrected = self.importance_cap is not None or self.importance_mask is not None
+        if corrected and self.old_logp == "behaviour":
+            raise ValueError(
+                "importance_cap and importance_mask compare the learner with the engine: "
+                "set old_logp=recomputed (with behaviour, the token ratio compares the two itself)"
+            )
+        if self.importance_mask is not None and self.importance_mask[0] >= self.importance_mask[1]:
+            raise ValueError("importance_mask must be [low, high] with low < high")
+        return self

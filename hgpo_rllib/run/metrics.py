@@ -22,7 +22,13 @@ LEARNER_METRICS = (
     "clip_fraction",
     "entropy",
     "grad_norm",
+    "ratio_max",
     "behaviour_logp_gap",
+    "behaviour_logp_gap_mean",
+    "behaviour_kl",
+    "importance_weight",
+    "importance_cut_fraction",
+    "skipped_batches",
     "zero_advantage_fraction",
     "advantage_peak_mib",
 )
@@ -55,19 +61,17 @@ def level_size_shares(scored: ScoredTrajectories, settings: AlgorithmSettings) -
 
 
 def learner_metrics(result: Mapping[str, Any]) -> dict[str, float | None]:
-    """What the learner reported, by the names of metrics.jsonl; a gap without steps is None."""
+    """What the learner reported, by the names of metrics.jsonl.
+
+    None is what it did not measure: a gap that no step has, the losses of an update left out.
+    """
     policy = result[LEARNER_RESULTS][POLICY_ID]
     names = [n for n in policy if n in LEARNER_METRICS or n.startswith(LEARNER_PREFIXES)]
     values = {name: float(policy[name]) for name in sorted(names)}
-    gaps = {n: None for n, v in values.items() if n.startswith("oracle_gap") and np.isnan(v)}
-    return (
-        values
-        | gaps
-        | {
-            "advantage_s": float(result[LEARNER_RESULTS][ALL_MODULES]["advantage_seconds"]),
-            "served_learner_logp_gap": float(result["served_learner_logp_gap"]),
-        }
-    )
+    return {name: None if np.isnan(value) else value for name, value in values.items()} | {
+        "advantage_s": float(result[LEARNER_RESULTS][ALL_MODULES]["advantage_seconds"]),
+        "served_learner_logp_gap": float(result["served_learner_logp_gap"]),
+    }
 
 
 def evaluation_rows(

@@ -1,6 +1,7 @@
-"""The learner's arithmetic: losses, batching, token log-probabilities, means."""
+"""The learner's parts: batching, weights of tokens, token log-probabilities, means, rates."""
 
 from itertools import pairwise
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -10,104 +11,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from hgpo_rllib.learner.batching import micro_batches, minibatches, token_batch
-from hgpo_rllib.learner.learner import TokenMeans
-from hgpo_rllib.learner.losses import clipped_policy_loss, k3_kl
+from hgpo_rllib.learner.batching import (
+    micro_batches,
+    minibatches,
+    plan_update,
+    token_batch,
+    token_weights,
+)
+from hgpo_rllib.learner.learner import learning_rate
 from hgpo_rllib.learner.module import token_log_probs
+from hgpo_rllib.learner.settings import Aggregation, LearnerSettings
+from hgpo_rllib.learner.statistics import Statistics
 
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
 CPU = torch.device("cpu")
-
-
-class TestClippedLoss:
-    @pytest.mark.parametrize(
-        ("ratio", "advantage", "loss", "clipped"),
-        [
-            (1.0, 2.0, -2.0, False),
-            (1.25, 2.0, -2.5, False),
-            (1.5, 2.0, -2.6, True),  # clipped above at 1.3: no more to gain
-            (0.5, 2.0, -1.0, False),  # a positive advantage always pulls a low ratio up
-            (1.0, -2.0, 2.0, False),
-            (0.9, -2.0, 1.8, False),
-            (0.5, -2.0, 1.6, True),  # clipped below at 0.8: pushed down enough
-            (1.5, -2.0, 3.0, False),  # a negative advantage always pushes a high ratio down
-            (1.5, 0.0, 0.0, False),
-        ],
-    )
-    def test_by_hand(self, ratio: float, advantage: float, loss: float, clipped: bool) -> None:
-        """Both signs of the advantage inside, above and below the clip range."""
-        behaviour = torch.tensor([-1.5])
-        logp = (behaviour + np.log(ratio)).requires_grad_()
-        got, flag = clipped_policy_loss(logp, behaviour, torch.tensor([advantage]), 0.2, 0.3)
-        assert got.item() == pytest.approx(loss, abs=1e-6)
-        assert flag.item() is clipped
-        got.sum().backward()
-        expected = 0.0 if clipped else -advantage * ratio
-        assert logp.grad is not None
-        assert logp.grad.item() == pytest.approx(expected, abs=1e-6)
-
-    def test_gradient_at_ratio_one(self) -> None:
-        """On the sampling policy the gradient of the loss is -advantage * grad logp."""
-        torch.manual_seed(0)
-        logits = torch.randn(5, 7, requires_grad=True)
-        tokens, advantage = torch.randint(7, (5,)), torch.randn(5)
-        logp = logits.log_softmax(-1)[torch.arange(5), tokens]
-        loss, clipped = clipped_policy_loss(logp, logp.detach(), advantage, 0.2, 0.2)
-        (got,) = torch.autograd.grad(loss.mean(), logits, retain_graph=True)
-        (expected,) = torch.autograd.grad(-(advantage * logp).mean(), logits)
-        torch.testing.assert_close(got, expected)
-        assert not clipped.any()
-
-    def test_a_step_follows_the_advantages(self) -> None:
-        """One gradient step makes good tokens more and bad tokens less probable.
-
-        Fails when advantages are negated, or come to other tokens than their own.
-        """
-        tokens = torch.tensor([0, 1, 2, 3])
-        advantage = torch.tensor([1.0, -1.0, 0.5, -2.0])
-        rows = torch.arange(4)
-        logits = torch.zeros(4, 6, requires_grad=True)
-        behaviour = logits.detach().log_softmax(-1)[rows, tokens]
-        loss, _ = clipped_policy_loss(
-            logits.log_softmax(-1)[rows, tokens], behaviour, advantage, 0.2, 0.2
-        )
-        (gradient,) = torch.autograd.grad(loss.sum(), logits)
-        after = (logits - 0.1 * gradient).log_softmax(-1)[rows, tokens]
-        change = after - behaviour
-        assert (change.sign() == advantage.sign()).all()
-        assert (change.argsort() == advantage.argsort()).all()
-
-    def test_extreme_ratios_stay_finite(self) -> None:
-        """Neither loss nor gradient overflows when a token's probability changed completely."""
-        logp = torch.tensor([-1000.0, 0.0], requires_grad=True)
-        loss, _ = clipped_policy_loss(
-            logp, torch.tensor([0.0, -1000.0]), torch.tensor([1.0, -1.0]), 0.2, 0.2
-        )
-        loss.sum().backward()
-        assert loss.isfinite().all()
-        assert logp.grad is not None
-        assert logp.grad.isfinite().all()
-
-
-class TestKL:
-    @quickly
-    @given(st.floats(-15, 0), st.floats(-15, 0))
-    def test_sign(self, logp: float, reference: float) -> None:
-        """Never negative (in float64), and 0 for equal probabilities."""
-        a, b = torch.tensor([logp, reference], dtype=torch.float64)
-        assert k3_kl(a, b) >= 0
-        assert k3_kl(a, a) == 0
-
-    def test_expectation(self) -> None:
-        """Averaged over all tokens with their probabilities it is the KL, in this direction."""
-        torch.manual_seed(0)
-        policy, reference = torch.randn(2, 5, dtype=torch.float64).log_softmax(-1)
-        kl = (policy.exp() * (policy - reference)).sum()
-        expected = (policy.exp() * k3_kl(policy, reference)).sum()
-        torch.testing.assert_close(expected, kl)
-        samples = torch.distributions.Categorical(logits=policy).sample((200_000,))
-        mean = k3_kl(policy[samples], reference[samples]).mean()
-        assert mean.item() == pytest.approx(kl.item(), rel=0.02)
 
 
 class TestMinibatches:
@@ -175,6 +92,10 @@ class TestTokenBatch:
                 behaviour = source["behaviour_logp"][step, offset].item()
                 advantage = source["advantage"][step].item()
                 tokens.append((row, len(prompt) + offset, behaviour, advantage))
+        for row, step in enumerate(rows):
+            assert set(batch["step"][batch["row"] == row].tolist()) == {step}
+        source_ids = source["response_ids"][batch["step"], batch["offset"]]
+        assert batch["ids"][batch["row"], batch["position"]].tolist() == source_ids.tolist()
         names = ("row", "position", "behaviour_logp", "advantage")
         assert list(zip(*(batch[name].tolist() for name in names), strict=True)) == tokens
         lengths = source["prompt_length"][rows] + source["response_length"][rows]
@@ -221,20 +142,129 @@ class TestTokenLogProbs:
         np.testing.assert_allclose(got["logp"].numpy(), logp, rtol=0, atol=1e-5)
         np.testing.assert_allclose(got["entropy"].numpy(), entropy, rtol=0, atol=1e-5)
 
-    def test_gradient_flows_through_logp_only(self, llm: Qwen2ForCausalLM) -> None:
-        """The entropy is a statistic."""
-        got = token_log_probs(llm, token_batch(columns(), np.array([1, 2]), CPU), 1.0)
-        assert got["logp"].requires_grad
-        assert not got["entropy"].requires_grad
+    def test_the_entropy_has_a_gradient_where_it_is_asked_for(self, llm: Qwen2ForCausalLM) -> None:
+        """Otherwise it is a statistic; and nothing has one where gradients are off."""
+        batch = token_batch(columns(), np.array([1, 2]), CPU)
+        for wanted in (False, True):
+            got = token_log_probs(llm, batch, 1.0, entropy_gradient=wanted)
+            assert got["logp"].requires_grad
+            assert got["entropy"].requires_grad == wanted
+        with torch.no_grad():
+            assert not token_log_probs(llm, batch, 1.0, True)["entropy"].requires_grad
 
 
-def test_token_means() -> None:
-    """Sums over micro-batches are divided by all tokens; maxima are kept as they are."""
-    means = TokenMeans()
-    for values in ([1.0, 2.0, 3.0], [10.0]):
-        means.add("loss", torch.tensor(values, requires_grad=True))
-        means.add("half", torch.tensor(values) / 2)
-        means.maximum("gap", torch.tensor(values))
-        means.count += len(values)
-    means.maximum("gap", torch.tensor([4.0]))
-    assert means.means() == {"loss": 4.0, "half": 2.0, "gap": 10.0}
+class TestTokenWeights:
+    LENGTHS = np.array([1, 2, 3, 4, 5])
+
+    @pytest.mark.parametrize(
+        ("aggregation", "expected"),
+        [
+            ("token-mean", [1 / 15] * 5),
+            ("seq-mean", [1 / 5, 1 / 10, 1 / 15, 1 / 20, 1 / 25]),
+            # Parts of 3, 7 and 5 tokens; the last has one step.
+            ("micro-batch-mean", [1 / 9, 1 / 9, 1 / 21, 1 / 21, 1 / 15]),
+        ],
+    )
+    def test_by_hand(self, aggregation: Any, expected: list[float]) -> None:
+        got = token_weights(self.LENGTHS, aggregation, part_steps=2)
+        np.testing.assert_allclose(got, expected, rtol=1e-15)
+
+    @quickly
+    @given(
+        st.lists(st.integers(1, 40), min_size=1, max_size=30),
+        st.sampled_from(get_args(Aggregation)),
+        st.integers(1, 35),
+    )
+    def test_they_add_up_to_one(self, lengths: list[int], aggregation: Any, part: int) -> None:
+        """Whatever the lengths: the objective is a mean."""
+        array = np.array(lengths)
+        assert array @ token_weights(array, aggregation, part) == pytest.approx(1, abs=1e-12)
+
+    def test_one_part_is_the_mean_over_tokens(self) -> None:
+        """So are parts of equal length."""
+        whole = token_weights(self.LENGTHS, "token-mean", 1)
+        assert token_weights(self.LENGTHS, "micro-batch-mean", 5).tolist() == whole.tolist()
+        assert len(set(token_weights(np.full(6, 4), "micro-batch-mean", 2))) == 1
+
+
+class TestPlan:
+    def test_denominators_count_what_is_dropped(self) -> None:
+        """The steps that are left have the weights that they would have anyway."""
+        source = columns()
+        source["advantage"][[0, 3, 4]] = 0.0
+        for aggregation in get_args(Aggregation):
+            whole, part = (
+                plan_update(
+                    source,
+                    LearnerSettings(
+                        loss_aggregation=aggregation,
+                        micro_batch_steps=2,
+                        minibatch_size=3,
+                        num_epochs=2,
+                        drop_zero_advantage=drop,
+                    ),
+                    np.random.default_rng(0),
+                )
+                for drop in (False, True)
+            )
+            for all_steps, kept in zip(whole, part, strict=True):
+                assert all_steps.rows.tolist() == all_steps.steps.tolist() == kept.steps.tolist()
+                weights = dict(zip(all_steps.rows.tolist(), all_steps.weight, strict=True))
+                assert set(kept.rows) == set(all_steps.rows) & {1, 2, 5}
+                assert [weights[row] for row in kept.rows.tolist()] == kept.weight.tolist()
+
+
+class TestLearningRate:
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            ({}, [1.0, 1.0, 1.0, 1.0]),
+            ({"lr_decay_iterations": 4}, [1.0, 0.75, 0.5, 0.0]),
+            ({"lr_decay_iterations": 4, "lr_decay": "cosine"}, [1.0, 0.8535533906, 0.5, 0.0]),
+            ({"lr_decay": "cosine"}, [1.0, 1.0, 1.0, 1.0]),
+        ],
+    )
+    def test_decay(self, given: dict[str, Any], expected: list[float]) -> None:
+        """By iterations; 0 from the last one on."""
+        chosen = LearnerSettings(lr=2.0, **given)
+        rates = [learning_rate(chosen, 100, iteration) / 2 for iteration in (0, 1, 2, 9)]
+        assert rates == pytest.approx(expected, abs=1e-9)
+
+    def test_warm_up(self) -> None:
+        """By optimiser steps, on top of the decay."""
+        chosen = LearnerSettings(lr=1.0, lr_warmup_steps=4, lr_decay_iterations=2)
+        assert [learning_rate(chosen, step, 0) for step in (0, 1, 3, 4)] == [0.25, 0.5, 1, 1]
+        assert learning_rate(chosen, 1, 1) == 0.25
+
+
+class TestStatistics:
+    def test_means_and_maxima(self) -> None:
+        """Sums over micro-batches are divided by the tokens that have the number."""
+        numbers = Statistics()
+        for values in ([1.0, 2.0, 3.0], [10.0]):
+            numbers.add({"loss": torch.tensor(values, requires_grad=True)})
+            numbers.maximum("gap", torch.tensor(values).max())
+        numbers.add({"rare": torch.tensor([True, False])})
+        assert numbers.values() == {"loss": 4.0, "rare": 0.5, "gap": 10.0}
+        assert Statistics().values() == {}
+
+    def test_parts_make_a_mini_batch(self) -> None:
+        """Mini-batches are averaged, their parts added up; maxima are of all."""
+        update = Statistics()
+        for parts in ([1.0, 2.0], [5.0]):
+            batch = Statistics()
+            for part in parts:
+                batch.add_part("loss", torch.tensor(part))
+                batch.maximum("ratio", torch.tensor(part))
+            assert batch.values()["loss"] == sum(parts)
+            update.merge(batch)
+        assert update.values() == {"loss": 4.0, "ratio": 5.0}
+
+    def test_no_number_stays_no_number(self) -> None:
+        """In means and maxima, before and after others."""
+        for values in ([float("nan"), 1.0], [1.0, float("nan")]):
+            numbers = Statistics()
+            for value in values:
+                numbers.add({"mean": torch.tensor([value])})
+                numbers.maximum("largest", torch.tensor(value))
+            assert all(np.isnan(value) for value in numbers.values().values())

@@ -1,0 +1,53 @@
+"""Mini-batches whose optimiser step would spoil the policy: what is wrong, and with which batch."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hgpo_rllib.learner.batching import Columns
+
+REMEDY = (
+    "the run ends before this optimiser step and saves nothing: its last checkpoint is from before "
+    "this iteration; learner.on_bad_batch=skip leaves such steps out"
+)
+SKIPPED = "its optimiser step is left out (learner.on_bad_batch=skip)"
+
+
+def find_trouble(values: Mapping[str, float], max_ratio: float | None) -> str | None:
+    """What is wrong with a mini-batch, None if nothing is.
+
+    Args:
+        values: its ``loss``, ``grad_norm`` and ``ratio_max`` (absent without tokens).
+        max_ratio: see `LearnerSettings.max_ratio`.
+    """
+    for name, value in (("loss", values["loss"]), ("gradient norm", values["grad_norm"])):
+        if not math.isfinite(value):
+            return f"the {name} is {value}"
+    ratio = values.get("ratio_max", 1.0)
+    if max_ratio is not None and ratio > max_ratio:
+        return f"a token ratio of {ratio:.3g} passes learner.max_ratio={max_ratio:g}"
+    return None
+
+
+def describe_batch(columns: Columns, rows: NDArray[np.int64]) -> str:
+    """Facts of the steps in these rows, for a message: sizes, advantages, log-probabilities."""
+    lengths = columns["response_length"].numpy()[rows]
+    prompts = columns["prompt_length"].numpy()[rows]
+    advantage = columns["advantage"].numpy()[rows]
+    present = np.arange(columns["behaviour_logp"].shape[1]) < lengths[:, None]
+    logp = columns["behaviour_logp"].numpy()[rows][present]
+    return (
+        f"{len(rows)} steps, prompts of {_span(prompts)} and responses of {_span(lengths)} tokens, "
+        f"{lengths.sum()} response tokens; advantages {_span(advantage)}, "
+        f"{np.count_nonzero(advantage == 0)} of them 0; engine log-probabilities {_span(logp)}"
+    )
+
+
+def _span(values: NDArray) -> str:
+    """``least to largest`` of the finite values, and how many are not."""
+    finite = values[np.isfinite(values)]
+    span = f"{finite.min():.4g} to {finite.max():.4g}" if finite.size else "none finite"
+    rest = values.size - finite.size
+    return f"{span} ({rest} not finite)" if rest and finite.size else span

@@ -1,0 +1,89 @@
+"""The objective of one micro-batch: the losses of its tokens by the settings, and statistics."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from hgpo_rllib.learner.losses import (
+    clipped_policy_loss,
+    importance_weights,
+    kl_estimate,
+    log_ratio,
+)
+from hgpo_rllib.learner.settings import LearnerSettings
+
+
+@dataclass(frozen=True)
+class TokenLosses:
+    """What the objective says of each token, arrays of shape ``(tokens,)``."""
+
+    loss: Tensor
+    """Policy loss, KL term and entropy bonus together."""
+    policy_loss: Tensor
+    """The clipped part, importance weights included."""
+    statistics: dict[str, Tensor]
+    """For the means that are reported, by the names of metrics.jsonl."""
+
+
+def token_losses(
+    settings: LearnerSettings,
+    tokens: Mapping[str, Tensor],
+    outputs: Mapping[str, Tensor],
+    reference_logp: Tensor | None,
+) -> TokenLosses:
+    """The losses of a micro-batch's tokens; how they are summed up is in ``tokens["weight"]``.
+
+    Args:
+        settings: which terms there are, and their coefficients.
+        tokens: see `hgpo_rllib.learner.batching.token_batch`; with ``old_logp``.
+        outputs: ``logp`` and ``entropy`` of the tokens under the policy being learned.
+        reference_logp: that of the frozen policy; None: there is no KL term.
+    """
+    logp, entropy = outputs["logp"], outputs["entropy"]
+    policy_loss, clipped = clipped_policy_loss(
+        logp,
+        tokens["old_logp"],
+        tokens["advantage"],
+        settings.clip_low,
+        settings.clip_high,
+        settings.dual_clip,
+    )
+    statistics = {"clip_fraction": clipped, "entropy": entropy}
+    if settings.importance_cap is not None or settings.importance_mask is not None:
+        weight, cut = importance_weights(
+            tokens["old_logp"],
+            tokens["behaviour_logp"],
+            tokens["row"],
+            settings.importance_level,
+            settings.importance_cap,
+            settings.importance_mask,
+        )
+        policy_loss = policy_loss * weight
+        statistics |= {"importance_weight": weight, "importance_cut_fraction": cut}
+    loss = policy_loss
+    if settings.entropy_coeff > 0:
+        loss = loss - settings.entropy_coeff * entropy
+    if reference_logp is not None:
+        kl = kl_estimate(logp, reference_logp, settings.kl_estimator, settings.kl_clamp)
+        statistics["kl"] = kl
+        loss = loss + settings.kl_coeff * kl
+    return TokenLosses(loss, policy_loss, statistics)
+
+
+def mismatch(learner_logp: Tensor, engine_logp: Tensor) -> dict[str, Tensor]:
+    """How far learner and engine are apart on tokens that the engine drew at the same weights.
+
+    Returns:
+        ``behaviour_logp_gap_mean``, how far their log-probabilities are apart, and
+        ``behaviour_kl``, the k3 estimate of KL(engine || learner), both per token.
+    """
+    return {
+        "behaviour_logp_gap_mean": (learner_logp - engine_logp).abs(),
+        "behaviour_kl": kl_estimate(engine_logp, learner_logp, "k3"),
+    }
+
+
+def largest_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
+    """The largest token ratio; NaN when one is."""
+    return log_ratio(logp, old_logp).detach().max().exp()

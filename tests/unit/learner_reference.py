@@ -1,0 +1,168 @@
+"""A tiny learner in float64, and its update once more, written as plainly as possible."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Text
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+
+from hgpo_rllib.algorithm import HGPOConfig
+from hgpo_rllib.learner.batching import minibatches
+from hgpo_rllib.learner.learner import HGPOLearner
+from hgpo_rllib.learner.settings import LearnerSettings
+from hgpo_rllib.rollout.group import POLICY_ID
+
+SEED = 3
+TEMPERATURE = 0.8
+QWEN = Qwen2Config(
+    vocab_size=50,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=48,
+    max_position_embeddings=64,
+    initializer_range=0.3,
+)
+
+
+def save_tiny_model(folder: Path) -> str:
+    """Write a random Qwen2 with grouped heads; returns its path."""
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(QWEN).save_pretrained(folder)
+    return str(folder)
+
+
+def make_learner(model_path: str, **settings: Any) -> HGPOLearner:
+    """RLlib's learner as the algorithm builds it, without the algorithm; in float64.
+
+    Its frozen policy differs from the one it learns, so that the KL term has a gradient.
+    """
+    config = HGPOConfig().training(model_path=model_path, temperature=TEMPERATURE, **settings)
+    config.debugging(seed=SEED)
+    spec = config.get_default_rl_module_spec()
+    spec.observation_space = spec.action_space = Text(1)
+    learner = HGPOLearner(
+        config=config, module_spec=MultiRLModuleSpec(rl_module_specs={POLICY_ID: spec})
+    )
+    learner.build()
+    learner.module[POLICY_ID].double()
+    if learner._reference is not None:
+        torch.manual_seed(1)
+        for parameter in learner._reference.double().parameters():
+            parameter.add_(0.03 * torch.randn_like(parameter))
+    return learner
+
+
+def llm_of(learner: HGPOLearner) -> PreTrainedModel:
+    """The model that it trains."""
+    return learner.module[POLICY_ID].unwrapped().llm
+
+
+def make_columns(
+    model: PreTrainedModel, steps: int = 7, seed: int = 0, noise: float = 0.4
+) -> dict[str, Tensor]:
+    """Random steps, a third of them without an advantage, of an engine that is so much off."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def integers(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=generator)
+
+    columns = {
+        "prompt_ids": integers(1, 50, steps, 9).int(),
+        "prompt_length": integers(1, 10, steps),
+        "response_ids": integers(1, 50, steps, 5).int(),
+        "response_length": integers(1, 6, steps),
+        "advantage": torch.randn(steps, generator=generator) * (torch.arange(steps) % 3 > 0),
+        "behaviour_logp": torch.zeros(steps, 5),
+    }
+    with torch.no_grad():
+        for step in range(steps):
+            logp, _ = logp_and_entropy(model, columns, step)
+            error = noise * torch.randn(len(logp), generator=generator, dtype=logp.dtype)
+            columns["behaviour_logp"][step, : len(logp)] = (logp + error).float()
+    return columns
+
+
+def logp_and_entropy(
+    model: PreTrainedModel, columns: dict[str, Tensor], step: int
+) -> tuple[Tensor, Tensor]:
+    """Of the response of one step, computed on its own."""
+    prompt = columns["prompt_ids"][step, : columns["prompt_length"][step]].long()
+    response = columns["response_ids"][step, : columns["response_length"][step]].long()
+    logits = model(input_ids=torch.cat([prompt, response])[None]).logits[0, len(prompt) - 1 : -1]
+    table = (logits / TEMPERATURE).log_softmax(-1)
+    return table[torch.arange(len(response)), response], -(table.exp() * table).sum(-1)
+
+
+def reference_update(
+    model: PreTrainedModel,
+    frozen: PreTrainedModel | None,
+    columns: dict[str, Tensor],
+    settings: LearnerSettings,
+) -> PreTrainedModel:
+    """A copy of the model after all optimiser steps of an update, with the last gradients."""
+    s, policy = settings, copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(
+        policy.parameters(), lr=s.lr, betas=s.adam_betas, weight_decay=s.weight_decay
+    )
+    number = len(columns["advantage"])
+    shuffles = minibatches(number, s.minibatch_size, s.num_epochs, np.random.default_rng(SEED))
+    for steps in shuffles:
+        losses = [step_losses(policy, model, frozen, columns, s, int(i)) for i in steps]
+        if s.loss_aggregation == "token-mean":
+            loss = torch.cat(losses).mean()
+        elif s.loss_aggregation == "seq-mean":
+            loss = torch.stack([tokens.mean() for tokens in losses]).mean()
+        else:
+            size = s.micro_batch_steps
+            parts = [losses[i : i + size] for i in range(0, len(losses), size)]
+            loss = torch.stack([torch.cat(part).mean() for part in parts]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), s.grad_clip)
+        optimizer.step()
+    return policy
+
+
+def step_losses(
+    policy: PreTrainedModel,
+    sampler: PreTrainedModel,
+    frozen: PreTrainedModel | None,
+    columns: dict[str, Tensor],
+    s: LearnerSettings,
+    step: int,
+) -> Tensor:
+    """The losses of one step's tokens, by the formulas of docs/algorithm.md."""
+    logp, entropy = logp_and_entropy(policy, columns, step)
+    advantage = columns["advantage"][step].double()
+    if s.drop_zero_advantage and advantage == 0:
+        return 0 * logp
+    engine = columns["behaviour_logp"][step, : len(logp)].double()
+    with torch.no_grad():
+        at_sampling = logp_and_entropy(sampler, columns, step)[0]
+    old = engine if s.old_logp == "behaviour" else at_sampling
+    ratio = (logp - old).exp()
+    loss = torch.max(-ratio * advantage, -ratio.clip(1 - s.clip_low, 1 + s.clip_high) * advantage)
+    if s.dual_clip is not None and advantage < 0:
+        loss = torch.min(loss, -s.dual_clip * advantage)
+    sampled = (at_sampling - engine).exp()
+    if s.importance_level == "sequence":
+        sampled = sampled.prod().expand(len(sampled))
+    if s.importance_cap is not None:
+        loss = loss * sampled.clip(max=s.importance_cap)
+    if s.importance_mask is not None:
+        low, high = s.importance_mask
+        loss = loss * ((sampled >= low) & (sampled <= high))
+    loss = loss - s.entropy_coeff * entropy
+    if frozen is not None:
+        d = logp_and_entropy(frozen, columns, step)[0].detach() - logp
+        kl = {"k1": -d, "k2": d**2 / 2, "k3": d.exp() - d - 1}[s.kl_estimator]
+        clamp = s.kl_clamp or float("inf")
+        loss = loss + s.kl_coeff * kl.clip(-clamp, clamp)
+    return loss

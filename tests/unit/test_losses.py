@@ -1,0 +1,261 @@
+"""The losses of tokens: values by hand, expectations, gradients by finite differences."""
+
+from functools import partial
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hgpo_rllib.learner.losses import clipped_policy_loss, importance_weights, kl_estimate
+from hgpo_rllib.learner.objective import mismatch
+from hgpo_rllib.learner.settings import KLEstimator
+
+quickly = settings(max_examples=60, deadline=None, derandomize=True)
+ESTIMATORS = get_args(KLEstimator)
+
+
+class TestClippedLoss:
+    @pytest.mark.parametrize(
+        ("ratio", "advantage", "loss", "clipped"),
+        [
+            (1.0, 2.0, -2.0, False),
+            (1.25, 2.0, -2.5, False),
+            (1.5, 2.0, -2.6, True),  # clipped above at 1.3: no more to gain
+            (0.5, 2.0, -1.0, False),  # a positive advantage always pulls a low ratio up
+            (1.0, -2.0, 2.0, False),
+            (0.9, -2.0, 1.8, False),
+            (0.5, -2.0, 1.6, True),  # clipped below at 0.8: pushed down enough
+            (1.5, -2.0, 3.0, False),  # a negative advantage always pushes a high ratio down
+            (1.5, 0.0, 0.0, False),
+        ],
+    )
+    def test_by_hand(self, ratio: float, advantage: float, loss: float, clipped: bool) -> None:
+        """Both signs of the advantage inside, above and below the clip range."""
+        behaviour = torch.tensor([-1.5])
+        logp = (behaviour + np.log(ratio)).requires_grad_()
+        got, flag = clipped_policy_loss(logp, behaviour, torch.tensor([advantage]), 0.2, 0.3)
+        assert got.item() == pytest.approx(loss, abs=1e-6)
+        assert flag.item() is clipped
+        got.sum().backward()
+        expected = 0.0 if clipped else -advantage * ratio
+        assert logp.grad is not None
+        assert logp.grad.item() == pytest.approx(expected, abs=1e-6)
+
+    def test_gradient_at_ratio_one(self) -> None:
+        """On the sampling policy the gradient of the loss is -advantage * grad logp."""
+        torch.manual_seed(0)
+        logits = torch.randn(5, 7, requires_grad=True)
+        tokens, advantage = torch.randint(7, (5,)), torch.randn(5)
+        logp = logits.log_softmax(-1)[torch.arange(5), tokens]
+        loss, clipped = clipped_policy_loss(logp, logp.detach(), advantage, 0.2, 0.2)
+        (got,) = torch.autograd.grad(loss.mean(), logits, retain_graph=True)
+        (expected,) = torch.autograd.grad(-(advantage * logp).mean(), logits)
+        torch.testing.assert_close(got, expected)
+        assert not clipped.any()
+
+    def test_a_step_follows_the_advantages(self) -> None:
+        """One gradient step makes good tokens more and bad tokens less probable.
+
+        Fails when advantages are negated, or come to other tokens than their own.
+        """
+        tokens = torch.tensor([0, 1, 2, 3])
+        advantage = torch.tensor([1.0, -1.0, 0.5, -2.0])
+        rows = torch.arange(4)
+        logits = torch.zeros(4, 6, requires_grad=True)
+        behaviour = logits.detach().log_softmax(-1)[rows, tokens]
+        loss, _ = clipped_policy_loss(
+            logits.log_softmax(-1)[rows, tokens], behaviour, advantage, 0.2, 0.2
+        )
+        (gradient,) = torch.autograd.grad(loss.sum(), logits)
+        after = (logits - 0.1 * gradient).log_softmax(-1)[rows, tokens]
+        change = after - behaviour
+        assert (change.sign() == advantage.sign()).all()
+        assert (change.argsort() == advantage.argsort()).all()
+
+    def test_extreme_ratios_stay_finite(self) -> None:
+        """Neither loss nor gradient overflows when a token's probability changed completely."""
+        logp = torch.tensor([-1000.0, 0.0], requires_grad=True)
+        loss, _ = clipped_policy_loss(
+            logp, torch.tensor([0.0, -1000.0]), torch.tensor([1.0, -1.0]), 0.2, 0.2
+        )
+        loss.sum().backward()
+        assert loss.isfinite().all()
+        assert logp.grad is not None
+        assert logp.grad.isfinite().all()
+
+
+class TestDualClip:
+    @pytest.mark.parametrize(
+        ("ratio", "advantage", "loss", "clipped"),
+        [
+            (2.9, -2.0, 5.8, False),
+            (3.1, -2.0, 6.0, True),  # at most 3 * 2, without gradient
+            (0.5, -2.0, 1.6, True),  # the lower clip, as ever
+            (3.1, 2.0, -2.6, True),  # a positive advantage has the upper clip alone
+            (3.1, 0.0, 0.0, False),
+        ],
+    )
+    def test_by_hand(self, ratio: float, advantage: float, loss: float, clipped: bool) -> None:
+        """Only a negative advantage is bounded."""
+        behaviour = torch.tensor([-1.5], dtype=torch.float64)
+        logp = (behaviour + np.log(ratio)).requires_grad_()
+        got, flag = clipped_policy_loss(
+            logp, behaviour, torch.tensor([advantage], dtype=torch.float64), 0.2, 0.3, 3.0
+        )
+        assert got.item() == pytest.approx(loss)
+        assert flag.item() is clipped
+        got.sum().backward()
+        assert logp.grad is not None
+        assert logp.grad.item() == pytest.approx(0.0 if clipped else -advantage * ratio)
+
+
+class TestKL:
+    @quickly
+    @given(st.floats(-15, 0), st.floats(-15, 0), st.sampled_from(["k2", "k3"]))
+    def test_sign(self, logp: float, reference: float, estimator: Any) -> None:
+        """Never negative (in float64), and 0 for equal probabilities."""
+        a, b = torch.tensor([logp, reference], dtype=torch.float64)
+        assert kl_estimate(a, b, estimator) >= 0
+        assert kl_estimate(a, a, estimator) == 0
+
+    def test_by_hand(self) -> None:
+        """With d = 0.5 and d = -3; the clamp works on both sides."""
+        logp = torch.tensor([-2.0, -1.0], dtype=torch.float64)
+        reference = torch.tensor([-1.5, -4.0], dtype=torch.float64)
+        values: dict[Any, list[float]] = {
+            "k1": [-0.5, 3.0],
+            "k2": [0.125, 4.5],
+            "k3": [np.exp(0.5) - 1.5, np.exp(-3.0) + 2.0],
+        }
+        for estimator, expected in values.items():
+            assert kl_estimate(logp, reference, estimator).tolist() == pytest.approx(expected)
+            clamped = kl_estimate(logp, reference, estimator, clamp=0.3).tolist()
+            assert clamped == pytest.approx(np.clip(expected, -0.3, 0.3).tolist())
+
+    @pytest.mark.parametrize("estimator", ["k1", "k3"])
+    def test_expectation(self, estimator: Any) -> None:
+        """Averaged over all tokens with their probabilities it is the KL, in this direction."""
+        policy, reference = self.two_policies()
+        kl = (policy.exp() * (policy - reference)).sum()
+        expected = (policy.exp() * kl_estimate(policy, reference, estimator)).sum()
+        torch.testing.assert_close(expected, kl)
+        samples = torch.distributions.Categorical(logits=policy).sample((200_000,))
+        mean = kl_estimate(policy[samples], reference[samples], estimator).mean()
+        assert mean.item() == pytest.approx(kl.item(), rel=0.02)
+
+    def test_mean_gradients(self) -> None:
+        """As losses: k1 pulls nowhere, k2 as KL(policy || reference), k3 as the reverse KL."""
+        start, reference = self.two_policies()
+        logits = start.clone().requires_grad_()
+        policy = logits.log_softmax(-1)
+
+        def gradient(value: Tensor) -> Tensor:
+            return torch.autograd.grad(value, logits, retain_graph=True)[0]
+
+        forward = gradient((policy.exp() * (policy - reference)).sum())
+        backward = gradient((reference.exp() * (reference - policy)).sum())
+        expected = {"k1": torch.zeros_like(forward), "k2": forward, "k3": backward}
+        assert not torch.allclose(forward, backward)
+        for estimator in ESTIMATORS:
+            drawn = start.exp()  # tokens come with these chances, which have no gradient
+            got = gradient((drawn * kl_estimate(policy, reference, estimator)).sum())
+            torch.testing.assert_close(got, expected[estimator], rtol=0, atol=1e-12)
+
+    @staticmethod
+    def two_policies() -> tuple[Tensor, Tensor]:
+        torch.manual_seed(0)
+        policy, reference = torch.randn(2, 5, dtype=torch.float64).log_softmax(-1)
+        return policy, reference
+
+
+class TestImportanceWeights:
+    LEARNER = torch.tensor([0.5, 0.2, 0.9, 0.3]).double().log()
+    ENGINE = torch.tensor([0.25, 0.4, 0.6, 0.3]).double().log()  # ratios 2, 0.5, 1.5, 1
+    SEQUENCE = torch.tensor([0, 0, 2, 2])  # products 1 and 1.5; no token belongs to 1
+
+    @pytest.mark.parametrize(
+        ("level", "cap", "bounds", "weights", "cut"),
+        [
+            ("token", None, None, [1, 1, 1, 1], [0, 0, 0, 0]),
+            ("token", 1.6, None, [1.6, 0.5, 1.5, 1], [1, 0, 0, 0]),
+            ("token", None, (0.6, 1.8), [0, 0, 1, 1], [1, 1, 0, 0]),
+            ("token", 1.2, (0.6, 1.8), [0, 0, 1.2, 1], [1, 1, 1, 0]),
+            ("sequence", 1.2, None, [1, 1, 1.2, 1.2], [0, 0, 1, 1]),
+            ("sequence", None, (0.9, 1.4), [1, 1, 0, 0], [0, 0, 1, 1]),
+        ],
+    )
+    def test_by_hand(self, level: Any, cap: Any, bounds: Any, weights: Any, cut: Any) -> None:
+        """Truncation and mask, of tokens and of responses."""
+        got, flags = importance_weights(
+            self.LEARNER, self.ENGINE, self.SEQUENCE, level, cap, bounds
+        )
+        assert got.tolist() == pytest.approx(weights)
+        assert flags.tolist() == [bool(flag) for flag in cut]
+
+    @pytest.mark.parametrize("level", ["token", "sequence"])
+    def test_the_mean_is_corrected(self, level: Any) -> None:
+        """Over responses of the engine, the weighted mean is the mean under the learner."""
+        torch.manual_seed(0)
+        engine, learner = torch.randn(2, 6, dtype=torch.float64).log_softmax(-1)
+        value = torch.randn(6, 6, dtype=torch.float64)  # of each response of two tokens
+        first, second = (
+            index.flatten()
+            for index in torch.meshgrid(torch.arange(6), torch.arange(6), indexing="ij")
+        )
+        tokens = torch.stack([first, second], 1).flatten()
+        weight, _ = importance_weights(
+            learner[tokens], engine[tokens], torch.arange(36).repeat_interleave(2), level, cap=1e9
+        )
+        weight = weight.reshape(36, 2)
+        whole = weight.prod(1) if level == "token" else weight[:, 0]
+        chance = (engine[first] + engine[second]).exp()
+        under_learner = ((learner[first] + learner[second]).exp() * value.flatten()).sum()
+        torch.testing.assert_close((chance * whole * value.flatten()).sum(), under_learner)
+
+    def test_no_gradient(self) -> None:
+        """They weigh the loss; nothing is learned through them."""
+        learner = self.LEARNER.clone().requires_grad_()
+        weight, _ = importance_weights(learner, self.ENGINE, self.SEQUENCE, "sequence", 2.0)
+        assert not weight.requires_grad
+
+
+def test_mismatch_is_the_kl_from_the_engine() -> None:
+    """Averaged over what the engine draws: KL(engine || learner)."""
+    torch.manual_seed(0)
+    engine, learner = torch.randn(2, 6, dtype=torch.float64).log_softmax(-1)
+    values = mismatch(learner, engine)
+    kl = (engine.exp() * (engine - learner)).sum()
+    torch.testing.assert_close((engine.exp() * values["behaviour_kl"]).sum(), kl)
+    torch.testing.assert_close(values["behaviour_logp_gap_mean"], (learner - engine).abs())
+
+
+class TestFiniteDifferences:
+    """Autograd against differences of the losses themselves, away from the kinks."""
+
+    OLD = torch.linspace(-3, -0.5, 24, dtype=torch.float64)
+    RATIO = torch.linspace(0.3, 4.1, 24, dtype=torch.float64)
+    ADVANTAGE = torch.tensor([1.5, -2.0, 0.0] * 8, dtype=torch.float64)
+
+    def logp(self) -> Tensor:
+        """Return log-probabilities with these ratios to the old ones."""
+        return (self.OLD + self.RATIO.log()).requires_grad_()
+
+    @pytest.mark.parametrize("dual_clip", [None, 2.5])
+    def test_policy_loss(self, dual_clip: float | None) -> None:
+        def loss(logp: Tensor) -> Tensor:
+            return clipped_policy_loss(logp, self.OLD, self.ADVANTAGE, 0.2, 0.4, dual_clip)[0]
+
+        assert torch.autograd.gradcheck(loss, self.logp())
+        _, clipped = clipped_policy_loss(self.logp(), self.OLD, self.ADVANTAGE, 0.2, 0.4, dual_clip)
+        assert clipped.any()
+        assert (~clipped & (self.ADVANTAGE != 0)).any()
+
+    @pytest.mark.parametrize("clamp", [None, 0.4])
+    @pytest.mark.parametrize("estimator", ESTIMATORS)
+    def test_kl(self, estimator: Any, clamp: float | None) -> None:
+        loss = partial(kl_estimate, reference_logp=self.OLD, estimator=estimator, clamp=clamp)
+        assert torch.autograd.gradcheck(loss, self.logp())
