@@ -21,7 +21,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(play.app, name="play")
 app.command()(preflight.preflight)
-app.command()(sweep.sweep)
+app.command(cls=sweep.SweepCommand)(sweep.sweep)
 
 
 @app.callback()

@@ -1,12 +1,37 @@
 """`hgpo sweep`: every combination of the values of some settings."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from hgpo_rllib.config import ConfigError, Section
 from hgpo_rllib.run.grid import Sweep, make_sweep, new_folder, open_sweep, parse_axis
+
+GRID = "--grid"
+
+
+class SweepCommand(TyperCommand):
+    """Lets one `--grid` take several settings, which click's options cannot."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See `click.Command`."""
+        return super().parse_args(ctx, list(repeat_grid(args)))
+
+
+def repeat_grid(words: Sequence[str]) -> Iterator[str]:
+    """``--grid a=1 b=2 --seeds 3`` as ``--grid a=1 --grid b=2 --seeds 3``."""
+    option = ""
+    for word in words:
+        if word.startswith("-"):
+            option = word
+        if option == GRID:
+            if word == GRID:
+                continue
+            yield GRID
+        yield word
 
 
 def sweep(
@@ -17,11 +42,15 @@ def sweep(
     grid: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=VALUE,VALUE...", help="values of one setting; give it repeatedly"
+            metavar="KEY=VALUE,VALUE...",
+            help="settings and their values, up to the next option: after CONFIG and KEY=VALUE",
         ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="runs at each point [default: 1]")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="asha: stop early what is behind [default: none]")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="directory of the sweep")] = None,
     resume: Annotated[
@@ -30,7 +59,7 @@ def sweep(
 ) -> None:
     """Train at every point of a grid, and compare held-out success in a table and a heat map."""
     if resume is not None:
-        if config is not None or grid or seeds is not None or out is not None:
+        if any((config, grid, seeds, scheduler, out)):
             raise ConfigError("--resume continues with the sweep's own settings: give nothing else")
         plan, folder = open_sweep(resume), resume
         check_trials(plan)
@@ -38,7 +67,7 @@ def sweep(
         raise ConfigError("give a CONFIG (tuned_examples/alfworld_pocket.yaml) or --resume SWEEP")
     else:
         axes = [parse_axis(text) for text in grid or []]
-        plan = make_sweep(config, overrides or [], axes, seeds or 1)
+        plan = make_sweep(config, overrides or [], axes, seeds or 1, scheduler)
         check_trials(plan)
         folder = new_folder(plan, out)
     from hgpo_rllib.run.job import check_paths_are_kept

@@ -30,7 +30,9 @@ class HeatMap:
     rows: Sequence[str]
     cells: Sequence[Sequence[Estimate]]
     runs: Sequence[int]
-    """The numbers of runs that cells have, each once."""
+    """The numbers of runs that cells have, each once, in ascending order."""
+    iterations: Sequence[int]
+    """The numbers of iterations that runs have, in the same way."""
 
 
 def draw(data: HeatMap) -> bytes:
@@ -68,7 +70,14 @@ def _shape(data: HeatMap) -> tuple[int, int]:
     return len(data.columns), len(data.rows)
 
 
+def span(numbers: Sequence[int]) -> str:
+    """``2``, or ``1 to 3``, of numbers in ascending order."""
+    return " to ".join(map(str, dict.fromkeys([numbers[0], numbers[-1]])))
+
+
 def _title(data: HeatMap) -> str:
-    counts = " to ".join(str(count) for count in dict.fromkeys([data.runs[0], data.runs[-1]]))
     error = "mean ± standard error, " if data.runs[-1] > 1 else ""
-    return f"Held-out success after training\n{error}runs per cell: {counts}"
+    return (
+        f"Held-out success after training, iterations: {span(data.iterations)}\n"
+        f"{error}runs per cell: {span(data.runs)}"
+    )

@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.table import Table
 
-from hgpo_rllib.reporting.heat_map import HeatMap, draw
-from hgpo_rllib.reporting.run_data import ALL
+from hgpo_rllib.reporting.heat_map import HeatMap, draw, span
+from hgpo_rllib.reporting.run_data import ALL, Row
 from hgpo_rllib.reporting.stats import (
     Estimate,
     number,
@@ -37,6 +37,7 @@ class Outcome:
     before: Estimate
     after: Estimate
     iterations: int
+    """Until `after`: fewer than asked for where a scheduler stopped the run."""
     episodes: int
     """Of each of the two evaluations."""
 
@@ -51,6 +52,8 @@ class Summary:
     after: Estimate
     gain: Estimate
     """Of the differences run by run: both evaluations of a run begin with the same policy."""
+    iterations: tuple[int, ...]
+    """Those of the runs, each number once, in ascending order."""
 
 
 Trials = Sequence[tuple[Point, int, Outcome]]
@@ -62,10 +65,15 @@ def is_finished(run: Path) -> bool:
     return (run / "summary.json").is_file()
 
 
+def held_out_rows(run: Path) -> list[Row]:
+    """The run's evaluations so far, all splits together."""
+    lines = (run / "evaluation.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["split"] == ALL]
+
+
 def read_outcome(run: Path) -> Outcome:
     """First and last evaluation of a finished run."""
-    lines = (run / "evaluation.jsonl").read_text().splitlines()
-    rows = [row for row in map(json.loads, lines) if row["split"] == ALL]
+    rows = held_out_rows(run)
     first, last = rows[0], rows[-1]
     return Outcome(
         run.name,
@@ -86,12 +94,13 @@ def results_table(trials: Trials) -> Table:
     table = Table(title="Held-out success, mean ± standard error over seeds", title_justify="left")
     for key in _keys(trials):
         table.add_column(key)
-    for heading in ("seeds", "before", "after", "difference (points)"):
+    for heading in ("seeds", "iterations", "before", "after", "difference (points)"):
         table.add_column(heading, justify="right")
     for summary in summarize(trials):
         table.add_row(
             *map(_text, summary.point.values()),
             str(summary.runs),
+            span(summary.iterations),
             percent(summary.before),
             percent(summary.after),
             points(summary.gain),
@@ -141,6 +150,7 @@ def heat_map(trials: Trials, axes: Sequence[str]) -> HeatMap:
         rows=rows,
         cells=[[cell(row, column) for column in columns] for row in rows],
         runs=sorted({summary.runs for summary in groups.values()}),
+        iterations=sorted({n for summary in groups.values() for n in summary.iterations}),
     )
 
 
@@ -163,6 +173,7 @@ def _summarize(point: Point, outcomes: Sequence[Outcome]) -> Summary:
         over_seeds([outcome.before.value for outcome in outcomes]),
         over_seeds([outcome.after.value for outcome in outcomes]),
         over_seeds([(outcome.after - outcome.before).value for outcome in outcomes]),
+        tuple(sorted({outcome.iterations for outcome in outcomes})),
     )
 
 

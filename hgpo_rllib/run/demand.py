@@ -11,16 +11,25 @@ Supply = Mapping[str, float]
 LEARNER_CPUS = 1  # what RLlib reserves for an algorithm's main process when it runs under Tune
 
 
+SLACK = 1e-9  # shares of a GPU do not add up exactly
+
+
 @dataclass(frozen=True)
 class Demand:
-    """Resources of one trial: those of its own process, and those of its policy server's."""
+    """Resources of one trial: those of its own process, and of each replica of its policy."""
 
     learner: dict[str, float]
-    server: dict[str, float]
+    replica: dict[str, float]
+    replicas: int = 1
+
+    @property
+    def server(self) -> dict[str, float]:
+        """All replicas together."""
+        return {name: self.replicas * amount for name, amount in self.replica.items()}
 
     @property
     def total(self) -> dict[str, float]:
-        """Both together."""
+        """The whole trial."""
         return {name: self.learner[name] + self.server[name] for name in self.learner}
 
     def __str__(self) -> str:
@@ -35,29 +44,34 @@ class Demand:
 
 def trial_demand(configs: Iterable[RunConfig]) -> Demand:
     """The most that any of these runs needs of each resource."""
-    learner = {"CPU": float(LEARNER_CPUS), "GPU": 0.0}
-    server = {"CPU": 0.0, "GPU": 0.0}
-    for config in configs:
-        main, replica = resources(config)
-        learner["GPU"] = max(learner["GPU"], main.gpus)
-        server["CPU"] = max(server["CPU"], replica.count * replica.cpus)
-        server["GPU"] = max(server["GPU"], replica.count * replica.gpus)
-    return Demand(learner, server)
+    main, replica = zip(*map(resources, configs), strict=True)
+    return Demand(
+        learner={"CPU": float(LEARNER_CPUS), "GPU": max(process.gpus for process in main)},
+        replica={
+            "CPU": max(process.cpus for process in replica),
+            "GPU": max(process.gpus for process in replica),
+        },
+        replicas=max(process.count for process in replica),
+    )
 
 
 def concurrent_trials(demand: Demand, nodes: Sequence[Supply]) -> int:
-    """Trials that run at a time; a trial stays on one node, where its weights are in memory.
+    """Trials that run at a time; learner and replicas may be on different nodes."""
+    free = [{name: node.get(name, 0.0) for name in demand.learner} for node in nodes]
+    processes = [demand.learner, *[demand.replica] * demand.replicas]
+    count = 0
+    while all(_place(process, free) for process in processes):
+        count += 1
+    return count
 
-    Raises:
-        ConfigError: no node holds one: Ray would wait forever.
-    """
-    count = sum(_fitting(demand.total, node) for node in nodes)
-    if count == 0:
+
+def check_demand(demand: Demand, nodes: Sequence[Supply]) -> None:
+    """Raise ConfigError where the cluster cannot hold a trial: Ray would wait forever."""
+    if concurrent_trials(demand, nodes) == 0:
         raise ConfigError(
-            f"a trial needs {demand} on one node and the cluster has {supply(nodes)}; "
+            f"a trial needs {demand} and the cluster has {supply(nodes)}; "
             f"lower policy_server.* or cluster.* settings"
         )
-    return count
 
 
 def supply(nodes: Sequence[Supply]) -> str:
@@ -69,6 +83,11 @@ def supply(nodes: Sequence[Supply]) -> str:
     )
 
 
-def _fitting(total: Supply, node: Supply) -> int:
-    ratios = [node.get(name, 0) / amount for name, amount in total.items() if amount]
-    return int(min(ratios) + 1e-9)  # shares of a GPU do not add up exactly
+def _place(process: Supply, free: list[dict[str, float]]) -> bool:
+    """Take what a process needs from the first node that has it, if any has."""
+    for node in free:
+        if all(node[name] + SLACK >= amount for name, amount in process.items()):
+            for name, amount in process.items():
+                node[name] -= amount
+            return True
+    return False

@@ -16,6 +16,7 @@ from hgpo_rllib.config import ConfigError, RunConfig, load_config, parse_config
 
 SWEEP_FILE = "sweep.json"
 NAME_LENGTH = 120  # of a trial's directory, well under the 255 of a file system
+ASHA = "asha"
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,14 @@ class Sweep:
 
     axes: tuple[Axis, ...]
     trials: tuple[Trial, ...]
+    scheduler: str | None = None
+    """`ASHA`: trials that are behind stop early; None: all run to their end."""
 
     def save(self, folder: Path) -> None:
         """Write what `open_sweep` reads: sweep.json, with all settings of all trials."""
         folder.mkdir(parents=True, exist_ok=True)
         content = {
+            "scheduler": self.scheduler,
             "axes": [asdict(axis) for axis in self.axes],
             "trials": [
                 {"name": trial.name, "point": trial.point, "config": trial.config.model_dump()}
@@ -94,14 +98,23 @@ class Sweep:
         )
 
 
-def make_sweep(config: Path, overrides: Sequence[str], axes: Sequence[Axis], seeds: int) -> Sweep:
+def make_sweep(
+    config: Path,
+    overrides: Sequence[str],
+    axes: Sequence[Axis],
+    seeds: int,
+    scheduler: str | None = None,
+) -> Sweep:
     """All points of the grid on top of a run file and overrides, with `seeds` seeds each.
 
     Seeds count from the config's own.
 
     Raises:
-        ConfigError: no axis, one key on two axes, or a point that is no valid config.
+        ConfigError: no axis, one key on two axes, a point that is no valid config, or a scheduler
+            that is not known or has no evaluations to compare by.
     """
+    if scheduler not in (None, ASHA):
+        raise ConfigError(f"--scheduler {scheduler}: known here: {ASHA}")
     keys = [axis.key for axis in axes]
     if not keys:
         raise ConfigError("--grid is missing: --grid section.key=value,value")
@@ -120,7 +133,20 @@ def make_sweep(config: Path, overrides: Sequence[str], axes: Sequence[Axis], see
                     load_config(config, [*overrides, *settings, f"seed={seed}"]),
                 )
             )
-    return Sweep(tuple(axes), tuple(trials))
+    sweep = Sweep(tuple(axes), tuple(trials), scheduler)
+    if scheduler is not None:
+        _check_evaluations(sweep)
+    return sweep
+
+
+def _check_evaluations(sweep: Sweep) -> None:
+    for config in (trial.config for trial in sweep.trials):
+        if not 0 < config.evaluation.interval < config.iterations:
+            raise ConfigError(
+                f"--scheduler {sweep.scheduler} compares trials by their evaluations on the way: "
+                f"set evaluation.interval to 1 or more and below iterations={config.iterations} "
+                f"(got {config.evaluation.interval})"
+            )
 
 
 def open_sweep(folder: Path) -> Sweep:
@@ -139,6 +165,7 @@ def open_sweep(folder: Path) -> Sweep:
             Trial(trial["name"], trial["point"], parse_config(trial["config"]))
             for trial in content["trials"]
         ),
+        content["scheduler"],
     )
 
 

@@ -1,19 +1,17 @@
 """`hgpo sweep`: the runs of a grid on Ray Tune, each like one of `hgpo train`."""
 
 import contextlib
+import logging
 import os
 import shutil
-import traceback
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import serve, tune
 from transformers.utils import logging as transformers_logging
 
-from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
 from hgpo_rllib.policy_server.weights import remove_stale_weights
 from hgpo_rllib.reporting.console import TrainingConsole
@@ -26,15 +24,18 @@ from hgpo_rllib.reporting.sweep_results import (
     write_results,
 )
 from hgpo_rllib.run.cluster import ray_cluster
-from hgpo_rllib.run.demand import concurrent_trials, supply, trial_demand
+from hgpo_rllib.run.demand import Demand, check_demand, concurrent_trials, supply, trial_demand
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.grid import SWEEP_FILE, Sweep, Trial
-from hgpo_rllib.run.trainer import (
-    PhaseTimes,
-    Training,
-    prepare_inputs,
-    terminate_like_interrupt,
+from hgpo_rllib.run.scheduling import (
+    ITERATION,
+    TrialsThatFit,
+    alive_nodes,
+    is_crowded,
+    make_scheduler,
 )
+from hgpo_rllib.run.trainer import PhaseTimes, prepare_inputs, terminate_like_interrupt
+from hgpo_rllib.run.trial import LOG, RunTrial
 
 TUNE_ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # whose tables come even where none are asked for
@@ -70,34 +71,45 @@ def run_sweep(sweep: Sweep, folder: Path) -> bool:
 def _run_trials(
     sweep: Sweep, trials: Sequence[Trial], folder: Path, console: TrainingConsole
 ) -> None:
-    """Prepare the inputs of all trials, start Ray, and run as many at a time as it holds."""
+    """Start Ray, prepare the inputs of all trials, and run as many at a time as it holds."""
     os.environ.update(TUNE_ENVIRONMENT)
-    configs = [_prepare(trial, folder / trial.name, console) for trial in trials]
-    demand = trial_demand(configs)
-    prefix = f"hgpo-sweep-{uuid.uuid4().hex[:8]}"
+    demand = trial_demand(trial.config for trial in trials)
     try:
         with contextlib.ExitStack() as stack:
             with console.stage("starting Ray"):
-                stack.enter_context(ray_cluster(configs[0]))
+                stack.enter_context(ray_cluster(trials[0].config))
             stack.enter_context(terminate_like_interrupt())  # Ray has set its own handler
-            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-            concurrent = concurrent_trials(demand, nodes)
-            console.say(
-                f"a trial needs {demand}; the cluster has {supply(nodes)}: {concurrent} at a time"
-            )
+            _compare_with_supply(demand, console)
             sweep.save(folder)
+            configs = [_prepare(trial, folder / trial.name, console) for trial in trials]
             paths = [folder.absolute() / trial.name for trial in trials]
             for path, config in zip(paths, configs, strict=True):
                 _make_directory(path, config)
-            stack.callback(_delete_applications, prefix)
-            _tune(
-                [{"path": str(path), "serve_prefix": prefix} for path in paths],
-                tune.PlacementGroupFactory([demand.learner]),
-                concurrent,
-                folder,
-            )
+            prefix = f"hgpo-sweep-{uuid.uuid4().hex[:8]}"
+            stack.callback(delete_applications, prefix)
+            spaces = [
+                {"path": str(path), "serve_prefix": f"{prefix}-{number:03d}"}
+                for number, path in enumerate(paths)
+            ]
+            _tune(sweep, spaces, demand, folder)
     finally:
         shutil.rmtree(folder / "tune", ignore_errors=True)
+
+
+def _compare_with_supply(demand: Demand, console: TrainingConsole) -> None:
+    """Say what a trial needs and what there is.
+
+    Raises:
+        ConfigError: no node of the cluster holds a trial.
+    """
+    nodes = alive_nodes()
+    check_demand(demand, nodes)
+    console.say(
+        f"a trial needs {demand}; the cluster has {supply(nodes)}: "
+        f"{concurrent_trials(demand, nodes)} at a time"
+    )
+    if is_crowded(demand):
+        console.say("others use so much of it that trials have to wait for them")
 
 
 def _prepare(trial: Trial, path: Path, console: TrainingConsole) -> RunConfig:
@@ -132,57 +144,35 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     )
 
 
-def _tune(
-    spaces: list[dict[str, Any]],
-    resources: tune.PlacementGroupFactory,
-    concurrent: int,
-    folder: Path,
-) -> None:
+def _tune(sweep: Sweep, spaces: list[dict[str, Any]], demand: Demand, folder: Path) -> None:
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what goes wrong is in a trial's log
+    finished = [
+        path for path in (folder / trial.name for trial in sweep.trials) if is_finished(path)
+    ]
     tune.Tuner(
-        tune.with_resources(run_trial, resources),
+        tune.with_resources(RunTrial, tune.PlacementGroupFactory([demand.learner])),
         param_space={"trial": tune.grid_search(spaces)},
-        # Serve's replicas are outside of the trials' placement groups: more trials than this
-        # would take the CPUs that the policy servers of others wait for.
-        tune_config=tune.TuneConfig(max_concurrent_trials=concurrent),
+        tune_config=tune.TuneConfig(
+            search_alg=TrialsThatFit(demand),
+            scheduler=make_scheduler(
+                sweep.scheduler, (trial.config for trial in sweep.trials), finished
+            ),
+        ),
         run_config=tune.RunConfig(
             name="tune",
             storage_path=str(folder.absolute()),
             verbose=0,
-            callbacks=[TrialLines(len(spaces))],
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # runs have their own
+            callbacks=[TrialEvents(len(spaces))],
         ),
     ).fit()
 
 
-def run_trial(space: dict[str, Any]) -> None:
-    """One run in its directory, in a process of Tune's; goes on where a checkpoint is."""
-    path = Path(space["trial"]["path"])
-    with (path / "log.txt").open("a") as log:
-        try:
-            _train(path, space["trial"]["serve_prefix"], TrainingConsole(log))
-        except BaseException:
-            traceback.print_exc(file=log)
-            raise
+class TrialEvents(tune.Callback):
+    """What the sweep's own process does and says when a trial begins or ends.
 
-
-def _train(path: Path, serve_prefix: str, console: TrainingConsole) -> None:
-    transformers_logging.set_verbosity_error()
-    config = load_config(path / "config.yaml", [])
-    directory = RunDirectory(path)
-    seconds = PhaseTimes()
-    with console.stage("starting the policy server and the learner"), seconds.phase("start"):
-        settings = HGPOConfig.from_run_config(config)
-        settings.serve_prefix = serve_prefix
-        algorithm = settings.build_algo()
-    try:
-        training = Training(config, directory, console, seconds, algorithm)
-        training.run(directory.state.is_dir())
-    finally:
-        algorithm.stop()
-    write_report([path])
-
-
-class TrialLines(tune.Callback):
-    """Says when trials begin and end. Tune pickles it, which a console does not allow."""
+    Tune pickles it, which a console does not allow.
+    """
 
     def __init__(self, total: int):
         """`total` is the number of trials to run."""
@@ -192,26 +182,32 @@ class TrialLines(tune.Callback):
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """See `tune.Callback`."""
         self.begun += 1
-        log = Path(trial.config["trial"]["path"]) / "log.txt"
+        log = Path(trial.config["trial"]["path"]) / LOG
         TrainingConsole().say(f"trial {self.begun}/{self.total} begins, see {log}")
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """See `tune.Callback`."""
+        """See `tune.Callback`; a run that is not finished was stopped by the scheduler."""
         path = Path(trial.config["trial"]["path"])
+        stopped = not is_finished(path)
+        if stopped:
+            RunDirectory(path).write_summary({"stopped_after": trial.last_result[ITERATION]})
+        write_report([path])
         outcome = read_outcome(path)
+        early = f" (stopped after {outcome.iterations} iterations)" if stopped else ""
         TrainingConsole().say(
             f"{path.name}: held-out success "
-            f"{percent(outcome.before)} before, {percent(outcome.after)} after"
+            f"{percent(outcome.before)} before, {percent(outcome.after)} after{early}"
         )
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """See `tune.Callback`."""
+        """See `tune.Callback`; what is left of the trial would keep others from starting."""
+        delete_applications(trial.config["trial"]["serve_prefix"])
         path = Path(trial.config["trial"]["path"])
-        TrainingConsole().say(f"{path.name} failed, see {path / 'log.txt'}")
+        TrainingConsole().say(f"{path.name} failed, see {path / LOG}")
 
 
-def _delete_applications(prefix: str) -> None:
-    """Stop the policy servers of trials that could not: in a cluster that goes on they stay."""
+def delete_applications(prefix: str) -> None:
+    """Stop the policy servers of trials that could not: they outlive the process of a trial."""
     for name in serve.status().applications:
         if name.startswith(prefix):
             serve.delete(name)

@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from hgpo_rllib.run.metrics import (
 from hgpo_rllib.run.trackers import Trackers
 from hgpo_rllib.warmstart import prepare
 from hgpo_rllib.warmstart.domain import find_domain
+
+Rows = list[dict[str, Any]]
 
 
 def train(config: RunConfig, resume: Path | None = None) -> Path:
@@ -128,29 +130,38 @@ class Training:
 
     def run(self, resumed: bool) -> None:
         """Evaluate, train, evaluate; checkpoints on the way, and live metrics."""
-        with self.live, self.trackers:
-            self._run(resumed)
+        for _ in self.evaluations(resumed):
+            pass
 
-    def _run(self, resumed: bool) -> None:
+    def evaluations(self, resumed: bool) -> Generator[Rows, None, None]:
+        """The same as far as it is asked for: yields the rows of each evaluation, by split."""
+        with self.live, self.trackers:
+            yield from self._evaluations(resumed)
+
+    def _evaluations(self, resumed: bool) -> Iterator[Rows]:
         if resumed:
             before = self._restore()
         else:
             before = self._evaluate(0)
             self._save()
+            yield before
         start = time.monotonic()
+        interval = self.config.evaluation.interval
         while not self._finished(start):
             with self.seconds.phase("training"):
                 iteration = self._iterate(start)
-            interval = self.config.evaluation.interval
-            if interval and iteration % interval == 0 and not self._finished(start):
-                self._evaluate(iteration)
+            due = interval and iteration % interval == 0 and not self._finished(start)
+            rows = self._evaluate(iteration) if due else []
             if iteration % self.config.checkpoint_interval == 0:
                 self._save()
+            if rows:
+                yield rows
         after = self._evaluate(self.algorithm.iteration)
         self._save()
         self.writer.close()
         self.directory.write_summary({"seconds": self.seconds.seconds})
         self.console.summary(before, after, {"seconds": self.seconds.describe()})
+        yield after
 
     def _finished(self, start: float) -> bool:
         minutes = self.config.minutes
@@ -184,7 +195,7 @@ class Training:
         self.console.iteration(row)
         return iteration
 
-    def _evaluate(self, iteration: int) -> list[dict[str, Any]]:
+    def _evaluate(self, iteration: int) -> Rows:
         with self.seconds.phase("evaluation"):
             result = self.algorithm.evaluate()
         rows = evaluation_rows(result, iteration, self.config.evaluation.temperature)
@@ -206,7 +217,7 @@ class Training:
             self.directory.state, lambda path: self.algorithm.save_to_path(path.absolute())
         )
 
-    def _restore(self) -> list[dict[str, Any]]:
+    def _restore(self) -> Rows:
         self.algorithm.restore_from_path(self.directory.state.absolute())
         iteration = self.algorithm.iteration
         self.directory.truncate(self.directory.metrics, iteration)

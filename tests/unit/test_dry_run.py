@@ -1,17 +1,23 @@
 """`hgpo train --dry-run`: the settings on standard output, what they need on standard error."""
 
+import importlib.util
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 from click.testing import Result
+from ray.tune.search.variant_generator import generate_variants
 from typer.testing import CliRunner
 
+from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import load_config
 
 FOLDER = Path(__file__).parents[2] / "tuned_examples"
 EXAMPLES = sorted(FOLDER.glob("*.yaml"))
+SCRIPTS = sorted(FOLDER.glob("*.py"))
 
 
 @cache
@@ -37,6 +43,43 @@ def test_every_example(path: Path, tmp_path: Path) -> None:
     assert "Resources asked of Ray" in done.stderr
     assert "parameters" in done.stderr
     assert "unknown" not in done.stderr
+
+
+def test_there_is_no_other_kind_of_example() -> None:
+    assert len(EXAMPLES) > 10
+    files = {path for path in FOLDER.iterdir() if path.is_file()}
+    assert files == {*EXAMPLES, *SCRIPTS}
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_every_script(path: Path, tmp_path: Path) -> None:
+    """It says in a first command how it is run, and what a trial needs; nothing is written."""
+    assert f"    .venv/bin/python tuned_examples/{path.name}\n" in path.read_text()
+    done = subprocess.run(
+        [sys.executable, str(path), "--dry-run"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "a trial needs 2 CPU (learner 1, policy server 1)" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_points_of_the_grid_in_python() -> None:
+    """What Tune makes of `param_space`: valid configs that differ in alpha and in K of groups."""
+    (path,) = SCRIPTS
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    run = load_config(module.RUN_FILE, ["model.model_path=x", "env.data=x"])
+    found = []
+    for _, point in generate_variants(module.param_space(run).to_dict()):
+        config = HGPOConfig().update_from_dict(point)
+        config.validate()
+        assert config.lr == run.learner.lr
+        assert config.prompt_memory_length == 2
+        found.append((config.weight_alpha, config.context_length))
+    assert sorted(found) == [(alpha, k) for alpha in (0, 1, 2) for k in (2, 4)]
 
 
 def gpus_of(path: Path) -> str:

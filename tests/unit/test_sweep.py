@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hgpo_rllib.cli.sweep import repeat_grid
 from hgpo_rllib.config import ConfigError, load_config
-from hgpo_rllib.run.demand import Demand, concurrent_trials, trial_demand
+from hgpo_rllib.run.demand import Demand, check_demand, concurrent_trials, trial_demand
 from hgpo_rllib.run.grid import (
+    ASHA,
     NAME_LENGTH,
     Axis,
     Sweep,
@@ -49,6 +51,20 @@ def test_an_axis_holds_what_is_written(values: list[object]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("c.yaml x=1 --grid a=1,2 b=3", "c.yaml x=1 --grid a=1,2 --grid b=3"),
+        ("--grid a=1 b=2 --seeds 3 c.yaml", "--grid a=1 --grid b=2 --seeds 3 c.yaml"),
+        ("c.yaml --grid a=1 --grid b=2", "c.yaml --grid a=1 --grid b=2"),
+        ("c.yaml --out x --grid", "c.yaml --out x"),
+        ("--resume x", "--resume x"),
+    ],
+)
+def test_a_grid_takes_several_settings(written: str, read: str) -> None:
+    assert list(repeat_grid(written.split())) == read.split()
+
+
+@pytest.mark.parametrize(
     ("arguments", "named"),
     [
         ((), ["--grid is missing"]),
@@ -63,6 +79,16 @@ def test_an_axis_holds_what_is_written(values: list[object]) -> None:
         (("--grid", "seed=1,2"), ["--seeds"]),
         (("--grid", "model.model_path=no-model"), ["model.model_path", "no-model"]),
         (("--grid", f"{ALPHA}=1", "--out", str(POCKET.parent)), ["--out", "is there already"]),
+        (("--grid", f"{ALPHA}=1", K), [f"--grid '{K}'", "section.key=value,value"]),
+        (("--grid", f"{ALPHA}=1", "--scheduler", "pbt"), ["--scheduler pbt", "asha"]),
+        (
+            ("evaluation.interval=0", "--grid", f"{ALPHA}=1", "--scheduler", "asha"),
+            ["--scheduler asha", "evaluation.interval", "got 0"],
+        ),
+        (
+            ("iterations=5", "--grid", "evaluation.interval=2,5", "--scheduler", "asha"),
+            ["--scheduler asha", "below iterations=5", "got 5"],
+        ),
     ],
 )
 def test_bad_grid(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
@@ -76,6 +102,7 @@ def test_bad_grid(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) 
         ((), ["CONFIG", "--resume"]),
         (("--resume", "."), ["--resume", "is no sweep directory"]),
         (("--resume", ".", "--seeds", "2"), ["--resume", "nothing else"]),
+        (("--resume", ".", "--scheduler", "asha"), ["--resume", "nothing else"]),
     ],
 )
 def test_bad_resume(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
@@ -117,7 +144,7 @@ def test_lengths_of_memory_and_of_context_are_tied_or_apart() -> None:
 def test_a_kept_sweep_is_the_same_without_its_run_file(tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text(POCKET.read_text())
-    sweep = make_sweep(config, [], [parse_axis("learner.lr=1e-4,1e-3")], 2)
+    sweep = make_sweep(config, [], [parse_axis("learner.lr=1e-4,1e-3")], 2, ASHA)
     sweep.save(tmp_path / "sweep")
     config.unlink()
     assert open_sweep(tmp_path / "sweep") == sweep
@@ -163,12 +190,23 @@ def test_a_trial_is_as_large_as_rllib_asks_for() -> None:
     [
         ([{"CPU": 2.0}], 1),
         ([{"CPU": 5.0, "memory": 1e9}], 2),
-        ([{"CPU": 3.0}, {"CPU": 3.0}], 2),
+        ([{"CPU": 3.0}, {"CPU": 3.0}], 3),
         ([{"CPU": 1.0}, {"CPU": 2.0}], 1),
+        ([{"CPU": 1.0}, {"CPU": 1.0}], 1),
+        ([{"CPU": 1.0}, {"memory": 1e9}], 0),
     ],
 )
 def test_as_many_trials_as_the_nodes_hold(nodes: list[dict[str, float]], count: int) -> None:
     assert concurrent_trials(demand_of(), nodes) == count
+
+
+def test_a_process_is_on_one_node() -> None:
+    """Four CPUs in all, and three on no node."""
+    demand = demand_of("policy_server.replica_cpus=3")
+    assert concurrent_trials(demand, [{"CPU": 2.0}, {"CPU": 2.0}]) == 0
+    assert concurrent_trials(demand, [{"CPU": 1.0}, {"CPU": 3.0}]) == 1
+    replicas = demand_of("policy_server.num_replicas=3")
+    assert concurrent_trials(replicas, [{"CPU": 2.0}, {"CPU": 2.0}]) == 1
 
 
 def test_shares_of_a_gpu() -> None:
@@ -180,7 +218,7 @@ def test_shares_of_a_gpu() -> None:
     ("overrides", "nodes", "named"),
     [
         (["policy_server.num_replicas=2"], [{"CPU": 2.0}], ["3 CPU", "has 2 CPU"]),
-        ([], [{"CPU": 1.0}, {"CPU": 1.0}], ["2 CPU", "on one node", "has 1 CPU, 1 CPU"]),
+        (["policy_server.replica_cpus=2"], 2 * [{"CPU": 1.0}], ["3 CPU", "has 1 CPU, 1 CPU"]),
         (["policy_server.replica_gpus=1"], [{"CPU": 9.0}], ["1 GPU", "has 9 CPU"]),
         ([], [{}], ["2 CPU", "neither CPU nor GPU"]),
     ],
@@ -189,7 +227,7 @@ def test_too_little_is_one_line(
     overrides: list[str], nodes: list[dict[str, float]], named: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        concurrent_trials(demand_of(*overrides), nodes)
+        check_demand(demand_of(*overrides), nodes)
     assert "\n" not in str(caught.value)
     for part in (*named, "policy_server.*"):
         assert part in str(caught.value)

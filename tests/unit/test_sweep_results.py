@@ -29,16 +29,16 @@ ALPHA = "algorithm.weight_alpha"
 K = "algorithm.context_length"
 
 
-def outcome(after: float, before: float = 0.2, run: str = "run") -> Outcome:
-    return Outcome(run, Estimate(before, 0.05), Estimate(after, 0.05), 10, 40)
+def outcome(after: float, before: float = 0.2, run: str = "run", iterations: int = 10) -> Outcome:
+    return Outcome(run, Estimate(before, 0.05), Estimate(after, 0.05), iterations, 40)
 
 
 @pytest.fixture
 def trials() -> Trials:
-    """Two by two points of two seeds; one point is not there, one has lost a seed."""
+    """Two by two points of two seeds; one point and one seed are missing, one run ended early."""
     return [
         ({ALPHA: 0, K: 2}, 0, outcome(0.3, 0.2, "01")),
-        ({ALPHA: 0, K: 2}, 1, outcome(0.5, 0.2, "02")),
+        ({ALPHA: 0, K: 2}, 1, outcome(0.5, 0.2, "02", 4)),
         ({ALPHA: 0, K: 4}, 0, outcome(0.6, 0.4, "03")),
         ({ALPHA: 1, K: 2}, 0, outcome(0.9, 0.1, "05")),
         ({ALPHA: 1, K: 2}, 1, outcome(0.9, 0.3, "06")),
@@ -80,6 +80,7 @@ def test_table(trials: Trials) -> None:
         "0",
         "2",
         "2",
+        "4 to 10",
         "20.0 % ± 0.0",
         "40.0 % ± 10.0",
         "+20.0 ± 10.0",
@@ -118,6 +119,7 @@ def test_picture_says_what_the_cells_are(trials: Trials) -> None:
     ]
     assert (axes.get_xlabel(), axes.get_ylabel()) == (K, ALPHA)
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "4"]
+    assert "iterations: 4 to 10" in axes.get_title(loc="left")
     assert "runs per cell: 1 to 2" in axes.get_title(loc="left")
     image = axes.get_images()[0].get_array()
     assert image[1][0] == pytest.approx(0.9)

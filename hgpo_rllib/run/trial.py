@@ -1,0 +1,76 @@
+"""One run of a sweep, as Ray Tune sees it."""
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from transformers.utils import logging as transformers_logging
+
+from hgpo_rllib.algorithm import HGPO, HGPOConfig
+from hgpo_rllib.config import load_config
+from hgpo_rllib.reporting.console import TrainingConsole
+from hgpo_rllib.reporting.run_data import ALL
+from hgpo_rllib.reporting.sweep_results import is_finished
+from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.scheduling import report
+from hgpo_rllib.run.trainer import PhaseTimes, Training
+
+LOG = "log.txt"
+"""What `hgpo train` would print, in the run directory."""
+
+
+class RunTrial(tune.Trainable):
+    """The run of a directory, in a process of Tune's; goes on where a checkpoint is.
+
+    A step of Tune is an evaluation of the run with the iterations before it: that is where a
+    scheduler may stop it.
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Start the policy server and the learner; see `tune.Trainable`."""
+        self._path = Path(config["trial"]["path"])
+        self._log = (self._path / LOG).open("a")
+        self._algorithm: HGPO | None = None
+        with self._logged_errors():
+            self._start(config["trial"]["serve_prefix"], TrainingConsole(self._log))
+
+    def _start(self, serve_prefix: str, console: TrainingConsole) -> None:
+        transformers_logging.set_verbosity_error()
+        run = load_config(self._path / "config.yaml", [])
+        directory = RunDirectory(self._path)
+        seconds = PhaseTimes()
+        with console.stage("starting the policy server and the learner"), seconds.phase("start"):
+            settings = HGPOConfig.from_run_config(run)
+            settings.serve_prefix = serve_prefix
+            self._algorithm = settings.build_algo()
+        training = Training(run, directory, console, seconds, self._algorithm)
+        self._evaluations = training.evaluations(directory.state.is_dir())
+
+    def step(self) -> dict[str, Any]:
+        """Train up to the next evaluation; see `tune.Trainable`."""
+        with self._logged_errors():
+            rows = next(self._evaluations)
+            done = is_finished(self._path)
+            if done:
+                next(self._evaluations, None)  # to its end: nobody has stopped it
+        (held_out,) = [row for row in rows if row["split"] == ALL]
+        return report(held_out) | {"done": done}
+
+    def cleanup(self) -> None:
+        """Stop what `setup` started; see `tune.Trainable`."""
+        with self._log, self._logged_errors():
+            if self._algorithm is not None:
+                self._evaluations.close()
+                self._algorithm.stop()
+
+    @contextlib.contextmanager
+    def _logged_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            traceback.print_exc(file=self._log)
+            self._log.flush()
+            raise

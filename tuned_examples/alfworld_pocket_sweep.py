@@ -1,0 +1,88 @@
+"""A grid over alpha and K with Ray Tune itself: `tune.Tuner(HGPO, param_space=…)`.
+
+    .venv/bin/python tuned_examples/alfworld_pocket_sweep.py
+    .venv/bin/python tuned_examples/alfworld_pocket_sweep.py --dry-run         # trials, resources
+    .venv/bin/python tuned_examples/alfworld_pocket_sweep.py iterations=40     # any setting
+
+The pocket example on 2 CPU cores: under 12 GB, no GPU. Six trials of four iterations, too few to
+learn much: this shows how HGPO is used from Tune. `hgpo sweep` does the same with run directories,
+seeds, a heat map and `--resume` (docs/sweeps.md).
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from ray import tune
+
+from hgpo_rllib.algorithm import HGPO, HGPOConfig
+from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.reporting.console import TrainingConsole
+from hgpo_rllib.run.cluster import ray_cluster
+from hgpo_rllib.run.demand import check_demand, trial_demand
+from hgpo_rllib.run.scheduling import TrialsThatFit, alive_nodes
+from hgpo_rllib.run.sweep import with_absolute_paths
+from hgpo_rllib.run.trainer import PhaseTimes, prepare_inputs
+
+RUN_FILE = Path(__file__).with_name("alfworld_pocket.yaml")
+SHORT = ["name=alfworld_pocket_sweep", "iterations=4", "evaluation.episodes=48"]
+SUCCESS = "evaluation/env_runners/all/success_rate"
+COLUMNS = ["config/weight_alpha", "config/context_length", "training_iteration", SUCCESS]
+
+
+def param_space(run: RunConfig) -> HGPOConfig:
+    """The settings of `run`, with the grid in place of two of them.
+
+    `context_length` is K of the groups. Prompts show `run.agent.memory_length` turns in every
+    trial; with `memory_length=None` they would show K.
+    """
+    return (
+        HGPOConfig.from_run_config(run)
+        .training(
+            weight_alpha=tune.grid_search([0.0, 1.0, 2.0]),
+            context_length=tune.grid_search([2, 4]),
+        )
+        .evaluation(evaluation_interval=run.iterations)
+    )
+
+
+def make_tuner(run: RunConfig) -> tune.Tuner:
+    """The tuner of `run`, whose data and model are there; a local Ray with Serve is, too."""
+    return tune.Tuner(
+        HGPO,
+        param_space=param_space(run),
+        # Tune counts the algorithm alone; this counts its policy server, too.
+        tune_config=tune.TuneConfig(search_alg=TrialsThatFit(trial_demand([run]))),
+        run_config=tune.RunConfig(
+            name=run.name,
+            storage_path=str(Path(run.output).absolute()),
+            stop={"training_iteration": run.iterations},
+        ),
+    )
+
+
+def main(
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")] = None,
+    dry_run: bool = False,
+) -> None:
+    """Train the pocket model at every point of a grid over alpha and K."""
+    run = load_config(RUN_FILE, [*SHORT, *(overrides or [])])
+    demand = trial_demand([run])
+    print(f"a trial needs {demand}")
+    if dry_run:
+        print(f"grid: {param_space(run).weight_alpha} x {param_space(run).context_length}")
+        return
+    with ray_cluster(run):
+        check_demand(demand, alive_nodes())
+        run = with_absolute_paths(prepare_inputs(run, TrainingConsole(), PhaseTimes()))
+        results = make_tuner(run).fit()
+    print(results.get_dataframe()[COLUMNS].to_string(index=False))
+    if results.num_errors:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except ConfigError as error:
+        raise SystemExit(f"{error}") from error
