@@ -52,16 +52,44 @@ ITERATION = (
         "Steps whose action the environment did not offer",
         "inadmissible_rate",
     ),
-    Measure("hgpo_loss", "Whole objective, mean over tokens", "loss"),
-    Measure("hgpo_policy_loss", "Clipped part of the objective, mean over tokens", "policy_loss"),
+    Measure("hgpo_loss", "Whole objective, mean over mini-batches", "loss"),
+    Measure(
+        "hgpo_policy_loss", "Clipped part of the objective, mean over mini-batches", "policy_loss"
+    ),
     Measure("hgpo_kl_nats", "KL to the starting policy, mean over tokens", "kl"),
     Measure("hgpo_clipped_tokens_ratio", "Tokens whose gradient the clip removed", "clip_fraction"),
     Measure("hgpo_entropy_nats", "Entropy of the policy, mean over tokens", "entropy"),
     Measure("hgpo_gradient_norm", "Gradient norm before clipping, mean", "grad_norm"),
+    Measure("hgpo_largest_token_ratio", "Largest ratio of a token, new to old", "ratio_max"),
+    Measure(
+        "hgpo_skipped_batches",
+        "Mini-batches without an optimiser step: bad ones, or all for want of a signal",
+        "skipped_batches",
+    ),
     Measure(
         "hgpo_behaviour_logp_gap_nats",
         "Mismatch: largest log-probability gap of sampled tokens, engine to learner",
         "behaviour_logp_gap",
+    ),
+    Measure(
+        "hgpo_behaviour_logp_gap_mean_nats",
+        "Mismatch: mean of that gap over tokens",
+        "behaviour_logp_gap_mean",
+    ),
+    Measure(
+        "hgpo_behaviour_kl_nats",
+        "Mismatch: KL between engine and learner, mean over tokens",
+        "behaviour_kl",
+    ),
+    Measure(
+        "hgpo_importance_weight",
+        "Importance weight, learner over engine, mean over tokens",
+        "importance_weight",
+    ),
+    Measure(
+        "hgpo_importance_cut_tokens_ratio",
+        "Tokens whose importance weight is truncated or masked",
+        "importance_cut_fraction",
     ),
     Measure(
         "hgpo_served_logp_gap_nats",

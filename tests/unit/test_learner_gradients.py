@@ -11,6 +11,8 @@ from torch import Tensor
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.settings import Aggregation, LearnerSettings
 from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.run.live_metrics import iteration_samples
+from hgpo_rllib.run.metrics import LEARNER_METRICS
 from tests.unit.learner_reference import (
     llm_of,
     make_columns,
@@ -239,3 +241,14 @@ def test_passes_through_the_model(model_path: str, chosen: dict[str, Any], rows:
     """One more for what later optimiser steps need, and none where nothing is needed."""
     learner = make_learner(model_path, **COMMON | chosen)
     assert forward_passes(learner, make_columns(llm_of(learner), 8)) == rows
+
+
+def test_everything_reported_is_a_metric_with_a_gauge(model_path: str) -> None:
+    """What the learner logs arrives in metrics.jsonl, and each number of it in one gauge."""
+    learner = make_learner(model_path, **COMMON | OPTIONS["weights and mask"])
+    update(learner, make_columns(llm_of(learner)))
+    reported = set(learner.metrics.reduce()[POLICY_ID]) - {"num_trainable_parameters"}
+    of_the_connector = {"zero_advantage_fraction", "advantage_peak_mib"}
+    assert reported == set(LEARNER_METRICS) - of_the_connector
+    for name in reported:
+        assert len(list(iteration_samples({name: 1.0}, "run"))) == 1, name
