@@ -73,7 +73,7 @@ def test_the_worse_half_stops_at_evaluations_that_double(tmp_path: Path) -> None
 
 
 def test_a_resumed_sweep_compares_with_what_had_finished(tmp_path: Path) -> None:
-    done = write_run(tmp_path / "done", {0: 0.1, 2: 0.5, 4: 0.6, 6: 0.6, 8: 0.7})
+    done = write_run(tmp_path / "done", {0: 0.1, 2: 0.7, 4: 0.6, 6: 0.6, 8: 0.7})
     scheduler = make_scheduler("asha", [CONFIG], [done])
     assert decisions(scheduler, "bad", {0: 0.2, 2: 0.4}) == [GO, STOP]
     forgetful = make_scheduler("asha", [CONFIG], [])
