@@ -164,6 +164,8 @@ class Shopper:
 
     rng: random.Random
     """Decides where the texts leave a choice."""
+    haste: float = 0.0
+    """Chance to buy instead of choosing an option that is wanted and not chosen yet."""
     _last: str = ""
     _offered: frozenset[str] = frozenset()  # asins on the page of results seen last
     _asin: str = ""  # of the product opened last
@@ -233,6 +235,8 @@ class Shopper:
             return "not this one", f"click[{PREVIOUS.lower()}]"
         for group, value in wanted.items():
             if value and self._chosen.get(group) != value:
+                if self.rng.random() < self.haste:
+                    break
                 return f"{group} {value}", f"click[{value}]"
         return "buy it", f"click[{BUY_NOW.lower()}]"
 

@@ -1,4 +1,4 @@
-"""Demonstrations: prompts and responses of episodes that a scripted player won."""
+"""Demonstrations: prompts and responses of a scripted player's episodes."""
 
 import functools
 import json
@@ -37,6 +37,9 @@ class CarelessPlayer(Player, Protocol):
 
     def slip(self, admissible: Sequence[str], rng: random.Random) -> str:
         """Return an action that a careless model would take here."""
+
+    def is_worth_learning(self, info: Info) -> bool:
+        """Whether to keep an episode that ended with this info."""
 
 
 MakePlayer = Callable[[Info, random.Random], CarelessPlayer]
@@ -78,7 +81,7 @@ def demonstrate_all(
     workers: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Example]:
-    """Demonstrate every task `repeats` times; keep the won episodes.
+    """Demonstrate every task `repeats` times; keep the episodes worth learning from.
 
     The result does not depend on the number of workers.
     """
@@ -118,7 +121,7 @@ def demonstrate(
     noise: float,
     rng: random.Random,
 ) -> list[Example]:
-    """One episode of the task with that reset seed; empty when it was not won.
+    """One episode of the task with that reset seed; empty when its player would not show it.
 
     With chance `noise` a slip is executed instead of the demonstrated action: the model then sees
     how to recover, while the response it learns stays the player's.
@@ -145,4 +148,4 @@ def demonstrate(
         memory.add(observation, last)
         observation, _, terminated, truncated, info = env.step(last)
         done = terminated or truncated
-    return examples if info["won"] else []
+    return examples if player.is_worth_learning(info) else []

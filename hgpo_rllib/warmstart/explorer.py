@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 _SEEN = re.compile(r"(?:you see|In it, you see) (.*)\.")
@@ -89,6 +90,10 @@ class Explorer:
         move = rng.choice(moves) if moves else "look"
         take = f"take {self.goal.object} {rng.randint(1, 3)} from {here}"
         return rng.choices([move, take, f"go to {here}"], weights=[3, 4, 2])[0]
+
+    def is_worth_learning(self, info: Mapping[str, Any]) -> bool:
+        """Only games that were won."""
+        return bool(info["won"])
 
     def _remember(self, observation: str, last: str) -> None:
         words = last.split()

@@ -14,6 +14,9 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.warmstart.demonstrations import Info
 from hgpo_rllib.warmstart.domain import Domain, Progress
 
+HASTE = 0.4
+"""Chance that a customer buys instead of choosing the next option: a habit to be unlearned."""
+
 
 class WebShopDomain(Domain):
     """Shopping; `config.store` says in which store."""
@@ -66,12 +69,12 @@ than that the to total want with
 
 
 class Customer:
-    """A `Shopper` with a wish, and what a careless model does in its place."""
+    """A hasty `Shopper` with a wish, and what a careless model does in its place."""
 
     def __init__(self, goal: str, rng: random.Random):
         """`goal`: the instruction."""
         self._goal = goal
-        self._shopper = Shopper(rng)
+        self._shopper = Shopper(rng, haste=HASTE)
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
         """Thought and action."""
@@ -83,3 +86,8 @@ class Customer:
         if any(a.startswith("search[") for a in admissible):
             return f"search[{rng.choice(self._goal.split())}]"
         return rng.choice(clicks)
+
+    def is_worth_learning(self, info: Info) -> bool:
+        """Purchases that lack nothing but options."""
+        score = info["score_details"]
+        return bool(score and score["r_type"] == score["r_att"] == 1 and score["r_price"])

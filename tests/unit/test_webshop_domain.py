@@ -52,15 +52,15 @@ def test_demonstrations_are_of_goals_to_train_on(config: RunConfig, tmp_path: Pa
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
-def test_demonstrations_win(config: RunConfig, store: Path, noise: float) -> None:
+def test_demonstrations_are_kept(config: RunConfig, store: Path, noise: float) -> None:
     """Nearly always without slips, often with them; labels are never slips."""
     env = gymnasium.make(config.env.env_id, data=store, max_steps=10, **config.env.options)
-    won = 0
+    kept = 0
     for task in range(20):
         rng = random.Random(task)
         player = WebShopDomain.make_player
         examples = demonstrate(env, task, player, "webshop_compact", 2, noise, rng)
-        won += bool(examples)
+        kept += bool(examples)
         for prompt, response in examples:
             parsed = parse_completion(response)
             assert parsed.is_valid
@@ -68,7 +68,44 @@ def test_demonstrations_win(config: RunConfig, store: Path, noise: float) -> Non
             assert parsed.action.startswith(("search[", "click["))
         if examples:
             assert examples[-1][1].endswith("<action>click[buy now]</action>")
-    assert won >= (19 if noise == 0 else 8)
+    assert kept >= (19 if noise == 0 else 8)
+
+
+def test_customers_are_hasty(config: RunConfig, store: Path) -> None:
+    """Right products, and every other purchase or so without an option that was asked for."""
+    env = gymnasium.make(config.env.env_id, data=store, **config.env.options)
+    scores = []
+    for task in range(40):
+        observation, info = env.reset(seed=task)
+        customer = WebShopDomain.make_player(info, random.Random(task))
+        last, done = None, False
+        while not done:
+            _, last = customer.act(observation, info["admissible_actions"], last)
+            observation, _, terminated, truncated, info = env.step(last)
+            done = terminated or truncated
+        if customer.is_worth_learning(info):
+            scores.append(info["score_details"].get("r_option", 1.0))
+    assert len(scores) >= 36
+    assert 0.2 < sum(score == 1 for score in scores) / len(scores) < 0.7
+
+
+RIGHT = {"r_type": 1.0, "r_att": 1.0, "r_option": 0.0, "r_price": True}
+
+
+@pytest.mark.parametrize(
+    ("details", "kept"),
+    [
+        (RIGHT, True),
+        (RIGHT | {"r_type": 0.5}, False),
+        (RIGHT | {"r_att": 0.5}, False),
+        (RIGHT | {"r_price": False}, False),
+        (None, False),
+    ],
+)
+def test_what_is_learned_from(details: dict | None, kept: bool) -> None:
+    """Purchases that lack options at most; not an episode without a purchase."""
+    customer = Customer("find me a mug", random.Random(0))
+    assert customer.is_worth_learning({"score_details": details}) is kept
 
 
 def test_slips() -> None:
