@@ -22,7 +22,7 @@ class WebShopDomain(Domain):
     """Shopping; `config.store` says in which store."""
 
     name = "webshop-store"
-    recipe = (Path(shopper.__file__),)
+    recipe = (Path(shopper.__file__), Path(__file__))
     function_words = """
 a an and are back buy click description features find for from get goal help i in is it less looking
 lower me need next now of or order out page pick please price prev results reviews search step task
