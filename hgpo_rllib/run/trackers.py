@@ -88,6 +88,8 @@ class MLflowTracker:
         from ray.air.integrations.mlflow import setup_mlflow
 
         logging.getLogger("alembic").setLevel(logging.WARNING)  # a line per table of a new store
+        # Training waits for a server that does not answer: a minute, and not MLflow's four.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")
         if run_id is not None:
             os.environ["MLFLOW_RUN_ID"] = run_id  # MLflow takes it away again
         self._mlflow = setup_mlflow(
