@@ -16,6 +16,7 @@ BYTES = {"float32": 4, "bfloat16": 2}
 LEARNER_BYTES = 4  # the learner computes in float32
 PUBLISHED_VERSIONS = 3  # kept in shared memory: the last two, and the one being written
 LOGIT_COPIES = 4  # logits, their log-probabilities, probabilities, and a product of the two
+ENTROPY_COPIES = 1  # more, where the entropy has a gradient
 POCKET_HEAD_SIZE = 32
 
 MAIN = "main process with learner"
@@ -80,9 +81,10 @@ class ModelShape:
         per_layer = 6 * self.hidden + 2 * self.query + 2 * self.key_value + 4 * self.intermediate
         return tokens * self.layers * per_layer * LEARNER_BYTES
 
-    def logit_bytes(self, tokens: int) -> int:
-        """Largest moment of the head over so many response tokens: `LOGIT_COPIES` of V values."""
-        return LOGIT_COPIES * tokens * self.vocabulary * LEARNER_BYTES
+    def logit_bytes(self, tokens: int, entropy_bonus: bool = False) -> int:
+        """Largest moment of the head over so many response tokens, in copies of V values each."""
+        copies = LOGIT_COPIES + ENTROPY_COPIES * entropy_bonus
+        return copies * tokens * self.vocabulary * LEARNER_BYTES
 
 
 # From the config.json of the models on the HuggingFace hub, without or with "-Instruct".
@@ -156,7 +158,10 @@ def _learner(config: RunConfig, shape: ModelShape) -> list[MemoryItem]:
         ("gradients, float32", weights),
         ("AdamW's two moments, float32", 2 * weights),
         (f"activations of {tokens:,} tokens", shape.activation_bytes(tokens)),
-        (f"logits of {responses:,} response tokens", shape.logit_bytes(responses)),
+        (
+            f"logits of {responses:,} response tokens",
+            shape.logit_bytes(responses, config.learner.entropy_coeff > 0),
+        ),
     ]
     if config.learner.kl_coeff > 0:
         parts.insert(3, ("reference model, float32", weights))

@@ -142,6 +142,7 @@ class TestFormulas:
     def test_logits(self) -> None:
         """Four arrays of 320 float32 values for each of 10 tokens."""
         assert TINY.logit_bytes(10) == 10 * 4 * 320 * 4
+        assert TINY.logit_bytes(10, entropy_bonus=True) == 10 * 4 * 320 * 5
 
     def test_activations_by_hand(self) -> None:
         """3 layers, each 6 x 96 + 2 x 96 + 2 x 32 + 4 x 400 = 2432 values of four bytes."""

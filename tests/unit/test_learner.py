@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from hgpo_rllib.algorithm import HGPOConfig
+from hgpo_rllib.config import ConfigError, parse_config
 from hgpo_rllib.learner.batching import (
     micro_batches,
     minibatches,
@@ -235,6 +237,28 @@ class TestLearningRate:
         chosen = LearnerSettings(lr=1.0, lr_warmup_steps=4, lr_decay_iterations=2)
         assert [learning_rate(chosen, step, 0) for step in (0, 1, 3, 4)] == [0.25, 0.5, 1, 1]
         assert learning_rate(chosen, 1, 1) == 0.25
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"importance_cap": 2.0}, "set old_logp=recomputed"),
+            ({"importance_mask": (0.5, 2.0)}, "set old_logp=recomputed"),
+            (
+                {"importance_mask": (2.0, 0.5), "old_logp": "recomputed"},
+                r"must be \[low, high\] with low < high",
+            ),
+        ],
+    )
+    def test_what_does_not_go_together(self, given: dict[str, Any], message: str) -> None:
+        """In a run file and in RLlib's config alike; in one line."""
+        with pytest.raises(ConfigError, match=message) as error:
+            parse_config({"learner": given})
+        assert "\n" not in str(error.value)
+        assert str(error.value).startswith("learner: ")
+        with pytest.raises(ValueError, match=message):
+            HGPOConfig().training(model_path="x", **given).validate()
 
 
 class TestStatistics:

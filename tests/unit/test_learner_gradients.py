@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hgpo_rllib.learner.learner import HGPOLearner
+from hgpo_rllib.learner.learner import HGPOLearner, learning_rate
 from hgpo_rllib.learner.settings import Aggregation, LearnerSettings
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.run.live_metrics import iteration_samples
@@ -50,6 +50,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "token mask": RECOMPUTED | {"importance_mask": (0.8, 1.5)},
     "sequence mask": RECOMPUTED | {"importance_mask": (0.5, 2), "importance_level": "sequence"},
     "weights and mask": RECOMPUTED | {"importance_cap": 1.2, "importance_mask": (0.6, 1.4)},
+    "gradient clip": {"grad_clip": 0.01},
+    "optimiser": {"adam_betas": (0.5, 0.9), "weight_decay": 0.7},
     "released": RECOMPUTED
     | {
         "dual_clip": 3,
@@ -241,6 +243,21 @@ def test_passes_through_the_model(model_path: str, chosen: dict[str, Any], rows:
     """One more for what later optimiser steps need, and none where nothing is needed."""
     learner = make_learner(model_path, **COMMON | chosen)
     assert forward_passes(learner, make_columns(llm_of(learner), 8)) == rows
+
+
+def test_the_learning_rate_of_each_step(model_path: str) -> None:
+    """Counts of optimiser steps and of updates arrive at the schedule."""
+    chosen = {"lr": 1e-3, "lr_warmup_steps": 4, "lr_decay_iterations": 5, "lr_decay": "cosine"}
+    learner = make_learner(model_path, **COMMON | chosen, minibatch_size=3)
+    batch = make_columns(llm_of(learner), 9)
+    (optimizer,) = learner._optimizer_parameters
+    rates: list[float] = []
+    optimizer.register_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
+    for _ in range(2):
+        update(learner, batch)
+    expected = [learning_rate(LearnerSettings(**chosen), n, n // 3) for n in range(6)]
+    assert rates == expected
+    assert len(set(rates)) == 4  # warming up, then one rate an iteration
 
 
 def test_everything_reported_is_a_metric_with_a_gauge(model_path: str) -> None:
