@@ -50,6 +50,7 @@ class WandbTracker:
 
     def __init__(self, config: RunConfig, path: Path, group: str | None, run_id: str | None):
         """Begin a run, or go on with that of `run_id`; local files go into the run directory."""
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its own crash reports
         import wandb
         from ray.air.integrations.wandb import setup_wandb
 
@@ -85,6 +86,7 @@ class MLflowTracker:
 
     def __init__(self, config: RunConfig, path: Path, group: str | None, run_id: str | None):
         """Begin a run, or go on with that of `run_id`, whose parameters stay as they are."""
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is imported
         from ray.air.integrations.mlflow import setup_mlflow
 
         logging.getLogger("alembic").setLevel(logging.WARNING)  # a line per table of a new store

@@ -1,6 +1,7 @@
 """Trackers against real stores on disk: MLflow's, and W&B's offline where it is installed."""
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from hgpo_rllib.config import ConfigError, RunConfig, parse_config
 from hgpo_rllib.run import trackers
 from hgpo_rllib.run.grid import SWEEP_FILE
 from hgpo_rllib.run.trackers import Trackers, check_trackers
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # some tests import it themselves
 
 POCKET = Path(__file__).parents[2] / "tuned_examples/alfworld_pocket.yaml"
 ROW = {"iteration": 1, "success_rate": 0.25, "oracle_gap_hgpo": None, "level_size_shares": [[1.0]]}
