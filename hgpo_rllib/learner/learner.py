@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,13 @@ from ray.rllib.utils.annotations import override
 from torch import Tensor
 
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_trouble
-from hgpo_rllib.learner.batching import MiniBatch, micro_batches, plan_update, token_batch
+from hgpo_rllib.learner.batching import (
+    Columns,
+    MiniBatch,
+    micro_batches,
+    plan_update,
+    token_batch,
+)
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.learner.objective import largest_ratio, mismatch, token_losses
 from hgpo_rllib.learner.settings import LearnerSettings
@@ -135,7 +142,9 @@ class HGPOLearner(TorchLearner):
                 old_logp[tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
         return old_logp
 
-    def _micro_batches(self, columns: dict[str, Tensor], rows: NDArray[np.int64]) -> Any:
+    def _micro_batches(
+        self, columns: Columns, rows: NDArray[np.int64]
+    ) -> Iterator[dict[str, Tensor]]:
         lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
         for micro in micro_batches(rows, lengths, self._settings.micro_batch_tokens):
             yield token_batch(columns, micro, self._device)
