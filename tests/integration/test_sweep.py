@@ -1,0 +1,91 @@
+"""`hgpo sweep` as a user runs it: interrupted and resumed, with trials that fail, on too little."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from hgpo_rllib.reporting.sweep_results import is_finished
+from tests.integration.test_command import Command, arguments, rows
+
+__all__ = ["arguments"]  # a fixture
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+LIMIT = "env.max_steps"
+ALPHA = "algorithm.weight_alpha"
+
+
+ONE_AT_A_TIME = f"policy_server.replica_cpus={(os.cpu_count() or 1) // 2}"  # on any machine
+
+
+def results(folder: Path) -> dict:
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
+    """Ctrl-C in the second trial keeps the first, which the resumed one is then compared with.
+
+    In the second there is one step to a game, so that nothing is won, and it stops early.
+    """
+    folder = tmp_path / "sweep"
+    settings = ["iterations=2", "evaluation.interval=1", "evaluation.episodes=12", ONE_AT_A_TIME]
+    settings.append("evaluation.splits=[train]")  # on which the small model wins half of the games
+    options = ["--grid", f"{LIMIT}=20,1", f"{ALPHA}=1", "--scheduler=asha", f"--out={folder}"]
+    command = Command([*arguments, *settings, *options], tmp_path / "log.txt", "sweep")
+    first = folder / "01-max_steps=20-weight_alpha=1-seed=0"
+    second = folder / "02-max_steps=1-weight_alpha=1-seed=0"
+    command.wait_for(second / "log.txt", 400)
+    command.process.send_signal(signal.SIGINT)
+    log = command.log.read_text
+    assert command.process.wait(90) == 130, log()
+    assert f"hgpo sweep --resume {folder}" in log()
+    assert ": 1 at a time" in log()
+    assert "Traceback" not in log()
+    command.assert_nothing_survives()
+    assert [t["point"] for t in results(folder)["trials"]] == [{LIMIT: 20, ALPHA: 1}]
+    assert is_finished(first)
+    assert not is_finished(second)
+
+    before = (first / "metrics.jsonl").stat().st_mtime
+    resumed = Command(["--resume", str(folder)], tmp_path / "log2.txt", "sweep")
+    assert resumed.process.wait(400) == 0, resumed.log.read_text()
+    resumed.assert_nothing_survives()
+    assert (first / "metrics.jsonl").stat().st_mtime == before, "a finished trial ran again"
+    assert "stopped after 1 iterations" in resumed.log.read_text()
+    assert [row["iteration"] for row in rows(second / "metrics.jsonl")] == [1]
+    assert (second / "report.html").is_file()
+    good, bad = results(folder)["trials"]
+    assert (good["iterations"], bad["iterations"]) == (2, 1)
+    assert good["after"] > bad["after"] == 0
+    assert list(folder.glob("heat_map-*.png"))
+    assert not (folder / "tune").exists()
+
+
+def test_trials_that_fail_do_not_block_the_next(arguments: list[str], tmp_path: Path) -> None:
+    """Both fail after their policy server has started; nobody waits for the CPUs that it took."""
+    folder = tmp_path / "sweep"
+    options = ["--grid", "agent.prompt=/no/a.jinja,/no/b.jinja", f"--out={folder}"]
+    command = Command([*arguments, ONE_AT_A_TIME, *options], tmp_path / "log.txt", "sweep")
+    assert command.process.wait(300) == 1, command.log.read_text()
+    log = command.log.read_text()
+    for name in "ab":
+        (line,) = [x for x in log.splitlines() if f"{name}.jinja" in x and "failed" in x]
+        trial = Path(line.rpartition("see ")[2])
+        assert f"/no/{name}.jinja" in trial.read_text()
+    assert "2 trials are left" in log
+    assert "Traceback" not in log
+    command.assert_nothing_survives()
+
+
+def test_too_small_a_cluster_is_one_line(arguments: list[str], tmp_path: Path) -> None:
+    """Exit code 2 before anything is made, instead of waiting for CPUs that never come."""
+    cpus = os.cpu_count() or 1
+    settings = [*arguments, f"policy_server.replica_cpus={cpus}", "--grid", f"{ALPHA}=0,1"]
+    command = Command([*settings, "--out", str(tmp_path / "sweep")], tmp_path / "log.txt", "sweep")
+    assert command.process.wait(120) == 2, command.log.read_text()
+    (line,) = [x for x in command.log.read_text().splitlines() if x.startswith("hgpo: ")]
+    assert f"a trial needs {cpus + 1} CPU" in line
+    assert f"the cluster has {cpus} CPU" in line
+    assert not (tmp_path / "sweep").exists()
+    command.assert_nothing_survives()
