@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 import numpy as np
+import ray
 from pydantic import BaseModel
 from ray import serve
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -42,7 +43,7 @@ from hgpo_rllib.learner.connector import HGPOConnector
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
 from hgpo_rllib.models import load_tokenizer
-from hgpo_rllib.policy_server.deployment import start_policy_server
+from hgpo_rllib.policy_server.deployment import start_lifeline, start_policy_server
 from hgpo_rllib.policy_server.types import Sampling, WeightTag
 from hgpo_rllib.rollout.group import POLICY_ID, policy_of_member
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
@@ -222,14 +223,20 @@ class HGPO(Algorithm):
         tokenizer = load_tokenizer(self.config.model_path)
         if not tokenizer.chat_template:
             raise ValueError(f"{self.config.model_path} has no chat template to build prompts with")
-        self._server = start_policy_server(
-            app,
-            self.config.settings(ModelSettings),
-            self.config.settings(AgentSettings),
-            self.config.settings(PolicyServerSettings),
-            seed=self.config.seed or 0,
-        )
-        super().setup(self.config)
+        self._lifeline = start_lifeline()
+        try:
+            self._server = start_policy_server(
+                app,
+                self.config.settings(ModelSettings),
+                self.config.settings(AgentSettings),
+                self.config.settings(PolicyServerSettings),
+                seed=self.config.seed or 0,
+                lifeline=self._lifeline,
+            )
+            super().setup(self.config)
+        except BaseException:  # an interrupt while the engines start is one, too
+            self._delete_policy_server()
+            raise
 
     @override(Algorithm)
     def training_step(self) -> None:
@@ -305,7 +312,11 @@ class HGPO(Algorithm):
             self.learner_group.foreach_learner(_close_module)
             super().cleanup()
         finally:
-            serve.delete(self.config.serve_app)
+            self._delete_policy_server()
+
+    def _delete_policy_server(self) -> None:
+        serve.delete(self.config.serve_app)
+        ray.kill(self._lifeline)
 
 
 def _score_tokens(learner: HGPOLearner, prompt: np.ndarray, response: np.ndarray) -> np.ndarray:

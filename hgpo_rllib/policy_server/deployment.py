@@ -6,13 +6,31 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import ray
 from ray import serve
+from ray.actor import ActorHandle
+from ray.exceptions import ActorUnavailableError, RayActorError
 from ray.serve.handle import DeploymentHandle
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Sampling, WeightTag
 
 MAX_ONGOING_REQUESTS = 4096  # per replica; vLLM queues what exceeds max_num_seqs itself
+
+
+class Lifeline:
+    """An actor that Ray ends with the process that made it, however that one ends."""
+
+    async def hold(self) -> None:
+        """Never returns."""
+        await asyncio.Event().wait()
+
+
+def start_lifeline() -> ActorHandle:
+    """A `Lifeline` of this process, on its own node: it must not end with another one."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(Lifeline).remote()
 
 
 class PolicyReplica:
@@ -22,8 +40,13 @@ class PolicyReplica:
     first: updates need no broadcast, and a replica that was restarted catches up by itself.
     """
 
-    def __init__(self, engine_arguments: dict[str, Any]):
-        """Start the engine; `engine_arguments` are vLLM's `AsyncEngineArgs`."""
+    def __init__(self, engine_arguments: dict[str, Any], lifeline: ActorHandle):
+        """Start the engine.
+
+        Args:
+            engine_arguments: vLLM's `AsyncEngineArgs`.
+            lifeline: a `Lifeline` of the process that started the policy server.
+        """
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -31,6 +54,8 @@ class PolicyReplica:
         self._weights = STARTING_WEIGHTS
         self._loading = asyncio.Lock()
         self._request_numbers = itertools.count()
+        app = serve.get_replica_context().app_name
+        self._watch = asyncio.create_task(delete_with(lifeline, app))
 
     async def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, weights: WeightTag
@@ -94,6 +119,22 @@ class PolicyReplica:
         )
 
 
+async def delete_with(lifeline: ActorHandle, app: str) -> None:
+    """Delete the application when the lifeline ends.
+
+    Serve would keep it: a killed command in a cluster that goes on (`ray job stop` kills after
+    three seconds) would leave its engines there, on their GPUs.
+    """
+    while True:
+        try:
+            await lifeline.hold.remote()
+        except ActorUnavailableError:  # the network, perhaps
+            await asyncio.sleep(10)
+        except RayActorError:
+            break
+    await asyncio.to_thread(serve.delete, app, _blocking=False)
+
+
 def engine_arguments(
     model: ModelSettings, agent: AgentSettings, server: PolicyServerSettings, seed: int
 ) -> dict[str, Any]:
@@ -138,8 +179,11 @@ def start_policy_server(
     agent: AgentSettings,
     server: PolicyServerSettings,
     seed: int,
+    lifeline: ActorHandle,
 ) -> DeploymentHandle:
     """Deploy the policy under the application name `name` and wait until it answers.
+
+    It is deleted by `serve.delete(name)`, and when the `Lifeline` ends.
 
     Raises:
         RuntimeError: the engines did not start (Serve tries three times).
@@ -159,4 +203,4 @@ def start_policy_server(
         },
     )
     arguments = engine_arguments(model, agent, server, seed)
-    return serve.run(deployment.bind(arguments), name=name, route_prefix=None)
+    return serve.run(deployment.bind(arguments, lifeline), name=name, route_prefix=None)

@@ -27,7 +27,7 @@ def ray_cluster(config: RunConfig) -> Iterator[None]:
         logging.getLogger(name).setLevel(logging.ERROR)
     port = config.cluster.dashboard_port
     if "RAY_ADDRESS" in os.environ:
-        ray.init(logging_level=logging.ERROR)
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
     else:
         if port is not None:
             check_port_is_free(port)

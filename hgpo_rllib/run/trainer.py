@@ -249,6 +249,8 @@ class PhaseTimes:
 @contextlib.contextmanager
 def terminate_like_interrupt() -> Iterator[None]:
     """SIGTERM ends the run as Ctrl-C does: Ray, Serve and vLLM are stopped."""
+    # Processes of Ray's inherit a blocked SIGINT, so that Ctrl-C passes them by: jobs do, too.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def interrupt(signum: int, frame: Any) -> None:
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a background job of a shell

@@ -18,6 +18,19 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 MARK = "HGPO_TEST_MARK"
 
 
+def marked(mark: str) -> list[str]:
+    """Command lines of the living processes that carry the mark."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            carries = f"{MARK}={mark}".encode() in (folder / "environ").read_bytes()
+            if carries and "State:\tZ" not in (folder / "status").read_text():
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue  # ended meanwhile
+    return found
+
+
 class Command:
     """A running `hgpo`, recognisable with all its descendants by a mark of its own."""
 
@@ -44,15 +57,7 @@ class Command:
 
     def survivors(self) -> list[str]:
         """Command lines of processes that carry the mark."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                marked = f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes()
-                if marked and "State:\tZ" not in (folder / "status").read_text():
-                    found.append((folder / "cmdline").read_text().replace("\0", " "))
-            except OSError:
-                continue  # ended meanwhile
-        return found
+        return marked(self.mark)
 
     def assert_nothing_survives(self, seconds: float = 60) -> None:
         """All processes of the command end within some seconds."""
