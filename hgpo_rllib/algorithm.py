@@ -284,7 +284,7 @@ class HGPO(Algorithm):
         weights = self._published_weights()
         tokens = min(PROBE_TOKENS, self.config.max_response_tokens)
         sampling = Sampling(self.config.temperature, tokens, stop_token_ids=())
-        answer = self._server.generate.remote([self._probe.tolist()], sampling, weights).result()[0]
+        (answer,) = self.env_runner.ask([self._probe.tolist()], sampling, weights)
         score = partial(_score_tokens, prompt=self._probe, response=answer.token_ids)
         learner_logp = next(iter(self.learner_group.foreach_learner(score))).get()
         gap = float(np.abs(learner_logp - answer.logp).max())

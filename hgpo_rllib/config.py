@@ -7,7 +7,7 @@ a field. `HGPOConfig` (algorithm.py) is the RLlib builder over the same fields.
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
@@ -147,6 +147,11 @@ class PolicyServerSettings(Section):
     """CPUs reserved for a replica."""
     replica_gpus: float = Field(0, ge=0)
     """GPUs reserved for a replica (0: vLLM runs on the CPU)."""
+    replica_resources: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """Custom resources of Ray reserved for a replica besides, such as `{rollout: 1}`: it runs on
+    nodes that were started with them (docs/cluster.md)."""
+    max_outage_s: float = Field(600, gt=0)
+    """Seconds that a run waits while no replica runs, because a node died, before it fails."""
     max_num_seqs: int = Field(128, ge=1)
     """Requests an engine decodes together."""
     memory_utilization: float = Field(0.6, gt=0, le=1)
@@ -158,6 +163,13 @@ class PolicyServerSettings(Section):
     max_logp_gap: float | None = Field(None, gt=0)
     """Fail when the served policy's log-probabilities of the probe differ by more from the
     learner's after an update (float32: 1e-4); null: only report the gap."""
+
+    @field_validator("replica_resources")
+    @classmethod
+    def _custom(cls, resources: dict[str, float]) -> dict[str, float]:
+        if resources.keys() & {"CPU", "GPU", "memory"}:
+            raise ValueError("custom resources only; replica_cpus and replica_gpus have the others")
+        return resources
 
 
 class AlgorithmSettings(Section):

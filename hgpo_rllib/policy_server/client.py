@@ -4,15 +4,18 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from ray.exceptions import RayActorError
+from ray.exceptions import ObjectLostError, RayActorError
 from ray.serve.handle import DeploymentHandle
 
-from hgpo_rllib.policy_server.types import Generation, Sampling, WeightTag
+from hgpo_rllib.policy_server.types import EngineDiedError, Generation, Sampling, WeightTag
 
 logger = logging.getLogger(__name__)
 
 MAX_BATCH = 16  # prompts per call: a call costs milliseconds, a prompt in it a tenth of that
-RETRIES = 5  # a killed replica takes its requests with it; Serve starts another
+LOST = (RayActorError, ObjectLostError, EngineDiedError)  # with the replica, its engine or its node
+# Seconds before asking again. A dead node is taken for alive for some 15 seconds, a dead engine for
+# 30, and until then Serve may choose it again. After that a call waits for a replica that runs.
+PAUSES_S = (1, 2, 4, 8, 15, 15, 15)
 
 
 class PolicyClient:
@@ -53,21 +56,33 @@ class PolicyClient:
 
     async def _call(self, batch: list[tuple[Sequence[int], asyncio.Future[Generation]]]) -> None:
         try:
-            responses = await self._ask([prompt for prompt, _ in batch])
+            prompts = [prompt for prompt, _ in batch]
+            responses = await ask(self._handle, prompts, self._sampling, self._weights)
         except Exception as error:  # handed to everyone who waits for this call
             for _, answer in batch:
-                answer.set_exception(error)
+                if not answer.done():  # who waited was cancelled
+                    answer.set_exception(error)
             return
         for (_, answer), response in zip(batch, responses, strict=True):
-            answer.set_result(response)
+            if not answer.done():
+                answer.set_result(response)
 
-    async def _ask(self, prompts: list[Sequence[int]]) -> list[Generation]:
-        for attempt in range(RETRIES):
-            try:
-                return await self._handle.generate.remote(prompts, self._sampling, self._weights)
-            except RayActorError as error:
-                if attempt == RETRIES - 1:
-                    raise
-                logger.warning("policy server: %s; asking again", type(error).__name__)
-                await asyncio.sleep(2.0**attempt)
-        raise AssertionError("unreachable")
+
+async def ask(
+    handle: DeploymentHandle,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    weights: WeightTag,
+) -> list[Generation]:
+    """One response to each prompt, drawn under `weights`.
+
+    A replica that dies takes its prompts with it: they are asked again, of another one or of its
+    successor, which loads `weights` first.
+    """
+    for pause in PAUSES_S:
+        try:
+            return await handle.generate.remote(prompts, sampling, weights)
+        except LOST as error:
+            logger.warning("policy server: %s; asking again", type(error).__name__)
+        await asyncio.sleep(pause)
+    return await handle.generate.remote(prompts, sampling, weights)

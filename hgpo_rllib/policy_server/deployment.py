@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,14 @@ from ray.serve.handle import DeploymentHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
-from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Sampling, WeightTag
+from hgpo_rllib.policy_server.transfer import remove_stale_weights, weights_here
+from hgpo_rllib.policy_server.types import (
+    STARTING_WEIGHTS,
+    EngineDiedError,
+    Generation,
+    Sampling,
+    WeightTag,
+)
 
 MAX_ONGOING_REQUESTS = 4096  # per replica; vLLM queues what exceeds max_num_seqs itself
 
@@ -50,6 +58,8 @@ class PolicyReplica:
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        remove_stale_weights()  # copies of a replica that was killed while it loaded one
+        check_model_is_here(engine_arguments["model"])
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments))
         self._weights = STARTING_WEIGHTS
         self._loading = asyncio.Lock()
@@ -61,9 +71,14 @@ class PolicyReplica:
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, weights: WeightTag
     ) -> list[Generation]:
         """One response to each prompt (token ids), all drawn under `weights`."""
-        if weights.version != self._weights.version:
-            await self._load(weights)
-        return await asyncio.gather(*(self._respond(prompt, sampling) for prompt in prompts))
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            if weights.version != self._weights.version:
+                await self._load(weights)
+            return await asyncio.gather(*(self._respond(prompt, sampling) for prompt in prompts))
+        except EngineDeadError as error:
+            raise EngineDiedError(str(error)) from error
 
     async def check_health(self) -> None:
         """Called by Serve: a replica whose engine died is replaced."""
@@ -80,13 +95,14 @@ class PolicyReplica:
                 return  # another request loaded them while this one waited
             if weights.path is None:
                 raise RuntimeError("the starting weights are gone: the server was updated since")
-            await self._engine.pause_generation(mode="wait", clear_cache=True)
-            try:
-                await self._engine.collective_rpc("load_policy_weights", args=(weights.path,))
-                await self._engine.update_weight_version(weights.version)
-                self._weights = weights
-            finally:
-                await self._engine.resume_generation()
+            async with weights_here(weights) as path:
+                await self._engine.pause_generation(mode="wait", clear_cache=True)
+                try:
+                    await self._engine.collective_rpc("load_policy_weights", args=(path,))
+                    await self._engine.update_weight_version(weights.version)
+                    self._weights = weights
+                finally:
+                    await self._engine.resume_generation()
 
     async def _respond(self, prompt: Sequence[int], sampling: Sampling) -> Generation:
         from vllm import SamplingParams
@@ -135,12 +151,23 @@ async def delete_with(lifeline: ActorHandle, app: str) -> None:
     await asyncio.to_thread(serve.delete, app, _blocking=False)
 
 
+def check_model_is_here(model: str) -> None:
+    """Raise FileNotFoundError for a directory that this node does not have."""
+    if Path(model).is_absolute() and not Path(model).is_dir():
+        raise FileNotFoundError(
+            f"model.model_path: {model} is not on node {ray.util.get_node_ip_address()}, where a "
+            "replica starts: keep models in a folder that all nodes share, or name one of a hub"
+        )
+
+
 def engine_arguments(
     model: ModelSettings, agent: AgentSettings, server: PolicyServerSettings, seed: int
 ) -> dict[str, Any]:
     """vLLM's arguments for these settings."""
+    path = str(model.model_path)
     arguments: dict[str, Any] = {
-        "model": model.model_path,
+        # Replicas may run in another folder; what is no directory is a name on a hub.
+        "model": str(Path(path).absolute()) if Path(path).is_dir() else path,
         "dtype": model.dtype,
         "seed": seed,
         "max_model_len": agent.max_prompt_tokens + agent.max_response_tokens,
@@ -199,6 +226,7 @@ def start_policy_server(
         ray_actor_options={
             "num_cpus": server.replica_cpus,
             "num_gpus": server.replica_gpus,
+            "resources": server.replica_resources,
             "runtime_env": {"env_vars": replica_environment(server)},
         },
     )

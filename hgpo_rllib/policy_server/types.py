@@ -14,6 +14,8 @@ class WeightTag:
     """``<nonce>:<number of the update>``; compared for equality only."""
     path: str | None
     """Directory with ``model.safetensors``; None for the weights the server started with."""
+    node: str | None = None
+    """Ray node in whose memory `path` is; None: this one."""
 
 
 STARTING_WEIGHTS = WeightTag("start", None)
@@ -41,3 +43,7 @@ class Generation:
     """Version of the weights that drew it."""
     finish_reason: str
     """``stop``, or ``length`` at the token limit."""
+
+
+class EngineDiedError(RuntimeError):
+    """The engine of a replica ended under a request; Serve replaces the replica."""

@@ -1,18 +1,18 @@
 """The way of new weights: published as safetensors by the learner, loaded in place by vLLM."""
 
-import os
 import shutil
-import tempfile
-from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
+from hgpo_rllib.policy_server.transfer import (
+    WEIGHTS_FILE,
+    make_weights_folder,
+    remove_stale_weights,
+    this_node,
+)
 from hgpo_rllib.policy_server.types import WeightTag
-
-SHARED_MEMORY = Path("/dev/shm")  # a memory file system that every process of a node sees
-PREFIX = "hgpo-weights-"
 
 
 class WeightPublisher:
@@ -24,8 +24,7 @@ class WeightPublisher:
 
     def __init__(self, dtype: torch.dtype):
         remove_stale_weights()
-        parent = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-        self.directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
+        self.directory = make_weights_folder()
         self.dtype = dtype
         self.updates = 0
 
@@ -35,10 +34,10 @@ class WeightPublisher:
         final = self.directory / str(self.updates)
         partial = self.directory / f"{self.updates}.partial"
         partial.mkdir()
-        save_file(servable_weights(model, self.dtype), partial / "model.safetensors")
+        save_file(servable_weights(model, self.dtype), partial / WEIGHTS_FILE)
         partial.rename(final)
         shutil.rmtree(self.directory / str(self.updates - 2), ignore_errors=True)
-        return WeightTag(f"{self.directory.name}:{self.updates}", str(final))
+        return WeightTag(f"{self.directory.name}:{self.updates}", str(final), this_node())
 
     def close(self) -> None:
         """Remove all published weights."""
@@ -54,14 +53,6 @@ def servable_weights(model: PreTrainedModel, dtype: torch.dtype) -> dict[str, to
         name: tensor.detach().to(device="cpu", dtype=dtype).contiguous()
         for name, tensor in state.items()
     }
-
-
-def remove_stale_weights() -> None:
-    """Remove weights that a killed process left in shared memory."""
-    for directory in SHARED_MEMORY.glob(f"{PREFIX}*"):
-        pid = directory.name.removeprefix(PREFIX).split("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 class WeightLoader:

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gymnasium as gym
 import ray
@@ -26,13 +28,16 @@ from ray.rllib.utils.metrics import (
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.agent import StepAgent
 from hgpo_rllib.models import eos_token_ids, load_tokenizer
-from hgpo_rllib.policy_server.client import PolicyClient
-from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Sampling, WeightTag
+from hgpo_rllib.policy_server.client import PolicyClient, ask
+from hgpo_rllib.policy_server.outage import running_replicas, unless_down
+from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Sampling, WeightTag
 from hgpo_rllib.rollout.group import POLICY_ID, run_groups
 from hgpo_rllib.rollout.tasks import TaskOrder
 
 if TYPE_CHECKING:
     from hgpo_rllib.algorithm import HGPOConfig
+
+T = TypeVar("T")
 
 # Coroutines stay at module level: with an `async def` method Ray would make the runner an asyncio
 # actor, whose running loop forbids starting another.
@@ -91,7 +96,19 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         sampling = Sampling(temperature, self.config.max_response_tokens, self._eos)
         handle = serve.get_app_handle(self.config.serve_app)
         self._client = PolicyClient(handle, sampling, self._weights)
-        return self._loop.run(run_groups(groups, self._agent, self._client))
+        return self._wait_for(run_groups(groups, self._agent, self._client))
+
+    def ask(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, weights: WeightTag
+    ) -> list[Generation]:
+        """The policy server's responses to prompts (token ids), outside of any episode."""
+        handle = serve.get_app_handle(self.config.serve_app)
+        return self._wait_for(ask(handle, prompts, sampling, weights))
+
+    def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of what asks the policy server, which may be down for a while."""
+        running = partial(running_replicas, self.config.serve_app)
+        return self._loop.run(unless_down(work, running, self.config.max_outage_s))
 
     @property
     def prompts_in_flight(self) -> int:

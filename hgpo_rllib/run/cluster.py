@@ -3,7 +3,7 @@
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import ray
@@ -11,6 +11,7 @@ from ray import serve
 from ray._private import ray_constants
 
 from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.run.demand import Supply, place, replica_demand
 
 LOOPBACK = "127.0.0.1"
 NOISY_LOGGERS = ("ray", "ray.serve", "ray.rllib", "ray.tune", "ray._common.deprecation", "vllm")
@@ -21,12 +22,14 @@ def ray_cluster(config: RunConfig) -> Iterator[None]:
     """Connect to the cluster of RAY_ADDRESS, or start a local one and stop it in the end.
 
     Raises:
-        ConfigError: the dashboard port is taken, or the cluster is too small for the config.
+        ConfigError: the dashboard port is taken, RAY_ADDRESS is none of a node, or the cluster is
+            too small for the config.
     """
     for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
     port = config.cluster.dashboard_port
     if "RAY_ADDRESS" in os.environ:
+        check_address(os.environ["RAY_ADDRESS"])
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     else:
         if port is not None:
@@ -66,6 +69,18 @@ def node_stays_on_loopback() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
+def check_address(address: str) -> None:
+    """Raise ConfigError for an address that reaches a cluster from outside of it.
+
+    The main process has to be on a node: replicas take the weights from there.
+    """
+    if "://" in address:
+        raise ConfigError(
+            f"RAY_ADDRESS={address} is an address for clients: run on a node of the cluster with "
+            "RAY_ADDRESS=auto, or submit the command with `ray job submit`"
+        )
+
+
 def check_port_is_free(port: int) -> None:
     """Raise ConfigError when something listens on that loopback port."""
     with socket.socket() as probe:
@@ -80,15 +95,30 @@ def check_port_is_free(port: int) -> None:
 
 def check_resources(config: RunConfig) -> None:
     """Raise ConfigError when the cluster cannot hold the actors: Ray would wait forever."""
-    server = config.policy_server
-    wanted = {
-        "CPU": server.num_replicas * server.replica_cpus,
-        "GPU": server.num_replicas * server.replica_gpus + config.cluster.learner_gpus,
-    }
-    supply = ray.cluster_resources()
-    for resource, amount in wanted.items():
-        if amount > supply.get(resource, 0):
-            raise ConfigError(
-                f"the run needs {amount:g} {resource}s and the cluster has "
-                f"{supply.get(resource, 0):g}; lower policy_server.* or cluster.* settings"
-            )
+    here = ray.get_runtime_context().get_node_id()
+    nodes = sorted(ray.nodes(), key=lambda node: node["NodeID"] != here)
+    check_supply(config, [node["Resources"] for node in nodes if node["Alive"]])
+
+
+def check_supply(config: RunConfig, nodes: Sequence[Supply]) -> None:
+    """Raise ConfigError unless the nodes hold the learner and all replicas.
+
+    Args:
+        config: the settings.
+        nodes: what each node has; first the node of this process.
+    """
+    free = [dict(node) for node in nodes]
+    gpus = config.cluster.learner_gpus
+    if not place({"GPU": gpus}, free):
+        raise ConfigError(
+            f"the learner needs {gpus:g} GPU and no node of the cluster has that; "
+            "lower cluster.learner_gpus, or start a node with a GPU"
+        )
+    count, replica = config.policy_server.num_replicas, replica_demand(config)
+    held = sum(place(replica, free) for _ in range(count))
+    if held < count:
+        each = " and ".join(f"{amount:g} {name}" for name, amount in replica.items() if amount)
+        raise ConfigError(
+            f"policy_server.num_replicas={count}, of {each} each, and the cluster holds {held}; "
+            "lower policy_server.* settings, or start more nodes (docs/cluster.md)"
+        )

@@ -30,11 +30,11 @@ class Demand:
     @property
     def total(self) -> dict[str, float]:
         """The whole trial."""
-        return {name: self.learner[name] + self.server[name] for name in self.learner}
+        return {name: self.learner.get(name, 0) + self.server[name] for name in self.server}
 
     def __str__(self) -> str:
         parts = [
-            f"{amount:g} {name} (learner {self.learner[name]:g}, "
+            f"{amount:g} {name} (learner {self.learner.get(name, 0):g}, "
             f"policy server {self.server[name]:g})"
             for name, amount in self.total.items()
             if amount
@@ -44,23 +44,31 @@ class Demand:
 
 def trial_demand(configs: Iterable[RunConfig]) -> Demand:
     """The most that any of these runs needs of each resource."""
+    configs = list(configs)
     main, replica = zip(*map(resources, configs), strict=True)
+    asked = [replica_demand(config) for config in configs]
     return Demand(
         learner={"CPU": float(LEARNER_CPUS), "GPU": max(process.gpus for process in main)},
         replica={
-            "CPU": max(process.cpus for process in replica),
-            "GPU": max(process.gpus for process in replica),
+            name: max(amounts.get(name, 0.0) for amounts in asked)
+            for name in dict.fromkeys(name for amounts in asked for name in amounts)
         },
         replicas=max(process.count for process in replica),
     )
 
 
+def replica_demand(config: RunConfig) -> dict[str, float]:
+    """What one replica of the policy server needs."""
+    server = config.policy_server
+    return {"CPU": server.replica_cpus, "GPU": server.replica_gpus} | server.replica_resources
+
+
 def concurrent_trials(demand: Demand, nodes: Sequence[Supply]) -> int:
     """Trials that run at a time; learner and replicas may be on different nodes."""
-    free = [{name: node.get(name, 0.0) for name in demand.learner} for node in nodes]
+    free = [dict(node) for node in nodes]
     processes = [demand.learner, *[demand.replica] * demand.replicas]
     count = 0
-    while all(_place(process, free) for process in processes):
+    while all(place(process, free) for process in processes):
         count += 1
     return count
 
@@ -69,25 +77,25 @@ def check_demand(demand: Demand, nodes: Sequence[Supply]) -> None:
     """Raise ConfigError where the cluster cannot hold a trial: Ray would wait forever."""
     if concurrent_trials(demand, nodes) == 0:
         raise ConfigError(
-            f"a trial needs {demand} and the cluster has {supply(nodes)}; "
+            f"a trial needs {demand} and the cluster has {supply(nodes, demand.total)}; "
             f"lower policy_server.* or cluster.* settings"
         )
 
 
-def supply(nodes: Sequence[Supply]) -> str:
-    """``2 CPU`` of one node; several are listed."""
+def supply(nodes: Sequence[Supply], names: Iterable[str] = ("CPU", "GPU")) -> str:
+    """``2 CPU`` of one node; several are listed. Only resources of these names are."""
     return ", ".join(
-        " and ".join(f"{node.get(name, 0):g} {name}" for name in ("CPU", "GPU") if name in node)
+        " and ".join(f"{node.get(name, 0):g} {name}" for name in names if name in node)
         or "neither CPU nor GPU"
         for node in nodes
     )
 
 
-def _place(process: Supply, free: list[dict[str, float]]) -> bool:
+def place(process: Supply, free: list[dict[str, float]]) -> bool:
     """Take what a process needs from the first node that has it, if any has."""
     for node in free:
-        if all(node[name] + SLACK >= amount for name, amount in process.items()):
+        if all(node.get(name, 0.0) + SLACK >= amount for name, amount in process.items()):
             for name, amount in process.items():
-                node[name] -= amount
+                node[name] = node.get(name, 0.0) - amount
             return True
     return False

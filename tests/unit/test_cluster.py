@@ -3,14 +3,16 @@
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from hgpo_rllib.config import ConfigError
-from hgpo_rllib.policy_server import weights
-from hgpo_rllib.run.cluster import LOOPBACK, check_port_is_free
+from hgpo_rllib.config import ConfigError, RunConfig, parse_config
+from hgpo_rllib.policy_server import transfer, weights
+from hgpo_rllib.policy_server.deployment import check_model_is_here
+from hgpo_rllib.run.cluster import LOOPBACK, check_address, check_port_is_free, check_supply
 
 
 def test_a_port_in_use_is_named() -> None:
@@ -21,6 +23,73 @@ def test_a_port_in_use_is_named() -> None:
         with pytest.raises(ConfigError, match=f"port {port} is in use"):
             check_port_is_free(port)
     check_port_is_free(port)
+
+
+def test_an_address_for_clients_is_refused() -> None:
+    for address in ("auto", "10.0.0.1:6379"):
+        check_address(address)
+    for address in ("ray://10.0.0.1:10001", "http://127.0.0.1:8265"):
+        with pytest.raises(ConfigError, match="ray job submit"):
+            check_address(address)
+
+
+def run(learner_gpus: float = 0, **server: Any) -> RunConfig:
+    return parse_config({"policy_server": server, "cluster": {"learner_gpus": learner_gpus}})
+
+
+@pytest.mark.parametrize(
+    ("config", "nodes"),
+    [
+        (run(), [{"CPU": 1}]),
+        (run(replica_cpus=0), [{}]),
+        (run(num_replicas=2), [{"CPU": 1}, {"CPU": 1}]),
+        (run(0.5, replica_gpus=0.5), [{"CPU": 1, "GPU": 1}]),
+        (run(0.2, replica_gpus=0.1, num_replicas=7), [{"CPU": 9, "GPU": 0.9}]),
+        (run(1, replica_gpus=1), [{"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}]),
+        (run(1, replica_gpus=1), [{"CPU": 1}, {"CPU": 1, "GPU": 2}]),  # a sweep's driver
+        (run(replica_resources={"rollout": 1}), [{"CPU": 2}, {"CPU": 1, "rollout": 1}]),
+    ],
+)
+def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -> None:
+    check_supply(config, nodes)
+
+
+@pytest.mark.parametrize(
+    ("config", "nodes", "said"),
+    [
+        # Together they would have enough, but a replica lives on one node.
+        (run(replica_cpus=2), [{"CPU": 1}, {"CPU": 1}], ["2 CPU each", "holds 0"]),
+        (run(num_replicas=3), [{"CPU": 1}, {"CPU": 1}], ["num_replicas=3", "holds 2"]),
+        (run(1), [{"CPU": 9}], ["learner", "1 GPU"]),
+        (run(1, replica_gpus=1), [{"CPU": 9, "GPU": 1}], ["1 CPU and 1 GPU each", "holds 0"]),
+        (run(1, replica_gpus=0.5), [{"CPU": 9, "GPU": 1}], ["0.5 GPU each"]),
+        (
+            run(replica_resources={"rollout": 1}, num_replicas=2),
+            [{"CPU": 2}, {"CPU": 4, "rollout": 1}],
+            ["1 rollout each", "holds 1"],
+        ),
+        (run(replica_cpus=0, replica_resources={"rollout": 1}), [{"CPU": 2}], ["1 rollout each"]),
+    ],
+)
+def test_what_no_node_holds_is_named(config: RunConfig, nodes: list[dict], said: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_supply(config, nodes)
+    for text in said:
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("resources", [{"CPU": 1}, {"rollout": 0}])
+def test_resources_that_are_none_are_refused(resources: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"policy_server\.replica_resources"):
+        run(replica_resources=resources)
+
+
+def test_a_model_that_a_node_does_not_have_is_named(tmp_path: Path) -> None:
+    """A name on a hub is not looked up here."""
+    check_model_is_here(str(tmp_path))
+    check_model_is_here("Qwen/Qwen2.5-1.5B-Instruct")
+    with pytest.raises(FileNotFoundError, match="that all nodes share"):
+        check_model_is_here(str(tmp_path / "model"))
 
 
 @pytest.fixture
@@ -41,7 +110,7 @@ def model() -> Qwen2ForCausalLM:
 def test_publishing_keeps_the_latest_two_versions(
     model: Qwen2ForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weights, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(transfer, "SHARED_MEMORY", tmp_path)
     publisher = weights.WeightPublisher(torch.float32)
     tags = [publisher.publish(model) for _ in range(4)]
     assert len({tag.version for tag in tags}) == 4
@@ -55,11 +124,11 @@ def test_publishing_keeps_the_latest_two_versions(
 def test_weights_of_dead_processes_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weights, "SHARED_MEMORY", tmp_path)
-    mine = tmp_path / f"{weights.PREFIX}{os.getpid()}-x"
-    dead = tmp_path / f"{weights.PREFIX}999999999-x"
+    monkeypatch.setattr(transfer, "SHARED_MEMORY", tmp_path)
+    mine = tmp_path / f"{transfer.PREFIX}{os.getpid()}-x"
+    dead = tmp_path / f"{transfer.PREFIX}999999999-x"
     mine.mkdir()
     dead.mkdir()
-    weights.remove_stale_weights()
+    transfer.remove_stale_weights()
     assert mine.is_dir()
     assert not dead.exists()

@@ -209,6 +209,13 @@ def test_a_process_is_on_one_node() -> None:
     assert concurrent_trials(replicas, [{"CPU": 2.0}, {"CPU": 2.0}]) == 1
 
 
+def test_custom_resources_say_where_replicas_are() -> None:
+    demand = demand_of("policy_server.replica_resources={rollout: 1}")
+    assert "1 rollout (learner 0, policy server 1)" in str(demand)
+    assert concurrent_trials(demand, [{"CPU": 9.0}]) == 0
+    assert concurrent_trials(demand, [{"CPU": 9.0}, {"CPU": 2.0, "rollout": 3.0}]) == 2
+
+
 def test_shares_of_a_gpu() -> None:
     demand = Demand({"CPU": 1.0, "GPU": 0.2}, {"CPU": 0.0, "GPU": 0.1})
     assert concurrent_trials(demand, [{"CPU": 9.0, "GPU": 0.9}]) == 3

@@ -1,0 +1,200 @@
+"""The learner on one Ray node, the policy server on another: that node is lost in an iteration.
+
+Two nodes on one machine, as `ray start` makes them (docs/cluster.md), on loopback addresses of
+their own. To Ray they are two: what it copies from node to node is copied here.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.conftest import overrides, run_config
+from tests.integration.test_command import MARK, Command, arguments, rows
+
+__all__ = ["arguments", "overrides", "run_config"]  # fixtures
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+HEAD, ROLLOUT, SECOND_ROLLOUT = "127.0.0.2", "127.0.0.3", "127.0.0.4"
+RAY = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--block"]
+REPLICA, ENGINE = "ServeReplica:", "EngineCore"
+
+
+def free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+def wait_until(true: Callable[[], object], seconds: float, why: Callable[[], str]) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.2)
+
+
+class Node:
+    """A Ray node; its processes are known by a mark, those of actors included."""
+
+    def __init__(self, ip: str, log: Path, *options: str) -> None:
+        self.mark = uuid.uuid4().hex
+        self.log = log
+        self.process = subprocess.Popen(
+            [*RAY, f"--node-ip-address={ip}", "--object-store-memory=100000000", *options],
+            stdout=log.open("w"),
+            stderr=subprocess.STDOUT,
+            env={k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {MARK: self.mark},
+            start_new_session=True,
+        )
+        wait_until(lambda: "Ray runtime started" in log.read_text(), 300, log.read_text)
+
+    def processes(self, name: str = "") -> list[int]:
+        """Ids of the living processes whose command line contains `name`."""
+        own: set[int] = set()
+        found = []
+        # Parents first. A process that gave itself a title may have lost the mark, not its parent.
+        for process in sorted(psutil.process_iter(), key=lambda process: process.create_time()):
+            try:
+                marked = process.environ().get(MARK) == self.mark
+                if marked or process.ppid() in own:
+                    own.add(process.pid)
+                    if process.status() != "zombie" and name in " ".join(process.cmdline()):
+                        found.append(process.pid)
+            except psutil.Error:
+                continue  # ended meanwhile
+        return found
+
+    def send(self, number: int, name: str = "") -> None:
+        """A signal to each of its processes."""
+        for pid in self.processes(name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def kill(self) -> None:
+        """As if the machine lost its power."""
+        while self.processes():
+            self.send(signal.SIGKILL)
+            time.sleep(0.1)
+        self.process.wait()
+
+
+@pytest.fixture
+def start_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str, list[str]], Node]]:
+    """Starts nodes, the head first; all are killed in the end."""
+    nodes: list[Node] = []
+    address = f"{HEAD}:{free_port(HEAD)}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    with tempfile.TemporaryDirectory(prefix="hgpo-", dir="/tmp") as ray_files:  # short: sockets
+
+        def start(ip: str, options: list[str]) -> Node:
+            if nodes:
+                place = [f"--address={address}"]
+            else:
+                port, client = address.split(":")[1], free_port(HEAD)
+                place = ["--head", f"--port={port}", f"--ray-client-server-port={client}"]
+                place += [f"--temp-dir={ray_files}", "--include-dashboard=false"]
+            nodes.append(Node(ip, tmp_path / f"node{len(nodes)}.txt", *place, *options))
+            return nodes[-1]
+
+        yield start
+        for node in reversed(nodes):
+            node.kill()
+
+
+class Run:
+    """`hgpo train` in the cluster, and what it has written."""
+
+    def __init__(self, arguments: list[str], folder: Path) -> None:
+        self.command = Command(arguments, folder / "log.txt")
+        self.folder = folder
+
+    def log(self) -> str:
+        return self.command.log.read_text()
+
+    def metrics(self) -> list[dict]:
+        files = list(self.folder.glob("alfworld_pocket-*/metrics.jsonl"))
+        return rows(files[0]) if files else []
+
+    def wait_for_iterations(self, count: int) -> None:
+        def done() -> bool:
+            assert self.command.process.poll() is None, self.log()
+            return len(self.metrics()) >= count
+
+        wait_until(done, 600, self.log)
+
+    def wait_for_line(self, text: str) -> None:
+        wait_until(lambda: text in self.log(), 300, self.log)
+
+    def weight_versions(self, iteration: int) -> set[str]:
+        """Versions that drew the responses of an iteration."""
+        (folder,) = self.folder.glob("alfworld_pocket-*/episodes")
+        text = subprocess.check_output(
+            ["gzip", "-dc", folder / f"iteration_{iteration:04d}.jsonl.gz"], text=True
+        )
+        episodes = [json.loads(line) for line in text.splitlines()]
+        return {step["weight_version"] for episode in episodes for step in episode["steps"]}
+
+
+def test_training_survives_the_loss_of_the_rollout_node_of_replica_and_of_engine(
+    arguments: list[str],
+    tmp_path: Path,
+    start_node: Callable[[str, list[str]], Node],
+) -> None:
+    """Prompts of the lost replica are asked again, under the weights that the learner has now."""
+    head = start_node(HEAD, ["--num-cpus=1"])
+    rollout = start_node(ROLLOUT, ["--num-cpus=1", '--resources={"rollout": 1}'])
+    placed = ["policy_server.replica_resources={rollout: 1}", "policy_server.max_logp_gap=1e-4"]
+    run = Run([*arguments, "iterations=50", *placed], tmp_path)
+    run.wait_for_iterations(2)
+    assert rollout.processes(REPLICA)
+    assert not head.processes(REPLICA)
+
+    # Frozen first: the iteration under way comes to where it waits for answers.
+    rollout.send(signal.SIGSTOP)
+    time.sleep(6)
+    done = len(run.metrics())
+    time.sleep(2)
+    assert len(run.metrics()) == done, "nothing froze: the test would be blind"
+    rollout.kill()
+    run.wait_for_line("no replica runs")
+    assert len(run.metrics()) == done
+
+    second = start_node(SECOND_ROLLOUT, ["--num-cpus=1", '--resources={"rollout": 1}'])
+    run.wait_for_line("a replica runs again")
+    run.wait_for_iterations(done + 2)
+
+    for name in (REPLICA, ENGINE):
+        (victim,) = second.processes(name)
+        (before,) = second.processes(REPLICA)
+        done = len(run.metrics())
+        os.kill(victim, signal.SIGKILL)
+        run.wait_for_iterations(done + 3)
+        wait_until(lambda pid=before: pid not in second.processes(REPLICA), 60, run.log)
+
+    run.command.process.send_signal(signal.SIGINT)
+    assert run.command.process.wait(90) == 130, run.log()
+    wait_until(lambda: not second.processes(REPLICA), 60, run.log)
+    metrics = run.metrics()
+    assert [row["iteration"] for row in metrics] == list(range(1, len(metrics) + 1))
+    for row in metrics:
+        assert row["episodes"] == 16
+        assert row["served_learner_logp_gap"] < 1e-4
+        assert row["behaviour_logp_gap"] < 1e-3  # a replica with its starting weights: 0.1 and more
+    versions = [run.weight_versions(row["iteration"]) for row in metrics]
+    assert [len(version) for version in versions] == [1] * len(metrics)
+    assert len(set.union(*versions)) == len(metrics)
