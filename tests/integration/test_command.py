@@ -83,9 +83,13 @@ def rows(file: Path) -> list[dict]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_run_to_the_end(arguments: list[str], tmp_path: Path) -> None:
-    """Exit 0, all files of a run, and no process left."""
-    command = Command(arguments, tmp_path / "log.txt")
+def test_run_to_the_end(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 0, all files of a run, its metrics in a tracker, and no process left."""
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlflow").as_uri())
+    command = Command([*arguments, "tracking.trackers=[mlflow]"], tmp_path / "log.txt")
     assert command.process.wait(400) == 0, command.log.read_text()
     command.assert_nothing_survives()
     (run,) = tmp_path.glob("alfworld_pocket-*")
@@ -112,6 +116,9 @@ def test_run_to_the_end(arguments: list[str], tmp_path: Path) -> None:
     assert list((run / "plots").glob("*.png"))
     assert list((run / "tensorboard").iterdir())
     assert len(list((run / "episodes").iterdir())) == 2
+    for name, count in (("success_rate", 2), ("evaluation/all/success_rate", 2)):
+        (tracked,) = (tmp_path / "mlflow").glob(f"*/*/metrics/{name}")
+        assert len(tracked.read_text().splitlines()) == count
     assert "hgpo train --resume" not in command.log.read_text()
 
 
