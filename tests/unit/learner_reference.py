@@ -1,10 +1,12 @@
 """A tiny learner in float64, and its update once more, written as plainly as possible."""
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from gymnasium.spaces import Text
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
@@ -29,6 +31,21 @@ QWEN = Qwen2Config(
     max_position_embeddings=64,
     initializer_range=0.3,
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """For the modules that import it: on so small a model, threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the tiny model's folder."""
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 def save_tiny_model(folder: Path) -> str:

@@ -11,17 +11,12 @@ from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, find_trouble
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.section import RunStoppedError
-from tests.unit.learner_reference import llm_of, make_columns, make_learner, save_tiny_model
+from tests.unit.learner_reference import llm_of, make_columns, make_learner, model_path, one_thread
 
+__all__ = ["model_path", "one_thread"]  # fixtures
 STEPS = 8
 # Two mini-batches of four steps.
 COMMON: dict[str, Any] = {"lr": 1e-3, "minibatch_size": 4, "mismatch_alarm": None}
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the tiny model's folder."""
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 def update(learner: HGPOLearner, batch: dict[str, Tensor]) -> dict[str, float]:

@@ -17,10 +17,12 @@ from tests.unit.learner_reference import (
     llm_of,
     make_columns,
     make_learner,
+    model_path,
+    one_thread,
     reference_update,
-    save_tiny_model,
 )
 
+__all__ = ["model_path", "one_thread"]  # fixtures
 slowly = settings(max_examples=12, deadline=None, derandomize=True)
 RECOMPUTED = {"old_logp": "recomputed"}
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -76,20 +78,6 @@ COMMON: dict[str, Any] = {
     "mismatch_alarm": None,
     "micro_batch_tokens": 25,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the tiny model's folder."""
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")
