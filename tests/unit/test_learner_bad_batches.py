@@ -1,15 +1,20 @@
 """Updates that would spoil the policy: they end the run or are left out, and say with what."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from hgpo_rllib.cli import main
+from hgpo_rllib.config import EvaluationSettings, RunConfig
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, find_trouble
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.trainer import PhaseTimes, Training
 from hgpo_rllib.section import RunStoppedError
 from tests.unit.learner_reference import llm_of, make_columns, make_learner, model_path, one_thread
 
@@ -229,3 +234,53 @@ def test_find_trouble() -> None:
         for value in (float("nan"), float("inf"), float("-inf")):
             assert find_trouble(good | {name: value}, max_ratio=3.0) is not None
     assert find_trouble(good | {"ratio_max": 3.1}, max_ratio=3.0) is not None
+
+
+class PaperAlgorithm:
+    """Its first update is bad; its checkpoints are files that name the iteration."""
+
+    iteration = 0
+
+    def train(self) -> None:
+        """See `HGPO`."""
+        self.iteration += 1
+        raise RunStoppedError("bad mini-batch 1 of 1 in update 1")
+
+    def save_pretrained(self, path: str) -> None:
+        """See `HGPO`."""
+        Path(path).mkdir()
+        (Path(path) / "iteration").write_text(str(self.iteration))
+
+    def save_to_path(self, path: Path) -> None:
+        """See `HGPO`."""
+        self.save_pretrained(str(path))
+
+
+def test_what_is_saved_is_from_before_the_bad_update(tmp_path: Path) -> None:
+    """The error passes through the trainer before it reaches a checkpoint or a line of metrics."""
+    training = object.__new__(Training)
+    training.config = RunConfig(evaluation=EvaluationSettings(interval=0))
+    training.directory = RunDirectory(tmp_path)
+    training.seconds = PhaseTimes()
+    training.algorithm = PaperAlgorithm()  # type: ignore[assignment]
+    training._evaluate = lambda iteration: []  # type: ignore[method-assign]
+    with pytest.raises(RunStoppedError):
+        list(training._evaluations(resumed=False))
+    for folder in (training.directory.checkpoint, training.directory.state):
+        assert (folder / "iteration").read_text() == "0"
+    assert not training.directory.metrics.exists()
+
+
+def test_the_command_says_it_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1, no traceback."""
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise RunStoppedError("bad mini-batch 1 of 1 in update 1")
+
+    monkeypatch.setattr(main, "app", stop)
+    with pytest.raises(SystemExit) as left:
+        main.main()
+    assert left.value.code == 1
+    assert capsys.readouterr().err == "hgpo: bad mini-batch 1 of 1 in update 1\n"
