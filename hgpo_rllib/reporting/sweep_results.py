@@ -93,7 +93,7 @@ def results_table(trials: Trials) -> Table:
     """The points with held-out success before and after, mean and standard error over seeds."""
     table = Table(title="Held-out success, mean ± standard error over seeds", title_justify="left")
     for key in _keys(trials):
-        table.add_column(key)
+        table.add_column(key.replace(".", ".\n"), overflow="fold")
     for heading in ("seeds", "iterations", "before", "after", "difference (points)"):
         table.add_column(heading, justify="right")
     for summary in summarize(trials):

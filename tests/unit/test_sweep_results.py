@@ -75,6 +75,7 @@ def test_table(trials: Trials) -> None:
     Console(file=stream, width=120).print(results_table(trials))
     lines = stream.getvalue().splitlines()
     assert "mean ± standard error over seeds" in lines[0]
+    assert "weight_alpha" in lines[3], "a swept key is there whole"
     (row,) = [line for line in lines if "40.0 % ± 10.0" in line]
     assert [part.strip() for part in row.strip("│").split("│")] == [
         "0",
