@@ -12,8 +12,9 @@ from hgpo_rllib.run.trainer import terminate_like_interrupt
 
 @pytest.fixture
 def signals() -> Iterator[None]:
-    """SIGINT is as before when the test has ended."""
+    """SIGINT is as in a new process, and afterwards as before: Tune leaves a handler behind."""
     handler, mask = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     signal.signal(signal.SIGINT, handler)
