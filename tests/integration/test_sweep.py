@@ -11,7 +11,7 @@ from hgpo_rllib.reporting.sweep_results import is_finished
 from tests.integration.test_command import Command, arguments, rows
 
 __all__ = ["arguments"]  # a fixture
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 LIMIT = "env.max_steps"
 ALPHA = "algorithm.weight_alpha"
 
@@ -67,7 +67,7 @@ def test_trials_that_fail_do_not_block_the_next(arguments: list[str], tmp_path: 
     folder = tmp_path / "sweep"
     options = ["--grid", "agent.prompt=/no/a.jinja,/no/b.jinja", f"--out={folder}"]
     command = Command([*arguments, ONE_AT_A_TIME, *options], tmp_path / "log.txt", "sweep")
-    assert command.process.wait(300) == 1, command.log.read_text()
+    assert command.process.wait(500) == 1, command.log.read_text()
     log = command.log.read_text()
     for name in "ab":
         (line,) = [x for x in log.splitlines() if f"{name}.jinja" in x and "failed" in x]
@@ -83,7 +83,7 @@ def test_too_small_a_cluster_is_one_line(arguments: list[str], tmp_path: Path) -
     cpus = os.cpu_count() or 1
     settings = [*arguments, f"policy_server.replica_cpus={cpus}", "--grid", f"{ALPHA}=0,1"]
     command = Command([*settings, "--out", str(tmp_path / "sweep")], tmp_path / "log.txt", "sweep")
-    assert command.process.wait(120) == 2, command.log.read_text()
+    assert command.process.wait(200) == 2, command.log.read_text()
     (line,) = [x for x in command.log.read_text().splitlines() if x.startswith("hgpo: ")]
     assert f"a trial needs {cpus + 1} CPU" in line
     assert f"the cluster has {cpus} CPU" in line
