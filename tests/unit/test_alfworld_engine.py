@@ -15,7 +15,7 @@ import pytest
 from env_wrappers.alfworld import engine as engine_module
 from env_wrappers.alfworld import memo
 from env_wrappers.alfworld.engine import GameEngine, get_engine
-from env_wrappers.alfworld.games import find_games, task_type_of
+from env_wrappers.alfworld.games import find_games
 from env_wrappers.errors import DataError
 
 ROOT = Path(__file__).parents[2]
@@ -372,39 +372,3 @@ def test_an_engine_that_failed_to_load_can_load_another_game(
 def test_a_missing_game_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere"):
         get_engine(tmp_path / "nowhere" / "game.tw-pddl")
-
-
-def test_a_directory_without_games_says_what_is_expected(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"json_2\.1\.1.*alfworld-download"):
-        find_games(tmp_path, "train")
-    (tmp_path / "json_2.1.1" / "train").mkdir(parents=True)
-    with pytest.raises(DataError, match="to have games generated"):
-        find_games(tmp_path, "train")
-
-
-def test_games_are_sorted_filtered_and_found_from_either_directory(generated_games: Path) -> None:
-    games = find_games(generated_games, "train")
-    assert games == sorted(games) == find_games(generated_games / "json_2.1.1", "train")
-    look = find_games(str(generated_games), "train", ["look_at_obj_in_light"])
-    assert [task_type_of(game) for game in look] == ["look_at_obj_in_light"]
-    with pytest.raises(DataError, match="pick_two_obj_and_place"):
-        find_games(generated_games, "train", ["pick_two_obj_and_place"])
-    with pytest.raises(DataError, match="unknown task type 'juggle'"):
-        find_games(generated_games, "train", ["juggle"])
-
-
-def test_unsolvable_and_unsupported_games_are_skipped(tmp_path: Path) -> None:
-    def write(folder: str, solvable: bool, task_type: str | None = None) -> None:
-        trial = tmp_path / "json_2.1.1" / "train" / folder / "trial_1"
-        trial.mkdir(parents=True)
-        (trial / "game.tw-pddl").write_text(json.dumps({"solvable": solvable}))
-        if task_type:
-            (trial / "traj_data.json").write_text(json.dumps({"task_type": task_type}))
-
-    write("pick_and_place_simple-Mug-None-Desk-301", True)
-    write("pick_and_place_simple-Mug-None-Shelf-301", False)
-    write("pick_and_place_simple-AppleSliced-None-Desk-301", True)
-    write("pick_and_place_with_movable_recep-Mug-Bowl-Desk-301", True, "movable")
-    write("my own game", True, "pick_two_obj_and_place")
-    names = [game.parent.parent.name for game in find_games(tmp_path, "train")]
-    assert names == ["my own game", "pick_and_place_simple-Mug-None-Desk-301"]

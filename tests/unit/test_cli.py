@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,18 @@ def hgpo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def assert_refused(folder: Path, arguments: Sequence[str], named: Sequence[str]) -> None:
+    """Exit code 2, one line that names the thing, no traceback and nothing written."""
+    done = hgpo(folder, *arguments)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("hgpo: ")
+    for part in named:
+        assert part in line
+    assert done.stdout == ""
+    assert list(folder.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -39,15 +52,7 @@ def hgpo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     ids=["unknown key", "missing file", "missing model", "no games", "no run"],
 )
 def test_bad_input(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
-    """Exit code 2, one line that names the thing, no traceback and nothing written."""
-    done = hgpo(tmp_path, "train", *arguments)
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("hgpo: ")
-    for part in named:
-        assert part in line
-    assert done.stdout == ""
-    assert list(tmp_path.iterdir()) == []
+    assert_refused(tmp_path, ("train", *arguments), named)
 
 
 def test_dry_run_prints_settings_that_load(tmp_path: Path) -> None:

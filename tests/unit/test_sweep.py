@@ -20,7 +20,7 @@ from hgpo_rllib.run.grid import (
     parse_axis,
     trial_name,
 )
-from tests.unit.test_cli import POCKET, hgpo
+from tests.unit.test_cli import POCKET, assert_refused
 
 ALPHA = "algorithm.weight_alpha"
 K = "algorithm.context_length"
@@ -93,7 +93,7 @@ def test_a_grid_takes_several_settings(written: str, read: str) -> None:
 )
 def test_bad_grid(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
     """Exit code 2, one line that names the thing, no traceback and nothing written."""
-    assert_refused(tmp_path, (str(POCKET), *arguments), named)
+    assert_refused(tmp_path, ("sweep", str(POCKET), *arguments), named)
 
 
 @pytest.mark.parametrize(
@@ -106,18 +106,7 @@ def test_bad_grid(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) 
     ],
 )
 def test_bad_resume(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
-    assert_refused(tmp_path, arguments, named)
-
-
-def assert_refused(folder: Path, arguments: tuple[str, ...], named: list[str]) -> None:
-    done = hgpo(folder, "sweep", *arguments)
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("hgpo: ")
-    for part in named:
-        assert part in line
-    assert done.stdout == ""
-    assert list(folder.iterdir()) == []
+    assert_refused(tmp_path, ("sweep", *arguments), named)
 
 
 def test_every_combination_with_every_seed() -> None:

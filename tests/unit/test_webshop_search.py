@@ -1,11 +1,9 @@
-"""Search: terms and ranking are Lucene's, whatever the text, the documents and the query are."""
+"""Search: the ranking is Lucene's, whatever the documents and the query are."""
 
 import json
 import lzma
 import math
 import random
-import subprocess
-import sys
 import tarfile
 import tempfile
 import threading
@@ -13,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from env_wrappers.errors import DataError
-from env_wrappers.webshop import bm25, pyserini_backend, tokens
+from env_wrappers.webshop import bm25
 from env_wrappers.webshop.bm25 import Index, build_index, quantise_length
 from env_wrappers.webshop.source import find_sources, read_listings
 from env_wrappers.webshop.store import searchable_text
@@ -31,13 +28,11 @@ from env_wrappers.webshop.tokens import analyze
 SHARED = Path(__file__).parents[3] / "shared"
 ARCHIVE = SHARED / "data/webshop_1k.tar.xz"
 HITS = SHARED / "parity/webshop_search_hits.json.xz"
-TOKENS = SHARED / "parity/webshop_search_tokens.json.xz"
 needs_recordings = pytest.mark.skipif(
-    not all(path.exists() for path in (ARCHIVE, HITS, TOKENS)),
+    not all(path.exists() for path in (ARCHIVE, HITS)),
     reason="the recordings of Lucene and the 1,000 products are not part of the repository",
 )
 MEGABYTE = 1_000_000
-ODD_CHARACTERS = "ab1 _.:,'’\"#\u0301\u200d\ufe0f★©Ⓜカひ漢กัא👩🏽🇩𝐚İΣ\x00\t"
 
 Documents = list[tuple[str, str]]
 
@@ -49,92 +44,6 @@ def _recorded(path: Path) -> Any:
 def _index(documents: Documents, folder: Path) -> Index:
     build_index(documents, folder)
     return Index.open(folder)
-
-
-# --- terms
-
-
-@needs_recordings
-def test_500_recorded_documents_have_the_same_tokens() -> None:
-    recorded = _recorded(TOKENS)
-    assert len(recorded) == 500
-    assert [asin for asin, text, expected in recorded if analyze(text) != expected] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [  # as Lucene 8 answered
-        ("Running shoes, the women's geology is 1,000.5", "run shoe women geologi 1,000.5"),
-        ("O'Neil’s dogs’ a.b.c 1.b a_1.5_ x:y 3;4 - _", "o'neil dog a.b.c 1 b a_1.5_ x:y 3;4"),
-        ("caresses ponies relational hopping a us", "caress poni relat hop us"),
-        (
-            "naïve ΟΔΟΣ İstanbul ＦＵＬＬ１２ cafe\u0301s",
-            "naïv οδοσ istanbul ｆｕｌｌ１２ cafe\u0301",
-        ),
-        ("漢字 ひら カタカナkカ x_カ ไทยกัน 한국어", "漢 字 ひ ら カタカナ k カ x_カ ไทยกัน 한국어"),
-        ("★ ©x 👍🏽 🇩🇪🇫🇷🇬 #️⃣ 1️⃣ ♥\ufe0e", "★ © x 👍🏽 🇩🇪 🇫🇷 #️⃣ 1️⃣ ♥"),
-        ("👩\u200d👩\u200d👧 \u200d\u200d★ \u200d🏽 _ั_", "👩\u200d👩\u200d👧 \u200d\u200d★ 🏽 ั"),
-        ("soft\u00adhyphen ab\x00cd no\u202fbreak x˗y", "soft\u00adhyphen ab cd no\u202fbreak x˗y"),
-        ('א"ב ג\' ב.ג" a\u0600b', "א\"ב ג' ב.ג a\u0600b"),
-        ("𝐚s y yy yyy yyyyed", "𝐚 y yy yyi yyyi"),
-        ("the THE not a's", ""),
-        ("", ""),
-    ],
-)
-def test_lucene_says_the_same(text: str, expected: str) -> None:
-    assert analyze(text) == expected.split(" " if expected else None)
-
-
-def test_words_too_long_for_lucene_are_cut() -> None:
-    def sizes(text: str) -> list[int]:
-        return list(map(len, analyze(text)))
-
-    assert sizes("x" * 1000) == [255, 255, 255, 235]
-    assert sizes("𝐱" * 200) == [127, 73]  # two UTF-16 units each
-    assert sizes("x" * 254 + "'yz") == [254, 2]
-    assert sizes("_" * 300 + "z " + "_" * 300) == [255]
-    assert sizes("x" * 120 + "_" * 300 + "z") == [255, 166]
-
-
-@given(st.text(st.sampled_from(ODD_CHARACTERS)), st.text())
-def test_a_space_parts_words(left: str, right: str) -> None:
-    assert analyze(f"{left} {right}") == analyze(left) + analyze(right)
-
-
-@given(st.text(st.sampled_from(ODD_CHARACTERS.replace(" ", "")), max_size=60))
-def test_long_pieces_are_read_as_short_ones(piece: str) -> None:
-    assert tokens._words_of_long(piece) == [w for w in tokens._WORD.findall(piece) if w]
-
-
-@given(st.text(st.sampled_from(ODD_CHARACTERS.replace(" ", "")), min_size=128, max_size=900))
-def test_terms_are_never_long_or_blank(text: str) -> None:
-    for term in analyze(text):
-        assert 0 < len(term.encode("utf-16-le")) // 2 <= 255
-        assert term.strip("_. \t\x00")
-
-
-@given(st.text())
-def test_terms_do_not_depend_on_case(text: str) -> None:
-    """But where upper case has characters of its own: "ß", "ŉ", "İ"."""
-    lowered = "".join(c.lower()[0] for c in text)
-    assert analyze(text) == analyze(lowered)
-
-
-@pytest.mark.parametrize("text", ["_", "'", "y", "é", "😀", "a\u0301", "#\u0301", "\u200d"])
-def test_long_texts_without_a_space_take_no_time(text: str) -> None:
-    """One character is tried with at most 255 after it; no regular expression runs away."""
-    start = time.process_time()
-    analyze(text * 300_000)
-    assert time.process_time() - start < 3
-
-
-def test_nltk_is_imported_only_when_a_word_is_stemmed() -> None:
-    code = (
-        "import sys, env_wrappers.webshop.bm25; "
-        "print([m for m in ('nltk', 'scipy', 'ray', 'torch') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 # --- ranking
@@ -417,80 +326,3 @@ def test_an_index_of_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text(json.dumps(summary | {"format": 99}))
     with pytest.raises(DataError, match="format 99 instead of"):
         Index.open(tmp_path)
-
-
-# --- pyserini, by a stand-in
-
-
-class StandIn:
-    """Finds documents A, B, C ... for each word of a query; refuses the word "many"."""
-
-    def __init__(self, folder: str) -> None:
-        if not Path(folder).is_dir():
-            raise RuntimeError(f"{folder} does not\nexist")
-
-    def search(self, query: str, k: int) -> list[Any]:
-        if "many" in query:
-            raise RuntimeError("JVM exception: TooManyClauses")
-        if "broken" in query:
-            raise RuntimeError("JVM exception: OutOfMemory")
-        return [SimpleNamespace(docid=chr(ord("A") + n)) for n in range(len(query.split()))][:k]
-
-
-@pytest.fixture
-def pyserini(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyserini", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "pyserini.index.lucene", SimpleNamespace())
-    stand_in = SimpleNamespace(LuceneSearcher=StandIn)
-    monkeypatch.setitem(sys.modules, "pyserini.search.lucene", stand_in)
-
-
-@pytest.mark.usefixtures("pyserini")
-def test_pyserini_has_the_same_interface(tmp_path: Path) -> None:
-    index = pyserini_backend.Index.open(tmp_path, {"A": 7, "C": 0, "D": 2}.get)
-    hits = index.search("four words for it")
-    assert hits.tolist() == [7, 0, 2]
-    assert hits.dtype.kind == "i"
-    assert index.search("four words for it", 3).tolist() == [7, 0]
-    assert len(index.search("")) == len(index.search("too many words")) == 0
-    with pytest.raises(RuntimeError, match="OutOfMemory"):
-        index.search("broken")
-    with pytest.raises(DataError, match=r"cannot open this index .*does not exist"):
-        pyserini_backend.Index.open(tmp_path / "missing", {}.get)
-
-
-@pytest.mark.usefixtures("pyserini")
-@pytest.mark.parametrize("fails", [False, True])
-def test_pyserini_builds_an_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
-    def run(command: list[str], **_: object) -> Any:
-        options = dict(zip(command[3::2], command[4::2], strict=True))
-        (text,) = Path(options["--input"]).iterdir()
-        if not fails:
-            Path(options["--index"]).mkdir()
-            (Path(options["--index"]) / "seen").write_bytes(text.read_bytes())
-        return SimpleNamespace(returncode=int(fails), stderr="Traceback\nno Java found\n")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    folder = tmp_path / "cache/lucene"
-    documents = [("A", "red\nshoe ★"), ("B", "")]
-    if fails:
-        with pytest.raises(DataError, match=r"could not build .*\(no Java found\)"):
-            pyserini_backend.build_index(documents, folder)
-        assert list(folder.parent.iterdir()) == []
-    else:
-        pyserini_backend.build_index(documents, folder)
-        lines = (folder / "seen").read_text().splitlines()
-        assert [tuple(json.loads(line).values()) for line in lines] == documents
-        assert list(folder.parent.iterdir()) == [folder]
-
-
-def test_without_pyserini_the_remedy_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyserini", None)
-    with pytest.raises(DataError, match=r"pyserini cannot be used .*the search 'bm25'"):
-        pyserini_backend.Index.open(tmp_path, {}.get)
-    with pytest.raises(DataError, match="pyserini cannot be used"):
-        pyserini_backend.build_index([], tmp_path / "lucene")
