@@ -1,8 +1,5 @@
 """What the groups of a batch are worth: the paper's figures and tables as functions."""
 
-import tracemalloc
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -75,22 +72,6 @@ def oracle_gaps(steps: StepArrays, settings: EstimatorSettings) -> dict[str, flo
         name: float(np.abs(values - truth)[shared].mean()) if shared.any() else float("nan")
         for name, values in estimates.items()
     }
-
-
-def peak_mib(function: Callable[[], object]) -> float:
-    """Most memory that Python and NumPy held during a call beyond what was there before, MiB."""
-    already = tracemalloc.is_tracing()
-    if not already:
-        tracemalloc.start()
-    try:
-        tracemalloc.reset_peak()
-        before, _ = tracemalloc.get_traced_memory()
-        function()
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        if not already:
-            tracemalloc.stop()
-    return (peak - before) / 2**20
 
 
 def summary(

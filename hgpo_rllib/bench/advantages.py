@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays
-from hgpo_rllib.advantages.diagnostics import peak_mib
 from hgpo_rllib.advantages.hierarchy import hgpo
+from hgpo_rllib.advantages.memory import peak_mib
 from hgpo_rllib.bench.dictionary import hgpo_by_dictionary
 
 SETTINGS = EstimatorSettings(context_length=4)

@@ -7,7 +7,8 @@ from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.utils.metrics import ALL_MODULES
 
-from hgpo_rllib.advantages import diagnostics, find_estimator
+from hgpo_rllib.advantages import diagnostics
+from hgpo_rllib.advantages.memory import estimator_peak_mib
 from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.learner.batching import step_columns
 from hgpo_rllib.rollout.group import POLICY_ID
@@ -37,7 +38,6 @@ class HGPOConnector(ConnectorV2):
 
     def _diagnostics(self, scored: ScoredTrajectories) -> dict[str, float]:
         settings = self._settings.estimator_settings()
-        estimator = find_estimator(self._settings.estimator)
-        peak = diagnostics.peak_mib(lambda: estimator(scored.steps, settings))
+        peak = estimator_peak_mib(self._settings.estimator, scored.steps, settings)
         summary = diagnostics.summary(scored.steps, scored.advantage, settings)
         return summary | {"advantage_peak_mib": peak}

@@ -86,13 +86,3 @@ def test_summary() -> None:
         }
     )
     assert {type(value) for value in summary.values()} == {float}
-
-
-def test_peak_memory_counts_what_is_freed_again() -> None:
-    """Two arrays of 8 MiB that live at once, and nothing of what was there before."""
-    already = np.ones(2**20)
-
-    def work() -> float:
-        return float((np.ones(2**20) + np.ones(2**20)[:1]).sum() + already[0])
-
-    assert 16 <= diagnostics.peak_mib(work) < 25
