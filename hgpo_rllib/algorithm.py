@@ -44,7 +44,7 @@ from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.policy_server.deployment import start_lifeline, start_policy_server
-from hgpo_rllib.policy_server.types import Sampling, WeightTag
+from hgpo_rllib.policy_server.types import Prompt, RequestFailedError, Sampling, WeightTag
 from hgpo_rllib.rollout.group import POLICY_ID, policy_of_member
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 
@@ -284,7 +284,9 @@ class HGPO(Algorithm):
         weights = self._published_weights()
         tokens = min(PROBE_TOKENS, self.config.max_response_tokens)
         sampling = Sampling(self.config.temperature, tokens, stop_token_ids=())
-        (answer,) = self.env_runner.ask([self._probe.tolist()], sampling, weights)
+        (answer,) = self.env_runner.ask([Prompt(self._probe.tolist())], sampling, weights)
+        if isinstance(answer, RequestFailedError):
+            raise answer
         score = partial(_score_tokens, prompt=self._probe, response=answer.token_ids)
         learner_logp = next(iter(self.learner_group.foreach_learner(score))).get()
         gap = float(np.abs(learner_logp - answer.logp).max())

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from ray.exceptions import ObjectLostError, RayActorError
 from ray.serve.handle import DeploymentHandle
 
-from hgpo_rllib.policy_server.types import EngineDiedError, Generation, Sampling, WeightTag
+from hgpo_rllib.policy_server.types import (
+    EngineDiedError,
+    Generation,
+    Prompt,
+    RequestFailedError,
+    Sampling,
+    WeightTag,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -29,18 +36,22 @@ class PolicyClient:
         self._handle = handle
         self._sampling = sampling
         self._weights = weights
-        self._waiting: list[tuple[Sequence[int], asyncio.Future[Generation]]] = []
+        self._waiting: list[tuple[Prompt, asyncio.Future[Generation]]] = []
         self._calls: set[asyncio.Task[None]] = set()
         self.in_flight = 0
         """Prompts that have no answer yet."""
 
-    async def generate(self, prompt_ids: Sequence[int]) -> Generation:
-        """The response to one prompt."""
+    async def generate(self, prompt: Prompt) -> Generation:
+        """The response to one prompt.
+
+        Raises:
+            RequestFailedError: the engine refuses this prompt.
+        """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Generation] = loop.create_future()
         if not self._waiting:
             loop.call_soon(self._send)  # after all that are ready now have asked
-        self._waiting.append((prompt_ids, answer))
+        self._waiting.append((prompt, answer))
         self.in_flight += 1
         try:
             return await answer
@@ -54,7 +65,7 @@ class PolicyClient:
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
 
-    async def _call(self, batch: list[tuple[Sequence[int], asyncio.Future[Generation]]]) -> None:
+    async def _call(self, batch: list[tuple[Prompt, asyncio.Future[Generation]]]) -> None:
         try:
             prompts = [prompt for prompt, _ in batch]
             responses = await ask(self._handle, prompts, self._sampling, self._weights)
@@ -64,17 +75,21 @@ class PolicyClient:
                     answer.set_exception(error)
             return
         for (_, answer), response in zip(batch, responses, strict=True):
-            if not answer.done():
+            if answer.done():
+                continue
+            if isinstance(response, RequestFailedError):
+                answer.set_exception(response)
+            else:
                 answer.set_result(response)
 
 
 async def ask(
     handle: DeploymentHandle,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Prompt],
     sampling: Sampling,
     weights: WeightTag,
-) -> list[Generation]:
-    """One response to each prompt, drawn under `weights`.
+) -> list[Generation | RequestFailedError]:
+    """One response to each prompt, drawn under `weights`, or why there is none.
 
     A replica that dies takes its prompts with it: they are asked again, of another one or of its
     successor, which loads `weights` first.

@@ -20,6 +20,8 @@ from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
     EngineDiedError,
     Generation,
+    Prompt,
+    RequestFailedError,
     Sampling,
     WeightTag,
 )
@@ -68,15 +70,17 @@ class PolicyReplica:
         self._watch = asyncio.create_task(delete_with(lifeline, app))
 
     async def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, weights: WeightTag
-    ) -> list[Generation]:
-        """One response to each prompt (token ids), all drawn under `weights`."""
+        self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
+    ) -> list[Generation | RequestFailedError]:
+        """One response to each prompt, all drawn under `weights`; an error instead of a response
+        where the engine refuses a prompt.
+        """
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
             if weights.version != self._weights.version:
                 await self._load(weights)
-            return await asyncio.gather(*(self._respond(prompt, sampling) for prompt in prompts))
+            return await asyncio.gather(*(self._answer(prompt, sampling) for prompt in prompts))
         except EngineDeadError as error:
             raise EngineDiedError(str(error)) from error
 
@@ -104,7 +108,17 @@ class PolicyReplica:
                 finally:
                     await self._engine.resume_generation()
 
-    async def _respond(self, prompt: Sequence[int], sampling: Sampling) -> Generation:
+    async def _answer(self, prompt: Prompt, sampling: Sampling) -> Generation | RequestFailedError:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            return await self._respond(prompt, sampling)
+        except EngineDeadError:
+            raise
+        except Exception as error:  # of this prompt alone: it is too long, for one
+            return RequestFailedError(f"{type(error).__name__}: {error}")
+
+    async def _respond(self, prompt: Prompt, sampling: Sampling) -> Generation:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -112,6 +126,7 @@ class PolicyReplica:
             temperature=sampling.temperature,
             max_tokens=sampling.max_tokens,
             stop_token_ids=list(sampling.stop_token_ids),
+            seed=prompt.seed,
             logprobs=0,  # of the drawn tokens alone
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -119,7 +134,7 @@ class PolicyReplica:
         version = self._weights.version
         request_id = str(next(self._request_numbers))
         results = self._engine.generate(
-            {"prompt_token_ids": list(prompt)}, parameters, request_id=request_id
+            {"prompt_token_ids": list(prompt.token_ids)}, parameters, request_id=request_id
         )
         *_, result = [result async for result in results]
         output = result.outputs[0]

@@ -1,5 +1,6 @@
 """What travels between rollouts, learner and policy server."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +23,17 @@ STARTING_WEIGHTS = WeightTag("start", None)
 
 
 @dataclass(frozen=True)
+class Prompt:
+    """What one response continues."""
+
+    token_ids: Sequence[int]
+    seed: int | None = None
+    """Of this response alone: drawn alike whatever else the engine does. None: the engine's own."""
+
+
+@dataclass(frozen=True)
 class Sampling:
-    """How a response is drawn."""
+    """How responses are drawn."""
 
     temperature: float
     max_tokens: int
@@ -43,6 +53,10 @@ class Generation:
     """Version of the weights that drew it."""
     finish_reason: str
     """``stop``, or ``length`` at the token limit."""
+
+
+class RequestFailedError(RuntimeError):
+    """The engine could not answer one prompt; those that it shared a call with are answered."""
 
 
 class EngineDiedError(RuntimeError):

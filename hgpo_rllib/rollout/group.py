@@ -10,6 +10,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from hgpo_rllib.agent import Memory, StepAgent
 from hgpo_rllib.policy_server.client import PolicyClient
+from hgpo_rllib.policy_server.types import Prompt
 
 POLICY_ID = "policy"  # the one RLModule that all members share
 
@@ -50,7 +51,7 @@ async def run_group(
         while member in playing:
             admissible = info["admissible_actions"]
             prompt_ids = agent.encode(agent.prompt(goal, observation, admissible, memory))
-            response = await client.generate(prompt_ids)
+            response = await client.generate(Prompt(prompt_ids))
             completion, parsed = agent.read(response.token_ids.tolist(), admissible)
             memory.add(observation, parsed.action)
             observation, reward, terminated, truncated, info = env.step(parsed.action)

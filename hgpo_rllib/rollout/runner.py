@@ -30,7 +30,14 @@ from hgpo_rllib.agent import StepAgent
 from hgpo_rllib.models import eos_token_ids, load_tokenizer
 from hgpo_rllib.policy_server.client import PolicyClient, ask
 from hgpo_rllib.policy_server.outage import running_replicas, unless_down
-from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Sampling, WeightTag
+from hgpo_rllib.policy_server.types import (
+    STARTING_WEIGHTS,
+    Generation,
+    Prompt,
+    RequestFailedError,
+    Sampling,
+    WeightTag,
+)
 from hgpo_rllib.rollout.group import POLICY_ID, run_groups
 from hgpo_rllib.rollout.tasks import TaskOrder
 
@@ -99,9 +106,9 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         return self._wait_for(run_groups(groups, self._agent, self._client))
 
     def ask(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, weights: WeightTag
-    ) -> list[Generation]:
-        """The policy server's responses to prompts (token ids), outside of any episode."""
+        self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
+    ) -> list[Generation | RequestFailedError]:
+        """The policy server's responses to prompts, outside of any episode."""
         handle = serve.get_app_handle(self.config.serve_app)
         return self._wait_for(ask(handle, prompts, sampling, weights))
 

@@ -11,7 +11,7 @@ from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, RunConfig
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.models import load_model
-from hgpo_rllib.policy_server.types import Generation, Sampling
+from hgpo_rllib.policy_server.types import Generation, Prompt, Sampling
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.rollout.trajectories import ScoredTrajectories, score_groups
 
@@ -23,7 +23,7 @@ def ask(algorithm: HGPO, temperature: float = 1.0) -> Generation:
     """The served policy's response to a fixed prompt."""
     sampling = Sampling(temperature, max_tokens=16, stop_token_ids=())
     weights = algorithm._published_weights()
-    return algorithm._server.generate.remote([PROMPT], sampling, weights).result()[0]
+    return algorithm._server.generate.remote([Prompt(PROMPT)], sampling, weights).result()[0]
 
 
 def reference_logp(model_path: Path, response: np.ndarray, temperature: float) -> np.ndarray:

@@ -10,7 +10,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostErro
 from hgpo_rllib.policy_server import client
 from hgpo_rllib.policy_server.client import MAX_BATCH, PolicyClient, ask
 from hgpo_rllib.policy_server.outage import PolicyServerDownError, unless_down
-from hgpo_rllib.policy_server.types import EngineDiedError, Sampling, WeightTag
+from hgpo_rllib.policy_server.types import EngineDiedError, RequestFailedError, Sampling, WeightTag
 
 SAMPLING = Sampling(1.0, max_tokens=4, stop_token_ids=())
 WEIGHTS = WeightTag("now", "/weights")
@@ -68,7 +68,7 @@ def test_other_errors_are_not_repeated() -> None:
     assert len(server.calls) == 1
 
 
-async def generate_all(server: PaperServer, prompts: list[list[int]]) -> list[Any]:
+async def generate_all(server: PaperServer, prompts: list[Any]) -> list[Any]:
     policy = PolicyClient(server, SAMPLING, WEIGHTS)
     answers = await asyncio.gather(
         *(policy.generate(prompt) for prompt in prompts), return_exceptions=True
@@ -82,6 +82,17 @@ def test_prompts_that_wait_together_share_calls_and_get_their_own_answers() -> N
     server = PaperServer(ActorDiedError())
     assert asyncio.run(generate_all(server, prompts)) == prompts
     assert [len(call) for call, _ in server.calls] == [MAX_BATCH, 4, MAX_BATCH]
+
+
+def test_a_refused_prompt_fails_alone() -> None:
+    refused = RequestFailedError("too long")
+    assert asyncio.run(generate_all(PaperServer(), [[1], refused, [2]])) == [[1], refused, [2]]
+
+    async def one() -> None:
+        await PolicyClient(PaperServer(), SAMPLING, WEIGHTS).generate(refused)
+
+    with pytest.raises(RequestFailedError, match="too long"):
+        asyncio.run(one())
 
 
 def test_an_error_reaches_everyone_of_the_call() -> None:
