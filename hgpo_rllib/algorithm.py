@@ -198,6 +198,7 @@ class HGPO(Algorithm):
         self._run_id = f"{trial.trial_id if trial else 'run'}-{uuid.uuid4().hex[:8]}"
         self._probe: np.ndarray | None = None
         self.last_groups: list[MultiAgentEpisode] = []
+        self.last_failures: dict[str, int] = {}
         self.phase_seconds: dict[str, float] = {}
         super().__init__(config, **kwargs)
 
@@ -268,6 +269,7 @@ class HGPO(Algorithm):
 
     def _sample(self) -> list[MultiAgentEpisode]:
         groups = self.env_runner.sample(num_episodes=self.config.groups_per_iteration)
+        self.last_failures = self.env_runner.failures
         self.metrics.aggregate([self.env_runner.get_metrics()], key=ENV_RUNNER_RESULTS)
         return groups
 

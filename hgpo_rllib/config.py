@@ -122,7 +122,10 @@ class AgentSettings(Section):
     inadmissible_is_invalid: bool = False
     """Count a well-formed but inadmissible action as invalid too (the released code does not)."""
     max_prompt_tokens: int = Field(4096, ge=16)
-    """Longer prompts lose their beginning."""
+    """Longer prompts are shortened."""
+    shorten_prompts: Literal["beginning", "memory"] = "beginning"
+    """What a prompt that is too long loses: its first tokens (the released code), or the oldest
+    turns of its memory first."""
     max_response_tokens: int = Field(512, ge=1)
     """Generation limit of a turn."""
 
@@ -136,6 +139,13 @@ class RolloutSettings(Section):
     """Members N that play one task from the same start."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature; training uses the log-probabilities at this temperature."""
+    max_concurrent_episodes: int = Field(512, ge=1)
+    """Episodes under way at the same time, each with an environment and at most one request."""
+    env_timeout_s: float = Field(60, gt=0)
+    """Seconds that a reset or step of an environment may take."""
+    max_attempts: int = Field(2, ge=1)
+    """Times that a member is played, when its environment fails or hangs or its prompt is refused,
+    before its group goes on without it."""
 
 
 class PolicyServerSettings(Section):
@@ -282,8 +292,10 @@ class RunConfig(Section):
         return self
 
 
-def load_config(path: Path, overrides: list[str]) -> RunConfig:
+def load_config(path: Path | None, overrides: list[str]) -> RunConfig:
     """Read a run file, with what it extends, and apply ``section.key=value`` overrides.
+
+    Without a run file the overrides change the defaults.
 
     Values of overrides are YAML. A file's ``extends`` is relative to its own folder; sections merge
     key by key, other values are replaced.
@@ -292,7 +304,7 @@ def load_config(path: Path, overrides: list[str]) -> RunConfig:
         ConfigError: for a missing or malformed file, files that extend each other, an unknown key
             or a value out of range.
     """
-    data = _read(path, ())
+    data = {} if path is None else _read(path, ())
     for override in overrides:
         _apply(data, override)
     return parse_config(data)

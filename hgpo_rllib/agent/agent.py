@@ -1,13 +1,24 @@
 """The step-wise agent: text in, token ids out, and back."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import jinja2
 from transformers import PreTrainedTokenizerBase
 
-from hgpo_rllib.agent.memory import Memory
+from hgpo_rllib.agent.memory import Memory, Turn
 from hgpo_rllib.agent.parsing import ParsedAction, is_offered, parse_completion
 from hgpo_rllib.agent.templates import load_template, render
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """The prompt of one turn, as the policy gets it."""
+
+    token_ids: list[int]
+    truncated: bool
+    """It was too long and lost a part."""
 
 
 class StepAgent:
@@ -19,6 +30,7 @@ class StepAgent:
         prompt: str,
         memory_length: int,
         max_prompt_tokens: int,
+        shorten: Literal["beginning", "memory"] = "beginning",
         inadmissible_is_invalid: bool = False,
     ):
         """See `hgpo_rllib.config.AgentSettings` for the arguments."""
@@ -26,29 +38,46 @@ class StepAgent:
         self.template: jinja2.Template = load_template(prompt)
         self.memory_length = memory_length
         self.max_prompt_tokens = max_prompt_tokens
+        self.shorten = shorten
         self.inadmissible_is_invalid = inadmissible_is_invalid
 
     def prompt(
         self, goal: str, observation: str, admissible_actions: Sequence[str], memory: Memory
+    ) -> EncodedPrompt:
+        """The prompt of one turn, no longer than `max_prompt_tokens`."""
+        turns = memory.last(self.memory_length)
+        fixed = (goal, observation, admissible_actions, len(memory.turns))
+        ids = self._encode(self.text(*fixed, turns))
+        truncated = len(ids) > self.max_prompt_tokens
+        while self.shorten == "memory" and turns and len(ids) > self.max_prompt_tokens:
+            turns = turns[1:]
+            ids = self._encode(self.text(*fixed, turns))
+        return EncodedPrompt(ids[-self.max_prompt_tokens :], truncated)
+
+    def text(
+        self,
+        goal: str,
+        observation: str,
+        admissible_actions: Sequence[str],
+        step_count: int,
+        history: Sequence[Turn],
     ) -> str:
-        """The prompt of one turn, as one user message through the model's chat template."""
+        """The whole prompt as text: one user message through the model's chat template."""
         content = render(
             self.template,
             goal=goal,
             observation=observation,
             admissible_actions=admissible_actions,
-            step_count=len(memory.turns),
-            history=memory.last(self.memory_length),
+            step_count=step_count,
+            history=history,
         )
         message = [{"role": "user", "content": content}]
         return self.tokenizer.apply_chat_template(
             message, tokenize=False, add_generation_prompt=True
         )
 
-    def encode(self, prompt: str) -> list[int]:
-        """Token ids of a prompt; one that is too long loses its beginning."""
-        ids = self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        return ids[-self.max_prompt_tokens :]
+    def _encode(self, prompt: str) -> list[int]:
+        return self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
 
     def read(
         self, response_ids: Sequence[int], admissible_actions: Sequence[str]

@@ -1,18 +1,25 @@
-"""One group: N members of one task, each asking and stepping at its own pace."""
+"""Groups: N members of one task, each at its own pace, and the RLlib episode they make."""
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
-from hgpo_rllib.agent import Memory, StepAgent
-from hgpo_rllib.policy_server.client import PolicyClient
-from hgpo_rllib.policy_server.types import Prompt
+from hgpo_rllib.agent import StepAgent
+from hgpo_rllib.policy_server.types import RequestFailedError
+from hgpo_rllib.rollout.environments import EnvFailedError, EnvPool, EnvTimeoutError
+from hgpo_rllib.rollout.member import Policy, Step, Trajectory, play_member
+from hgpo_rllib.section import RunStoppedError
 
+logger = logging.getLogger(__name__)
 POLICY_ID = "policy"  # the one RLModule that all members share
+FAILURES = ("env_errors", "env_timeouts", "request_errors", "lost_members", "lost_groups")
+"""What a rollout counts: failed plays of a member by their cause, members that were given up after
+`max_attempts` of them, and groups that these left with fewer than two members."""
 
 
 def member_id(index: int) -> str:
@@ -25,66 +32,120 @@ def policy_of_member(agent_id: str, episode: MultiAgentEpisode | None = None, **
     return POLICY_ID
 
 
-async def run_group(
-    envs: Sequence[gym.Env], seed: int, agent: StepAgent, client: PolicyClient
-) -> MultiAgentEpisode:
-    """Play one task with as many members as there are environments.
+@dataclass
+class Rollout:
+    """What the groups of one rollout share."""
 
-    Members are RLlib agents ``member_0 …`` of one `MultiAgentEpisode` and step asynchronously:
-    each event is one member's step. A finished member asks for nothing more.
+    agent: StepAgent
+    policy: Policy
+    pool: EnvPool
+    max_attempts: int
+    """Times that a member is played before it is given up."""
+    slots: asyncio.Semaphore
+    """As many as episodes may be played at the same time."""
+    failures: Counter[str] = field(default_factory=Counter)
+    """By the names in `FAILURES`."""
+
+    async def groups(
+        self, tasks: Sequence[int], names: Sequence[str], group_size: int
+    ) -> list[MultiAgentEpisode]:
+        """Play each task with a group; all go on at the same time, each at its own pace.
+
+        Args:
+            tasks: numbers of the tasks in their split.
+            names: of the groups, different ones in a run but where they should be played alike.
+            group_size: members N of each.
+
+        Raises:
+            RunStoppedError: nothing is left of any group.
+        """
+        played = await asyncio.gather(
+            *(self.group(*pair, group_size) for pair in zip(tasks, names, strict=True))
+        )
+        groups = [group for group in played if group is not None]
+        if not groups:
+            counts = ", ".join(f"{name} {self.failures[name]}" for name in FAILURES)
+            raise RunStoppedError(f"every episode of the rollout failed: {counts}")
+        return groups
+
+    async def group(self, task: int, name: str, group_size: int) -> MultiAgentEpisode | None:
+        """Play one task with a group; None when fewer than two of its members could end."""
+        trajectories = await asyncio.gather(
+            *(self._member(task, f"{name}/{index}") for index in range(group_size))
+        )
+        ended = {member_id(i): t for i, t in enumerate(trajectories) if t is not None}
+        if len(ended) < min(2, group_size):
+            self.failures["lost_groups"] += 1
+            return None
+        return group_episode(name, ended)
+
+    async def _member(self, task: int, key: str) -> Trajectory | None:
+        async with self.slots:
+            for attempt in range(self.max_attempts):
+                try:
+                    return await self._play(task, f"{key}/{attempt}")
+                except (EnvFailedError, RequestFailedError) as error:
+                    cause = _cause(error)
+                    self.failures[cause] += 1
+                    logger.warning("%s: %s in attempt %d: %s", key, cause, attempt + 1, error)
+        self.failures["lost_members"] += 1
+        return None
+
+    async def _play(self, task: int, key: str) -> Trajectory:
+        env = await self.pool.take()
+        trajectory = await play_member(env, self.pool, task, key, self.agent, self.policy)
+        self.pool.give_back(env)  # one that failed is not used again
+        return trajectory
+
+
+def _cause(error: EnvFailedError | RequestFailedError) -> str:
+    if isinstance(error, EnvTimeoutError):
+        return "env_timeouts"
+    return "env_errors" if isinstance(error, EnvFailedError) else "request_errors"
+
+
+def group_episode(name: str, trajectories: Mapping[str, Trajectory]) -> MultiAgentEpisode:
+    """Members' trajectories as agents of one RLlib episode, whose id is `name`.
+
+    The steps at time t of all members make one event, whenever they took place: members do not
+    see each other.
 
     Every step stores, as extra model outputs: ``prompt_ids``, ``response_ids``,
     ``behaviour_logp`` (shape ``(response tokens,)``), ``weight_version``, ``completion``,
-    ``action`` (as sent to the environment) and ``is_valid``. The step's anchor is its observation.
+    ``action`` (as sent to the environment), ``is_valid``, ``prompt_truncated``,
+    ``response_truncated``, ``request_s`` and ``env_s``. The step's anchor is its observation.
     """
-    members = [member_id(i) for i in range(len(envs))]
-    episode = MultiAgentEpisode(agent_to_module_mapping_fn=policy_of_member)
-    starts = [env.reset(seed=seed) for env in envs]
+    episode = MultiAgentEpisode(id_=name, agent_to_module_mapping_fn=policy_of_member)
     episode.add_env_reset(
-        observations={m: start[0] for m, start in zip(members, starts, strict=True)},
-        infos={m: start[1] for m, start in zip(members, starts, strict=True)},
+        observations={m: t.observation for m, t in trajectories.items()},
+        infos={m: t.info for m, t in trajectories.items()},
     )
-    playing = set(members)
-
-    async def play(member: str, env: gym.Env, observation: str, info: dict[str, Any]) -> None:
-        memory, goal = Memory(), info["goal"]
-        while member in playing:
-            admissible = info["admissible_actions"]
-            prompt_ids = agent.encode(agent.prompt(goal, observation, admissible, memory))
-            response = await client.generate(Prompt(prompt_ids))
-            completion, parsed = agent.read(response.token_ids.tolist(), admissible)
-            memory.add(observation, parsed.action)
-            observation, reward, terminated, truncated, info = env.step(parsed.action)
-            if terminated or truncated:
-                playing.discard(member)
-            episode.add_env_step(
-                observations={member: observation},
-                actions={member: parsed.action},
-                rewards={member: float(reward)},
-                infos={member: info},
-                terminateds={member: terminated, "__all__": not playing},
-                truncateds={member: truncated, "__all__": False},
-                extra_model_outputs={
-                    member: {
-                        "prompt_ids": np.asarray(prompt_ids, np.int32),
-                        "response_ids": response.token_ids,
-                        "behaviour_logp": response.logp,
-                        "weight_version": response.version,
-                        "completion": completion,
-                        "action": parsed.action,
-                        "is_valid": parsed.is_valid,
-                    }
-                },
-            )
-
-    await asyncio.gather(
-        *(play(m, env, *start) for m, env, start in zip(members, envs, starts, strict=True))
-    )
+    last = max(len(trajectory.steps) for trajectory in trajectories.values()) - 1
+    for time in range(last + 1):
+        steps = {m: t.steps[time] for m, t in trajectories.items() if time < len(t.steps)}
+        episode.add_env_step(
+            observations={m: step.observation for m, step in steps.items()},
+            actions={m: step.action for m, step in steps.items()},
+            rewards={m: step.reward for m, step in steps.items()},
+            infos={m: step.info for m, step in steps.items()},
+            terminateds={m: s.terminated for m, s in steps.items()} | {"__all__": time == last},
+            truncateds={m: s.truncated for m, s in steps.items()} | {"__all__": False},
+            extra_model_outputs={m: _outputs(step) for m, step in steps.items()},
+        )
     return episode
 
 
-async def run_groups(
-    groups: Sequence[tuple[Sequence[gym.Env], int]], agent: StepAgent, client: PolicyClient
-) -> list[MultiAgentEpisode]:
-    """Play several groups concurrently: ``(environments, seed of the task)`` each."""
-    return await asyncio.gather(*(run_group(envs, seed, agent, client) for envs, seed in groups))
+def _outputs(step: Step) -> dict[str, Any]:
+    return {
+        "prompt_ids": step.prompt_ids,
+        "response_ids": step.response.token_ids,
+        "behaviour_logp": step.response.logp,
+        "weight_version": step.response.version,
+        "completion": step.completion,
+        "action": step.action,
+        "is_valid": step.is_valid,
+        "prompt_truncated": step.prompt_truncated,
+        "response_truncated": step.response.finish_reason == "length",
+        "request_s": step.request_s,
+        "env_s": step.env_s,
+    }

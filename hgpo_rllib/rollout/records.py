@@ -20,7 +20,18 @@ def episode_records(
         infos = member.get_infos()
         outputs = {
             key: member.get_extra_model_outputs(key)
-            for key in ("completion", "action", "is_valid", "weight_version", "response_ids")
+            for key in (
+                "completion",
+                "action",
+                "is_valid",
+                "response_ids",
+                "response_truncated",
+                "behaviour_logp",
+                "weight_version",
+                "prompt_truncated",
+                "request_s",
+                "env_s",
+            )
         }
         prompts = tokenizer.batch_decode(member.get_extra_model_outputs("prompt_ids"))
         yield {
@@ -47,7 +58,13 @@ def episode_records(
                     "step_return": float(returns[t]),
                     "advantage": float(advantages[t]),
                     "response_tokens": len(outputs["response_ids"][t]),
+                    "response_ids": outputs["response_ids"][t].tolist(),
+                    "behaviour_logp": outputs["behaviour_logp"][t].tolist(),
                     "weight_version": outputs["weight_version"][t],
+                    "prompt_truncated": outputs["prompt_truncated"][t],
+                    "response_truncated": outputs["response_truncated"][t],
+                    "request_s": round(outputs["request_s"][t], 4),
+                    "env_s": round(outputs["env_s"][t], 4),
                 }
                 for t in range(len(member))
             ],

@@ -1,7 +1,6 @@
 """The RLlib EnvRunner: whole groups on one asyncio loop, actions from the policy server."""
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,7 +37,8 @@ from hgpo_rllib.policy_server.types import (
     Sampling,
     WeightTag,
 )
-from hgpo_rllib.rollout.group import POLICY_ID, run_groups
+from hgpo_rllib.rollout.environments import EnvPool, EnvThread
+from hgpo_rllib.rollout.group import FAILURES, POLICY_ID, Rollout
 from hgpo_rllib.rollout.tasks import TaskOrder
 
 if TYPE_CHECKING:
@@ -63,16 +63,20 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             prompt=config.prompt,
             memory_length=config.prompt_memory_length,
             max_prompt_tokens=config.max_prompt_tokens,
+            shorten=config.shorten_prompts,
             inadmissible_is_invalid=config.inadmissible_is_invalid,
         )
         self._eos = tuple(eos_token_ids(config.model_path, self._tokenizer))
-        self._envs: dict[str, list[gym.Env]] = defaultdict(list)  # per split, reused
+        self._env_thread = EnvThread(config.env_timeout_s)
+        self._pools: dict[str, EnvPool] = {}  # per split
         self._weights: WeightTag = STARTING_WEIGHTS
         self._weights_seq_no = 0
         self._finished: list[MultiAgentEpisode] = []
         self._client: PolicyClient | None = None  # of the rollout under way, or of the last
+        self.failures: dict[str, int] = {}
+        """What failed in the last call of `sample` or `play`, by the names in `FAILURES`."""
         self._loop = asyncio.Runner()  # cancels its tasks when it is interrupted
-        first_env = self._borrow(config.train_split, 1)[0]
+        first_env = self._pool(config.train_split).first
         self._spaces = (first_env.observation_space, first_env.action_space)
         self._tasks = TaskOrder(self.num_tasks(config.train_split), seed=config.seed or 0)
 
@@ -85,25 +89,38 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         **kwargs: Any,
     ) -> list[MultiAgentEpisode]:
         """Play `num_episodes` groups of the train split, on the next tasks of the order."""
+        first = self._tasks.position
         tasks = self._tasks.take(num_episodes or 1)
         episodes = self.play(
-            self.config.train_split, tasks, self.config.group_size, self.config.temperature
+            self.config.train_split, tasks, self.config.group_size, self.config.temperature, first
         )
         self._finished += episodes
         return episodes
 
     def play(
-        self, split: str, tasks: list[int], group_size: int, temperature: float
+        self, split: str, tasks: list[int], group_size: int, temperature: float, first: int = 0
     ) -> list[MultiAgentEpisode]:
-        """Play each task of a split with a group; all groups run concurrently."""
-        envs = self._borrow(split, len(tasks) * group_size)
-        groups = [
-            (envs[i * group_size : (i + 1) * group_size], task) for i, task in enumerate(tasks)
-        ]
+        """Play each task of a split with a group; all groups run concurrently.
+
+        Responses are seeded by the run's seed, the split and the place of the group: as many
+        groups as there were before, `first`, and its index among `tasks`.
+        """
         sampling = Sampling(temperature, self.config.max_response_tokens, self._eos)
         handle = serve.get_app_handle(self.config.serve_app)
         self._client = PolicyClient(handle, sampling, self._weights)
-        return self._wait_for(run_groups(groups, self._agent, self._client))
+        rollout = Rollout(
+            self._agent,
+            self._client,
+            self._pool(split),
+            self.config.max_attempts,
+            asyncio.Semaphore(self.config.max_concurrent_episodes),
+        )
+        seed = self.config.seed or 0
+        names = [f"{seed}/{split}/{first + index}" for index in range(len(tasks))]
+        try:
+            return self._wait_for(rollout.groups(tasks, names, group_size))
+        finally:
+            self.failures = {name: rollout.failures[name] for name in FAILURES}
 
     def ask(
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
@@ -124,13 +141,13 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     def num_tasks(self, split: str) -> int:
         """Tasks that a split holds."""
-        return self._borrow(split, 1)[0].get_wrapper_attr("num_tasks")
+        return self._pool(split).first.get_wrapper_attr("num_tasks")
 
-    def _borrow(self, split: str, count: int) -> list[gym.Env]:
-        envs = self._envs[split]
-        while len(envs) < count:
-            envs.append(gym.make(self.config.env, split=split, **self.config.env_config))
-        return envs[:count]
+    def _pool(self, split: str) -> EnvPool:
+        if split not in self._pools:
+            make = partial(gym.make, self.config.env, split=split, **self.config.env_config)
+            self._pools[split] = EnvPool(make, self._env_thread)
+        return self._pools[split]
 
     @override(EnvRunner)
     def get_metrics(self) -> dict[str, Any]:
@@ -189,7 +206,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     @override(EnvRunner)
     def stop(self) -> None:
         """Close the environments and the event loop."""
-        for envs in self._envs.values():
-            for env in envs:
-                env.close()
+        for pool in self._pools.values():
+            pool.close()
+        self._env_thread.close()
         self._loop.close()

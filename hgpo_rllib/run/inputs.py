@@ -32,12 +32,12 @@ def check_environment(config: RunConfig, split: str) -> None:
         raise ConfigError(f"env.options: {' '.join(str(error).split())}") from error
 
 
-def check_model_path(model_path: str) -> None:
+def check_model_path(model_path: str, given_as: str = "model.model_path") -> None:
     """Raise ConfigError unless `model_path` is a HuggingFace directory or a name that resolves."""
     try:
         AutoConfig.from_pretrained(model_path)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"model.model_path: {model_path} is no HuggingFace directory or name ({reason})"
+            f"{given_as}: {model_path} is no HuggingFace directory or name ({reason})"
         ) from error

@@ -52,6 +52,20 @@ ITERATION = (
         "Steps whose action the environment did not offer",
         "inadmissible_rate",
     ),
+    Measure("hgpo_truncated_prompts_ratio", "Prompts that lost a part", "truncated_prompt_rate"),
+    Measure(
+        "hgpo_truncated_responses_ratio",
+        "Responses cut at the limit of tokens",
+        "truncated_response_rate",
+    ),
+    Measure("hgpo_request_seconds", "Mean time from a prompt to its response", "request_s"),
+    Measure("hgpo_env_step_seconds", "Mean time of an environment's step", "env_s"),
+    Measure(
+        "hgpo_rollout_failures",
+        "What failed in the last iteration's rollout",
+        "((?:env_error|env_timeout|request_error|lost_member|lost_group)s)",
+        ("run", "failure"),
+    ),
     Measure("hgpo_loss", "Whole objective, mean over mini-batches", "loss"),
     Measure(
         "hgpo_policy_loss", "Clipped part of the objective, mean over mini-batches", "policy_loss"

@@ -36,20 +36,27 @@ LEARNER_PREFIXES = ("level_", "oracle_")
 
 
 def rollout_metrics(scored: ScoredTrajectories) -> dict[str, float]:
-    """Success, lengths, validity and tokens of an iteration's episodes."""
+    """Success, lengths, validity, tokens and times of an iteration's episodes."""
     members = scored.members
     steps = sum(len(member) for member in members)
-    valid = [v for member in members for v in member.get_extra_model_outputs("is_valid")]
     inadmissible = [info["inadmissible"] for m in members for info in m.get_infos()[1:]]
     tokens = sum(len(r) for m in members for r in m.get_extra_model_outputs("response_ids"))
+
+    def mean(name: str) -> float:
+        return float(np.mean([v for m in members for v in m.get_extra_model_outputs(name)]))
+
     return {
         "episodes": len(members),
         "env_steps": steps,
         "success_rate": float(np.mean([m.get_infos(-1)["won"] for m in members])),
         "return_mean": float(np.mean([m.get_return() for m in members])),
         "episode_length": steps / len(members),
-        "invalid_rate": 1 - float(np.mean(valid)),
+        "invalid_rate": 1 - mean("is_valid"),
         "inadmissible_rate": float(np.mean(inadmissible)),
+        "truncated_prompt_rate": mean("prompt_truncated"),
+        "truncated_response_rate": mean("response_truncated"),
+        "request_s": mean("request_s"),
+        "env_s": mean("env_s"),
         "tokens_generated": tokens,
     }
 

@@ -178,6 +178,7 @@ class Training:
             "wall_s": time.monotonic() - start,
             "iteration_s": time.monotonic() - began,
             **rollout_metrics(scored),
+            **self.algorithm.last_failures,
             **learner_metrics(result),
             **self.algorithm.phase_seconds,
         }

@@ -125,6 +125,22 @@ def test_group_members_share_task_and_policy(algorithm: HGPO) -> None:
         assert len(member) <= algorithm.config.env_config["max_steps"]
 
 
+def test_the_same_seeds_draw_the_same_episodes(algorithm: HGPO) -> None:
+    """Other episodes beside them, and another number at a time, change nothing."""
+
+    def drawn(tasks: list[int], first: int = 0) -> list[list[int]]:
+        groups = algorithm.env_runner.play("train", tasks, 4, temperature=1.0, first=first)
+        return [
+            response.tolist()
+            for member in groups[0].agent_episodes.values()
+            for response in member.get_extra_model_outputs("response_ids")
+        ]
+
+    once = drawn([2])
+    assert drawn([2, 3, 4]) == once
+    assert drawn([2], first=1) != once
+
+
 def test_evaluation_plays_each_held_out_game_once(algorithm: HGPO) -> None:
     """Every split's first games, each once, in the results and in the run's metrics."""
     result = algorithm.evaluate()["env_runners"]

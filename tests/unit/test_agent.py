@@ -8,6 +8,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import Memory, ParsedAction, StepAgent, parse_completion
+from hgpo_rllib.agent.agent import EncodedPrompt
 from hgpo_rllib.agent.parsing import ANY_SEARCH, is_offered
 from hgpo_rllib.agent.templates import (
     PROMPTS,
@@ -288,7 +289,9 @@ class TestStepAgent:
     def test_prompt_shows_the_last_turns(self, tokenizer: PreTrainedTokenizerFast) -> None:
         """The pocket model's chat template adds nothing to the rendered text."""
         prompt = make_agent(tokenizer).prompt("put a mug in desk.", DESK, ADMISSIBLE, LATER)
-        assert prompt == (GOLDEN / "alfworld_compact_later.txt").read_text()
+        assert not prompt.truncated
+        text = tokenizer.decode(prompt.token_ids)
+        assert text == (GOLDEN / "alfworld_compact_later.txt").read_text()
 
     def test_prompt_goes_through_the_chat_template(
         self, tokenizer: PreTrainedTokenizerFast
@@ -300,7 +303,7 @@ class TestStepAgent:
                 "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
                 "{% if add_generation_prompt %}<assistant>{% endif %}"
             )
-            prompt = make_agent(tokenizer).prompt("g", ROOM, ["look"], Memory())
+            prompt = make_agent(tokenizer).text("g", ROOM, ["look"], 0, [])
         finally:
             tokenizer.chat_template = template
         assert prompt.startswith("<user>Task: g\n")
@@ -309,10 +312,30 @@ class TestStepAgent:
 
     def test_a_long_prompt_loses_its_beginning(self, tokenizer: PreTrainedTokenizerFast) -> None:
         """The end, with the actions, is kept; a prompt that fits is not touched."""
-        whole = make_agent(tokenizer).encode(DESK + ROOM)
-        assert tokenizer.decode(whole) == DESK + ROOM
-        assert make_agent(tokenizer, max_prompt_tokens=16).encode(DESK + ROOM) == whole[-16:]
-        assert make_agent(tokenizer, max_prompt_tokens=len(whole)).encode(DESK + ROOM) == whole
+        turn = ("g", DESK, ADMISSIBLE, LATER)
+        whole = make_agent(tokenizer).prompt(*turn).token_ids
+        short = make_agent(tokenizer, max_prompt_tokens=16).prompt(*turn)
+        assert (short.token_ids, short.truncated) == (whole[-16:], True)
+        just = make_agent(tokenizer, max_prompt_tokens=len(whole)).prompt(*turn)
+        assert (just.token_ids, just.truncated) == (whole, False)
+
+    def test_or_the_oldest_turns_of_its_memory(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        """No more of them than it must; without any left, its beginning."""
+
+        def prompt(memory_length: int, limit: int, shorten: str = "memory") -> EncodedPrompt:
+            agent = make_agent(
+                tokenizer, memory_length=memory_length, max_prompt_tokens=limit, shorten=shorten
+            )
+            return agent.prompt("g", DESK, ADMISSIBLE, LATER)
+
+        lengths = [len(prompt(k, 4096).token_ids) for k in range(4)]
+        assert lengths == sorted(set(lengths))
+        for kept in range(3):
+            for limit in (lengths[kept], lengths[kept + 1] - 1):
+                expected = EncodedPrompt(prompt(kept, 4096).token_ids, truncated=True)
+                assert prompt(3, limit) == expected
+        assert not prompt(3, lengths[3]).truncated
+        assert prompt(3, 16) == prompt(0, 16, "beginning")
 
     def test_the_end_token_is_no_part_of_the_completion(
         self, tokenizer: PreTrainedTokenizerFast

@@ -92,6 +92,10 @@ def group(events: Sequence[str] = EVENTS, start: str = "room") -> MultiAgentEpis
                     "completion": f"completion {number}",
                     "action": f"action {number}",
                     "is_valid": is_valid,
+                    "prompt_truncated": t == 1,
+                    "response_truncated": t == 2,
+                    "request_s": t / 4,
+                    "env_s": t / 8,
                 }
             },
         )
@@ -232,7 +236,13 @@ class TestRecords:
             "step_return": 4.75,
             "advantage": 2.375,
             "response_tokens": 2,
+            "response_ids": [1, 1],
+            "behaviour_logp": [-0.125, -0.125],
             "weight_version": "w:1",
+            "prompt_truncated": True,
+            "response_truncated": False,
+            "request_s": 0.25,
+            "env_s": 0.125,
         }
         assert [step["inadmissible"] for step in first["steps"]] == [False, True, False]
         for earlier, later in pairwise(first["steps"]):

@@ -1,0 +1,55 @@
+"""Which model, and which settings, a word of the command line names."""
+
+import re
+from pathlib import Path
+
+from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.inputs import check_model_path
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+WEIGHTS = ("*.safetensors", "*.bin")
+KINDS = "give a run directory, a HuggingFace directory, or the name of a model on the hub"
+
+
+def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
+    """Settings whose `model.model_path` is the policy that `checkpoint` names.
+
+    Args:
+        checkpoint: a run directory (its last checkpoint and its settings), a HuggingFace directory,
+            or a name on the hub (with the default settings).
+        overrides: ``section.key=value``.
+
+    Raises:
+        ConfigError: there is no such policy, or an override is wrong.
+    """
+    folder = Path(checkpoint)
+    run_file = folder / "config.yaml"
+    if any(override.partition("=")[0] == "model.model_path" for override in overrides):
+        raise ConfigError(f"model.model_path: the model is CHECKPOINT, {checkpoint}: leave it out")
+    if run_file.is_file():
+        config, model = load_config(run_file, overrides), RunDirectory(folder).checkpoint
+        if not model.is_dir():
+            raise ConfigError(f"{folder} holds no checkpoint (its first was not written)")
+    else:
+        config, model = load_config(None, overrides), folder
+    if run_file.is_file() or folder.exists():
+        _check_folder(model)
+    elif not _may_be_hub_name(checkpoint):
+        raise ConfigError(f"{checkpoint} is not there: {KINDS}")
+    check_model_path(str(model), "CHECKPOINT")
+    settings = config.model.model_copy(update={"model_path": str(model)})
+    return config.model_copy(update={"model": settings})
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} holds neither config.yaml nor config.json: {KINDS}")
+    if not any(any(folder.glob(pattern)) for pattern in WEIGHTS):
+        raise ConfigError(f"{folder} holds no weights ({' or '.join(WEIGHTS)}): {KINDS}")
+
+
+def _may_be_hub_name(checkpoint: str) -> bool:
+    """A mistyped path is not looked up: its beginning is a folder that is there."""
+    parent = checkpoint.partition("/")[0] if "/" in checkpoint else ""
+    return bool(HUB_NAME.fullmatch(checkpoint)) and not (parent and Path(parent).is_dir())

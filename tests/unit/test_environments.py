@@ -1,0 +1,157 @@
+"""Calls of environments in their thread: in turn, away from the loop, and not for ever."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from hgpo_rllib.rollout.environments import (
+    EnvFailedError,
+    EnvPool,
+    EnvThread,
+    EnvTimeoutError,
+)
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result, or a failure after a while: nothing here may wait for ever."""
+    return asyncio.run(asyncio.wait_for(work, 20))
+
+
+def test_calls_take_turns_in_one_other_thread() -> None:
+    thread = EnvThread(limit_s=10)
+    running, seen = [0], []
+
+    def call(number: int, *, plus: int) -> int:
+        running[0] += 1
+        seen.append((number, running[0], threading.current_thread()))
+        time.sleep(0.001)
+        running[0] -= 1
+        return number + plus
+
+    async def work() -> list[int]:
+        return await asyncio.gather(*(thread.call(call, i, plus=10) for i in range(20)))
+
+    assert run(work()) == list(range(10, 30))
+    assert [(number, count) for number, count, _ in seen] == [(i, 1) for i in range(20)]
+    assert {t for _, _, t in seen} != {threading.current_thread()}
+    assert len({t for _, _, t in seen}) == 1
+    thread.close()
+    seen[0][2].join(5)
+    assert not seen[0][2].is_alive()
+
+
+def test_the_event_loop_goes_on_meanwhile() -> None:
+    thread = EnvThread(limit_s=10)
+
+    async def work() -> float:
+        slow = asyncio.create_task(thread.call(time.sleep, 0.3))
+        await asyncio.sleep(0)
+        start = time.monotonic()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        waited = time.monotonic() - start
+        assert not slow.done()
+        await slow
+        return waited
+
+    assert run(work()) < 0.25
+
+
+def test_an_error_says_what_it_was() -> None:
+    thread = EnvThread(limit_s=10)
+
+    async def work() -> int:
+        with pytest.raises(EnvFailedError, match=r"ZeroDivisionError: .* by zero") as raised:
+            await thread.call(lambda: 1 // 0)
+        assert isinstance(raised.value.__cause__, ZeroDivisionError)
+        return await thread.call(lambda: 7)
+
+    assert run(work()) == 7
+
+
+def test_a_call_that_hangs_is_given_up_and_those_behind_it_are_served() -> None:
+    """Even a second one; and what a hanging call says in the end reaches nobody."""
+    thread = EnvThread(limit_s=0.2)
+    release, threads = threading.Event(), set()
+
+    def call(value: int, hangs: bool = False) -> int:
+        threads.add(threading.current_thread())
+        if hangs:
+            release.wait()
+        return value
+
+    async def work() -> list[Any]:
+        calls = [thread.call(call, 0, True), thread.call(call, 1), thread.call(call, 0, True)]
+        first = await asyncio.gather(*calls, thread.call(call, 2), return_exceptions=True)
+        release.set()
+        await asyncio.sleep(0.1)
+        return [*first, await thread.call(call, 3)]
+
+    results = run(work())
+    assert [type(result) for result in results] == [
+        EnvTimeoutError,
+        int,
+        EnvTimeoutError,
+        int,
+        int,
+    ]
+    assert "rollout.env_timeout_s=0.2" in str(results[0])
+    assert len(threads) == 3
+    thread.close()
+    for used in threads:
+        used.join(5)
+        assert not used.is_alive(), "a thread whose place was taken must end"
+
+
+def test_waiting_for_its_turn_is_no_hanging() -> None:
+    """Eight calls of 0.1 s, one after the other, against a limit of 0.3 s each."""
+    thread = EnvThread(limit_s=0.3)
+
+    async def work() -> None:
+        await asyncio.gather(*(thread.call(time.sleep, 0.1) for _ in range(8)))
+
+    run(work())
+
+
+def test_a_hanging_call_does_not_keep_the_process() -> None:
+    """Threads are daemons."""
+    program = (
+        "import asyncio, time\n"
+        "from hgpo_rllib.rollout.environments import EnvThread\n"
+        "async def work():\n"
+        "    try: await EnvThread(0.1).call(time.sleep, 600)\n"
+        "    except RuntimeError as error: print(error)\n"
+        "asyncio.run(work())\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout == "no answer within rollout.env_timeout_s=0.1\n"
+
+
+def test_the_pool_lends_what_was_given_back_and_makes_the_rest() -> None:
+    made: list[gym.Env] = []
+
+    def make() -> gym.Env:
+        made.append(gym.make("CartPole-v1"))
+        return made[-1]
+
+    thread = EnvThread(limit_s=10)
+    pool = EnvPool(make, thread)
+    assert made == [pool.first]
+
+    async def work() -> None:
+        first, second = await pool.take(), await pool.take()
+        assert [first, second] == made
+        pool.give_back(second)
+        assert await pool.take() is second
+        assert await pool.take() is made[2]
+
+    run(work())
