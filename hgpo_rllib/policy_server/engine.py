@@ -30,6 +30,9 @@ def engine_arguments(
         arguments["gpu_memory_utilization"] = server.memory_utilization
     else:  # the worker runs inside the engine's process: one less to start and to talk to
         arguments["distributed_executor_backend"] = "uni"
+        # A prompt that is read in parts makes vLLM rewind the seeded generators of its request,
+        # which those of a CPU cannot do: the engine would die.
+        arguments["enable_chunked_prefill"] = False
     return arguments
 
 
