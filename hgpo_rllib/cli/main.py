@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hgpo_rllib.cli import bench, data, play, preflight, sweep
+from hgpo_rllib.cli import bench, data, play, preflight, serve, sweep
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.section import RunStoppedError
 
@@ -21,6 +21,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(play.app, name="play")
 app.command()(preflight.preflight)
+app.command()(serve.serve)
 app.command(cls=sweep.SweepCommand)(sweep.sweep)
 
 

@@ -180,6 +180,8 @@ def hgpo_problems(arguments: list[str]) -> list[str]:
         if type(error).__name__ == "Exit":  # after --help
             return []
         return [error.format_message() if hasattr(error, "format_message") else str(error)]
+    if "checkpoint" in context.params:  # whose settings are those of a run, or the defaults
+        return _run_problems(Path("/dev/null"), context.params["overrides"])
     if "overrides" in context.params and context.params["config"] is not None:
         return _run_problems(**context.params)
     return []

@@ -1,0 +1,26 @@
+"""`hgpo serve`: a finished policy for any client of OpenAI's API."""
+
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    checkpoint: Annotated[
+        str, typer.Argument(help="run directory, HuggingFace directory, or name on the hub")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="section.key=value")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="address to listen on; any but loopback takes $HGPO_API_KEY")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="port to listen on", min=1, max=65535)] = 8000,
+    name: Annotated[str, typer.Option(help="the model's name in requests")] = "policy",
+) -> None:
+    """Serve a policy through vLLM's OpenAI-compatible server until Ctrl-C."""
+    from hgpo_rllib.policy_server.openai_server import make_endpoint, serve_policy
+    from hgpo_rllib.run.checkpoint import find_policy
+
+    endpoint = make_endpoint(host, port, name)
+    serve_policy(find_policy(checkpoint, overrides or []), endpoint)

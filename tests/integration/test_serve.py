@@ -1,0 +1,154 @@
+"""`hgpo serve` as a user runs it, asked by OpenAI's own client."""
+
+import os
+import re
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import psutil
+import pytest
+import torch
+from openai import OpenAI
+from openai.types import CompletionChoice
+
+from hgpo_rllib.config import RunConfig, save_config
+from hgpo_rllib.models import load_model, load_tokenizer
+from tests.integration.test_command import Command
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+KEY = "a-key-of-this-test"
+ROOM = "You are in the middle of a room. Looking quickly around you, you see a shelf 1, a sink 2."
+PROMPTS = (ROOM, f"{ROOM}\nYour task is to: put a towel in shelf.\n", "On the shelf 1, you see")
+
+
+@pytest.fixture(scope="module")
+def run(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run directory whose checkpoint is the pocket model."""
+    folder = tmp_path_factory.mktemp("serve") / "run"
+    folder.mkdir()
+    save_config(run_config, folder / "config.yaml")
+    (folder / "checkpoint").symlink_to(Path(str(run_config.model.model_path)).absolute())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def command(run: Path) -> Iterator[Command]:
+    """Start the command with a key, and wait until it says where it answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HGPO_API_KEY", KEY)
+        command = Command([str(run), "--port", str(port)], run.parent / "log.txt", "serve")
+    try:
+        deadline = time.monotonic() + 240
+        while "answers at" not in command.log.read_text():
+            assert command.process.poll() is None, command.log.read_text()
+            assert time.monotonic() < deadline, command.log.read_text()
+            time.sleep(0.2)
+        yield command
+    finally:
+        command.process.terminate()
+        command.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def address(command: Command) -> str:
+    """Return what the command printed."""
+    found = re.search(r'"policy" answers at (\S+)/v1 ', command.log.read_text())
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> OpenAI:
+    """Return a client with the right key."""
+    return OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0)
+
+
+def descendants(command: Command) -> list[psutil.Process]:
+    """Return the keeper, vLLM's server, its engine and their resource tracker."""
+    return psutil.Process(command.process.pid).children(recursive=True)
+
+
+def complete(client: OpenAI, prompt: str, **settings: object) -> CompletionChoice:
+    """Return a completion, with the token ids that vLLM adds."""
+    ids = {"return_token_ids": True}
+    settings = {"max_tokens": 24, "extra_body": ids, **settings}
+    return client.completions.create(model="policy", prompt=prompt, **settings).choices[0]
+
+
+def test_greedy_as_huggingface(client: OpenAI, run_config: RunConfig) -> None:
+    """The same tokens for the same text, to the same end, as text and as a message."""
+    model_path = str(run_config.model.model_path)
+    model, tokenizer = load_model(model_path), load_tokenizer(model_path)
+    ends = set()
+    for prompt in PROMPTS:
+        ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]
+        expected = model.generate(ids, do_sample=False, max_new_tokens=24)[0, ids.shape[1] :]
+        choice = complete(client, prompt, temperature=0)
+        assert choice.prompt_token_ids == ids[0].tolist()
+        assert choice.token_ids == expected.tolist()
+        assert choice.text == tokenizer.decode(expected, skip_special_tokens=True)
+        chat = client.chat.completions.create(
+            model="policy",
+            messages=[{"role": "user", "content": prompt}],
+            max_tokens=24,
+            temperature=0,
+        )
+        assert chat.choices[0].message.content == choice.text
+        ends.add(choice.finish_reason)
+    assert ends & {"stop", "length"} == ends
+
+
+def test_sampling_and_its_log_probabilities(client: OpenAI, run_config: RunConfig) -> None:
+    """A seed repeats a response; probabilities are those that were sampled from."""
+    seeds = (1, 1, 2, 3)
+    drawn = [complete(client, ROOM, temperature=0.5, seed=seed, logprobs=1) for seed in seeds]
+    assert drawn[0].token_ids == drawn[1].token_ids
+    assert len({tuple(choice.token_ids) for choice in drawn}) > 1
+    prompt, response = drawn[0].prompt_token_ids, drawn[0].token_ids
+    with torch.inference_mode():
+        logits = load_model(str(run_config.model.model_path))(
+            torch.tensor([prompt + response])
+        ).logits
+    logp = (logits[0, len(prompt) - 1 : -1] / 0.5).log_softmax(-1)
+    expected = logp.gather(1, torch.tensor(response)[:, None])[:, 0].tolist()
+    assert drawn[0].logprobs is not None
+    assert drawn[0].logprobs.token_logprobs == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_model_and_its_limit(client: OpenAI, run_config: RunConfig) -> None:
+    """One model, as long as in training; what does not fit is refused."""
+    (model,) = client.models.list().data
+    limit = run_config.agent.max_prompt_tokens + run_config.agent.max_response_tokens
+    assert (model.id, model.max_model_len) == ("policy", limit)
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(model="policy", prompt=[5] * limit, max_tokens=1)
+
+
+def test_the_key(command: Command, address: str) -> None:
+    """Another one, or none, is refused; nothing goes around it; it is shown nowhere."""
+    for key in ("another", KEY[:-1]):
+        with pytest.raises(openai.AuthenticationError):
+            OpenAI(base_url=f"{address}/v1", api_key=key, max_retries=0).models.list()
+    for path, status in (("v1/models", 401), ("invocations", 404), ("metrics", 404)):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"{address}/{path}")
+        assert caught.value.code == status
+    assert KEY not in command.log.read_text()
+    assert [KEY in " ".join(process.cmdline()) for process in descendants(command)] == [False] * 4
+
+
+def test_it_ends_whole(command: Command) -> None:
+    """SIGTERM to the command alone: no process is left, and nothing but the end is said."""
+    processes = descendants(command)
+    os.kill(command.process.pid, signal.SIGTERM)
+    assert command.process.wait(60) == 130, command.log.read_text()
+    assert psutil.wait_procs(processes, 10)[1] == []
+    assert "Traceback" not in command.log.read_text()
