@@ -19,6 +19,7 @@ from hgpo_rllib.learner.settings import LearnerSettings
 from hgpo_rllib.section import ConfigError, Section
 
 _ESTIMATOR = EstimatorSettings()
+UpdateMode = Literal["wait", "abort", "keep"]
 
 
 class EnvSettings(Section):
@@ -153,6 +154,9 @@ class PolicyServerSettings(Section):
 
     num_replicas: int = Field(1, ge=1)
     """vLLM engines."""
+    max_replicas: int | None = Field(None, ge=1)
+    """Most engines that Ray Serve starts when many requests wait, and stops when few do; null:
+    always `num_replicas`."""
     replica_cpus: float = Field(1, ge=0)
     """CPUs reserved for a replica."""
     replica_gpus: float = Field(0, ge=0)
@@ -168,6 +172,14 @@ class PolicyServerSettings(Section):
     """Share of GPU memory that vLLM may take."""
     cpu_kv_cache_gib: int = Field(1, ge=1)
     """KV cache of a CPU engine, GiB."""
+    tensor_parallel_size: int = Field(1, ge=1)
+    """GPUs that share one engine's model; `replica_gpus` has to be as many."""
+    enable_prefix_caching: bool = True
+    """Keep what an engine has computed of prompts for the next that begin alike."""
+    update_mode: UpdateMode = "wait"
+    """What happens to responses under way when newer weights are asked for: they end first
+    (`wait`), are drawn anew under the new weights (`abort`), or go on under them (`keep`: responses
+    may mix versions, and say which drew what)."""
     enforce_eager: bool = True
     """Skip compilation and CUDA graphs: faster start, slower decoding."""
     max_logp_gap: float | None = Field(None, gt=0)
@@ -180,6 +192,14 @@ class PolicyServerSettings(Section):
         if resources.keys() & {"CPU", "GPU", "memory"}:
             raise ValueError("custom resources only; replica_cpus and replica_gpus have the others")
         return resources
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.max_replicas is not None and self.max_replicas < self.num_replicas:
+            raise ValueError("max_replicas is below num_replicas")
+        if self.tensor_parallel_size > 1 and self.tensor_parallel_size != self.replica_gpus:
+            raise ValueError("tensor_parallel_size needs as many replica_gpus")
+        return self
 
 
 class AlgorithmSettings(Section):

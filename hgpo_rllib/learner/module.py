@@ -72,8 +72,8 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI):
         load_tokenizer(self.model_config["model_path"]).save_pretrained(path)
 
     def close(self) -> None:
-        """Remove the published weights."""
-        self._publisher.close()
+        """Give the published weights up."""
+        self._tag = None
 
 
 def token_log_probs(

@@ -3,8 +3,9 @@
 import asyncio
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
@@ -14,20 +15,29 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from ray.serve.handle import DeploymentHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
-from hgpo_rllib.policy_server.engine import engine_arguments, replica_environment
-from hgpo_rllib.policy_server.transfer import remove_stale_weights, weights_here
+from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings, UpdateMode
+from hgpo_rllib.policy_server.engine import (
+    engine_arguments,
+    replica_options,
+    replica_seed,
+)
+from hgpo_rllib.policy_server.transfer import shared_with_engine
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
     EngineDiedError,
     Generation,
     Prompt,
+    PublishedWeights,
     RequestFailedError,
     Sampling,
     WeightTag,
 )
 
+if TYPE_CHECKING:
+    from vllm.outputs import CompletionOutput
+
 MAX_ONGOING_REQUESTS = 4096  # per replica; vLLM queues what exceeds max_num_seqs itself
+UNNAMED = "default"  # vLLM's version of the weights that an engine starts with
 
 
 class Lifeline:
@@ -47,46 +57,55 @@ def start_lifeline() -> ActorHandle:
 class PolicyReplica:
     """Generates responses with vLLM under the weights that a request names.
 
-    A request carries the tag of the weights it wants. A replica that holds others loads them
-    first: updates need no broadcast, and a replica that was restarted catches up by itself.
+    A request carries the tag of the weights it wants. A replica that holds older ones, or another
+    publisher's, loads them first: updates need no broadcast, and a replica that was restarted
+    catches up by itself. A request for older weights is answered under those that it holds.
     """
 
-    def __init__(self, engine_arguments: dict[str, Any], lifeline: ActorHandle):
+    def __init__(
+        self, engine_arguments: dict[str, Any], update_mode: UpdateMode, lifeline: ActorHandle
+    ):
         """Start the engine.
 
         Args:
-            engine_arguments: vLLM's `AsyncEngineArgs`.
+            engine_arguments: vLLM's `AsyncEngineArgs`; each replica makes a seed of its own of the
+                one in there.
+            update_mode: see `PolicyServerSettings`.
             lifeline: a `Lifeline` of the process that started the policy server.
         """
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        remove_stale_weights()  # copies of a replica that was killed while it loaded one
         check_model_is_here(engine_arguments["model"])
-        self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments))
-        self._weights = STARTING_WEIGHTS
-        self._loading = asyncio.Lock()
+        context = serve.get_replica_context()
+        seed = replica_seed(engine_arguments["seed"], context.rank.rank)
+        arguments = AsyncEngineArgs(**engine_arguments | {"seed": seed})
+        self._engine = AsyncLLM.from_engine_args(arguments)
+        self._update_mode = update_mode
+        self._held = STARTING_WEIGHTS
+        self._updating: asyncio.Task[None] | None = None
+        self._broken: Exception | None = None
         self._request_numbers = itertools.count()
-        app = serve.get_replica_context().app_name
-        self._watch = asyncio.create_task(delete_with(lifeline, app))
+        self._watch = asyncio.create_task(delete_with(lifeline, context.app_name))
 
     async def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
     ) -> list[Generation | RequestFailedError]:
-        """One response to each prompt, all drawn under `weights`; an error instead of a response
-        where the engine refuses a prompt.
+        """One response to each prompt, drawn under `weights` or newer ones; an error instead of a
+        response where the engine refuses a prompt.
         """
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
-            if weights.version != self._weights.version:
-                await self._load(weights)
+            await self._load(weights)
             return await asyncio.gather(*(self._answer(prompt, sampling) for prompt in prompts))
         except EngineDeadError as error:
             raise EngineDiedError(str(error)) from error
 
     async def check_health(self) -> None:
-        """Called by Serve: a replica whose engine died is replaced."""
+        """Called by Serve: a replica is replaced when its engine died, or holds half an update."""
+        if self._broken:
+            raise self._broken
         await self._engine.check_health()
 
     def __del__(self) -> None:
@@ -94,32 +113,54 @@ class PolicyReplica:
         if hasattr(self, "_engine"):
             self._engine.shutdown()
 
-    async def _load(self, weights: WeightTag) -> None:
-        async with self._loading:
-            if weights.version == self._weights.version:
-                return  # another request loaded them while this one waited
-            if weights.path is None:
-                raise RuntimeError("the starting weights are gone: the server was updated since")
-            async with weights_here(weights) as path:
-                await self._engine.pause_generation(mode="wait", clear_cache=True)
-                try:
-                    await self._engine.collective_rpc("load_policy_weights", args=(path,))
-                    await self._engine.update_weight_version(weights.version)
-                    self._weights = weights
-                finally:
-                    await self._engine.resume_generation()
+    async def _load(self, wanted: WeightTag) -> None:
+        """Hold `wanted`, or something newer."""
+        while not self._broken and wanted.replaces(self._held):
+            if self._updating is None or self._updating.done():
+                self._updating = asyncio.create_task(self._update(wanted))
+            # A request may be cancelled; an update must not stop half-way.
+            await asyncio.shield(self._updating)
+        if self._broken:
+            raise EngineDiedError(f"new weights were not loaded: {self._broken}")
+
+    async def _update(self, tag: WeightTag) -> None:
+        """Give the engine other weights, and empty its prefix cache.
+
+        The engine goes on until they are on this node. Then it makes new requests wait, and those
+        under way are ended, thrown away or kept, as `update_mode` says.
+        """
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        assert tag.weights is not None, "no weights are older than those at the start"
+        weights: PublishedWeights = await tag.weights
+        shared = shared_with_engine(weights)
+        arguments = await asyncio.to_thread(shared.__enter__)
+        try:
+            await self._engine.pause_generation(mode=self._update_mode, clear_cache=True)
+            await self._engine.start_weight_update()
+            await self._engine.update_weights(WeightTransferUpdateRequest(arguments))
+            await self._engine.finish_weight_update(tag.version)
+            self._held = replace(tag, weights=None)  # Ray need not keep them for this replica
+        except Exception as error:  # what it holds now is no version
+            self._broken = error
+        finally:
+            shared.__exit__(None, None, None)
+            await self._engine.resume_generation()
 
     async def _answer(self, prompt: Prompt, sampling: Sampling) -> Generation | RequestFailedError:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
-            return await self._respond(prompt, sampling)
+            output = await self._draw(prompt, sampling)
+            while output.finish_reason == "abort":  # by an update
+                output = await self._draw(prompt, sampling)
         except EngineDeadError:
             raise
         except Exception as error:  # of this prompt alone: it is too long, for one
             return RequestFailedError(f"{type(error).__name__}: {error}")
+        return generation(output)
 
-    async def _respond(self, prompt: Prompt, sampling: Sampling) -> Generation:
+    async def _draw(self, prompt: Prompt, sampling: Sampling) -> "CompletionOutput":
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -132,23 +173,32 @@ class PolicyReplica:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        version = self._weights.version
         request_id = str(next(self._request_numbers))
         results = self._engine.generate(
             {"prompt_token_ids": list(prompt.token_ids)}, parameters, request_id=request_id
         )
         *_, result = [result async for result in results]
-        output = result.outputs[0]
-        logp = [
-            step[token].logprob
-            for token, step in zip(output.token_ids, output.logprobs, strict=True)
-        ]
-        return Generation(
-            token_ids=np.asarray(output.token_ids, np.int32),
-            logp=np.asarray(logp, np.float32),
-            version=version,
-            finish_reason=output.finish_reason,
-        )
+        return result.outputs[0]
+
+
+def generation(output: "CompletionOutput") -> Generation:
+    """A response as the rollouts take it, of what vLLM gives."""
+    logp = [
+        step[token].logprob for token, step in zip(output.token_ids, output.logprobs, strict=True)
+    ]
+    # vLLM records them with the tokens: an update may have come since this was asked for.
+    names = {UNNAMED: STARTING_WEIGHTS.version}
+    versions = tuple(
+        (names.get(part.version, part.version), part.end - part.start)
+        for part in output.weight_versions
+    )
+    return Generation(
+        token_ids=np.asarray(output.token_ids, np.int32),
+        logp=np.asarray(logp, np.float32),
+        version=versions[-1][0],
+        finish_reason=output.finish_reason,
+        versions=versions if len(versions) > 1 else (),
+    )
 
 
 async def delete_with(lifeline: ActorHandle, app: str) -> None:
@@ -186,6 +236,9 @@ def start_policy_server(
 ) -> DeploymentHandle:
     """Deploy the policy under the application name `name` and wait until it answers.
 
+    With several replicas, requests that name the same session, ``handle.options(session_id=…)``, go
+    to the same one as long as it runs.
+
     It is deleted by `serve.delete(name)`, and when the `Lifeline` ends.
 
     Raises:
@@ -194,17 +247,12 @@ def start_policy_server(
     deployment = serve.deployment(
         PolicyReplica,
         name="policy",
-        num_replicas=server.num_replicas,
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
         health_check_timeout_s=60,
         graceful_shutdown_timeout_s=5,
         logging_config={"enable_access_log": False},
-        ray_actor_options={
-            "num_cpus": server.replica_cpus,
-            "num_gpus": server.replica_gpus,
-            "resources": server.replica_resources,
-            "runtime_env": {"env_vars": replica_environment(server)},
-        },
+        **replica_options(server),
     )
     arguments = engine_arguments(model, agent, server, seed)
-    return serve.run(deployment.bind(arguments, lifeline), name=name, route_prefix=None)
+    bound = deployment.bind(arguments, server.update_mode, lifeline)
+    return serve.run(bound, name=name, route_prefix=None)

@@ -1,9 +1,15 @@
-"""How settings become vLLM's: arguments of an engine, environment variables of its process."""
+"""How settings become vLLM's and Serve's: an engine's arguments, a replica's environment."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from ray.serve.config import RequestRouterConfig
+
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
+
+SESSION_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+CALL = 16  # prompts that a call holds when many wait; a busy engine has that many in each
 
 
 def engine_arguments(
@@ -19,11 +25,14 @@ def engine_arguments(
         "max_model_len": agent.max_prompt_tokens + agent.max_response_tokens,
         "max_num_seqs": server.max_num_seqs,
         "enforce_eager": server.enforce_eager,
-        "enable_prefix_caching": True,
+        "enable_prefix_caching": server.enable_prefix_caching,
+        "tensor_parallel_size": server.tensor_parallel_size,
         "skip_tokenizer_init": True,  # prompts and responses are token ids
         "generation_config": "vllm",  # no sampling defaults from the checkpoint
         "logprobs_mode": "processed_logprobs",  # those of the distribution that is sampled
-        "worker_extension_cls": "hgpo_rllib.policy_server.weights.WeightLoader",
+        # The two go together: workers import the extension's module, which registers the backend.
+        "worker_extension_cls": "hgpo_rllib.policy_server.weight_engine.WorkerExtension",
+        "weight_transfer_config": {"backend": "hgpo"},
         "disable_log_stats": True,
     }
     if server.replica_gpus > 0:
@@ -47,3 +56,31 @@ def replica_environment(server: PolicyServerSettings) -> dict[str, str]:
             "OMP_NUM_THREADS": str(max(1, int(server.replica_cpus))),
         }
     return variables
+
+
+def replica_seed(seed: int, replica: int) -> int:
+    """The engine's seed in the replica of that rank: replicas must not draw the same."""
+    return int(np.random.SeedSequence((seed, replica)).generate_state(1)[0])
+
+
+def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
+    """Serve's options of a deployment: how many replicas, what each reserves, who gets a call."""
+    options: dict[str, Any] = {
+        "num_replicas": server.num_replicas,
+        "ray_actor_options": {
+            "num_cpus": server.replica_cpus,
+            "num_gpus": server.replica_gpus,
+            "resources": server.replica_resources,
+            "runtime_env": {"env_vars": replica_environment(server)},
+        },
+    }
+    if server.max_replicas is not None:
+        options["num_replicas"] = "auto"
+        options["autoscaling_config"] = {
+            "min_replicas": server.num_replicas,
+            "max_replicas": server.max_replicas,
+            "target_ongoing_requests": max(1, server.max_num_seqs // CALL),
+        }
+    if max(server.num_replicas, server.max_replicas or 0) > 1:
+        options["request_router_config"] = RequestRouterConfig(request_router_class=SESSION_ROUTER)
+    return options

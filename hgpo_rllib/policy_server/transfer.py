@@ -1,84 +1,53 @@
-"""Published weights on another node than the learner's: copied there through Ray, for one load.
+"""The last hop of new weights: from a replica to the processes of its engine.
 
-Imports little: Ray starts a process on the learner's node for `read_pieces`.
+vLLM runs the model in processes of its own below the replica, which Ray does not know. Ray maps an
+object into the replica, but has no way to hand the mapping on: the replica writes the weights into
+memory that has a file descriptor, and the engine's processes map that.
 """
 
-import asyncio
 import os
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any
 
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+import torch
 
-from hgpo_rllib.policy_server.types import WeightTag
-
-SHARED_MEMORY = Path("/dev/shm")  # a memory file system that every process of a node sees
-PREFIX = "hgpo-weights-"
-WEIGHTS_FILE = "model.safetensors"
-PIECE = 16 * 2**20  # bytes that travel as one object of Ray's
-PIECES_AHEAD = 4  # read before they are asked for; bounds what they take of Ray's memory
+from hgpo_rllib.policy_server.types import PublishedWeights
 
 
-def this_node() -> str | None:
-    """Ray's name of this process's node; None without Ray."""
-    return ray.get_runtime_context().get_node_id() if ray.is_initialized() else None
+@contextmanager
+def shared_with_engine(weights: PublishedWeights) -> Iterator[dict[str, Any]]:
+    """Copy weights to where processes below this one can map them; freed at the end.
 
+    The memory belongs to no file system: it goes with its last process, however that one ends, and
+    the size of ``/dev/shm`` does not limit it.
 
-def make_weights_folder() -> Path:
-    """A new folder in shared memory, named after this process (see `remove_stale_weights`)."""
-    parent = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
-
-
-def remove_stale_weights() -> None:
-    """Remove weights that a killed process left in this node's shared memory."""
-    for folder in SHARED_MEMORY.glob(f"{PREFIX}*"):
-        pid = folder.name.removeprefix(PREFIX).split("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-@asynccontextmanager
-async def weights_here(tag: WeightTag) -> AsyncIterator[str]:
-    """The checkpoint directory of published weights, as this node sees it.
-
-    On the node that published them it is their own directory, elsewhere a copy in shared memory
-    that is removed at the end.
+    Returns:
+        Plain values for `mapped_tensors`.
     """
-    assert tag.path is not None
-    if tag.node in (None, this_node()):
-        yield tag.path
-        return
-    folder = make_weights_folder()
+    descriptor = os.memfd_create("hgpo-weights")
     try:
-        source = Path(tag.path) / WEIGHTS_FILE
-        await asyncio.to_thread(copy_from_node, tag.node, source, folder / WEIGHTS_FILE)
-        yield str(folder)
+        with open(descriptor, "wb", closefd=False) as file:
+            for array in weights.tensors.values():
+                file.write(array.reshape(-1).data)
+        yield {
+            "path": f"/proc/{os.getpid()}/fd/{descriptor}",
+            "dtype": weights.dtype,
+            "names": list(weights.tensors),
+            "shapes": [list(array.shape) for array in weights.tensors.values()],
+        }
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
 
 
-def copy_from_node(node: str, source: Path, target: Path) -> None:
-    """Copy the file `source` of another Ray node to `target` on this one.
-
-    No file system has to be shared; each caller gets a copy of its own.
-    """
-    pieces = read_pieces.options(
-        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-        _generator_backpressure_num_objects=PIECES_AHEAD,
-    ).remote(str(source), PIECE)
-    with target.open("wb") as file:
-        for piece in pieces:
-            file.write(ray.get(piece))
-
-
-@ray.remote(num_cpus=0)
-def read_pieces(path: str, size: int) -> Iterator[bytes]:
-    """The content of a file of the node that this runs on, `size` bytes at a time."""
-    with Path(path).open("rb") as file:
-        while piece := file.read(size):
-            yield piece
+def mapped_tensors(
+    path: str, dtype: str, names: list[str], shapes: list[list[int]]
+) -> list[tuple[str, torch.Tensor]]:
+    """The weights that `shared_with_engine` shares, by name: views of its memory, not copies."""
+    sizes = [prod(shape) for shape in shapes]
+    values = torch.from_file(path, size=sum(sizes), dtype=getattr(torch, dtype))
+    parts = values.split(sizes)
+    return [
+        (name, part.view(shape)) for name, part, shape in zip(names, parts, shapes, strict=True)
+    ]

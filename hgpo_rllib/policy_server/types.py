@@ -2,24 +2,53 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from ray import ObjectRef
+
+
+@dataclass(frozen=True)
+class PublishedWeights:
+    """One version of the policy's weights in checkpoint form, as it lies in Ray's object store."""
+
+    dtype: str
+    """Torch's name of the type of all tensors."""
+    tensors: dict[str, NDArray[Any]]
+    """By name in the checkpoint; bfloat16, which NumPy lacks, as int16 with the same bits."""
 
 
 @dataclass(frozen=True)
 class WeightTag:
-    """Names one version of the policy's weights."""
+    """Names one version of the policy's weights, and says where they are.
 
-    version: str
-    """``<nonce>:<number of the update>``; compared for equality only."""
-    path: str | None
-    """Directory with ``model.safetensors``; None for the weights the server started with."""
-    node: str | None = None
-    """Ray node in whose memory `path` is; None: this one."""
+    Ray keeps the weights for as long as somebody has the tag.
+    """
+
+    publisher: str
+    """Who published them; numbers of different publishers cannot be compared."""
+    number: int
+    """Of the update, counted by the publisher."""
+    weights: ObjectRef | None
+    """`PublishedWeights`; None: those that the server started with."""
+
+    @property
+    def version(self) -> str:
+        """``<publisher>:<number>``."""
+        return f"{self.publisher}:{self.number}"
+
+    def replaces(self, held: "WeightTag") -> bool:
+        """Whether who holds `held` and is asked for this version has to load it.
+
+        Not if it is older: the starting weights are older than all others.
+        """
+        if self.weights is None:
+            return False
+        return self.publisher != held.publisher or self.number > held.number
 
 
-STARTING_WEIGHTS = WeightTag("start", None)
+STARTING_WEIGHTS = WeightTag("start", 0, None)
 
 
 @dataclass(frozen=True)
@@ -50,9 +79,12 @@ class Generation:
     logp: NDArray[np.float32]
     """Log-probability of each token under the sampling distribution, shape ``(tokens,)``."""
     version: str
-    """Version of the weights that drew it."""
+    """Version of the weights that drew it, or its end where `versions` has several."""
     finish_reason: str
     """``stop``, or ``length`` at the token limit."""
+    versions: tuple[tuple[str, int], ...] = ()
+    """Which versions drew it and how many tokens each, in order; empty where one drew them all.
+    Only ``policy_server.update_mode: keep`` mixes versions."""
 
 
 class RequestFailedError(RuntimeError):

@@ -14,7 +14,7 @@ from hgpo_rllib.config import ConfigError, RunConfig
 
 BYTES = {"float32": 4, "bfloat16": 2}
 LEARNER_BYTES = 4  # the learner computes in float32
-PUBLISHED_VERSIONS = 3  # kept in shared memory: the last two, and the one being written
+PUBLISHED_VERSIONS = 2  # in the object store: the one that is being written, and the one before
 LOGIT_COPIES = 4  # logits, their log-probabilities, probabilities, and a product of the two
 ENTROPY_COPIES = 1  # more, where the entropy has a gradient
 POCKET_HEAD_SIZE = 32
@@ -169,11 +169,15 @@ def _learner(config: RunConfig, shape: ModelShape) -> list[MemoryItem]:
 
 
 def _published(config: RunConfig, shape: ModelShape) -> list[MemoryItem]:
-    """`PUBLISHED_VERSIONS` of the served weights lie in /dev/shm."""
-    dtype = config.model.dtype
-    size = PUBLISHED_VERSIONS * shape.parameters * BYTES[dtype]
-    what = f"{PUBLISHED_VERSIONS} versions of the weights, {dtype}"
-    return [MemoryItem("published weights", "/dev/shm", what, size)]
+    """Versions in Ray's object store, and a copy for each replica for as long as it loads one."""
+    dtype, replicas = config.model.dtype, config.policy_server.num_replicas
+    size = shape.parameters * BYTES[dtype]
+    store = f"{PUBLISHED_VERSIONS} versions of the weights in Ray's object store, {dtype}"
+    copies = f"replicas: {replicas}, one copy each, {dtype}"
+    return [
+        MemoryItem("published weights", "/dev/shm", store, PUBLISHED_VERSIONS * size),
+        MemoryItem("weights that are being loaded", "host", copies, replicas * size),
+    ]
 
 
 def _replica(config: RunConfig, shape: ModelShape) -> list[MemoryItem]:

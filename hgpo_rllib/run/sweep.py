@@ -13,7 +13,6 @@ from ray import serve, tune
 from transformers.utils import logging as transformers_logging
 
 from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
-from hgpo_rllib.policy_server.weights import remove_stale_weights
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.reporting.stats import percent
@@ -227,5 +226,4 @@ def _conclude(sweep: Sweep, folder: Path, console: TrainingConsole) -> bool:
     left = len(sweep.trials) - len(outcomes)
     if left and (folder / SWEEP_FILE).is_file():
         console.say(f"{left} trials are left; continue with: hgpo sweep --resume {folder}")
-    remove_stale_weights()  # of trials that ended with Ray and not by themselves
     return not left

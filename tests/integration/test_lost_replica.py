@@ -1,6 +1,5 @@
-"""A replica that dies under a rollout, and weights that come from another node's memory."""
+"""A replica that dies under a rollout."""
 
-import asyncio
 import os
 import signal
 import threading
@@ -9,13 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ray.exceptions import RayTaskError
 
 from hgpo_rllib.algorithm import HGPO
 from hgpo_rllib.config import AlgorithmSettings
-from hgpo_rllib.policy_server import transfer
-from hgpo_rllib.policy_server.transfer import WEIGHTS_FILE, this_node, weights_here
-from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.rollout.trajectories import score_groups
 from tests.integration.test_algorithm import step_logp
 
@@ -62,38 +57,3 @@ def member_logp(algorithm: HGPO, scored) -> list[list[np.ndarray]]:
     """The learner's log-probabilities of the responses, by member."""
     steps = iter(step_logp(algorithm, scored))
     return [[next(steps) for _ in range(len(member))] for member in scored.members]
-
-
-class TestWeightsOfAnotherNode:
-    """Ray copies from this node here, too: only the name that the node has is changed."""
-
-    @pytest.fixture(autouse=True)
-    def elsewhere(self, cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.tag = WeightTag("v", str(tmp_path / "published"), this_node())
-        monkeypatch.setattr(transfer, "this_node", lambda: "another node")
-        monkeypatch.setattr(transfer, "SHARED_MEMORY", tmp_path / "memory")
-        monkeypatch.setattr(transfer, "PIECE", 1000)
-        (tmp_path / "memory").mkdir()
-        (tmp_path / "published").mkdir()
-
-    def test_are_copied_whole_and_removed(self, tmp_path: Path) -> None:
-        content = np.random.default_rng(0).bytes(10_500)
-        (tmp_path / "published" / WEIGHTS_FILE).write_bytes(content)
-
-        async def copy() -> tuple[str, bytes]:
-            async with weights_here(self.tag) as path:
-                return path, (Path(path) / WEIGHTS_FILE).read_bytes()
-
-        path, copied = asyncio.run(copy())
-        assert copied == content
-        assert Path(path).parent == tmp_path / "memory"
-        assert not Path(path).exists()
-
-    def test_that_are_gone_leave_nothing_behind(self, tmp_path: Path) -> None:
-        async def copy() -> None:
-            async with weights_here(self.tag):
-                pass
-
-        with pytest.raises(RayTaskError, match="FileNotFoundError"):
-            asyncio.run(copy())
-        assert not list((tmp_path / "memory").iterdir())

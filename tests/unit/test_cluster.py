@@ -1,16 +1,12 @@
-"""What is checked before Ray starts, and what stays of a killed run."""
+"""What is checked before Ray starts."""
 
-import os
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from hgpo_rllib.config import ConfigError, RunConfig, parse_config
-from hgpo_rllib.policy_server import transfer, weights
 from hgpo_rllib.policy_server.deployment import check_model_is_here
 from hgpo_rllib.run.cluster import LOOPBACK, check_address, check_port_is_free, check_supply
 
@@ -90,45 +86,3 @@ def test_a_model_that_a_node_does_not_have_is_named(tmp_path: Path) -> None:
     check_model_is_here("Qwen/Qwen2.5-1.5B-Instruct")
     with pytest.raises(FileNotFoundError, match="that all nodes share"):
         check_model_is_here(str(tmp_path / "model"))
-
-
-@pytest.fixture
-def model() -> Qwen2ForCausalLM:
-    """A random model with tied embeddings."""
-    config = Qwen2Config(
-        vocab_size=64,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        intermediate_size=32,
-        tie_word_embeddings=True,
-    )
-    return Qwen2ForCausalLM(config)
-
-
-def test_publishing_keeps_the_latest_two_versions(
-    model: Qwen2ForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transfer, "SHARED_MEMORY", tmp_path)
-    publisher = weights.WeightPublisher(torch.float32)
-    tags = [publisher.publish(model) for _ in range(4)]
-    assert len({tag.version for tag in tags}) == 4
-    there = [Path(tag.path or "").is_dir() for tag in tags]
-    assert there == [False, False, True, True]
-    assert "lm_head.weight" not in weights.servable_weights(model, torch.float32)
-    publisher.close()
-    assert not list(tmp_path.iterdir())
-
-
-def test_weights_of_dead_processes_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transfer, "SHARED_MEMORY", tmp_path)
-    mine = tmp_path / f"{transfer.PREFIX}{os.getpid()}-x"
-    dead = tmp_path / f"{transfer.PREFIX}999999999-x"
-    mine.mkdir()
-    dead.mkdir()
-    transfer.remove_stale_weights()
-    assert mine.is_dir()
-    assert not dead.exists()

@@ -212,9 +212,13 @@ class TestMemory:
         assert parts["weights, float32"] == 4 * TINY.parameters
 
     def test_published_weights(self) -> None:
-        """Two versions are kept while a third is written."""
-        assert sizes(run(), TINY, "published weights") == {
-            "3 versions of the weights, bfloat16": 3 * 2 * TINY.parameters
+        """Two versions in the store, and a copy for each replica that loads one."""
+        config = run(policy_server={"num_replicas": 3})
+        assert sizes(config, TINY, "published weights") == {
+            "2 versions of the weights in Ray's object store, bfloat16": 2 * 2 * TINY.parameters,
+        }
+        assert sizes(config, TINY, "weights that are being loaded") == {
+            "replicas: 3, one copy each, bfloat16": 3 * 2 * TINY.parameters
         }
 
     def test_where_it_lies(self) -> None:

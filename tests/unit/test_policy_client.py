@@ -13,7 +13,7 @@ from hgpo_rllib.policy_server.outage import PolicyServerDownError, unless_down
 from hgpo_rllib.policy_server.types import EngineDiedError, RequestFailedError, Sampling, WeightTag
 
 SAMPLING = Sampling(1.0, max_tokens=4, stop_token_ids=())
-WEIGHTS = WeightTag("now", "/weights")
+WEIGHTS = WeightTag("now", 1, None)
 LOST = [
     ActorDiedError(),
     ActorUnavailableError("unreachable", None),

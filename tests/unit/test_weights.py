@@ -1,0 +1,138 @@
+"""New weights outside of Ray: their form, the last hop to another process, who loads which."""
+
+import asyncio
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from hgpo_rllib.bench.measure import new_process
+from hgpo_rllib.policy_server.deployment import PolicyReplica, generation
+from hgpo_rllib.policy_server.transfer import mapped_tensors, shared_with_engine
+from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, EngineDiedError, Sampling, WeightTag
+from hgpo_rllib.policy_server.weights import servable_weights
+
+SOMEWHERE = ray.ObjectRef.nil()
+
+
+@pytest.fixture(params=[True, False], ids=["tied", "untied"])
+def model(request: pytest.FixtureRequest) -> Qwen2ForCausalLM:
+    """A random model."""
+    config = Qwen2Config(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        intermediate_size=32,
+        tie_word_embeddings=request.param,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def test_a_tied_head_is_left_out(model: Qwen2ForCausalLM) -> None:
+    names = set(servable_weights(model, torch.float32).tensors)
+    tied = model.config.tie_word_embeddings
+    assert set(model.state_dict()) - names == ({"lm_head.weight"} if tied else set())
+
+
+def read_all(arguments: dict[str, Any]) -> dict[str, list[float]]:
+    return {name: tensor.flatten().tolist() for name, tensor in mapped_tensors(**arguments)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_another_process_maps_the_same_values(model: Qwen2ForCausalLM, dtype: torch.dtype) -> None:
+    with (
+        shared_with_engine(servable_weights(model, dtype)) as arguments,
+        new_process() as process,
+    ):
+        read = process.submit(read_all, arguments).result()
+        assert all(tensor.dtype is dtype for _, tensor in mapped_tensors(**arguments))
+    assert not os.path.exists(arguments["path"])  # noqa: PTH110  a file descriptor
+    state = model.state_dict()
+    for name, values in read.items():
+        assert values == state[name].to(dtype).flatten().tolist()
+    assert len(read) == len(state) - model.config.tie_word_embeddings
+
+
+@pytest.mark.parametrize(
+    ("wanted", "held", "loads"),
+    [
+        (WeightTag("a", 2, SOMEWHERE), WeightTag("a", 1, SOMEWHERE), True),
+        (WeightTag("a", 1, SOMEWHERE), WeightTag("a", 1, SOMEWHERE), False),
+        (WeightTag("a", 1, SOMEWHERE), WeightTag("a", 2, SOMEWHERE), False),
+        (WeightTag("b", 1, SOMEWHERE), WeightTag("a", 2, SOMEWHERE), True),
+        (WeightTag("a", 1, SOMEWHERE), STARTING_WEIGHTS, True),
+        (STARTING_WEIGHTS, WeightTag("a", 1, SOMEWHERE), False),
+        (STARTING_WEIGHTS, STARTING_WEIGHTS, False),
+    ],
+)
+def test_who_loads_which(wanted: WeightTag, held: WeightTag, loads: bool) -> None:
+    assert wanted.replaces(held) is loads
+
+
+def output(*versions: tuple[str, int, int]) -> Any:
+    """What vLLM gives for three tokens."""
+    return SimpleNamespace(
+        token_ids=[5, 6, 7],
+        logprobs=[{token: SimpleNamespace(logprob=-1.0)} for token in (5, 6, 7)],
+        finish_reason="stop",
+        weight_versions=[
+            SimpleNamespace(version=version, start=start, end=end)
+            for version, start, end in versions
+        ],
+    )
+
+
+def test_versions_of_a_response() -> None:
+    """Those that vLLM recorded; it has a name of its own for the starting weights."""
+    whole = generation(output(("a:1", 0, 3)))
+    assert (whole.version, whole.versions) == ("a:1", ())
+    mixed = generation(output(("default", 0, 1), ("a:1", 1, 3)))
+    assert (mixed.version, mixed.versions) == ("a:1", (("start:0", 1), ("a:1", 2)))
+
+
+class BrokenEngine:
+    """Fails in the middle of an update."""
+
+    async def start_weight_update(self) -> None:
+        """See `AsyncLLM`."""
+
+    async def pause_generation(self, **kwargs: Any) -> None:
+        """See `AsyncLLM`."""
+
+    async def update_weights(self, request: Any) -> None:
+        """See `AsyncLLM`."""
+        raise ValueError("new weights lack model.norm.weight")
+
+    async def resume_generation(self) -> None:
+        """See `AsyncLLM`."""
+
+    def shutdown(self) -> None:
+        """See `AsyncLLM`."""
+
+
+def test_half_an_update_ends_a_replica(model: Qwen2ForCausalLM) -> None:
+    """It answers nobody any more, and Serve, which asks for its health, replaces it."""
+
+    async def weights() -> Any:
+        return servable_weights(model, torch.float32)
+
+    async def update() -> PolicyReplica:
+        replica = PolicyReplica.__new__(PolicyReplica)
+        replica._engine = BrokenEngine()  # type: ignore[assignment]
+        replica._held, replica._broken, replica._updating = STARTING_WEIGHTS, None, None
+        replica._update_mode = "wait"
+        tag = WeightTag("a", 1, weights())  # type: ignore[arg-type]
+        for wanted in (tag, tag, STARTING_WEIGHTS):
+            with pytest.raises(EngineDiedError, match=r"model\.norm\.weight"):
+                await replica.generate([], Sampling(1.0, 1, ()), wanted)
+        with pytest.raises(ValueError, match=r"model\.norm\.weight"):
+            await replica.check_health()
+        return replica
+
+    assert asyncio.run(update())._held == STARTING_WEIGHTS
