@@ -19,6 +19,8 @@ GRACE_S = 10
 def keep(command: list[str]) -> int:
     """Run the command to its end, or that of standard input; its exit code."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    for number in (signal.SIGINT, signal.SIGTERM):  # the pipe says when; not for the command
+        signal.signal(number, signal.SIG_IGN)
     try:
         while process.poll() is None and not select.select([sys.stdin], [], [], 0.2)[0]:
             pass
@@ -28,10 +30,9 @@ def keep(command: list[str]) -> int:
     finally:
         with contextlib.suppress(ProcessLookupError):  # nobody is left
             os.killpg(process.pid, signal.SIGKILL)
-    return process.wait()
+    code = process.wait()
+    return code if code >= 0 else 128 - code  # a signal's number, as shells say it
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGINT, signal.SIGTERM):  # the pipe says when
-        signal.signal(number, signal.SIG_IGN)
-    sys.exit(keep(sys.argv[1:]) % 256)
+    sys.exit(keep(sys.argv[1:]))

@@ -268,7 +268,7 @@ class TestEnd:
         """Return a keeper of a stubborn process."""
         script = (
             "import sys; from hgpo_rllib.policy_server import keeper; keeper.GRACE_S = 0.5; "
-            f"raise SystemExit(keeper.keep([sys.executable, '-c', {STUBBORN!r}]) % 256)"
+            f"raise SystemExit(keeper.keep([sys.executable, '-c', {STUBBORN!r}]))"
         )
         with subprocess.Popen(
             [sys.executable, "-c", script],
@@ -287,7 +287,7 @@ class TestEnd:
         assert is_running(server)
         assert is_running(child)
         keeper.stdin.close()
-        assert keeper.wait(30) == 256 - signal.SIGKILL
+        assert keeper.wait(30) == 128 + signal.SIGKILL
         wait_until_gone(server, child)
 
     def test_nor_when_the_server_was_killed(self, keeper: "subprocess.Popen[str]") -> None:
@@ -295,7 +295,7 @@ class TestEnd:
         assert keeper.stderr is not None
         server, child = map(int, keeper.stderr.readline().split())
         os.kill(server, signal.SIGKILL)
-        assert keeper.wait(30) == 256 - signal.SIGKILL
+        assert keeper.wait(30) == 128 + signal.SIGKILL
         wait_until_gone(child)
 
     def test_nor_when_the_command_was_killed(self) -> None:
