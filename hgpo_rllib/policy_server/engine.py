@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ray.serve.config import RequestRouterConfig
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 
@@ -82,5 +81,7 @@ def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
             "target_ongoing_requests": max(1, server.max_num_seqs // CALL),
         }
     if max(server.num_replicas, server.max_replicas or 0) > 1:
+        from ray.serve.config import RequestRouterConfig  # `hgpo serve` comes here without Ray
+
         options["request_router_config"] = RequestRouterConfig(request_router_class=SESSION_ROUTER)
     return options
