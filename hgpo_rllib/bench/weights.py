@@ -1,0 +1,106 @@
+"""How long new weights take: from the learner's publish to a token that they drew."""
+
+import asyncio
+import time
+import uuid
+from dataclasses import dataclass
+
+import numpy as np
+import ray
+import torch
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+from transformers import PreTrainedModel
+
+from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
+from hgpo_rllib.models import load_model
+from hgpo_rllib.policy_server.client import ask
+from hgpo_rllib.policy_server.deployment import start_lifeline, start_policy_server
+from hgpo_rllib.policy_server.types import (
+    STARTING_WEIGHTS,
+    Generation,
+    Prompt,
+    RequestFailedError,
+    Sampling,
+    WeightTag,
+)
+from hgpo_rllib.policy_server.weights import WeightPublisher
+
+PROMPT = Prompt(list(range(100, 132)), seed=0)
+CHECKED_TOKENS = 16
+NOISE = 0.01  # of a tensor's standard deviation, added by each update
+
+
+@dataclass(frozen=True)
+class WeightUpdate:
+    """Seconds of one update of all replicas, which had nothing else to do."""
+
+    publish_seconds: float
+    """Until the weights are in Ray's object store."""
+    first_token_seconds: float
+    """From the beginning of the publish until one token drawn under the new version is back."""
+    logp_gap: float
+    """Largest difference between served and learner log-probabilities after it."""
+
+
+def bench_weights(
+    model: ModelSettings, server: PolicyServerSettings, updates: int = 5
+) -> list[WeightUpdate]:
+    """Change a model `updates` times and measure how each change gets into a policy server.
+
+    Ray and Serve have to run (`hgpo_rllib.run.cluster.ray_cluster`). The server is of its own and
+    is deleted in the end. One replica answers; the learner is this process.
+
+    Args:
+        model: a directory or name, and the type that is served.
+        server: the policy server's settings.
+        updates: how many are measured, after one that is not: vLLM's first reload is slower.
+    """
+    assert model.model_path is not None
+    app = f"bench-weights-{uuid.uuid4().hex[:8]}"
+    agent = AgentSettings(max_prompt_tokens=64, max_response_tokens=CHECKED_TOKENS)
+    lifeline = start_lifeline()
+    try:
+        handle = start_policy_server(app, model, agent, server, seed=0, lifeline=lifeline)
+        _ask(handle, STARTING_WEIGHTS, tokens=1)  # the engine's first forward pass is slower
+        learner = load_model(model.model_path)
+        publisher = WeightPublisher(getattr(torch, model.dtype))
+        measured = [_update(handle, learner, publisher) for _ in range(1 + updates)]
+        return measured[1:]
+    finally:
+        serve.delete(app)
+        ray.kill(lifeline)
+
+
+def _update(
+    handle: DeploymentHandle, learner: PreTrainedModel, publisher: WeightPublisher
+) -> WeightUpdate:
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            parameter += NOISE * parameter.std(correction=0) * torch.randn_like(parameter)
+    begin = time.perf_counter()
+    tag = publisher.publish(learner)
+    published = time.perf_counter()
+    first = _ask(handle, tag, tokens=1)
+    answered = time.perf_counter()
+    if first.version != tag.version:
+        raise RuntimeError(f"the policy server answered under {first.version}, not {tag.version}")
+    gap = _logp_gap(learner, _ask(handle, tag, CHECKED_TOKENS))
+    return WeightUpdate(published - begin, answered - begin, gap)
+
+
+def _ask(handle: DeploymentHandle, tag: WeightTag, tokens: int) -> Generation:
+    sampling = Sampling(1.0, max_tokens=tokens, stop_token_ids=())
+    (answer,) = asyncio.run(ask(handle, [PROMPT], sampling, tag))
+    if isinstance(answer, RequestFailedError):
+        raise answer
+    return answer
+
+
+def _logp_gap(learner: PreTrainedModel, answer: Generation) -> float:
+    ids = [*PROMPT.token_ids, *answer.token_ids.tolist()]
+    with torch.no_grad():
+        logits = learner(input_ids=torch.tensor([ids])).logits[0, len(PROMPT.token_ids) - 1 : -1]
+    drawn = torch.tensor(answer.token_ids[:, None], dtype=torch.int64)
+    logp = logits.log_softmax(-1).gather(-1, drawn)[:, 0].numpy()
+    return float(np.abs(logp - answer.logp).max())

@@ -1,0 +1,232 @@
+"""New weights in a policy server of two replicas: what they answer, and what is kept."""
+
+import copy
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import torch
+from ray import serve
+from ray._private.internal_api import node_stats
+from transformers import PreTrainedModel
+
+from hgpo_rllib.config import RunConfig, UpdateMode
+from hgpo_rllib.models import load_model
+from hgpo_rllib.policy_server import deployment
+from hgpo_rllib.policy_server.types import (
+    STARTING_WEIGHTS,
+    Generation,
+    Prompt,
+    Sampling,
+    WeightTag,
+)
+from hgpo_rllib.policy_server.weights import WeightPublisher
+
+pytestmark = pytest.mark.integration
+# Longer than a block of the KV cache, 128 tokens on a CPU: their beginning is found there again.
+PROMPTS = [list(range(40 + shift, 240 + shift)) for shift in range(4)]
+LONG = 300  # tokens at most of responses that an update meets under way
+
+
+class NamedReplica(deployment.PolicyReplica):
+    """Says which replica it is; its mode can be set, which saves starting three servers."""
+
+    async def name(self) -> str:
+        """Serve's id."""
+        return serve.get_replica_context().replica_id.unique_id
+
+    async def set_mode(self, mode: UpdateMode) -> None:
+        """As if the server had been started with it."""
+        self._update_mode = mode
+
+
+class Learner:
+    """A model that changes with each update."""
+
+    def __init__(self, path: str) -> None:
+        self.model = load_model(path)
+        self.publisher = WeightPublisher(torch.float32)
+        self.noise = torch.Generator().manual_seed(0)
+
+    def update(self) -> WeightTag:
+        """New weights, near the old ones."""
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                change = torch.randn(parameter.shape, generator=self.noise)
+                parameter += 0.1 * parameter.std(correction=0) * change
+        return self.publisher.publish(self.model)
+
+
+@pytest.fixture(scope="module")
+def server(run_config: RunConfig, cluster: None) -> Iterator[Any]:
+    """Handle of a server with two replicas, beside that of the algorithm."""
+    app = f"updates-{uuid.uuid4().hex[:8]}"
+    settings = run_config.policy_server.model_copy(update={"num_replicas": 2, "replica_cpus": 0})
+    lifeline = deployment.start_lifeline()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deployment, "PolicyReplica", NamedReplica)
+        yield deployment.start_policy_server(
+            app, run_config.model, run_config.agent, settings, seed=1, lifeline=lifeline
+        )
+    serve.delete(app)
+    ray.kill(lifeline)
+
+
+@pytest.fixture(scope="module")
+def sessions(server: Any) -> list[str]:
+    """A session for each replica; each stays with its own."""
+    replicas: dict[str, str] = {}
+    for number in range(100):
+        session = f"group-{number}"
+        names = {server.options(session_id=session).name.remote().result() for _ in range(3)}
+        assert len(names) == 1
+        replicas.setdefault(names.pop(), session)
+        if len(replicas) == 2:
+            return list(replicas.values())
+    raise AssertionError("one replica gets all calls")
+
+
+@pytest.fixture
+def learner(run_config: RunConfig) -> Learner:
+    """A learner with the weights that the server started with, and a name of its own."""
+    return Learner(str(run_config.model.model_path))
+
+
+def ask(server: Any, session: str, tag: WeightTag, tokens: int = 16) -> list[Generation]:
+    return start(server, session, tag, tokens).result()
+
+
+def start(server: Any, session: str, tag: WeightTag, tokens: int) -> Any:
+    """A call that is under way."""
+    prompts = [Prompt(ids, seed) for seed, ids in enumerate(PROMPTS)]
+    sampling = Sampling(1.0, max_tokens=tokens, stop_token_ids=())
+    return server.options(session_id=session).generate.remote(prompts, sampling, tag)
+
+
+def reference_logp(model: PreTrainedModel, ids: list[int], response: np.ndarray) -> np.ndarray:
+    """Log-probabilities by a plain forward pass."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([ids + response.tolist()])).logits[0]
+    predicting = logits.float().log_softmax(-1)[len(ids) - 1 : -1]
+    return predicting.gather(-1, torch.tensor(response[:, None], dtype=torch.int64))[:, 0].numpy()
+
+
+def gap(model: PreTrainedModel, answers: list[Generation]) -> float:
+    """Largest difference of log-probabilities."""
+    return max(
+        float(np.abs(reference_logp(model, ids, answer.token_ids) - answer.logp).max())
+        for ids, answer in zip(PROMPTS, answers, strict=True)
+    )
+
+
+def stored_bytes() -> int:
+    """What Ray's object store holds on this node."""
+    node = ray.nodes()[0]
+    stats = node_stats(node["NodeManagerAddress"], node["NodeManagerPort"])
+    return stats.store_stats.object_store_bytes_used
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 20) -> bool:
+    deadline = time.monotonic() + seconds
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return true()
+
+
+def test_both_replicas_equal_the_learner_after_every_update(
+    server: Any, sessions: list[str], learner: Learner
+) -> None:
+    """Five updates. The weights before are far away; versions without a tag are freed."""
+    for session in sessions:
+        answers = ask(server, session, STARTING_WEIGHTS)
+        assert {answer.version for answer in answers} == {STARTING_WEIGHTS.version}
+        assert gap(learner.model, answers) < 1e-4
+    empty = stored_bytes()
+    tag = STARTING_WEIGHTS
+    for _ in range(5):
+        before = copy.deepcopy(learner.model)
+        tag = learner.update()
+        for session in sessions:
+            answers = ask(server, session, tag)
+            assert {answer.version for answer in answers} == {tag.version}
+            assert gap(learner.model, answers) < 1e-4
+            assert gap(before, answers) > 1e-2
+    size = sum(4 * p.numel() for p in learner.model.parameters())
+    assert wait_until(lambda: size < stored_bytes() - empty < 1.5 * size)
+    del tag
+    assert wait_until(lambda: stored_bytes() <= empty)
+
+
+def test_older_weights_are_not_loaded_and_another_publisher_s_are(
+    server: Any, sessions: list[str], learner: Learner, run_config: RunConfig
+) -> None:
+    first, second = learner.update(), learner.update()
+    for asked, held in ((second, second), (first, second), (STARTING_WEIGHTS, second)):
+        answers = ask(server, sessions[0], asked)
+        assert {answer.version for answer in answers} == {held.version}
+        assert gap(learner.model, answers) < 1e-4
+    other = Learner(str(run_config.model.model_path))
+    tag = other.update()
+    answers = ask(server, sessions[0], tag)
+    assert {answer.version for answer in answers} == {tag.version}
+    assert gap(other.model, answers) < 1e-4
+
+
+@pytest.mark.parametrize("mode", ["wait", "abort", "keep"])
+def test_responses_under_way(
+    server: Any, sessions: list[str], learner: Learner, mode: UpdateMode
+) -> None:
+    """They end first, are drawn anew, or go on; which weights drew which token is always known."""
+    session = sessions[0]
+    server.options(session_id=session).set_mode.remote(mode).result()
+    old = learner.update()
+    models = {old.version: copy.deepcopy(learner.model)}
+    ask(server, session, old)
+    begin = time.monotonic()
+    ask(server, session, old, LONG)
+    all_the_time = time.monotonic() - begin
+    under_way = start(server, session, old, LONG)
+    time.sleep(all_the_time / 4)
+    new = learner.update()
+    models[new.version] = learner.model
+    answers = ask(server, session, new)
+    assert {answer.version for answer in answers} == {new.version}
+    assert gap(learner.model, answers) < 1e-4
+
+    answers = under_way.result()
+    drawn_by = set()
+    for ids, answer in zip(PROMPTS, answers, strict=True):
+        parts = answer.versions or ((answer.version, len(answer.token_ids)),)
+        assert parts[-1][0] == answer.version
+        drawn_by.add(tuple(version for version, _ in parts))
+        ends = np.cumsum([tokens for _, tokens in parts])
+        for (version, tokens), end in zip(parts, ends, strict=True):
+            part = slice(end - tokens, end)
+            expected = reference_logp(models[version], ids, answer.token_ids)[part]
+            np.testing.assert_allclose(answer.logp[part], expected, atol=1e-4)
+        assert ends[-1] == len(answer.token_ids)
+    expected_of_mode = {
+        "wait": (old.version,),
+        "abort": (new.version,),
+        "keep": (old.version, new.version),
+    }
+    # A response may have ended before the update.
+    assert expected_of_mode[mode] in drawn_by
+    assert drawn_by <= {expected_of_mode[mode], (old.version,)}
+
+
+def test_a_cancelled_request_leaves_no_half_update(
+    server: Any, sessions: list[str], learner: Learner
+) -> None:
+    """The update that it asked for is done all the same."""
+    for _ in range(3):
+        tag = learner.update()
+        call = start(server, sessions[0], tag, LONG)
+        time.sleep(0.05)
+        call.cancel()
+    answers = ask(server, sessions[0], tag)
+    assert gap(learner.model, answers) < 1e-4
