@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -150,6 +151,7 @@ class PolicyReplica:
     async def _answer(self, prompt: Prompt, sampling: Sampling) -> Generation | RequestFailedError:
         from vllm.v1.engine.exceptions import EngineDeadError
 
+        start = time.perf_counter()
         try:
             output = await self._draw(prompt, sampling)
             while output.finish_reason == "abort":  # by an update
@@ -158,7 +160,7 @@ class PolicyReplica:
             raise
         except Exception as error:  # of this prompt alone: it is too long, for one
             return RequestFailedError(f"{type(error).__name__}: {error}")
-        return generation(output)
+        return generation(output, time.perf_counter() - start)
 
     async def _draw(self, prompt: Prompt, sampling: Sampling) -> "CompletionOutput":
         from vllm import SamplingParams
@@ -181,8 +183,8 @@ class PolicyReplica:
         return result.outputs[0]
 
 
-def generation(output: "CompletionOutput") -> Generation:
-    """A response as the rollouts take it, of what vLLM gives."""
+def generation(output: "CompletionOutput", engine_s: float) -> Generation:
+    """A response as the rollouts take it, of what vLLM gives after so many seconds."""
     logp = [
         step[token].logprob for token, step in zip(output.token_ids, output.logprobs, strict=True)
     ]
@@ -197,6 +199,7 @@ def generation(output: "CompletionOutput") -> Generation:
         logp=np.asarray(logp, np.float32),
         version=versions[-1][0],
         finish_reason=output.finish_reason,
+        engine_s=engine_s,
         versions=versions if len(versions) > 1 else (),
     )
 

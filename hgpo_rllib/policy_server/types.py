@@ -82,6 +82,8 @@ class Generation:
     """Version of the weights that drew it, or its end where `versions` has several."""
     finish_reason: str
     """``stop``, or ``length`` at the token limit."""
+    engine_s: float
+    """Seconds that the engine had the request, queue included."""
     versions: tuple[tuple[str, int], ...] = ()
     """Which versions drew it and how many tokens each, in order; empty where one drew them all.
     Only ``policy_server.update_mode: keep`` mixes versions."""

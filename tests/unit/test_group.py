@@ -89,7 +89,7 @@ class Table:
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         ids += [self.tokenizer.eos_token_id] * (finish_reason == "stop")
         logp = -np.arange(len(ids), dtype=np.float32)
-        return Generation(np.asarray(ids, np.int32), logp, "w:3", finish_reason)
+        return Generation(np.asarray(ids, np.int32), logp, "w:3", finish_reason, 0.1)
 
     def make(self) -> Counting:
         self.envs.append(Counting(lambda task, step: self.fault(task, step)))

@@ -90,9 +90,9 @@ def output(*versions: tuple[str, int, int]) -> Any:
 
 def test_versions_of_a_response() -> None:
     """Those that vLLM recorded; it has a name of its own for the starting weights."""
-    whole = generation(output(("a:1", 0, 3)))
+    whole = generation(output(("a:1", 0, 3)), 0.1)
     assert (whole.version, whole.versions) == ("a:1", ())
-    mixed = generation(output(("default", 0, 1), ("a:1", 1, 3)))
+    mixed = generation(output(("default", 0, 1), ("a:1", 1, 3)), 0.1)
     assert (mixed.version, mixed.versions) == ("a:1", (("start:0", 1), ("a:1", 2)))
 
 
