@@ -205,7 +205,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(EnvRunner)
     def stop(self) -> None:
-        """Close the environments and the event loop."""
+        """Close the environments and the event loop, and give the weights up."""
+        self._client, self._weights = None, STARTING_WEIGHTS
         for pool in self._pools.values():
             pool.close()
         self._env_thread.close()
