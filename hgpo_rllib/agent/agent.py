@@ -1,5 +1,6 @@
 """The step-wise agent: text in, token ids out, and back."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -34,6 +35,8 @@ class StepAgent:
         inadmissible_is_invalid: bool = False,
     ):
         """See `hgpo_rllib.config.AgentSettings` for the arguments."""
+        # Prompts are encoded one at a time: the tokenizer's threads would only wait for each other.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.tokenizer = tokenizer
         self.template: jinja2.Template = load_template(prompt)
         self.memory_length = memory_length

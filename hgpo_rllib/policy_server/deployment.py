@@ -35,6 +35,7 @@ from hgpo_rllib.policy_server.types import (
 )
 
 if TYPE_CHECKING:
+    from vllm import SamplingParams
     from vllm.outputs import CompletionOutput
 
 MAX_ONGOING_REQUESTS = 4096  # per replica; vLLM queues what exceeds max_num_seqs itself
@@ -163,24 +164,29 @@ class PolicyReplica:
         return generation(output, time.perf_counter() - start)
 
     async def _draw(self, prompt: Prompt, sampling: Sampling) -> "CompletionOutput":
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        parameters = SamplingParams(
-            temperature=sampling.temperature,
-            max_tokens=sampling.max_tokens,
-            stop_token_ids=list(sampling.stop_token_ids),
-            seed=prompt.seed,
-            logprobs=0,  # of the drawn tokens alone
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-        request_id = str(next(self._request_numbers))
         results = self._engine.generate(
-            {"prompt_token_ids": list(prompt.token_ids)}, parameters, request_id=request_id
+            {"prompt_token_ids": list(prompt.token_ids)},
+            sampling_parameters(sampling, prompt.seed),
+            request_id=str(next(self._request_numbers)),
         )
         *_, result = [result async for result in results]
         return result.outputs[0]
+
+
+def sampling_parameters(sampling: Sampling, seed: int | None) -> "SamplingParams":
+    """vLLM's parameters of one request."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=sampling.temperature,
+        max_tokens=sampling.max_tokens,
+        stop_token_ids=list(sampling.stop_token_ids),
+        seed=seed,
+        logprobs=0,  # of the drawn tokens alone
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
 
 
 def generation(output: "CompletionOutput", engine_s: float) -> Generation:

@@ -113,7 +113,8 @@ def group_episode(name: str, trajectories: Mapping[str, Trajectory]) -> MultiAge
     Every step stores, as extra model outputs: ``prompt_ids``, ``response_ids``,
     ``behaviour_logp`` (shape ``(response tokens,)``), ``weight_version``, ``completion``,
     ``action`` (as sent to the environment), ``is_valid``, ``prompt_truncated``,
-    ``response_truncated``, ``request_s`` and ``env_s``. The step's anchor is its observation.
+    ``response_truncated``, ``request_s``, ``engine_s`` and ``env_s``. The step's anchor is its
+    observation.
     """
     episode = MultiAgentEpisode(id_=name, agent_to_module_mapping_fn=policy_of_member)
     episode.add_env_reset(
@@ -147,5 +148,6 @@ def _outputs(step: Step) -> dict[str, Any]:
         "prompt_truncated": step.prompt_truncated,
         "response_truncated": step.response.finish_reason == "length",
         "request_s": step.request_s,
+        "engine_s": step.response.engine_s,
         "env_s": step.env_s,
     }

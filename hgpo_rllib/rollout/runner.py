@@ -58,7 +58,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         super().__init__(config=config, **kwargs)
         self.module = None  # the policy lives in the policy server
         self._tokenizer = load_tokenizer(config.model_path)
-        self._agent = StepAgent(
+        self.agent = StepAgent(
             self._tokenizer,
             prompt=config.prompt,
             memory_length=config.prompt_memory_length,
@@ -105,11 +105,10 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         Responses are seeded by the run's seed, the split and the place of the group: as many
         groups as there were before, `first`, and its index among `tasks`.
         """
-        sampling = Sampling(temperature, self.config.max_response_tokens, self._eos)
         handle = serve.get_app_handle(self.config.serve_app)
-        self._client = PolicyClient(handle, sampling, self._weights)
+        self._client = PolicyClient(handle, self.sampling(temperature), self._weights)
         rollout = Rollout(
-            self._agent,
+            self.agent,
             self._client,
             self._pool(split),
             self.config.max_attempts,
@@ -121,6 +120,10 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             return self._wait_for(rollout.groups(tasks, names, group_size))
         finally:
             self.failures = {name: rollout.failures[name] for name in FAILURES}
+
+    def sampling(self, temperature: float) -> Sampling:
+        """How responses of episodes are drawn."""
+        return Sampling(temperature, self.config.max_response_tokens, self._eos)
 
     def ask(
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag

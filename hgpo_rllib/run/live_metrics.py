@@ -59,6 +59,7 @@ ITERATION = (
         "truncated_response_rate",
     ),
     Measure("hgpo_request_seconds", "Mean time from a prompt to its response", "request_s"),
+    Measure("hgpo_engine_seconds", "Mean part of it that the engine had", "engine_s"),
     Measure("hgpo_env_step_seconds", "Mean time of an environment's step", "env_s"),
     Measure(
         "hgpo_rollout_failures",

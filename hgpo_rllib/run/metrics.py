@@ -56,6 +56,7 @@ def rollout_metrics(scored: ScoredTrajectories) -> dict[str, float]:
         "truncated_prompt_rate": mean("prompt_truncated"),
         "truncated_response_rate": mean("response_truncated"),
         "request_s": mean("request_s"),
+        "engine_s": mean("engine_s"),
         "env_s": mean("env_s"),
         "tokens_generated": tokens,
     }

@@ -156,6 +156,7 @@ class TestWhatIsKept:
         asked = [tuple(prompt.token_ids) for prompt in table.policy.asked]
         assert {tuple(ids.tolist()) for ids in outputs["prompt_ids"]} == set(asked)
         assert all(seconds > 0 for seconds in outputs["request_s"] + outputs["env_s"])
+        assert outputs["engine_s"] == [0.1, 0.1]
 
     def test_the_memory_is_of_the_member(self, table: Table) -> None:
         """A prompt shows the turns before it; the first one shows none."""

@@ -95,6 +95,7 @@ def group(events: Sequence[str] = EVENTS, start: str = "room") -> MultiAgentEpis
                     "prompt_truncated": t == 1,
                     "response_truncated": t == 2,
                     "request_s": t / 4,
+                    "engine_s": t / 5,
                     "env_s": t / 8,
                 }
             },

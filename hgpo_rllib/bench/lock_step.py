@@ -1,0 +1,69 @@
+"""The other way to roll out, for comparison: all environments step together, to the last one's end.
+
+As the released code does it: every turn asks for all members, those whose episode is over included,
+waits for the slowest response, and then steps one environment after the other.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from hgpo_rllib.agent import Memory, StepAgent
+from hgpo_rllib.policy_server.types import Prompt
+from hgpo_rllib.rollout.member import Policy, response_seed
+
+
+class _Member:
+    """One environment and what its agent sees; over when its episode is, but still asked for."""
+
+    def __init__(self, env: gym.Env, task: int):
+        self.env = env
+        self.observation, self.info = env.reset(seed=task)
+        self.goal = self.info["goal"]
+        self.memory = Memory()
+        self.over = False
+
+    def prompt(self, agent: StepAgent) -> list[int]:
+        admissible = self.info["admissible_actions"]
+        return agent.prompt(self.goal, self.observation, admissible, self.memory).token_ids
+
+    def act(self, agent: StepAgent, response_ids: Sequence[int]) -> None:
+        _, parsed = agent.read(response_ids, self.info["admissible_actions"])
+        if self.over:
+            return
+        self.memory.add(self.observation, parsed.action)
+        step: Any = self.env.step(parsed.action)
+        self.observation, _, terminated, truncated, self.info = step
+        self.over = terminated or truncated
+
+
+async def play_in_lock_step(
+    envs: Sequence[gym.Env], tasks: Sequence[int], key: str, agent: StepAgent, policy: Policy
+) -> int:
+    """Play ``tasks[i]`` in ``envs[i]``, all in lock-step.
+
+    Args:
+        envs: one per episode.
+        tasks: seeds of their resets.
+        key: of the seeds of responses.
+        agent: writes prompts and reads completions.
+        policy: answers.
+
+    Returns:
+        Steps of environments: the useful ones, before the end of an episode.
+    """
+    members = [_Member(env, task) for env, task in zip(envs, tasks, strict=True)]
+    steps = turn = 0
+    while not all(member.over for member in members):
+        prompts = [
+            Prompt(member.prompt(agent), response_seed(f"{key}/{index}", turn))
+            for index, member in enumerate(members)
+        ]
+        responses = await asyncio.gather(*(policy.generate(prompt) for prompt in prompts))
+        steps += sum(not member.over for member in members)
+        for member, response in zip(members, responses, strict=True):
+            member.act(agent, response.token_ids.tolist())
+        turn += 1
+    return steps

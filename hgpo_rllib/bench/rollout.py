@@ -1,0 +1,255 @@
+"""`hgpo bench rollout`: the policy server and the rollouts against the engine alone and lock-step.
+
+All sides run in one command, in turns, on the same model, prompts and tasks.
+"""
+
+import asyncio
+import statistics
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import gymnasium as gym
+import ray
+from ray import serve
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.serve.handle import DeploymentHandle
+
+from hgpo_rllib.algorithm import HGPOConfig
+from hgpo_rllib.bench.bare_engine import BareEngine
+from hgpo_rllib.bench.lock_step import play_in_lock_step
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.evaluation import members
+from hgpo_rllib.policy_server.client import PolicyClient
+from hgpo_rllib.policy_server.deployment import start_lifeline, start_policy_server
+from hgpo_rllib.policy_server.engine import engine_arguments, replica_environment
+from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Prompt, Sampling
+from hgpo_rllib.rollout.member import response_seed
+from hgpo_rllib.rollout.runner import HGPOEnvRunner
+
+
+@dataclass(frozen=True)
+class Requests:
+    """One set of prompts at a fixed concurrency, by `vllm.LLM.generate` and through Ray Serve."""
+
+    concurrency: int
+    prompts: int
+    tokens: int
+    """Of the responses of one side."""
+    bare_seconds: float
+    seconds: float
+    latency_s: float
+    """Mean from a prompt to its response."""
+    engine_s: float
+    """Mean of the part that the engine had the request."""
+
+    @property
+    def ratio(self) -> float:
+        """Tokens per second of the policy server over those of the engine alone."""
+        return self.bare_seconds / self.seconds
+
+    @property
+    def overhead_ms(self) -> float:
+        """Time that the way through Serve adds, a request: of all of them, by their number."""
+        return 1000 * (self.seconds - self.bare_seconds) / self.prompts
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """The same tasks, each member at its own pace and in lock-step."""
+
+    episodes: int
+    steps: int
+    longest: int
+    seconds: float
+    tokens: int
+    request_s: float
+    """Mean of a step."""
+    engine_s: float
+    """Mean of the part of it that the engine had."""
+    env_s: float
+    lock_steps: int
+    """Steps in lock-step, without those after an episode's end."""
+    lock_seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """Useful steps per second, over those in lock-step."""
+        return (self.steps / self.seconds) / (self.lock_steps / self.lock_seconds)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run."""
+
+    config: RunConfig
+    """With `env.data` and `model.model_path` set."""
+    concurrency: int
+    repeats: int
+    lock_step: bool
+    """Also compare whole episodes."""
+
+
+def bench_rollout(plan: Plan) -> tuple[list[Requests], list[Episodes]]:
+    """Measure each side `repeats` times, in turns, after one that is not measured.
+
+    Ray and Serve have to run (`hgpo_rllib.run.cluster.ray_cluster`).
+    """
+    server = plan.config.policy_server.model_copy(update={"max_num_seqs": plan.concurrency})
+    config = plan.config.model_copy(update={"policy_server": server})
+    with policy_server(config) as (handle, runner):
+        prompts = recorded_prompts(runner, config, (1 + plan.repeats) * 4 * plan.concurrency)
+        requests = compare_requests(plan, config, handle, runner, prompts)
+        episodes = compare_episodes(plan, handle, runner) if plan.lock_step else []
+    return requests, episodes
+
+
+@contextmanager
+def policy_server(config: RunConfig) -> Iterator[tuple[DeploymentHandle, HGPOEnvRunner]]:
+    """A policy server and a runner that plays with it, without a learner."""
+    algorithm = HGPOConfig.from_run_config(config)
+    algorithm.serve_app = f"bench-rollout-{uuid.uuid4().hex[:8]}"
+    lifeline = start_lifeline()
+    try:
+        handle = start_policy_server(
+            algorithm.serve_app,
+            config.model,
+            config.agent,
+            config.policy_server,
+            seed=config.seed,
+            lifeline=lifeline,
+        )
+        runner = HGPOEnvRunner(config=algorithm)
+        try:
+            yield handle, runner
+        finally:
+            runner.stop()
+    finally:
+        serve.delete(algorithm.serve_app)
+        ray.kill(lifeline)
+
+
+def recorded_prompts(runner: HGPOEnvRunner, config: RunConfig, count: int) -> list[Prompt]:
+    """So many prompts of episodes, each with a seed of its own; the first ones again if need be."""
+    groups = runner.sample(num_episodes=config.rollout.groups_per_iteration)
+    ids = [
+        prompt.tolist()
+        for member in members(groups)
+        for prompt in member.get_extra_model_outputs("prompt_ids")
+    ]
+    return [Prompt(ids[i % len(ids)], response_seed("bench", i)) for i in range(count)]
+
+
+def compare_requests(
+    plan: Plan,
+    config: RunConfig,
+    handle: DeploymentHandle,
+    runner: HGPOEnvRunner,
+    prompts: Sequence[Prompt],
+) -> list[Requests]:
+    """Both sides on one part of the prompts after the other."""
+    sampling = runner.sampling(config.rollout.temperature)
+    arguments = engine_arguments(config.model, config.agent, config.policy_server, config.seed)
+    bare = BareEngine(arguments, replica_environment(config.policy_server))
+    size = len(prompts) // (1 + plan.repeats)
+    results = []
+    try:
+        for turn in range(1 + plan.repeats):
+            part = prompts[turn * size : (turn + 1) * size]
+            bare_seconds, tokens = bare.generate(part, sampling)
+            results.append(_requests(plan, handle, part, sampling, bare_seconds))
+            assert results[-1].tokens == tokens, "one seed, one response"
+    finally:
+        bare.close()
+    return results[1:]
+
+
+def _requests(
+    plan: Plan,
+    handle: DeploymentHandle,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    bare_seconds: float,
+) -> Requests:
+    start = time.perf_counter()
+    answers = asyncio.run(_ask_all(handle, prompts, sampling, plan.concurrency))
+    return Requests(
+        concurrency=plan.concurrency,
+        prompts=len(prompts),
+        tokens=sum(len(generation.token_ids) for generation, _ in answers),
+        bare_seconds=bare_seconds,
+        seconds=time.perf_counter() - start,
+        latency_s=statistics.mean(seconds for _, seconds in answers),
+        engine_s=statistics.mean(generation.engine_s for generation, _ in answers),
+    )
+
+
+async def _ask_all(
+    handle: DeploymentHandle, prompts: Sequence[Prompt], sampling: Sampling, concurrency: int
+) -> list[tuple[Generation, float]]:
+    """Each response with its seconds, through the rollouts' client."""
+    client = PolicyClient(handle, sampling, STARTING_WEIGHTS)
+    slots = asyncio.Semaphore(concurrency)
+
+    async def one(prompt: Prompt) -> tuple[Generation, float]:
+        async with slots:
+            start = time.perf_counter()
+            return await client.generate(prompt), time.perf_counter() - start
+
+    return await asyncio.gather(*(one(prompt) for prompt in prompts))
+
+
+def compare_episodes(plan: Plan, handle: DeploymentHandle, runner: HGPOEnvRunner) -> list[Episodes]:
+    """Both sides on the first tasks of the training split, again and again with other seeds."""
+    rollout = plan.config.rollout
+    tasks = list(range(min(rollout.groups_per_iteration, runner.num_tasks("train"))))
+    split = plan.config.env.train_split
+    each = [task for task in tasks for _ in range(rollout.group_size)]
+    options = plan.config.env.options
+    make = (
+        gym.make(
+            plan.config.env.env_id,
+            split=split,
+            data=plan.config.env.data,
+            max_steps=plan.config.env.max_steps,
+            **options,
+        )
+        for _ in each
+    )
+    envs = list(make)
+    results = []
+    for turn in range(1 + plan.repeats):
+        start = time.perf_counter()
+        groups = runner.play(split, tasks, rollout.group_size, rollout.temperature, 1000 * turn)
+        seconds = time.perf_counter() - start
+        client = PolicyClient(handle, runner.sampling(rollout.temperature), STARTING_WEIGHTS)
+        start = time.perf_counter()
+        steps = asyncio.run(play_in_lock_step(envs, each, f"lock-{turn}", runner.agent, client))
+        results.append(_episodes(groups, seconds, steps, time.perf_counter() - start))
+    for env in envs:
+        env.close()
+    return results[1:]
+
+
+def _episodes(
+    groups: list[MultiAgentEpisode], seconds: float, lock_steps: int, lock_seconds: float
+) -> Episodes:
+    played = members(groups)
+
+    def values(name: str) -> list[float]:
+        return [value for member in played for value in member.get_extra_model_outputs(name)]
+
+    return Episodes(
+        episodes=len(played),
+        steps=sum(map(len, played)),
+        longest=max(map(len, played)),
+        seconds=seconds,
+        tokens=sum(map(len, values("response_ids"))),  # type: ignore[arg-type]
+        request_s=statistics.mean(values("request_s")),
+        engine_s=statistics.mean(values("engine_s")),
+        env_s=statistics.mean(values("env_s")),
+        lock_steps=lock_steps,
+        lock_seconds=lock_seconds,
+    )
