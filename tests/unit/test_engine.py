@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+from ray import serve
 
 from hgpo_rllib.config import ConfigError, RunConfig, parse_config
+from hgpo_rllib.policy_server.deployment import PolicyReplica
 from hgpo_rllib.policy_server.engine import engine_arguments, replica_options, replica_seed
 
 
@@ -45,13 +47,11 @@ def test_replicas_are_fixed_unless_there_is_a_maximum() -> None:
     assert options()["num_replicas"] == 1
     assert "request_router_config" not in options()
     assert options(num_replicas=2)["num_replicas"] == 2
-    scaled = options(num_replicas=2, max_replicas=4, max_num_seqs=64)
-    assert scaled["num_replicas"] == "auto"
-    assert scaled["autoscaling_config"] == {
-        "min_replicas": 2,
-        "max_replicas": 4,
-        "target_ongoing_requests": 4,
-    }
+    scaled = serve.deployment(
+        PolicyReplica, **options(num_replicas=2, max_replicas=4, max_num_seqs=64)
+    )._deployment_config.autoscaling_config
+    assert (scaled.min_replicas, scaled.max_replicas) == (2, 4)
+    assert scaled.get_target_ongoing_requests() == 4
 
 
 @pytest.mark.parametrize("server", [{"num_replicas": 2}, {"max_replicas": 2}])
