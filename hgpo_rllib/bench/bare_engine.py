@@ -26,8 +26,7 @@ class BareEngine:
             variables: of its process's environment, as a replica's.
         """
         self._process: ProcessPoolExecutor = new_process()
-        self._process.submit(os.environ.update, variables).result()
-        self._process.submit(_start, arguments).result()
+        self._process.submit(_start, arguments, variables).result()
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> tuple[float, int]:
         """Seconds and response tokens of one call with these prompts."""
@@ -38,8 +37,9 @@ class BareEngine:
         self._process.shutdown()
 
 
-def _start(arguments: dict[str, Any]) -> None:
+def _start(arguments: dict[str, Any], variables: dict[str, str]) -> None:
     global _llm
+    os.environ.update(variables)  # vLLM and torch read them when they are imported
     from vllm import LLM
 
     _llm = LLM(**arguments)

@@ -257,7 +257,7 @@ def _rollout_tables(requests: list[Any], episodes: list[Any], updates: list[Any]
         served.add_row(
             name,
             f"{row.tokens:,}",
-            f"{row.tokens / row.bare_seconds:,.0f}",
+            f"{row.bare_tokens / row.bare_seconds:,.0f}",
             f"{row.tokens / row.seconds:,.0f}",
             f"{row.ratio:.2f}",
             f"{row.overhead_ms:.2f}",
