@@ -24,7 +24,8 @@ from tests.integration.test_command import Command
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 KEY = "a-key-of-this-test"
 ROOM = "You are in the middle of a room. Looking quickly around you, you see a shelf 1, a sink 2."
-PROMPTS = (ROOM, f"{ROOM}\nYour task is to: put a towel in shelf.\n", "On the shelf 1, you see")
+GOLDEN = Path(__file__).parents[1] / "unit" / "golden"
+PROMPTS = (ROOM, *(file.read_text() for file in sorted(GOLDEN.glob("alfworld_compact_*.txt"))))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def descendants(command: Command) -> list[psutil.Process]:
 def complete(client: OpenAI, prompt: str, **settings: object) -> CompletionChoice:
     """Return a completion, with the token ids that vLLM adds."""
     ids = {"return_token_ids": True}
-    settings = {"max_tokens": 24, "extra_body": ids, **settings}
+    settings = {"max_tokens": 64, "extra_body": ids, **settings}
     return client.completions.create(model="policy", prompt=prompt, **settings).choices[0]
 
 
@@ -90,7 +91,7 @@ def test_greedy_as_huggingface(client: OpenAI, run_config: RunConfig) -> None:
     ends = set()
     for prompt in PROMPTS:
         ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]
-        expected = model.generate(ids, do_sample=False, max_new_tokens=24)[0, ids.shape[1] :]
+        expected = model.generate(ids, do_sample=False, max_new_tokens=64)[0, ids.shape[1] :]
         choice = complete(client, prompt, temperature=0)
         assert choice.prompt_token_ids == ids[0].tolist()
         assert choice.token_ids == expected.tolist()
@@ -98,12 +99,12 @@ def test_greedy_as_huggingface(client: OpenAI, run_config: RunConfig) -> None:
         chat = client.chat.completions.create(
             model="policy",
             messages=[{"role": "user", "content": prompt}],
-            max_tokens=24,
+            max_tokens=64,
             temperature=0,
         )
         assert chat.choices[0].message.content == choice.text
         ends.add(choice.finish_reason)
-    assert ends & {"stop", "length"} == ends
+    assert "stop" in ends, "no response came to its end"
 
 
 def test_sampling_and_its_log_probabilities(client: OpenAI, run_config: RunConfig) -> None:
