@@ -135,19 +135,17 @@ class PolicyReplica:
 
         assert tag.weights is not None, "no weights are older than those at the start"
         weights: PublishedWeights = await tag.weights
-        shared = shared_with_engine(weights)
-        arguments = await asyncio.to_thread(shared.__enter__)
-        try:
-            await self._engine.pause_generation(mode=self._update_mode, clear_cache=True)
-            await self._engine.start_weight_update()
-            await self._engine.update_weights(WeightTransferUpdateRequest(arguments))
-            await self._engine.finish_weight_update(tag.version)
-            self._held = replace(tag, weights=None)  # Ray need not keep them for this replica
-        except Exception as error:  # what it holds now is no version
-            self._broken = error
-        finally:
-            shared.__exit__(None, None, None)
-            await self._engine.resume_generation()
+        async with shared_with_engine(weights) as arguments:
+            try:
+                await self._engine.pause_generation(mode=self._update_mode, clear_cache=True)
+                await self._engine.start_weight_update()
+                await self._engine.update_weights(WeightTransferUpdateRequest(arguments))
+                await self._engine.finish_weight_update(tag.version)
+                self._held = replace(tag, weights=None)  # Ray need not keep them for this replica
+            except Exception as error:  # what it holds now is no version
+                self._broken = error
+            finally:
+                await self._engine.resume_generation()
 
     async def _answer(self, prompt: Prompt, sampling: Sampling) -> Generation | RequestFailedError:
         from vllm.v1.engine.exceptions import EngineDeadError

@@ -5,9 +5,10 @@ object into the replica, but has no way to hand the mapping on: the replica writ
 memory that has a file descriptor, and the engine's processes map that.
 """
 
+import asyncio
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from math import prod
 from typing import Any
 
@@ -16,8 +17,8 @@ import torch
 from hgpo_rllib.policy_server.types import PublishedWeights
 
 
-@contextmanager
-def shared_with_engine(weights: PublishedWeights) -> Iterator[dict[str, Any]]:
+@asynccontextmanager
+async def shared_with_engine(weights: PublishedWeights) -> AsyncIterator[dict[str, Any]]:
     """Copy weights to where processes below this one can map them; freed at the end.
 
     The memory belongs to no file system: it goes with its last process, however that one ends, and
@@ -28,9 +29,7 @@ def shared_with_engine(weights: PublishedWeights) -> Iterator[dict[str, Any]]:
     """
     descriptor = os.memfd_create("hgpo-weights")
     try:
-        with open(descriptor, "wb", closefd=False) as file:
-            for array in weights.tensors.values():
-                file.write(array.reshape(-1).data)
+        await asyncio.to_thread(_write, weights, descriptor)
         yield {
             "path": f"/proc/{os.getpid()}/fd/{descriptor}",
             "dtype": weights.dtype,
@@ -39,6 +38,12 @@ def shared_with_engine(weights: PublishedWeights) -> Iterator[dict[str, Any]]:
         }
     finally:
         os.close(descriptor)
+
+
+def _write(weights: PublishedWeights, descriptor: int) -> None:
+    with open(descriptor, "wb", closefd=False) as file:
+        for array in weights.tensors.values():
+            file.write(array.reshape(-1).data)
 
 
 def mapped_tensors(

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,6 @@ import ray
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from hgpo_rllib.bench.measure import new_process
 from hgpo_rllib.policy_server.deployment import PolicyReplica, generation
 from hgpo_rllib.policy_server.transfer import mapped_tensors, shared_with_engine
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, EngineDiedError, Sampling, WeightTag
@@ -40,23 +40,23 @@ def test_a_tied_head_is_left_out(model: Qwen2ForCausalLM) -> None:
     assert set(model.state_dict()) - names == ({"lm_head.weight"} if tied else set())
 
 
-def read_all(arguments: dict[str, Any]) -> dict[str, list[float]]:
-    return {name: tensor.flatten().tolist() for name, tensor in mapped_tensors(**arguments)}
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_another_process_maps_the_same_values(model: Qwen2ForCausalLM, dtype: torch.dtype) -> None:
-    with (
-        shared_with_engine(servable_weights(model, dtype)) as arguments,
-        new_process() as process,
-    ):
-        read = process.submit(read_all, arguments).result()
-        assert all(tensor.dtype is dtype for _, tensor in mapped_tensors(**arguments))
-    assert not os.path.exists(arguments["path"])  # noqa: PTH110  a file descriptor
+def test_what_is_mapped_are_the_same_values(model: Qwen2ForCausalLM, dtype: torch.dtype) -> None:
+    """By any process that the path is told to; it is gone afterwards."""
     state = model.state_dict()
-    for name, values in read.items():
-        assert values == state[name].to(dtype).flatten().tolist()
-    assert len(read) == len(state) - model.config.tie_word_embeddings
+
+    async def share_and_compare() -> Path:
+        async with shared_with_engine(servable_weights(model, dtype)) as arguments:
+            mapped = dict(mapped_tensors(**arguments))
+            assert len(mapped) == len(state) - model.config.tie_word_embeddings
+            for name, tensor in mapped.items():
+                assert tensor.dtype is dtype
+                assert torch.equal(tensor, state[name].to(dtype))
+            return Path(arguments["path"])
+
+    path = asyncio.run(share_and_compare())
+    assert str(os.getpid()) in path.parts
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
