@@ -198,7 +198,7 @@ class HGPO(Algorithm):
         self._run_id = f"{trial.trial_id if trial else 'run'}-{uuid.uuid4().hex[:8]}"
         self._probe: np.ndarray | None = None
         self.last_groups: list[MultiAgentEpisode] = []
-        self.last_failures: dict[str, int] = {}
+        self.last_stale_rate = 0.0
         self.phase_seconds: dict[str, float] = {}
         super().__init__(config, **kwargs)
 
@@ -242,8 +242,12 @@ class HGPO(Algorithm):
     @override(Algorithm)
     def training_step(self) -> None:
         """One iteration."""
-        with self._phase(ENV_RUNNER_SAMPLING_TIMER, "rollout_s"):
+        with self._phase(ENV_RUNNER_SAMPLING_TIMER, "rollout_wait_s"):
             groups = self._sample()
+        self.phase_seconds["rollout_s"] = self.env_runner.last.seconds
+        self.last_stale_rate = stale_rate(groups, self._published_weights().version)
+        if self.config.schedule == "one_step_off":
+            self.env_runner.sample_ahead(self.config.groups_per_iteration)
         with self._phase(LEARNER_UPDATE_TIMER, "update_s"):
             steps = self.metrics.peek(
                 (ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0
@@ -269,7 +273,6 @@ class HGPO(Algorithm):
 
     def _sample(self) -> list[MultiAgentEpisode]:
         groups = self.env_runner.sample(num_episodes=self.config.groups_per_iteration)
-        self.last_failures = self.env_runner.failures
         self.metrics.aggregate([self.env_runner.get_metrics()], key=ENV_RUNNER_RESULTS)
         return groups
 
@@ -321,6 +324,17 @@ class HGPO(Algorithm):
     def _delete_policy_server(self) -> None:
         serve.delete(self.config.serve_app)
         ray.kill(self._lifeline)
+
+
+def stale_rate(groups: list[MultiAgentEpisode], present: str) -> float:
+    """Share of steps that were drawn under other weights than those of version `present`."""
+    versions = [
+        version
+        for group in groups
+        for member in group.agent_episodes.values()
+        for version in member.get_extra_model_outputs("weight_version")
+    ]
+    return sum(version != present for version in versions) / len(versions)
 
 
 def _score_tokens(learner: HGPOLearner, prompt: np.ndarray, response: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ a field. `HGPOConfig` (algorithm.py) is the RLlib builder over the same fields.
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
@@ -16,10 +16,10 @@ from hgpo_rllib.advantages import EstimatorSettings, find_estimator
 from hgpo_rllib.advantages.contexts import Contexts
 from hgpo_rllib.advantages.groups import Normalize
 from hgpo_rllib.learner.settings import LearnerSettings
+from hgpo_rllib.policy_server.settings import PolicyServerSettings
 from hgpo_rllib.section import ConfigError, Section
 
 _ESTIMATOR = EstimatorSettings()
-UpdateMode = Literal["wait", "abort", "keep"]
 
 
 class EnvSettings(Section):
@@ -140,6 +140,9 @@ class RolloutSettings(Section):
     """Members N that play one task from the same start."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature; training uses the log-probabilities at this temperature."""
+    schedule: Literal["synchronous", "one_step_off"] = "synchronous"
+    """`synchronous`: one iteration's rollouts, then its update (the papers). `one_step_off`: the
+    next rollouts go on during the update, so a part of their steps is one version old."""
     max_concurrent_episodes: int = Field(512, ge=1)
     """Episodes under way at the same time, each with an environment and at most one request."""
     env_timeout_s: float = Field(60, gt=0)
@@ -147,59 +150,6 @@ class RolloutSettings(Section):
     max_attempts: int = Field(2, ge=1)
     """Times that a member is played, when its environment fails or hangs or its prompt is refused,
     before its group goes on without it."""
-
-
-class PolicyServerSettings(Section):
-    """The Ray Serve deployment around vLLM."""
-
-    num_replicas: int = Field(1, ge=1)
-    """vLLM engines."""
-    max_replicas: int | None = Field(None, ge=1)
-    """Most engines that Ray Serve starts when many requests wait, and stops when few do; null:
-    always `num_replicas`."""
-    replica_cpus: float = Field(1, ge=0)
-    """CPUs reserved for a replica."""
-    replica_gpus: float = Field(0, ge=0)
-    """GPUs reserved for a replica (0: vLLM runs on the CPU)."""
-    replica_resources: dict[str, Annotated[float, Field(gt=0)]] = {}
-    """Custom resources of Ray reserved for a replica besides, such as `{rollout: 1}`: it runs on
-    nodes that were started with them (docs/cluster.md)."""
-    max_outage_s: float = Field(600, gt=0)
-    """Seconds that a run waits while no replica runs, because a node died, before it fails."""
-    max_num_seqs: int = Field(128, ge=1)
-    """Requests an engine decodes together."""
-    memory_utilization: float = Field(0.6, gt=0, le=1)
-    """Share of GPU memory that vLLM may take."""
-    cpu_kv_cache_gib: int = Field(1, ge=1)
-    """KV cache of a CPU engine, GiB."""
-    tensor_parallel_size: int = Field(1, ge=1)
-    """GPUs that share one engine's model; `replica_gpus` has to be as many."""
-    enable_prefix_caching: bool = True
-    """Keep what an engine has computed of prompts for the next that begin alike."""
-    update_mode: UpdateMode = "wait"
-    """What happens to responses under way when newer weights are asked for: they end first
-    (`wait`), are drawn anew under the new weights (`abort`), or go on under them (`keep`: responses
-    may mix versions, and say which drew what)."""
-    enforce_eager: bool = True
-    """Skip compilation and CUDA graphs: faster start, slower decoding."""
-    max_logp_gap: float | None = Field(None, gt=0)
-    """Fail when the served policy's log-probabilities of the probe differ by more from the
-    learner's after an update (float32: 1e-4); null: only report the gap."""
-
-    @field_validator("replica_resources")
-    @classmethod
-    def _custom(cls, resources: dict[str, float]) -> dict[str, float]:
-        if resources.keys() & {"CPU", "GPU", "memory"}:
-            raise ValueError("custom resources only; replica_cpus and replica_gpus have the others")
-        return resources
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.max_replicas is not None and self.max_replicas < self.num_replicas:
-            raise ValueError("max_replicas is below num_replicas")
-        if self.tensor_parallel_size > 1 and self.tensor_parallel_size != self.replica_gpus:
-            raise ValueError("tensor_parallel_size needs as many replica_gpus")
-        return self
 
 
 class AlgorithmSettings(Section):

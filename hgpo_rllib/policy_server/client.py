@@ -23,6 +23,7 @@ LOST = (RayActorError, ObjectLostError, EngineDiedError)  # with the replica, it
 # Seconds before asking again. A dead node is taken for alive for some 15 seconds, a dead engine for
 # 30, and until then Serve may choose it again. After that a call waits for a replica that runs.
 PAUSES_S = (1, 2, 4, 8, 15, 15, 15)
+Asked = tuple[Prompt, asyncio.Future[Generation]]
 
 
 class PolicyClient:
@@ -32,11 +33,27 @@ class PolicyClient:
     the answers of one call return together.
     """
 
-    def __init__(self, handle: DeploymentHandle, sampling: Sampling, weights: WeightTag):
+    def __init__(
+        self,
+        handle: DeploymentHandle,
+        sampling: Sampling,
+        weights: WeightTag,
+        by_session: bool = False,
+    ):
+        """Ask for responses drawn under `weights`.
+
+        Args:
+            handle: of the deployment.
+            sampling: of all responses.
+            weights: present ones; may be exchanged while responses are under way.
+            by_session: send each session's prompts to a replica of its own. For several replicas:
+                calls become smaller.
+        """
         self._handle = handle
         self._sampling = sampling
-        self._weights = weights
-        self._waiting: list[tuple[Prompt, asyncio.Future[Generation]]] = []
+        self.weights = weights
+        self._by_session = by_session
+        self._waiting: list[Asked] = []
         self._calls: set[asyncio.Task[None]] = set()
         self.in_flight = 0
         """Prompts that have no answer yet."""
@@ -59,16 +76,23 @@ class PolicyClient:
             self.in_flight -= 1
 
     def _send(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
-            call = asyncio.get_running_loop().create_task(self._call(batch))
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+        waiting, self._waiting = self._waiting, []
+        sessions: dict[str, list[Asked]] = {}
+        for prompt, answer in waiting:
+            session = prompt.session if self._by_session else ""
+            sessions.setdefault(session, []).append((prompt, answer))
+        for session, asked in sessions.items():
+            handle = self._handle.options(session_id=session) if session else self._handle
+            for first in range(0, len(asked), MAX_BATCH):
+                batch = asked[first : first + MAX_BATCH]
+                call = asyncio.get_running_loop().create_task(self._call(handle, batch))
+                self._calls.add(call)
+                call.add_done_callback(self._calls.discard)
 
-    async def _call(self, batch: list[tuple[Prompt, asyncio.Future[Generation]]]) -> None:
+    async def _call(self, handle: DeploymentHandle, batch: list[Asked]) -> None:
         try:
             prompts = [prompt for prompt, _ in batch]
-            responses = await ask(self._handle, prompts, self._sampling, self._weights)
+            responses = await ask(handle, prompts, self._sampling, self.weights)
         except Exception as error:  # handed to everyone who waits for this call
             for _, answer in batch:
                 if not answer.done():  # who waited was cancelled

@@ -16,12 +16,13 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from ray.serve.handle import DeploymentHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings, UpdateMode
+from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.policy_server.engine import (
     engine_arguments,
     replica_options,
     replica_seed,
 )
+from hgpo_rllib.policy_server.settings import UpdateMode
 from hgpo_rllib.policy_server.transfer import shared_with_engine
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,

@@ -58,6 +58,8 @@ class Prompt:
     token_ids: Sequence[int]
     seed: int | None = None
     """Of this response alone: drawn alike whatever else the engine does. None: the engine's own."""
+    session: str = ""
+    """Prompts of one session begin alike: a replica that answered some has kept the beginning."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Rollout:
     async def group(self, task: int, name: str, group_size: int) -> MultiAgentEpisode | None:
         """Play one task with a group; None when fewer than two of its members could end."""
         trajectories = await asyncio.gather(
-            *(self._member(task, f"{name}/{index}") for index in range(group_size))
+            *(self._member(task, name, index) for index in range(group_size))
         )
         ended = {member_id(i): t for i, t in enumerate(trajectories) if t is not None}
         if len(ended) < min(2, group_size):
@@ -79,21 +79,22 @@ class Rollout:
             return None
         return group_episode(name, ended)
 
-    async def _member(self, task: int, key: str) -> Trajectory | None:
+    async def _member(self, task: int, group: str, index: int) -> Trajectory | None:
         async with self.slots:
             for attempt in range(self.max_attempts):
                 try:
-                    return await self._play(task, f"{key}/{attempt}")
+                    return await self._play(task, group, f"{index}/{attempt}")
                 except (EnvFailedError, RequestFailedError) as error:
                     cause = _cause(error)
                     self.failures[cause] += 1
-                    logger.warning("%s: %s in attempt %d: %s", key, cause, attempt + 1, error)
+                    what = f"{group}/{index}: {cause} in attempt {attempt + 1}"
+                    logger.warning("%s: %s", what, error)
         self.failures["lost_members"] += 1
         return None
 
-    async def _play(self, task: int, key: str) -> Trajectory:
+    async def _play(self, task: int, group: str, name: str) -> Trajectory:
         env = await self.pool.take()
-        trajectory = await play_member(env, self.pool, task, key, self.agent, self.policy)
+        trajectory = await play_member(env, self.pool, task, group, name, self.agent, self.policy)
         self.pool.give_back(env)  # one that failed is not used again
         return trajectory
 
@@ -111,10 +112,10 @@ def group_episode(name: str, trajectories: Mapping[str, Trajectory]) -> MultiAge
     see each other.
 
     Every step stores, as extra model outputs: ``prompt_ids``, ``response_ids``,
-    ``behaviour_logp`` (shape ``(response tokens,)``), ``weight_version``, ``completion``,
-    ``action`` (as sent to the environment), ``is_valid``, ``prompt_truncated``,
-    ``response_truncated``, ``request_s``, ``engine_s`` and ``env_s``. The step's anchor is its
-    observation.
+    ``behaviour_logp`` (shape ``(response tokens,)``), ``weight_version``, ``weight_versions`` (see
+    `Generation.versions`), ``completion``, ``action`` (as sent to the environment), ``is_valid``,
+    ``prompt_truncated``, ``response_truncated``, ``request_s``, ``engine_s`` and ``env_s``. The
+    step's anchor is its observation.
     """
     episode = MultiAgentEpisode(id_=name, agent_to_module_mapping_fn=policy_of_member)
     episode.add_env_reset(
@@ -142,6 +143,7 @@ def _outputs(step: Step) -> dict[str, Any]:
         "response_ids": step.response.token_ids,
         "behaviour_logp": step.response.logp,
         "weight_version": step.response.version,
+        "weight_versions": step.response.versions,
         "completion": step.completion,
         "action": step.action,
         "is_valid": step.is_valid,

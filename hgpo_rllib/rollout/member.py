@@ -60,7 +60,7 @@ class Trajectory:
 
 
 async def play_member(
-    env: gym.Env, pool: EnvPool, task: int, key: str, agent: StepAgent, policy: Policy
+    env: gym.Env, pool: EnvPool, task: int, group: str, name: str, agent: StepAgent, policy: Policy
 ) -> Trajectory:
     """Play a task once.
 
@@ -68,7 +68,8 @@ async def play_member(
         env: taken from `pool`.
         pool: steps the environment.
         task: seed that the environment's reset makes the task from.
-        key: names this episode among all of a run. The seed of each response is made from it: one
+        group: names the group among all of a run; its members' prompts begin alike.
+        name: of the episode in its group. The seed of each response is made from the two: an
             episode is the same whatever others play beside it.
         agent: writes prompts and reads completions.
         policy: answers.
@@ -84,8 +85,8 @@ async def play_member(
         admissible = info["admissible_actions"]
         prompt = agent.prompt(goal, observation, admissible, memory)
         asked = time.perf_counter()
-        seed = response_seed(key, len(trajectory.steps))
-        response = await policy.generate(Prompt(prompt.token_ids, seed))
+        seed = response_seed(f"{group}/{name}", len(trajectory.steps))
+        response = await policy.generate(Prompt(prompt.token_ids, seed, group))
         answered = time.perf_counter()
         completion, parsed = agent.read(response.token_ids.tolist(), admissible)
         memory.add(observation, parsed.action)

@@ -1,7 +1,11 @@
 """The RLlib EnvRunner: whole groups on one asyncio loop, actions from the policy server."""
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -45,6 +49,18 @@ if TYPE_CHECKING:
     from hgpo_rllib.algorithm import HGPOConfig
 
 T = TypeVar("T")
+UnderWay = tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a rollout brought."""
+
+    groups: list[MultiAgentEpisode]
+    failures: dict[str, int]
+    """By the names in `FAILURES`."""
+    seconds: float
+
 
 # Coroutines stay at module level: with an `async def` method Ray would make the runner an asyncio
 # actor, whose running loop forbids starting another.
@@ -72,10 +88,12 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._weights: WeightTag = STARTING_WEIGHTS
         self._weights_seq_no = 0
         self._finished: list[MultiAgentEpisode] = []
-        self._client: PolicyClient | None = None  # of the rollout under way, or of the last
-        self.failures: dict[str, int] = {}
-        """What failed in the last call of `sample` or `play`, by the names in `FAILURES`."""
-        self._loop = asyncio.Runner()  # cancels its tasks when it is interrupted
+        self._clients: list[PolicyClient] = []  # of the rollouts under way
+        self.last = Played([], {}, 0.0)
+        """What `sample` returned last."""
+        self._thread = ThreadPoolExecutor(1, "rollout-ahead")
+        self._under_way: list[UnderWay] = []
+        self._ahead: tuple[int, Future[Played]] | None = None
         first_env = self._pool(config.train_split).first
         self._spaces = (first_env.observation_space, first_env.action_space)
         self._tasks = TaskOrder(self.num_tasks(config.train_split), seed=config.seed or 0)
@@ -88,14 +106,28 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         num_episodes: int | None = None,
         **kwargs: Any,
     ) -> list[MultiAgentEpisode]:
-        """Play `num_episodes` groups of the train split, on the next tasks of the order."""
+        """Play `num_episodes` groups of the train split, on the next tasks of the order.
+
+        Or return those that `sample_ahead` began to play.
+        """
+        if self._ahead is None:
+            self.last = self._sample(num_episodes or 1)
+        else:
+            (_, ahead), self._ahead = self._ahead, None
+            self.last = ahead.result()
+        self._finished += self.last.groups
+        return self.last.groups
+
+    def sample_ahead(self, num_episodes: int) -> None:
+        """Begin to play what the next call of `sample` returns, in another thread."""
         first = self._tasks.position
-        tasks = self._tasks.take(num_episodes or 1)
-        episodes = self.play(
-            self.config.train_split, tasks, self.config.group_size, self.config.temperature, first
-        )
-        self._finished += episodes
-        return episodes
+        self._ahead = first, self._thread.submit(self._sample, num_episodes)
+
+    def _sample(self, num_groups: int) -> "Played":
+        first = self._tasks.position
+        tasks = self._tasks.take(num_groups)
+        config = self.config
+        return self._play(config.train_split, tasks, config.group_size, config.temperature, first)
 
     def play(
         self, split: str, tasks: list[int], group_size: int, temperature: float, first: int = 0
@@ -105,21 +137,31 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         Responses are seeded by the run's seed, the split and the place of the group: as many
         groups as there were before, `first`, and its index among `tasks`.
         """
+        return self._play(split, tasks, group_size, temperature, first).groups
+
+    def _play(
+        self, split: str, tasks: list[int], group_size: int, temperature: float, first: int
+    ) -> "Played":
+        start = time.perf_counter()
         handle = serve.get_app_handle(self.config.serve_app)
-        self._client = PolicyClient(handle, self.sampling(temperature), self._weights)
+        several = max(self.config.num_replicas, self.config.max_replicas or 0) > 1
+        client = PolicyClient(handle, self.sampling(temperature), self._weights, several)
         rollout = Rollout(
             self.agent,
-            self._client,
+            client,
             self._pool(split),
             self.config.max_attempts,
             asyncio.Semaphore(self.config.max_concurrent_episodes),
         )
         seed = self.config.seed or 0
         names = [f"{seed}/{split}/{first + index}" for index in range(len(tasks))]
+        self._clients.append(client)
         try:
-            return self._wait_for(rollout.groups(tasks, names, group_size))
+            groups = self._wait_for(rollout.groups(tasks, names, group_size))
         finally:
-            self.failures = {name: rollout.failures[name] for name in FAILURES}
+            self._clients.remove(client)
+        failures = {name: rollout.failures[name] for name in FAILURES}
+        return Played(groups, failures, time.perf_counter() - start)
 
     def sampling(self, temperature: float) -> Sampling:
         """How responses of episodes are drawn."""
@@ -135,12 +177,13 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of what asks the policy server, which may be down for a while."""
         running = partial(running_replicas, self.config.serve_app)
-        return self._loop.run(unless_down(work, running, self.config.max_outage_s))
+        waiting = unless_down(work, running, self.config.max_outage_s)
+        return asyncio.run(listed(waiting, self._under_way))
 
     @property
     def prompts_in_flight(self) -> int:
         """Prompts without an answer yet; may be asked from another thread."""
-        return self._client.in_flight if self._client else 0
+        return sum(client.in_flight for client in tuple(self._clients))
 
     def num_tasks(self, split: str) -> int:
         """Tasks that a split holds."""
@@ -183,19 +226,24 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(Checkpointable)
     def get_state(self, components=None, *, not_components=None, **kwargs) -> dict[str, Any]:
-        """The position in the task order."""
-        return {WEIGHTS_SEQ_NO: self._weights_seq_no, "task_position": self._tasks.position}
+        """The position in the task order; what is played ahead will be played again."""
+        position = self._tasks.position if self._ahead is None else self._ahead[0]
+        return {WEIGHTS_SEQ_NO: self._weights_seq_no, "task_position": position}
 
     @override(Checkpointable)
     def set_state(self, state: dict[str, Any]) -> None:
         """Take the weight tag (RLlib's weight sync) or the position in the task order (restore)."""
         self._weights_seq_no = state.get(WEIGHTS_SEQ_NO, self._weights_seq_no)
-        self._tasks.position = state.get("task_position", self._tasks.position)
+        if "task_position" in state:
+            self._give_up_ahead()
+            self._tasks.position = state["task_position"]
         module_state = state.get(COMPONENT_RL_MODULE)
         if isinstance(module_state, ray.ObjectRef):
             module_state = ray.get(module_state)
         if module_state:
             self._weights = module_state[POLICY_ID]["weight_tag"]
+            for client in tuple(self._clients):
+                client.weights = self._weights
 
     @override(Checkpointable)
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
@@ -208,9 +256,32 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(EnvRunner)
     def stop(self) -> None:
-        """Close the environments and the event loop, and give the weights up."""
-        self._client, self._weights = None, STARTING_WEIGHTS
+        """End what is under way, close the environments, and give the weights up."""
+        self._give_up_ahead()
+        self._thread.shutdown()
+        self._weights = STARTING_WEIGHTS
         for pool in self._pools.values():
             pool.close()
         self._env_thread.close()
-        self._loop.close()
+
+    def _give_up_ahead(self) -> None:
+        if self._ahead is None:
+            return
+        (_, ahead), self._ahead = self._ahead, None
+        while not ahead.done():  # between submission and the loop there is nothing to cancel yet
+            for loop, task in tuple(self._under_way):
+                with contextlib.suppress(RuntimeError):  # its loop has ended meanwhile
+                    loop.call_soon_threadsafe(task.cancel)
+            wait([ahead], timeout=0.1)
+
+
+async def listed(work: Coroutine[Any, Any, T], under_way: list[UnderWay]) -> T:
+    """The result of `work`, which is on the list until it has one and can be cancelled there."""
+    task = asyncio.current_task()
+    assert task is not None, "an event loop runs tasks"
+    entry = asyncio.get_running_loop(), task
+    under_way.append(entry)
+    try:
+        return await work
+    finally:
+        under_way.remove(entry)

@@ -34,7 +34,7 @@ ITERATION = (
     Measure(
         "hgpo_phase_seconds",
         "Time of the last iteration's phases",
-        "(rollout|advantage|update|sync)_s",
+        "(rollout|rollout_wait|advantage|update|sync)_s",
         ("run", "phase"),
     ),
     Measure(
@@ -61,6 +61,11 @@ ITERATION = (
     Measure("hgpo_request_seconds", "Mean time from a prompt to its response", "request_s"),
     Measure("hgpo_engine_seconds", "Mean part of it that the engine had", "engine_s"),
     Measure("hgpo_env_step_seconds", "Mean time of an environment's step", "env_s"),
+    Measure(
+        "hgpo_stale_steps_ratio",
+        "Steps drawn under older weights than those of their update",
+        "stale_rate",
+    ),
     Measure(
         "hgpo_rollout_failures",
         "What failed in the last iteration's rollout",

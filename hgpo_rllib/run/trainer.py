@@ -178,7 +178,8 @@ class Training:
             "wall_s": time.monotonic() - start,
             "iteration_s": time.monotonic() - began,
             **rollout_metrics(scored),
-            **self.algorithm.last_failures,
+            **self.algorithm.env_runner.last.failures,
+            "stale_rate": self.algorithm.last_stale_rate,
             **learner_metrics(result),
             **self.algorithm.phase_seconds,
         }

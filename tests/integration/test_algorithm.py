@@ -141,6 +141,41 @@ def test_the_same_seeds_draw_the_same_episodes(algorithm: HGPO) -> None:
     assert drawn([2], first=1) != once
 
 
+def test_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
+    """One step off: steps are of the weights before or after that update, and of no others.
+
+    A checkpoint counts what is played ahead as not played.
+    """
+    synchronous = algorithm.config
+    algorithm.config = synchronous.copy(copy_frozen=False).training(schedule="one_step_off")
+    runner, count = algorithm.env_runner, synchronous.groups_per_iteration
+    try:
+        before = runner.get_state()["task_position"]
+        algorithm.train()
+        assert algorithm.last_stale_rate == 0
+        versions = [runner._weights.version]
+        assert runner.get_state()["task_position"] == before + count
+        algorithm.train()
+        assert algorithm.last_stale_rate > 0, "nothing was played during the update"
+        versions += [runner._weights.version]
+        drawn = {
+            version
+            for member in score_groups(algorithm.last_groups, AlgorithmSettings()).members
+            for version in member.get_extra_model_outputs("weight_version")
+        }
+        assert len(drawn) == 2
+        assert versions[0] in drawn
+        assert versions[1] not in drawn
+        assert runner.get_state()["task_position"] == before + 2 * count
+    finally:
+        algorithm.config = synchronous
+        runner.set_state({"task_position": before + 2 * count})
+    assert runner.prompts_in_flight == 0
+    algorithm.train()
+    assert algorithm.last_stale_rate == 0
+    assert runner.get_state()["task_position"] == before + 3 * count
+
+
 def test_evaluation_plays_each_held_out_game_once(algorithm: HGPO) -> None:
     """Every split's first games, each once, in the results and in the run's metrics."""
     result = algorithm.evaluate()["env_runners"]

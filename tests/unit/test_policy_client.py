@@ -10,10 +10,17 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostErro
 from hgpo_rllib.policy_server import client
 from hgpo_rllib.policy_server.client import MAX_BATCH, PolicyClient, ask
 from hgpo_rllib.policy_server.outage import PolicyServerDownError, unless_down
-from hgpo_rllib.policy_server.types import EngineDiedError, RequestFailedError, Sampling, WeightTag
+from hgpo_rllib.policy_server.types import (
+    EngineDiedError,
+    Prompt,
+    RequestFailedError,
+    Sampling,
+    WeightTag,
+)
 
 SAMPLING = Sampling(1.0, max_tokens=4, stop_token_ids=())
 WEIGHTS = WeightTag("now", 1, None)
+NEWER = WeightTag("now", 2, None)
 LOST = [
     ActorDiedError(),
     ActorUnavailableError("unreachable", None),
@@ -28,7 +35,12 @@ class PaperServer:
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
         self.calls: list[tuple[Sequence[Any], WeightTag]] = []
+        self.sessions: list[str] = []
         self.generate = self
+
+    def options(self, session_id: str) -> "PaperServer":
+        self.sessions.append(session_id)
+        return self
 
     async def remote(
         self, prompts: Sequence[Any], sampling: Sampling, weights: WeightTag
@@ -93,6 +105,36 @@ def test_a_refused_prompt_fails_alone() -> None:
 
     with pytest.raises(RequestFailedError, match="too long"):
         asyncio.run(one())
+
+
+def test_sessions_have_calls_of_their_own_where_there_are_several_replicas() -> None:
+    """Each names its session, by which Serve chooses the replica."""
+    prompts = [Prompt([number], session="ab"[number % 2]) for number in range(MAX_BATCH + 2)]
+
+    async def work(by_session: bool) -> PaperServer:
+        server = PaperServer()
+        policy = PolicyClient(server, SAMPLING, WEIGHTS, by_session)
+        assert await asyncio.gather(*map(policy.generate, prompts)) == prompts
+        return server
+
+    apart = asyncio.run(work(by_session=True))
+    assert apart.sessions == ["a", "b"]
+    assert [[p.session for p in call] for call, _ in apart.calls] == [["a"] * 9, ["b"] * 9]
+    together = asyncio.run(work(by_session=False))
+    assert (together.sessions, len(together.calls)) == ([], 2)
+
+
+def test_new_weights_count_from_the_next_call() -> None:
+    server = PaperServer()
+
+    async def work() -> None:
+        policy = PolicyClient(server, SAMPLING, WEIGHTS)
+        await policy.generate(Prompt([1]))
+        policy.weights = NEWER
+        await policy.generate(Prompt([2]))
+
+    asyncio.run(work())
+    assert [weights for _, weights in server.calls] == [WEIGHTS, NEWER]
 
 
 def test_an_error_reaches_everyone_of_the_call() -> None:
