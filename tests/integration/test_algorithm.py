@@ -146,6 +146,7 @@ def test_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
 
     A checkpoint counts what is played ahead as not played.
     """
+    algorithm.train()  # the runner has the learner's weights, whatever a test did before
     synchronous = algorithm.config
     algorithm.config = synchronous.copy(copy_frozen=False).training(schedule="one_step_off")
     runner, count = algorithm.env_runner, synchronous.groups_per_iteration
