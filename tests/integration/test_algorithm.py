@@ -1,10 +1,12 @@
 """The loop through real Ray, Serve, vLLM and ALFWorld: sampling, learning, new weights."""
 
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from hgpo_rllib.advantages import ESTIMATORS
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
@@ -142,39 +144,58 @@ def test_the_same_seeds_draw_the_same_episodes(algorithm: HGPO) -> None:
 
 
 def test_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
-    """One step off: steps are of the weights before or after that update, and of no others.
-
-    A checkpoint counts what is played ahead as not played.
-    """
+    """One step off: a part of the steps is one version old. Checkpoints do not count them yet."""
     algorithm.train()  # the runner has the learner's weights, whatever a test did before
-    synchronous = algorithm.config
+    synchronous, runner = algorithm.config, algorithm.env_runner
+    before, count = runner.get_state()["task_position"], synchronous.groups_per_iteration
     algorithm.config = synchronous.copy(copy_frozen=False).training(schedule="one_step_off")
-    runner, count = algorithm.env_runner, synchronous.groups_per_iteration
     try:
-        before = runner.get_state()["task_position"]
-        algorithm.train()
-        assert algorithm.last_stale_rate == 0
-        versions = [runner._weights.version]
-        assert runner.get_state()["task_position"] == before + count
-        algorithm.train()
-        assert algorithm.last_stale_rate > 0, "nothing was played during the update"
-        versions += [runner._weights.version]
-        drawn = {
-            version
-            for member in score_groups(algorithm.last_groups, AlgorithmSettings()).members
-            for version in member.get_extra_model_outputs("weight_version")
-        }
-        assert len(drawn) == 2
-        assert versions[0] in drawn
-        assert versions[1] not in drawn
-        assert runner.get_state()["task_position"] == before + 2 * count
+        for iteration in (1, 2):
+            algorithm.train()
+            assert runner.get_state()["task_position"] == before + iteration * count
+            assert (algorithm.last_stale_rate > 0) is (iteration == 2)
     finally:
         algorithm.config = synchronous
-        runner.set_state({"task_position": before + 2 * count})
+        runner.set_state({"task_position": before + 2 * count})  # gives up what is played ahead
     assert runner.prompts_in_flight == 0
     algorithm.train()
     assert algorithm.last_stale_rate == 0
     assert runner.get_state()["task_position"] == before + 3 * count
+
+
+def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
+    """Every member goes from the old version to the new one, and never back."""
+    algorithm.train()
+    runner = algorithm.env_runner
+    old = runner._weights.version
+    position = runner.get_state()["task_position"]
+    runner.sample_ahead(8)
+    while not runner.prompts_in_flight:
+        time.sleep(0.01)
+    algorithm.learner_group._learner.module[POLICY_ID].unwrapped().weights_changed()
+    algorithm.env_runner_group.sync_weights(
+        from_worker_or_learner_group=algorithm.learner_group, inference_only=True
+    )
+    new = runner._weights.version
+    assert new != old
+    groups = runner.sample()
+    assert versions_of(groups, first=True) == {old}
+    assert new in versions_of(groups)
+    for group in groups:
+        for member in group.agent_episodes.values():
+            versions = member.get_extra_model_outputs("weight_version")
+            assert versions == sorted(versions, key=[old, new].index)
+    runner.set_state({"task_position": position})
+
+
+def versions_of(groups: list[MultiAgentEpisode], first: bool = False) -> set[str]:
+    """Versions that drew the members' steps, or the first step of each."""
+    return {
+        version
+        for group in groups
+        for member in group.agent_episodes.values()
+        for version in member.get_extra_model_outputs("weight_version")[: 1 if first else None]
+    }
 
 
 def test_evaluation_plays_each_held_out_game_once(algorithm: HGPO) -> None:
