@@ -29,6 +29,9 @@ from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Prompt,
 from hgpo_rllib.rollout.member import response_seed
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 
+# Prompts of a turn by those under way: the last ones, which have less company, must count little.
+TURNOVERS = 16
+
 
 @dataclass(frozen=True)
 class Requests:
@@ -101,7 +104,9 @@ def bench_rollout(plan: Plan) -> tuple[list[Requests], list[Episodes]]:
     server = plan.config.policy_server.model_copy(update={"max_num_seqs": plan.concurrency})
     config = plan.config.model_copy(update={"policy_server": server})
     with policy_server(config) as (handle, runner):
-        prompts = recorded_prompts(runner, config, (1 + plan.repeats) * 4 * plan.concurrency)
+        prompts = recorded_prompts(
+            runner, config, (1 + plan.repeats) * TURNOVERS * plan.concurrency
+        )
         requests = compare_requests(plan, config, handle, runner, prompts)
         episodes = compare_episodes(plan, handle, runner) if plan.lock_step else []
     return requests, episodes
