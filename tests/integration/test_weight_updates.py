@@ -14,9 +14,10 @@ from ray import serve
 from ray._private.internal_api import node_stats
 from transformers import PreTrainedModel
 
-from hgpo_rllib.config import RunConfig, UpdateMode
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.models import load_model
 from hgpo_rllib.policy_server import deployment
+from hgpo_rllib.policy_server.settings import UpdateMode
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
     Generation,
