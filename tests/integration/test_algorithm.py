@@ -170,8 +170,10 @@ def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
     old = runner._weights.version
     position = runner.get_state()["task_position"]
     runner.sample_ahead(8)
-    while not runner.prompts_in_flight:
-        time.sleep(0.01)
+    while runner.prompts_in_flight < 8 * algorithm.config.group_size:
+        time.sleep(0.001)
+    while runner.prompts_in_flight == 8 * algorithm.config.group_size:
+        time.sleep(0.001)  # until some are answered: the engine has all of the first turn then
     algorithm.learner_group._learner.module[POLICY_ID].unwrapped().weights_changed()
     algorithm.env_runner_group.sync_weights(
         from_worker_or_learner_group=algorithm.learner_group, inference_only=True
