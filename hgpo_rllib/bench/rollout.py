@@ -29,9 +29,6 @@ from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Prompt,
 from hgpo_rllib.rollout.member import response_seed
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 
-# Prompts of a turn by those under way: the last ones, which have less company, must count little.
-TURNOVERS = 16
-
 
 @dataclass(frozen=True)
 class Requests:
@@ -91,6 +88,8 @@ class Plan:
     config: RunConfig
     """With `env.data` and `model.model_path` set."""
     concurrency: int
+    prompts: int
+    """Of a turn; the last ones, which have less company, should count little."""
     repeats: int
     lock_step: bool
     """Also compare whole episodes."""
@@ -104,9 +103,7 @@ def bench_rollout(plan: Plan) -> tuple[list[Requests], list[Episodes]]:
     server = plan.config.policy_server.model_copy(update={"max_num_seqs": plan.concurrency})
     config = plan.config.model_copy(update={"policy_server": server})
     with policy_server(config) as (handle, runner):
-        prompts = recorded_prompts(
-            runner, config, (1 + plan.repeats) * TURNOVERS * plan.concurrency
-        )
+        prompts = recorded_prompts(runner, config, (1 + plan.repeats) * plan.prompts)
         requests = compare_requests(plan, config, handle, runner, prompts)
         episodes = compare_episodes(plan, handle, runner) if plan.lock_step else []
     return requests, episodes
@@ -159,11 +156,10 @@ def compare_requests(
     sampling = runner.sampling(config.rollout.temperature)
     arguments = engine_arguments(config.model, config.agent, config.policy_server, config.seed)
     bare = BareEngine(arguments, replica_environment(config.policy_server))
-    size = len(prompts) // (1 + plan.repeats)
     results = []
     try:
         for turn in range(1 + plan.repeats):
-            part = prompts[turn * size : (turn + 1) * size]
+            part = prompts[turn * plan.prompts : (turn + 1) * plan.prompts]
             alone = bare.generate(part, sampling)
             results.append(_requests(plan, handle, part, sampling, alone))
     finally:

@@ -211,6 +211,7 @@ def rollout(
         list[str] | None, typer.Argument(help="section.key=value, in any number")
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="requests at the same time")] = 64,
+    prompts: Annotated[int, typer.Option(min=1, help="of a turn")] = 1024,
     repeats: Annotated[int, typer.Option(min=1, help="turns of each side")] = 5,
     lock_step: Annotated[
         bool, typer.Option(help="also whole episodes, against a driver in lock-step")
@@ -231,7 +232,7 @@ def rollout(
     run = prepare_inputs(run, console, PhaseTimes())
     with ray_cluster(run):
         with console.stage("rolling out, in turns with the other sides"):
-            requests, episodes = bench_rollout(Plan(run, concurrency, repeats, lock_step))
+            requests, episodes = bench_rollout(Plan(run, concurrency, prompts, repeats, lock_step))
         with console.stage("updating weights"):
             weights = bench_weights(run.model, run.policy_server, updates) if updates else []
     if as_json:
