@@ -49,6 +49,7 @@ from hgpo_rllib.rollout.group import POLICY_ID, policy_of_member
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 
 logger = logging.getLogger(__name__)
+PROBE_SEED = 0
 PROBE_TOKENS = 16  # drawn after each update to compare the served policy with the learner
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 
@@ -196,7 +197,6 @@ class HGPO(Algorithm):
         # trials that share a name would share one policy server.
         trial = config.get("__trial_info__") if isinstance(config, dict) else None
         self._run_id = f"{trial.trial_id if trial else 'run'}-{uuid.uuid4().hex[:8]}"
-        self._probe: np.ndarray | None = None
         self.last_groups: list[MultiAgentEpisode] = []
         self.last_stale_rate = 0.0
         self.phase_seconds: dict[str, float] = {}
@@ -277,22 +277,21 @@ class HGPO(Algorithm):
         return groups
 
     def _check_served_policy(self, groups: list[MultiAgentEpisode]) -> None:
-        """Compare served and learner log-probabilities of a response to one fixed prompt.
+        """Compare served and learner log-probabilities of a response to the first prompt.
 
         Raises:
             RuntimeError: when they differ by more than `max_logp_gap`: training on samples of other
                 weights than the learner's would go wrong silently.
         """
-        if self._probe is None:
-            first_member = next(iter(groups[0].agent_episodes.values()))
-            self._probe = first_member.get_extra_model_outputs("prompt_ids")[0]
+        first_member = next(iter(groups[0].agent_episodes.values()))
+        probe = first_member.get_extra_model_outputs("prompt_ids")[0]
         weights = self._published_weights()
         tokens = min(PROBE_TOKENS, self.config.max_response_tokens)
         sampling = Sampling(self.config.temperature, tokens, stop_token_ids=())
-        (answer,) = self.env_runner.ask([Prompt(self._probe.tolist())], sampling, weights)
+        (answer,) = self.env_runner.ask([Prompt(probe.tolist(), PROBE_SEED)], sampling, weights)
         if isinstance(answer, RequestFailedError):
             raise answer
-        score = partial(_score_tokens, prompt=self._probe, response=answer.token_ids)
+        score = partial(_score_tokens, prompt=probe, response=answer.token_ids)
         learner_logp = next(iter(self.learner_group.foreach_learner(score))).get()
         gap = float(np.abs(learner_logp - answer.logp).max())
         self.metrics.log_value("served_learner_logp_gap", gap, window=1)

@@ -48,7 +48,6 @@ class HGPOLearner(TorchLearner):
         if self._settings.kl_coeff > 0:
             self._reference = load_model(self.config.model_path).to(self._device)
             self._reference.requires_grad_(False)
-        self._rng = np.random.default_rng(self.config.seed)
 
     @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config=None) -> None:
@@ -87,7 +86,9 @@ class HGPOLearner(TorchLearner):
     @override(TorchLearner)
     def _update(self, batch: dict[str, Any], **kwargs: Any) -> tuple[Any, Any, Any]:
         columns = {key: batch[POLICY_ID][key] for key in batch[POLICY_ID]}
-        plan = plan_update(columns, self._settings, self._rng)
+        # By the number of the update: a resumed run shuffles as one that was not interrupted.
+        rng = np.random.default_rng([self.config.seed or 0, self._weights_seq_no])
+        plan = plan_update(columns, self._settings, rng)
         if self._has_no_signal(columns, plan):
             self._log({"skipped_batches": float(len(plan))})
             return {}, {}, {}

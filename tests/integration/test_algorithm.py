@@ -13,7 +13,7 @@ from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, RunConfig
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.models import load_model
-from hgpo_rllib.policy_server.types import Generation, Prompt, Sampling
+from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError, Sampling
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.rollout.trajectories import ScoredTrajectories, score_groups
 
@@ -125,6 +125,18 @@ def test_group_members_share_task_and_policy(algorithm: HGPO) -> None:
         assert member.is_terminated or member.is_truncated
         assert member.get_rewards(-1) == (10.0 if last["won"] else 0.0)
         assert len(member) <= algorithm.config.env_config["max_steps"]
+
+
+def test_a_prompt_that_the_engine_refuses_fails_alone(algorithm: HGPO) -> None:
+    """One that is longer than the model's context; the other of the call is answered."""
+    sampling = Sampling(1.0, max_tokens=16, stop_token_ids=())
+    weights = algorithm._published_weights()
+    too_long = Prompt([40] * (algorithm.config.max_prompt_tokens + 4096))
+    refused, answer = algorithm.env_runner.ask([too_long, Prompt(PROMPT)], sampling, weights)
+    assert isinstance(refused, RequestFailedError)
+    assert "length" in str(refused)
+    assert isinstance(answer, Generation)
+    assert len(answer.token_ids) == 16
 
 
 def test_the_same_seeds_draw_the_same_episodes(algorithm: HGPO) -> None:

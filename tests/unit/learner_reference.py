@@ -19,7 +19,7 @@ from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.settings import LearnerSettings
 from hgpo_rllib.rollout.group import POLICY_ID
 
-SEED = 3
+SEED = 4
 TEMPERATURE = 0.8
 QWEN = Qwen2Config(
     vocab_size=50,
@@ -129,7 +129,7 @@ def reference_update(
         policy.parameters(), lr=s.lr, betas=s.adam_betas, weight_decay=s.weight_decay
     )
     number = len(columns["advantage"])
-    shuffles = minibatches(number, s.minibatch_size, s.num_epochs, np.random.default_rng(SEED))
+    shuffles = minibatches(number, s.minibatch_size, s.num_epochs, np.random.default_rng([SEED, 1]))
     for steps in shuffles:
         losses = [step_losses(policy, model, frozen, columns, s, int(i)) for i in steps]
         if s.loss_aggregation == "token-mean":

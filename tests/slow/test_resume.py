@@ -1,0 +1,65 @@
+"""A killed run, resumed, equals one that was not: number for number. `pytest -m slow`."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import EXAMPLE, SMALL
+from tests.integration.test_command import Command, rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+# An engine that computes one request at a time, whole, whatever was asked before: what shares a
+# batch, and what of a prompt is cached, changes the last bits of its log-probabilities.
+ALONE = ("policy_server.max_num_seqs=1", "policy_server.enable_prefix_caching=false")
+
+
+def settings(output: Path, cache: Path) -> list[str]:
+    small = [*SMALL, "iterations=6", "checkpoint_interval=1"]
+    return [str(EXAMPLE), *small, *ALONE, f"output={output}", f"cache={cache}"]
+
+
+def results(run: Path) -> list[dict[str, Any]]:
+    """The metrics without seconds and memory."""
+    free = ("_s", "_mib")
+    return [
+        {name: value for name, value in row.items() if not name.endswith(free)}
+        for row in rows(run / "metrics.jsonl")
+    ]
+
+
+def changed(path: Path) -> float:
+    """When it was written; 0 while a folder is being exchanged."""
+    return path.stat().st_mtime if path.exists() else 0
+
+
+def run_of(folder: Path) -> Path:
+    (run,) = folder.glob("alfworld_pocket-*")
+    return run
+
+
+def test_three_and_three_iterations_are_six(tmp_path: Path) -> None:
+    """SIGKILL in the middle of the fourth."""
+    cache = tmp_path / "cache"
+    whole = Command(settings(tmp_path / "whole", cache), tmp_path / "whole.txt")
+    assert whole.process.wait(900) == 0, whole.log.read_text()
+    expected = results(run_of(tmp_path / "whole"))
+    assert [row["iteration"] for row in expected] == list(range(1, 7))
+
+    first = Command(settings(tmp_path / "parts", cache), tmp_path / "first.txt")
+    while not list((tmp_path / "parts").glob("*/episodes/iteration_0003*")):
+        assert first.process.poll() is None, first.log.read_text()
+        time.sleep(0.05)
+    run = run_of(tmp_path / "parts")
+    while changed(run / "state") < changed(run / "metrics.jsonl"):
+        time.sleep(0.05)
+    time.sleep(1)
+    first.process.kill()
+    first.process.wait()
+    first.assert_nothing_survives(180)  # Ray's own agent notices late
+    assert len(rows(run / "metrics.jsonl")) == 3, "it was to be killed in the fourth iteration"
+
+    second = Command(["--resume", str(run)], tmp_path / "second.txt")
+    assert second.process.wait(900) == 0, second.log.read_text()
+    assert results(run) == expected
