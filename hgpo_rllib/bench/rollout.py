@@ -6,24 +6,21 @@ All sides run in one command, in turns, on the same model, prompts and tasks.
 import asyncio
 import statistics
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import gymnasium as gym
-import ray
-from ray import serve
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.serve.handle import DeploymentHandle
 
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench.bare_engine import BareEngine
 from hgpo_rllib.bench.lock_step import play_in_lock_step
+from hgpo_rllib.bench.server import running_policy_server
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.evaluation import members
 from hgpo_rllib.policy_server.client import PolicyClient
-from hgpo_rllib.policy_server.deployment import start_lifeline, start_policy_server
 from hgpo_rllib.policy_server.engine import engine_arguments, replica_environment
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Prompt, Sampling
 from hgpo_rllib.rollout.member import response_seed
@@ -102,7 +99,7 @@ def bench_rollout(plan: Plan) -> tuple[list[Requests], list[Episodes]]:
     """
     server = plan.config.policy_server.model_copy(update={"max_num_seqs": plan.concurrency})
     config = plan.config.model_copy(update={"policy_server": server})
-    with policy_server(config) as (handle, runner):
+    with served(config) as (handle, runner):
         prompts = recorded_prompts(runner, config, (1 + plan.repeats) * plan.prompts)
         requests = compare_requests(plan, config, handle, runner, prompts)
         episodes = compare_episodes(plan, handle, runner) if plan.lock_step else []
@@ -110,28 +107,19 @@ def bench_rollout(plan: Plan) -> tuple[list[Requests], list[Episodes]]:
 
 
 @contextmanager
-def policy_server(config: RunConfig) -> Iterator[tuple[DeploymentHandle, HGPOEnvRunner]]:
+def served(config: RunConfig) -> Iterator[tuple[DeploymentHandle, HGPOEnvRunner]]:
     """A policy server and a runner that plays with it, without a learner."""
-    algorithm = HGPOConfig.from_run_config(config)
-    algorithm.serve_app = f"bench-rollout-{uuid.uuid4().hex[:8]}"
-    lifeline = start_lifeline()
-    try:
-        handle = start_policy_server(
-            algorithm.serve_app,
-            config.model,
-            config.agent,
-            config.policy_server,
-            seed=config.seed,
-            lifeline=lifeline,
-        )
+    with running_policy_server(config.model, config.agent, config.policy_server, config.seed) as (
+        app,
+        handle,
+    ):
+        algorithm = HGPOConfig.from_run_config(config)
+        algorithm.serve_app = app
         runner = HGPOEnvRunner(config=algorithm)
         try:
             yield handle, runner
         finally:
             runner.stop()
-    finally:
-        serve.delete(algorithm.serve_app)
-        ray.kill(lifeline)
 
 
 def recorded_prompts(runner: HGPOEnvRunner, config: RunConfig, count: int) -> list[Prompt]:
@@ -205,22 +193,11 @@ async def _ask_all(
 
 def compare_episodes(plan: Plan, handle: DeploymentHandle, runner: HGPOEnvRunner) -> list[Episodes]:
     """Both sides on the first tasks of the training split, again and again with other seeds."""
-    rollout = plan.config.rollout
-    tasks = list(range(min(rollout.groups_per_iteration, runner.num_tasks("train"))))
-    split = plan.config.env.train_split
+    rollout, split = plan.config.rollout, plan.config.env.train_split
+    tasks = list(range(min(rollout.groups_per_iteration, runner.num_tasks(split))))
     each = [task for task in tasks for _ in range(rollout.group_size)]
-    options = plan.config.env.options
-    make = (
-        gym.make(
-            plan.config.env.env_id,
-            split=split,
-            data=plan.config.env.data,
-            max_steps=plan.config.env.max_steps,
-            **options,
-        )
-        for _ in each
-    )
-    envs = list(make)
+    algorithm = runner.config
+    envs = [gym.make(algorithm.env, split=split, **algorithm.env_config) for _ in each]
     results = []
     for turn in range(1 + plan.repeats):
         start = time.perf_counter()

@@ -2,20 +2,17 @@
 
 import asyncio
 import time
-import uuid
 from dataclasses import dataclass
 
 import numpy as np
-import ray
 import torch
-from ray import serve
 from ray.serve.handle import DeploymentHandle
 from transformers import PreTrainedModel
 
+from hgpo_rllib.bench.server import running_policy_server
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.models import load_model
 from hgpo_rllib.policy_server.client import ask
-from hgpo_rllib.policy_server.deployment import start_lifeline, start_policy_server
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
     Generation,
@@ -57,19 +54,13 @@ def bench_weights(
         updates: how many are measured, after one that is not: vLLM's first reload is slower.
     """
     assert model.model_path is not None
-    app = f"bench-weights-{uuid.uuid4().hex[:8]}"
     agent = AgentSettings(max_prompt_tokens=64, max_response_tokens=CHECKED_TOKENS)
-    lifeline = start_lifeline()
-    try:
-        handle = start_policy_server(app, model, agent, server, seed=0, lifeline=lifeline)
+    with running_policy_server(model, agent, server) as (_, handle):
         _ask(handle, STARTING_WEIGHTS, tokens=1)  # the engine's first forward pass is slower
         learner = load_model(model.model_path)
         publisher = WeightPublisher(getattr(torch, model.dtype))
         measured = [_update(handle, learner, publisher) for _ in range(1 + updates)]
         return measured[1:]
-    finally:
-        serve.delete(app)
-        ray.kill(lifeline)
 
 
 def _update(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ray.exceptions import ObjectLostError, RayActorError
 from ray.serve.handle import DeploymentHandle
 
+from hgpo_rllib.policy_server.engine import MAX_BATCH
 from hgpo_rllib.policy_server.types import (
     EngineDiedError,
     Generation,
@@ -18,7 +19,6 @@ from hgpo_rllib.policy_server.types import (
 
 logger = logging.getLogger(__name__)
 
-MAX_BATCH = 16  # prompts per call: a call costs milliseconds, a prompt in it a tenth of that
 LOST = (RayActorError, ObjectLostError, EngineDiedError)  # with the replica, its engine or its node
 # Seconds before asking again. A dead node is taken for alive for some 15 seconds, a dead engine for
 # 30, and until then Serve may choose it again. After that a call waits for a replica that runs.

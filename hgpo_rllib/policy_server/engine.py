@@ -8,7 +8,7 @@ import numpy as np
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 
 SESSION_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-CALL = 16  # prompts that a call holds when many wait; a busy engine has that many in each
+MAX_BATCH = 16  # prompts per call: a call costs milliseconds, a prompt in it a tenth of that
 
 
 def engine_arguments(
@@ -78,7 +78,7 @@ def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
         options["autoscaling_config"] = {
             "min_replicas": server.num_replicas,
             "max_replicas": server.max_replicas,
-            "target_ongoing_requests": max(1, server.max_num_seqs // CALL),
+            "target_ongoing_requests": max(1, server.max_num_seqs // MAX_BATCH),
         }
     if max(server.num_replicas, server.max_replicas or 0) > 1:
         from ray.serve.config import RequestRouterConfig  # `hgpo serve` comes here without Ray
