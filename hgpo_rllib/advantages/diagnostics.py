@@ -80,7 +80,10 @@ def summary(
     """The diagnostics of one batch as flat metrics; names as in docs/algorithm.md."""
     sizes = level_sizes(steps, settings)
     alike = group_sizes(history_ids(steps))
-    result = {"zero_advantage_fraction": float(np.mean(advantage == 0))}
+    result = {
+        "advantage_mean": float(np.mean(advantage)),
+        "zero_advantage_fraction": float(np.mean(advantage == 0)),
+    }
     for k, (share, size) in enumerate(zip(utilisation(sizes), mean_size(sizes), strict=True)):
         result |= {f"level_fraction_k{k}": float(share), f"level_group_size_k{k}": float(size)}
     result |= {

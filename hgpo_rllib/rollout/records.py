@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from hgpo_rllib.rollout.trajectories import ScoredTrajectories
@@ -11,11 +13,18 @@ FORMAT = "hgpo-episode-1"
 
 
 def episode_records(
-    scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerBase, iteration: int, split: str
+    scored: ScoredTrajectories,
+    sizes: NDArray[np.int64],
+    tokenizer: PreTrainedTokenizerBase,
+    iteration: int,
+    split: str,
 ) -> Iterator[dict[str, Any]]:
-    """One JSON object per member's episode, in order."""
-    for member, advantages, returns in zip(
-        scored.members, scored.advantages(), scored.returns(), strict=True
+    """One JSON object per member's episode, in order.
+
+    `sizes` is the size of every step's group by depth, shape ``(depths, steps)``.
+    """
+    for member, advantages, returns, groups in zip(
+        scored.members, scored.advantages(), scored.returns(), scored.split(sizes.T), strict=True
     ):
         infos = member.get_infos()
         outputs = {
@@ -58,6 +67,7 @@ def episode_records(
                     "reward": float(member.get_rewards(t)),
                     "step_return": float(returns[t]),
                     "advantage": float(advantages[t]),
+                    "group_sizes": groups[t].tolist(),
                     "response_tokens": len(outputs["response_ids"][t]),
                     "response_ids": outputs["response_ids"][t].tolist(),
                     "behaviour_logp": outputs["behaviour_logp"][t].tolist(),

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +24,14 @@ class ScoredTrajectories:
 
     def advantages(self) -> list[NDArray[np.float64]]:
         """Per trajectory, shape ``(steps of the trajectory,)``."""
-        return self._split(self.advantage)
+        return self.split(self.advantage)
 
     def returns(self) -> list[NDArray[np.float64]]:
         """Per trajectory, shape ``(steps of the trajectory,)``."""
-        return self._split(self.steps.step_return)
+        return self.split(self.steps.step_return)
 
-    def _split(self, values: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Per trajectory, the rows of what has one row a step."""
         ends = np.cumsum([len(member) for member in self.members])
         return np.split(values, ends[:-1])
 

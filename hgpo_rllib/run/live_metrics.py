@@ -116,6 +116,7 @@ ITERATION = (
         "Mismatch after the update: the same on the probe",
         "served_learner_logp_gap",
     ),
+    Measure("hgpo_advantage", "Mean advantage of the steps", "advantage_mean"),
     Measure(
         "hgpo_zero_advantage_steps_ratio",
         "Steps with advantage exactly 0",

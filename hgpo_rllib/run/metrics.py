@@ -10,8 +10,6 @@ from ray.rllib.utils.metrics import (
     LEARNER_RESULTS,
 )
 
-from hgpo_rllib.advantages import diagnostics
-from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.rollout.trajectories import ScoredTrajectories
 
@@ -29,6 +27,7 @@ LEARNER_METRICS = (
     "importance_weight",
     "importance_cut_fraction",
     "skipped_batches",
+    "advantage_mean",
     "zero_advantage_fraction",
     "advantage_peak_mib",
 )
@@ -60,12 +59,6 @@ def rollout_metrics(scored: ScoredTrajectories) -> dict[str, float]:
         "env_s": mean("env_s"),
         "tokens_generated": tokens,
     }
-
-
-def level_size_shares(scored: ScoredTrajectories, settings: AlgorithmSettings) -> list[list[float]]:
-    """Share of steps by the size of their group, per depth; see `diagnostics.size_distribution`."""
-    sizes = diagnostics.level_sizes(scored.steps, settings.estimator_settings())
-    return diagnostics.size_distribution(sizes).tolist()
 
 
 def learner_metrics(result: Mapping[str, Any]) -> dict[str, float | None]:

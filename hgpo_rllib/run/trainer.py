@@ -10,6 +10,7 @@ from typing import Any
 from tensorboardX import SummaryWriter
 from transformers.utils import logging as transformers_logging
 
+from hgpo_rllib.advantages.diagnostics import level_sizes, size_distribution
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
 from hgpo_rllib.models import load_tokenizer
@@ -23,7 +24,6 @@ from hgpo_rllib.run.live_metrics import LiveMetrics
 from hgpo_rllib.run.metrics import (
     evaluation_rows,
     learner_metrics,
-    level_size_shares,
     rollout_metrics,
 )
 from hgpo_rllib.run.trackers import Trackers
@@ -185,9 +185,11 @@ class Training:
         }
         row["update_s"] -= row["advantage_s"]
         row["tokens_per_s"] = row["tokens_generated"] / row["rollout_s"]
-        shares = level_size_shares(scored, self.settings)
+        sizes = level_sizes(scored.steps, self.settings.estimator_settings())
+        shares = size_distribution(sizes).tolist()
         self.directory.append(self.directory.metrics, [row | {"level_size_shares": shares}])
-        records = episode_records(scored, self.tokenizer, iteration, self.config.env.train_split)
+        split = self.config.env.train_split
+        records = episode_records(scored, sizes, self.tokenizer, iteration, split)
         self.directory.write_episodes(iteration, records)
         for name, value in row.items():
             if value is not None:

@@ -70,9 +70,12 @@ def test_gaps_without_twins_are_unknown() -> None:
 
 def test_summary() -> None:
     """Flat names, plain floats."""
-    summary = diagnostics.summary(STEPS, hgpo(STEPS, SETTINGS), SETTINGS)
+    advantage = hgpo(STEPS, SETTINGS) + 0.0
+    advantage[1] = 3.0
+    summary = diagnostics.summary(STEPS, advantage, SETTINGS)
     assert summary == pytest.approx(
         {
+            "advantage_mean": float(sum(advantage)) / 6,
             "zero_advantage_fraction": 3 / 6,
             "level_fraction_k0": 5 / 6,
             "level_group_size_k0": 2.6,

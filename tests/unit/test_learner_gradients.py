@@ -253,7 +253,7 @@ def test_everything_reported_is_a_metric_with_a_gauge(model_path: str) -> None:
     learner = make_learner(model_path, **COMMON | OPTIONS["weights and mask"])
     update(learner, make_columns(llm_of(learner)))
     reported = set(learner.metrics.reduce()[POLICY_ID]) - {"num_trainable_parameters"}
-    of_the_connector = {"zero_advantage_fraction", "advantage_peak_mib"}
+    of_the_connector = {"advantage_mean", "zero_advantage_fraction", "advantage_peak_mib"}
     assert reported == set(LEARNER_METRICS) - of_the_connector
     for name in reported:
         assert len(list(iteration_samples({name: 1.0}, "run"))) == 1, name

@@ -197,12 +197,15 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return train_tokenizer(["put a mug in desk 1"], [], 300)
 
 
+SIZES = np.array([[6, 3, 4, 2, 0, 5], [2, 1, 1, 1, 0, 1]])
+
+
 class TestRecords:
     def test_one_record_a_member(
         self, scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerFast
     ) -> None:
         """What belongs to the episode."""
-        records = list(episode_records(scored, tokenizer, 4, "train"))
+        records = list(episode_records(scored, SIZES, tokenizer, 4, "train"))
         assert [len(record.pop("steps")) for record in records] == [3, 1, 2]
         group_id = scored.members[0].multi_agent_episode_id
         assert records == [
@@ -225,7 +228,7 @@ class TestRecords:
         self, scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerFast
     ) -> None:
         """What was seen, said, done and what it was worth, of one and the same step."""
-        first = next(episode_records(scored, tokenizer, 4, "train"))
+        first = next(episode_records(scored, SIZES, tokenizer, 4, "train"))
         assert first["steps"][1] == {
             "time": 1,
             "anchor": "desk",
@@ -237,6 +240,7 @@ class TestRecords:
             "reward": 0.0,
             "step_return": 4.75,
             "advantage": 2.375,
+            "group_sizes": [3, 1],
             "response_tokens": 2,
             "response_ids": [1, 1],
             "behaviour_logp": [-0.125, -0.125],
@@ -255,5 +259,5 @@ class TestRecords:
         self, scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerFast
     ) -> None:
         """No NumPy numbers; a round trip changes nothing."""
-        for record in episode_records(scored, tokenizer, 0, "valid_seen"):
+        for record in episode_records(scored, SIZES, tokenizer, 0, "valid_seen"):
             assert json.loads(json.dumps(record)) == record
