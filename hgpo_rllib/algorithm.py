@@ -38,7 +38,7 @@ from hgpo_rllib.config import (
     RolloutSettings,
     RunConfig,
 )
-from hgpo_rllib.evaluation import evaluate_splits
+from hgpo_rllib.evaluation.in_run import evaluate_splits
 from hgpo_rllib.learner.connector import HGPOConnector
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule

@@ -22,8 +22,45 @@ class EncodedPrompt:
     """It was too long and lost a part."""
 
 
-class StepAgent:
-    """Builds a prompt from the current observation and the last K turns; reads an action back."""
+class TextAgent:
+    """Writes a message from what is seen and the last K turns; reads an action back."""
+
+    def __init__(self, prompt: str, memory_length: int, inadmissible_is_invalid: bool = False):
+        """See `hgpo_rllib.config.AgentSettings` for the arguments."""
+        self.template: jinja2.Template = load_template(prompt)
+        self.memory_length = memory_length
+        self.inadmissible_is_invalid = inadmissible_is_invalid
+
+    def message(
+        self,
+        goal: str,
+        observation: str,
+        admissible_actions: Sequence[str],
+        step_count: int,
+        history: Sequence[Turn],
+        lessons: Sequence[str] = (),
+    ) -> str:
+        """The text of one turn: the agent's template, filled."""
+        return render(
+            self.template,
+            goal=goal,
+            observation=observation,
+            admissible_actions=admissible_actions,
+            step_count=step_count,
+            history=history,
+            lessons=lessons,
+        )
+
+    def parse(self, completion: str, admissible_actions: Sequence[str]) -> ParsedAction:
+        """The action of a completion, with the validity rule of this agent."""
+        parsed = parse_completion(completion)
+        if self.inadmissible_is_invalid and not is_offered(parsed.action, admissible_actions):
+            parsed = ParsedAction(parsed.action, False)
+        return parsed
+
+
+class StepAgent(TextAgent):
+    """A `TextAgent` in token ids, with a limit of their number."""
 
     def __init__(
         self,
@@ -35,14 +72,12 @@ class StepAgent:
         inadmissible_is_invalid: bool = False,
     ):
         """See `hgpo_rllib.config.AgentSettings` for the arguments."""
+        super().__init__(prompt, memory_length, inadmissible_is_invalid)
         # Prompts are encoded one at a time: the tokenizer's threads would only wait for each other.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.tokenizer = tokenizer
-        self.template: jinja2.Template = load_template(prompt)
-        self.memory_length = memory_length
         self.max_prompt_tokens = max_prompt_tokens
         self.shorten = shorten
-        self.inadmissible_is_invalid = inadmissible_is_invalid
 
     def prompt(
         self, goal: str, observation: str, admissible_actions: Sequence[str], memory: Memory
@@ -50,11 +85,11 @@ class StepAgent:
         """The prompt of one turn, no longer than `max_prompt_tokens`."""
         turns = memory.last(self.memory_length)
         fixed = (goal, observation, admissible_actions, len(memory.turns))
-        ids = self._encode(self.text(*fixed, turns))
+        ids = self._encode(self.text(*fixed, turns, memory.lessons))
         truncated = len(ids) > self.max_prompt_tokens
         while self.shorten == "memory" and turns and len(ids) > self.max_prompt_tokens:
             turns = turns[1:]
-            ids = self._encode(self.text(*fixed, turns))
+            ids = self._encode(self.text(*fixed, turns, memory.lessons))
         return EncodedPrompt(ids[-self.max_prompt_tokens :], truncated)
 
     def text(
@@ -64,16 +99,10 @@ class StepAgent:
         admissible_actions: Sequence[str],
         step_count: int,
         history: Sequence[Turn],
+        lessons: Sequence[str] = (),
     ) -> str:
         """The whole prompt as text: one user message through the model's chat template."""
-        content = render(
-            self.template,
-            goal=goal,
-            observation=observation,
-            admissible_actions=admissible_actions,
-            step_count=step_count,
-            history=history,
-        )
+        content = self.message(goal, observation, admissible_actions, step_count, history, lessons)
         message = [{"role": "user", "content": content}]
         return self.tokenizer.apply_chat_template(
             message, tokenize=False, add_generation_prompt=True
@@ -87,7 +116,4 @@ class StepAgent:
     ) -> tuple[str, ParsedAction]:
         """The completion's text, and its action with the validity rule of this agent."""
         completion = self.tokenizer.decode(response_ids, skip_special_tokens=True)
-        parsed = parse_completion(completion)
-        if self.inadmissible_is_invalid and not is_offered(parsed.action, admissible_actions):
-            parsed = ParsedAction(parsed.action, False)
-        return completion, parsed
+        return completion, self.parse(completion, admissible_actions)

@@ -13,17 +13,20 @@ class Turn:
     """What the agent saw before it acted."""
     action: str
     """The action it sent to the environment."""
+    completion: str = ""
+    """All that it said."""
 
 
 @dataclass
 class Memory:
-    """All turns of one episode, in order."""
+    """All turns of one episode, in order, and what earlier episodes of its task taught."""
 
     turns: list[Turn] = field(default_factory=list)
+    lessons: tuple[str, ...] = ()
 
-    def add(self, observation: str, action: str) -> None:
+    def add(self, observation: str, action: str, completion: str = "") -> None:
         """Append a turn."""
-        self.turns.append(Turn(len(self.turns) + 1, observation, action))
+        self.turns.append(Turn(len(self.turns) + 1, observation, action, completion))
 
     def last(self, length: int) -> list[Turn]:
         """The last `length` turns, oldest first (fewer at the start of an episode)."""

@@ -52,6 +52,7 @@ def render(
     admissible_actions: Sequence[str],
     step_count: int,
     history: Sequence[Turn],
+    lessons: Sequence[str] = (),
 ) -> str:
     """Fill a template.
 
@@ -62,6 +63,7 @@ def render(
         admissible_actions: actions that the environment accepts now.
         step_count: turns already taken.
         history: the turns to show, oldest first; empty on the first step.
+        lessons: what earlier episodes of the task taught, oldest first.
     """
     return template.render(
         goal=goal,
@@ -70,6 +72,7 @@ def render(
         step_count=step_count,
         current_step=step_count + 1,
         history=history,
+        lessons=lessons,
     )
 
 

@@ -9,10 +9,10 @@ import torch
 from ray.serve.handle import DeploymentHandle
 from transformers import PreTrainedModel
 
-from hgpo_rllib.bench.server import running_policy_server
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.models import load_model
 from hgpo_rllib.policy_server.client import ask
+from hgpo_rllib.policy_server.standalone import running_policy_server
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
     Generation,

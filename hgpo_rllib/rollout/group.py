@@ -3,16 +3,16 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import gymnasium as gym
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
-from hgpo_rllib.agent import StepAgent
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError, EnvPool, EnvTimeoutError
-from hgpo_rllib.rollout.member import Policy, Step, Trajectory, play_member
+from hgpo_rllib.rollout.member import Step, Trajectory
 from hgpo_rllib.section import RunStoppedError
 
 logger = logging.getLogger(__name__)
@@ -32,12 +32,15 @@ def policy_of_member(agent_id: str, episode: MultiAgentEpisode | None = None, **
     return POLICY_ID
 
 
+Play = Callable[[gym.Env, EnvPool, int, str, str], Awaitable[Trajectory]]
+"""Plays a task once: environment, its pool, task, name of the group, name of the member in it."""
+
+
 @dataclass
 class Rollout:
     """What the groups of one rollout share."""
 
-    agent: StepAgent
-    policy: Policy
+    play: Play
     pool: EnvPool
     max_attempts: int
     """Times that a member is played before it is given up."""
@@ -71,7 +74,7 @@ class Rollout:
     async def group(self, task: int, name: str, group_size: int) -> MultiAgentEpisode | None:
         """Play one task with a group; None when fewer than two of its members could end."""
         trajectories = await asyncio.gather(
-            *(self._member(task, name, index) for index in range(group_size))
+            *(self.member(task, name, index) for index in range(group_size))
         )
         ended = {member_id(i): t for i, t in enumerate(trajectories) if t is not None}
         if len(ended) < min(2, group_size):
@@ -79,7 +82,8 @@ class Rollout:
             return None
         return group_episode(name, ended)
 
-    async def _member(self, task: int, group: str, index: int) -> Trajectory | None:
+    async def member(self, task: int, group: str, index: int) -> Trajectory | None:
+        """Play one task with one member; None when no attempt could be ended."""
         async with self.slots:
             for attempt in range(self.max_attempts):
                 try:
@@ -94,7 +98,7 @@ class Rollout:
 
     async def _play(self, task: int, group: str, name: str) -> Trajectory:
         env = await self.pool.take()
-        trajectory = await play_member(env, self.pool, task, group, name, self.agent, self.policy)
+        trajectory = await self.play(env, self.pool, task, group, name)
         self.pool.give_back(env)  # one that failed is not used again
         return trajectory
 
@@ -127,7 +131,7 @@ def group_episode(name: str, trajectories: Mapping[str, Trajectory]) -> MultiAge
         steps = {m: t.steps[time] for m, t in trajectories.items() if time < len(t.steps)}
         episode.add_env_step(
             observations={m: step.observation for m, step in steps.items()},
-            actions={m: step.action for m, step in steps.items()},
+            actions={m: step.act.action for m, step in steps.items()},
             rewards={m: step.reward for m, step in steps.items()},
             infos={m: step.info for m, step in steps.items()},
             terminateds={m: s.terminated for m, s in steps.items()} | {"__all__": time == last},
@@ -138,18 +142,19 @@ def group_episode(name: str, trajectories: Mapping[str, Trajectory]) -> MultiAge
 
 
 def _outputs(step: Step) -> dict[str, Any]:
+    act, response = step.act, step.act.response
     return {
-        "prompt_ids": step.prompt_ids,
-        "response_ids": step.response.token_ids,
-        "behaviour_logp": step.response.logp,
-        "weight_version": step.response.version,
-        "weight_versions": step.response.versions,
-        "completion": step.completion,
-        "action": step.action,
-        "is_valid": step.is_valid,
-        "prompt_truncated": step.prompt_truncated,
-        "response_truncated": step.response.finish_reason == "length",
-        "request_s": step.request_s,
-        "engine_s": step.response.engine_s,
+        "prompt_ids": act.prompt_ids,
+        "response_ids": response.token_ids,
+        "behaviour_logp": response.logp,
+        "weight_version": response.version,
+        "weight_versions": response.versions,
+        "completion": act.completion,
+        "action": act.action,
+        "is_valid": act.is_valid,
+        "prompt_truncated": act.prompt_truncated,
+        "response_truncated": response.finish_reason == "length",
+        "request_s": act.request_s,
+        "engine_s": response.engine_s,
         "env_s": step.env_s,
     }

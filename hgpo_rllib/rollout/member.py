@@ -2,7 +2,8 @@
 
 import hashlib
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -13,6 +14,9 @@ from hgpo_rllib.agent import Memory, StepAgent
 from hgpo_rllib.policy_server.types import Generation, Prompt
 from hgpo_rllib.rollout.environments import EnvPool
 
+NO_TOKENS = np.zeros(0, np.int32)
+NO_RESPONSE = Generation(NO_TOKENS, np.zeros(0, np.float32), "none", "stop", 0.0)
+
 
 class Policy(Protocol):
     """Whatever answers prompts."""
@@ -22,19 +26,32 @@ class Policy(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
-    """One turn: what was asked, answered and done, and what the environment said to it."""
+class Act:
+    """What a player does at one turn, and how it came to that."""
 
-    prompt_ids: NDArray[np.int32]
-    prompt_truncated: bool
-    """The prompt was too long and lost a part."""
-    response: Generation
-    completion: str
-    """The response as text."""
     action: str
     """As sent to the environment."""
     is_valid: bool
     """The completion was well formed, and not cut at the limit of tokens."""
+    completion: str = ""
+    """The response as text."""
+    prompt_ids: NDArray[np.int32] = field(default_factory=lambda: NO_TOKENS)
+    prompt_truncated: bool = False
+    """The prompt was too long and lost a part."""
+    response: Generation = field(default_factory=lambda: NO_RESPONSE)
+    request_s: float = 0.0
+    """Seconds from the question to the answer."""
+    prompt: str | None = None
+    """As text, of who was not asked in token ids."""
+    tokens: tuple[int, int] = (0, 0)
+    """Of prompt and response."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One turn: what was done, and what the environment said to it."""
+
+    act: Act
     observation: str
     """What followed."""
     reward: float
@@ -42,8 +59,6 @@ class Step:
     truncated: bool
     info: dict[str, Any]
     """Of what followed."""
-    request_s: float
-    """Seconds from the question to the answer."""
     env_s: float
     """Seconds of the environment's step, the wait for its turn included."""
 
@@ -57,10 +72,126 @@ class Trajectory:
     info: dict[str, Any]
     """Of the first observation."""
     steps: list[Step]
+    earlier: tuple["Trial", ...] = ()
+    """Episodes of the same task before it that were lost."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A lost episode, and what its player made of it."""
+
+    trajectory: Trajectory
+    reflection: Act
+
+
+class Player(Protocol):
+    """Plays one episode."""
+
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Act:
+        """What to do at an observation; `info` is the environment's."""
+
+
+MakePlayer = Callable[[Mapping[str, Any]], Player]
+"""The player of the episode that an info began."""
+
+
+class Speaker(Protocol):
+    """Puts an agent's questions to a policy."""
+
+    async def answer(
+        self,
+        goal: str,
+        observation: str,
+        admissible_actions: Sequence[str],
+        memory: Memory,
+        seed: int,
+        session: str,
+    ) -> Act:
+        """The answer at an observation; see `Prompt` for seed and session."""
+
+
+class PolicySpeaker:
+    """Asks in token ids."""
+
+    def __init__(self, agent: StepAgent, policy: Policy):
+        """The agent writes prompts and reads completions; the policy answers."""
+        self._agent = agent
+        self._policy = policy
+
+    async def answer(
+        self,
+        goal: str,
+        observation: str,
+        admissible_actions: Sequence[str],
+        memory: Memory,
+        seed: int,
+        session: str,
+    ) -> Act:
+        """See `Speaker`.
+
+        Raises:
+            RequestFailedError: the policy refuses the prompt.
+        """
+        prompt = self._agent.prompt(goal, observation, admissible_actions, memory)
+        asked = time.perf_counter()
+        response = await self._policy.generate(Prompt(prompt.token_ids, seed, session))
+        answered = time.perf_counter()
+        completion, parsed = self._agent.read(response.token_ids.tolist(), admissible_actions)
+        return Act(
+            parsed.action,
+            is_valid=parsed.is_valid and response.finish_reason != "length",
+            completion=completion,
+            prompt_ids=np.asarray(prompt.token_ids, np.int32),
+            prompt_truncated=prompt.truncated,
+            response=response,
+            request_s=answered - asked,
+            tokens=(len(prompt.token_ids), len(response.token_ids)),
+        )
+
+
+class SpeakingPlayer:
+    """Asks at every turn, and remembers what it saw, said and did."""
+
+    def __init__(
+        self, speaker: Speaker, goal: str, group: str, name: str, lessons: Sequence[str] = ()
+    ):
+        """Begin an episode.
+
+        Args:
+            speaker: answers.
+            goal: the task in words.
+            group: names the group among all of a run; its members' prompts begin alike.
+            name: of the episode in its group. The seed of each response is made from the two: an
+                episode is the same whatever others play beside it.
+            lessons: what earlier episodes of the task taught.
+        """
+        self._speaker = speaker
+        self._goal = goal
+        self._group = group
+        self._key = f"{group}/{name}"
+        self.memory = Memory(lessons=tuple(lessons))
+
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Act:
+        """See `Player`."""
+        seed = response_seed(self._key, len(self.memory.turns))
+        act = await self._speaker.answer(
+            self._goal, observation, info["admissible_actions"], self.memory, seed, self._group
+        )
+        self.memory.add(observation, act.action, act.completion)
+        return act
 
 
 async def play_member(
-    env: gym.Env, pool: EnvPool, task: int, group: str, name: str, agent: StepAgent, policy: Policy
+    env: gym.Env, pool: EnvPool, task: int, group: str, name: str, speaker: Speaker
+) -> Trajectory:
+    """Play a task once, as a `SpeakingPlayer` does."""
+    return await play_episode(
+        env, pool, task, lambda info: SpeakingPlayer(speaker, info["goal"], group, name)
+    )
+
+
+async def play_episode(
+    env: gym.Env, pool: EnvPool, task: int, make_player: MakePlayer
 ) -> Trajectory:
     """Play a task once.
 
@@ -68,46 +199,23 @@ async def play_member(
         env: taken from `pool`.
         pool: steps the environment.
         task: seed that the environment's reset makes the task from.
-        group: names the group among all of a run; its members' prompts begin alike.
-        name: of the episode in its group. The seed of each response is made from the two: an
-            episode is the same whatever others play beside it.
-        agent: writes prompts and reads completions.
-        policy: answers.
+        make_player: whoever plays.
 
     Raises:
         EnvFailedError: the environment raises an error, or hangs.
         RequestFailedError: the policy refuses a prompt.
     """
     observation, info = await pool.call(env.reset, seed=task)
-    trajectory, memory, goal = Trajectory(observation, info, []), Memory(), info["goal"]
+    trajectory, player = Trajectory(observation, info, []), make_player(info)
     ended = False
     while not ended:
-        admissible = info["admissible_actions"]
-        prompt = agent.prompt(goal, observation, admissible, memory)
-        asked = time.perf_counter()
-        seed = response_seed(f"{group}/{name}", len(trajectory.steps))
-        response = await policy.generate(Prompt(prompt.token_ids, seed, group))
-        answered = time.perf_counter()
-        completion, parsed = agent.read(response.token_ids.tolist(), admissible)
-        memory.add(observation, parsed.action)
-        observation, reward, terminated, truncated, info = await pool.call(env.step, parsed.action)
+        act = await player.act(observation, info)
+        acted = time.perf_counter()
+        observation, reward, terminated, truncated, info = await pool.call(env.step, act.action)
         ended = terminated or truncated
+        env_s = time.perf_counter() - acted
         trajectory.steps.append(
-            Step(
-                prompt_ids=np.asarray(prompt.token_ids, np.int32),
-                prompt_truncated=prompt.truncated,
-                response=response,
-                completion=completion,
-                action=parsed.action,
-                is_valid=parsed.is_valid and response.finish_reason != "length",
-                observation=observation,
-                reward=float(reward),
-                terminated=terminated,
-                truncated=truncated,
-                info=info,
-                request_s=answered - asked,
-                env_s=time.perf_counter() - answered,
-            )
+            Step(act, observation, float(reward), terminated, truncated, info, env_s)
         )
     return trajectory
 

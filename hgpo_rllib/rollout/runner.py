@@ -43,6 +43,7 @@ from hgpo_rllib.policy_server.types import (
 )
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, POLICY_ID, Rollout
+from hgpo_rllib.rollout.member import PolicySpeaker, play_member
 from hgpo_rllib.rollout.tasks import TaskOrder
 
 if TYPE_CHECKING:
@@ -147,8 +148,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         several = max(self.config.num_replicas, self.config.max_replicas or 0) > 1
         client = PolicyClient(handle, self.sampling(temperature), self._weights, several)
         rollout = Rollout(
-            self.agent,
-            client,
+            partial(play_member, speaker=PolicySpeaker(self.agent, client)),
             self._pool(split),
             self.config.max_attempts,
             asyncio.Semaphore(self.config.max_concurrent_episodes),

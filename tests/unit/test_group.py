@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -18,7 +19,7 @@ from hgpo_rllib.agent import StepAgent
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, Rollout
-from hgpo_rllib.rollout.member import response_seed
+from hgpo_rllib.rollout.member import PolicySpeaker, play_member, response_seed
 from hgpo_rllib.section import RunStoppedError
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
@@ -98,7 +99,8 @@ class Table:
     def play(self, tasks: list[int], size: int = 3) -> list[MultiAgentEpisode]:
         pool = EnvPool(self.make, self.thread)
         slots = asyncio.Semaphore(self.slots)
-        rollout = Rollout(self.agent, self.policy, pool, 2, slots, self.failures)
+        play = partial(play_member, speaker=PolicySpeaker(self.agent, self.policy))
+        rollout = Rollout(play, pool, 2, slots, self.failures)
         names = [f"0/train/{place}" for place in range(len(tasks))]
         return asyncio.run(asyncio.wait_for(rollout.groups(tasks, names, size), 30))
 

@@ -1,4 +1,4 @@
-"""A policy server for a benchmark, without a learner."""
+"""A policy server without a learner, for evaluations and benchmarks."""
 
 import uuid
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def running_policy_server(
 
     Ray and Serve have to run (`hgpo_rllib.run.cluster.ray_cluster`).
     """
-    app = f"bench-{uuid.uuid4().hex[:8]}"
+    app = f"policy-{uuid.uuid4().hex[:8]}"
     lifeline = start_lifeline()
     try:
         yield app, start_policy_server(app, model, agent, server, seed=seed, lifeline=lifeline)

@@ -1,0 +1,1 @@
+"""Evaluation: inside a run, and of any policy or agent by a protocol that is written down."""
