@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 import ray
+from numpy.typing import NDArray
 from pydantic import BaseModel
 from ray import serve
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -37,6 +38,7 @@ from hgpo_rllib.config import (
     PolicyServerSettings,
     RolloutSettings,
     RunConfig,
+    check_critic,
 )
 from hgpo_rllib.evaluation.in_run import evaluate_splits
 from hgpo_rllib.learner.connector import HGPOConnector
@@ -122,6 +124,7 @@ class HGPOConfig(AlgorithmConfig):
         super().validate()
         for section in FLAT_SECTIONS:
             self.settings(section)
+        check_critic(self.settings(AlgorithmSettings), self.settings(LearnerSettings))
         if self.model_path is None:
             raise ValueError("model_path is not set: HGPOConfig().training(model_path=…)")
         if self.num_env_runners > 0 or self.num_learners > 0:
@@ -139,6 +142,7 @@ class HGPOConfig(AlgorithmConfig):
                 "serve_dtype": self.dtype,
                 "temperature": self.temperature,
                 "entropy_gradient": self.entropy_coeff > 0,
+                "critic": self.critic,
             },
         )
 
@@ -153,7 +157,8 @@ class HGPOConfig(AlgorithmConfig):
         pipeline = super().build_learner_connector(
             input_observation_space, input_action_space, device
         )
-        pipeline.append(HGPOConnector(settings=self.settings(AlgorithmSettings)))
+        settings, learner = self.settings(AlgorithmSettings), self.settings(LearnerSettings)
+        pipeline.append(HGPOConnector(settings=settings, learner=learner))
         return pipeline
 
     @classmethod
@@ -199,6 +204,7 @@ class HGPO(Algorithm):
         self._run_id = f"{trial.trial_id if trial else 'run'}-{uuid.uuid4().hex[:8]}"
         self.last_groups: list[MultiAgentEpisode] = []
         self.last_stale_rate = 0.0
+        self.last_values: NDArray[np.float64] | None = None  # by the critic, of `last_groups`
         self.phase_seconds: dict[str, float] = {}
         super().__init__(config, **kwargs)
 
@@ -256,6 +262,7 @@ class HGPO(Algorithm):
                 episodes=groups, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: steps}
             )
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
+        self.last_values = next(iter(self.learner_group.foreach_learner(_last_values))).get()
         with self._phase(SYNCH_WORKER_WEIGHTS_TIMER, "sync_s"):
             self.env_runner_group.sync_weights(
                 from_worker_or_learner_group=self.learner_group, inference_only=True
@@ -338,6 +345,10 @@ def stale_rate(groups: list[MultiAgentEpisode], present: str) -> float:
 
 def _score_tokens(learner: HGPOLearner, prompt: np.ndarray, response: np.ndarray) -> np.ndarray:
     return learner.score_tokens(prompt, response)
+
+
+def _last_values(learner: HGPOLearner) -> NDArray[np.float64] | None:
+    return learner.last_values
 
 
 def _save_pretrained(learner: HGPOLearner, path: str) -> None:

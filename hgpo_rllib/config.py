@@ -190,6 +190,21 @@ class AlgorithmSettings(Section):
         )
 
 
+def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None:
+    """Raise a ValueError unless there is a critic where one is read, and nowhere else."""
+    if algorithm.estimator == "ppo" and learner.critic == "none":
+        raise ValueError(
+            "algorithm.estimator=ppo needs a critic: set learner.critic=head or "
+            "learner.critic=separate"
+        )
+    if algorithm.estimator != "ppo" and learner.critic != "none":
+        raise ValueError(
+            f"learner.critic={learner.critic} has values that algorithm.estimator="
+            f"{algorithm.estimator} does not read: set learner.critic=none or "
+            "algorithm.estimator=ppo"
+        )
+
+
 class EvaluationSettings(Section):
     """Held-out evaluation inside a run."""
 
@@ -252,6 +267,11 @@ class RunConfig(Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     cluster: ClusterSettings = ClusterSettings()
     tracking: TrackingSettings = TrackingSettings()
+
+    @model_validator(mode="after")
+    def _critic_has_its_use(self) -> Self:
+        check_critic(self.algorithm, self.learner)
+        return self
 
     @model_validator(mode="after")
     def _tie_memory(self) -> Self:
@@ -343,6 +363,8 @@ def _explain(error: ValidationError) -> str:
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] != "extra_forbidden":
         message = first["msg"].lower().removeprefix("value error, ")
+        if first["type"] == "value_error" and isinstance(first["input"], dict):  # of a section
+            return f"{key}: {message}" if key else message
         return f"{key}: {message} (got {first['input']!r})"
     section: type[BaseModel] = RunConfig
     for part in first["loc"][:-1]:

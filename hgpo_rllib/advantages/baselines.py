@@ -46,8 +46,8 @@ def reinforce(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.floa
 def ppo(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
     """PPO (arXiv 1707.06347): `gae` over steps, centred or standardised over the batch.
 
-    The values are a critic's, ``steps.value``. Where there is no critic they come from a table
-    fitted to the batch itself, see `tabular_value`.
+    The values are a critic's, ``steps.value``; runs have one. Without they come from a table fitted
+    to the batch itself, see `tabular_value`.
     Reads normalize (over the batch), gamma, gae_lambda.
     """
     value = tabular_value(steps) if steps.value is None else steps.value
@@ -126,6 +126,16 @@ def gae(
     difference = error.copy()  # δ_t = (R_t - V_t) - γ (R_{t+1} - V_{t+1})
     difference[steps.previous[later]] -= gamma * error[later]
     return discounted_sums(steps, difference, gamma * gae_lambda)
+
+
+def value_targets(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
+    """What a critic is to say of each step: its value plus its `gae`, shape ``(steps,)``.
+
+    Reads gamma, gae_lambda; needs value. λ = 1 gives the step returns.
+    """
+    if steps.value is None:
+        raise ValueError("targets of a critic: the steps need its value")
+    return steps.value + gae(steps, steps.value, settings.gamma, settings.gae_lambda)
 
 
 def tabular_value(steps: StepArrays) -> NDArray[np.float64]:

@@ -12,6 +12,11 @@ REMEDY = (
     "the run ends before this optimiser step and saves nothing: its last checkpoint is from before "
     "this iteration; learner.on_bad_batch=skip leaves such steps out"
 )
+NUMBERS = {
+    "loss": "loss",
+    "grad_norm": "gradient norm",
+    "critic_grad_norm": "critic's gradient norm",
+}
 SKIPPED = "its optimiser step is left out (learner.on_bad_batch=skip)"
 
 
@@ -19,12 +24,13 @@ def find_trouble(values: Mapping[str, float], max_ratio: float | None) -> str | 
     """What is wrong with a mini-batch, None if nothing is.
 
     Args:
-        values: its ``loss``, ``grad_norm`` and ``ratio_max`` (absent without tokens).
+        values: its ``loss``, ``grad_norm``, ``critic_grad_norm`` (absent without a critic) and
+            ``ratio_max`` (absent without tokens).
         max_ratio: see `LearnerSettings.max_ratio`.
     """
-    for name, value in (("loss", values["loss"]), ("gradient norm", values["grad_norm"])):
-        if not math.isfinite(value):
-            return f"the {name} is {value}"
+    for key, name in NUMBERS.items():
+        if not math.isfinite(values.get(key, 0.0)):
+            return f"the {name} is {values[key]}"
     ratio = values.get("ratio_max", 1.0)
     if max_ratio is not None and ratio > max_ratio:
         return f"a token ratio of {ratio:.3g} passes learner.max_ratio={max_ratio:g}"

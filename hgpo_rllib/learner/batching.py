@@ -1,11 +1,12 @@
 """Steps to token batches: mini-batches of steps, micro-batches under a token budget."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from torch import Tensor
 
 from hgpo_rllib.learner.settings import Aggregation, LearnerSettings
@@ -14,16 +15,17 @@ from hgpo_rllib.rollout.trajectories import ScoredTrajectories
 Columns = Mapping[str, Tensor]
 TOKEN_COLUMNS = ("behaviour_logp", "old_logp")
 STEP_COLUMNS = ("advantage", "weight")
+VALUE_COLUMNS = ("value", "value_target", "value_weight")
 
 
-def step_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
-    """One row a step, right padded.
+def token_columns(members: Sequence[SingleAgentEpisode]) -> dict[str, Tensor]:
+    """One row a step, right padded: what was read and drawn.
 
     ``prompt_ids`` (steps, P), ``prompt_length`` (steps,), ``response_ids`` and ``behaviour_logp``
-    (steps, R), ``response_length`` (steps,), ``advantage`` (steps,).
+    (steps, R), ``response_length`` (steps,).
     """
     outputs: dict[str, list[NDArray]] = {
-        key: [row for member in scored.members for row in member.get_extra_model_outputs(key)]
+        key: [row for member in members for row in member.get_extra_model_outputs(key)]
         for key in ("prompt_ids", "response_ids", "behaviour_logp")
     }
     lengths = {key: [len(row) for row in rows] for key, rows in outputs.items()}
@@ -31,8 +33,19 @@ def step_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
         **{key: _pad(rows) for key, rows in outputs.items()},
         "prompt_length": torch.tensor(lengths["prompt_ids"]),
         "response_length": torch.tensor(lengths["response_ids"]),
-        "advantage": torch.from_numpy(scored.advantage.astype(np.float32)),
     }
+
+
+def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
+    """What is to be learned from each step, the rows in the same order.
+
+    ``advantage`` (steps,); of scores with a critic's values also these, ``value``, and
+    ``value_target``, both (steps,).
+    """
+    columns = {"advantage": scored.advantage}
+    if scored.steps.value is not None and scored.value_target is not None:
+        columns |= {"value": scored.steps.value, "value_target": scored.value_target}
+    return {key: torch.from_numpy(column.astype(np.float32)) for key, column in columns.items()}
 
 
 def _pad(rows: list[NDArray]) -> Tensor:
@@ -139,7 +152,8 @@ def token_batch(
         ``ids`` (rows, L); ``row`` and ``position`` (tokens,): where in ``ids`` each response token
         stands; ``step`` and ``offset`` (tokens,): where it stands in the columns of responses; and
         what the columns have of ``behaviour_logp``, ``old_logp``, ``advantage`` and ``weight``
-        (tokens,).
+        (tokens,). Where the columns have a ``value_weight``: `prompt_batch`'s ``last_prompt`` and
+        ``value``, ``value_target`` and ``value_weight`` (rows,).
     """
     index = torch.from_numpy(rows)
     prompt_length, response_length = (
@@ -155,5 +169,22 @@ def token_batch(
     ids[row, position] = columns["response_ids"][step, offset].long()
     of_tokens = {k: columns[k][step, offset] for k in TOKEN_COLUMNS if k in columns}
     of_steps = {k: columns[k][step] for k in STEP_COLUMNS if k in columns}
-    places = {"ids": ids, "row": row, "position": position, "step": step, "offset": offset}
-    return {key: value.to(device) for key, value in (places | of_tokens | of_steps).items()}
+    batch = {"ids": ids, "row": row, "position": position, "step": step, "offset": offset}
+    batch |= of_tokens | of_steps
+    if "value_weight" in columns:
+        batch |= {k: columns[k][index] for k in VALUE_COLUMNS} | {"last_prompt": prompt_length - 1}
+    return {key: value.to(device) for key, value in batch.items()}
+
+
+def prompt_batch(
+    columns: Columns, rows: NDArray[np.int64], device: torch.device
+) -> dict[str, Tensor]:
+    """Right-padded prompts alone.
+
+    Returns:
+        ``ids`` (rows, L); ``last_prompt`` (rows,): where in ``ids`` each prompt ends.
+    """
+    index = torch.from_numpy(rows)
+    last = columns["prompt_length"][index] - 1
+    ids = columns["prompt_ids"][index, : int(last.max()) + 1].long()
+    return {"ids": ids.to(device), "last_prompt": last.to(device)}

@@ -21,6 +21,7 @@ from hgpo_rllib.learner.batching import (
     plan_update,
     token_batch,
 )
+from hgpo_rllib.learner.critic import parameter_groups, value_loss_part
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.learner.objective import largest_ratio, mismatch, token_losses
 from hgpo_rllib.learner.settings import LearnerSettings
@@ -53,8 +54,9 @@ class HGPOLearner(TorchLearner):
     def configure_optimizers_for_module(self, module_id: str, config=None) -> None:
         """AdamW; `_set_learning_rate` applies warm-up and decay."""
         parameters = self.get_parameters(self._module[module_id])
+        groups = [{"params": group} for group in parameter_groups(self._module[module_id])]
         optimizer = torch.optim.AdamW(
-            parameters, lr=config.lr, betas=config.adam_betas, weight_decay=config.weight_decay
+            groups, lr=config.lr, betas=config.adam_betas, weight_decay=config.weight_decay
         )
         self.register_optimizer(
             module_id=module_id,
@@ -71,6 +73,9 @@ class HGPOLearner(TorchLearner):
         losses = token_losses(self._settings, batch, fwd_out, self._reference_logp(batch))
         weight = batch["weight"].to(losses.loss.dtype)
         loss = (losses.loss * weight).sum()
+        if "value" in fwd_out:
+            value = fwd_out["value"]
+            loss = loss + value_loss_part(self._settings, value, batch, self._statistics)
         self._statistics.add(losses.statistics)
         self._statistics.add_part("loss", loss)
         self._statistics.add_part("policy_loss", (losses.policy_loss * weight).sum())
@@ -86,6 +91,7 @@ class HGPOLearner(TorchLearner):
     @override(TorchLearner)
     def _update(self, batch: dict[str, Any], **kwargs: Any) -> tuple[Any, Any, Any]:
         columns = {key: batch[POLICY_ID][key] for key in batch[POLICY_ID]}
+        self.last_values = columns["value"].numpy() if "value" in columns else None
         # By the number of the update: a resumed run shuffles as one that was not interrupted.
         rng = np.random.default_rng([self.config.seed or 0, self._weights_seq_no])
         plan = plan_update(columns, self._settings, rng)
@@ -114,7 +120,9 @@ class HGPOLearner(TorchLearner):
         """Whether no term of the objective has a gradient; ends the run if that is configured."""
         settings = self._settings
         rows = np.concatenate([part.rows for part in plan])
-        other_terms = settings.kl_coeff > 0 or settings.entropy_coeff > 0
+        other_terms = (
+            settings.kl_coeff > 0 or settings.entropy_coeff > 0 or settings.critic != "none"
+        )
         if columns["advantage"].numpy()[rows].any() or (len(rows) and other_terms):
             return False
         steps = np.arange(len(columns["advantage"]))
@@ -182,9 +190,10 @@ class HGPOLearner(TorchLearner):
         except torch.OutOfMemoryError as error:
             size = self._settings.micro_batch_tokens
             return f"out of memory with learner.micro_batch_tokens={size} ({error})"
-        parameters = list(self._params.values())
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self._settings.grad_clip)
-        self._statistics.add_part("grad_norm", norm)
+        groups = parameter_groups(self.module[POLICY_ID])
+        for name, group in zip(("grad_norm", "critic_grad_norm"), groups, strict=False):
+            norm = torch.nn.utils.clip_grad_norm_(group, self._settings.grad_clip)
+            self._statistics.add_part(name, norm)
         return find_trouble(self._statistics.values(), self._settings.max_ratio)
 
     def _accumulate_gradients(
@@ -195,7 +204,10 @@ class HGPOLearner(TorchLearner):
             parameter.grad = None
         weight = torch.zeros(len(columns["advantage"]), dtype=torch.float64)
         weight[torch.from_numpy(part.rows)] = torch.from_numpy(part.weight)
-        for tokens in self._micro_batches(columns | {"weight": weight}, part.rows):
+        weights = {"weight": weight}
+        if "value" in columns:
+            weights["value_weight"] = torch.full_like(weight, 1 / len(part.steps))
+        for tokens in self._micro_batches(columns | weights, part.rows):
             outputs = self.module[POLICY_ID].forward_train(tokens)
             logp = outputs["logp"].detach()
             if first:
@@ -248,8 +260,9 @@ class HGPOLearner(TorchLearner):
         taken = int(next(iter(optimizer.state.values()))["step"]) if optimizer.state else 0
         done = self._weights_seq_no - 1  # RLlib counts the present update already
         rate = learning_rate(self._settings, taken, done)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        of_critic = (self._settings.critic_lr or self._settings.lr) / self._settings.lr
+        for group, factor in zip(optimizer.param_groups, (1.0, of_critic), strict=False):
+            group["lr"] = rate * factor
 
     @override(Learner)
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:

@@ -3,23 +3,25 @@
 from typing import Any
 
 import torch
-from ray.rllib.core.rl_module.apis import InferenceOnlyAPI
+from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, ValueFunctionAPI
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.utils.annotations import override
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hgpo_rllib.learner.critic import make_critic
 from hgpo_rllib.models import load_model, load_tokenizer
 from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.policy_server.weights import WeightPublisher
 
 
-class LLMModule(TorchRLModule, InferenceOnlyAPI):
-    """Computes log-probabilities of given tokens; generation is the policy server's.
+class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
+    """Computes log-probabilities of given tokens, and values; generation is the policy server's.
 
     ``model_config``: ``model_path`` (HuggingFace directory or name), ``serve_dtype`` (type of the
-    published weights), ``temperature`` (of the sampling distribution) and ``entropy_gradient``
-    (the objective has an entropy bonus).
+    published weights), ``temperature`` (of the sampling distribution), ``entropy_gradient``
+    (the objective has an entropy bonus) and ``critic`` (its kind). The critic is in RLlib's state
+    and in no checkpoint of the policy.
     """
 
     @override(TorchRLModule)
@@ -27,19 +29,34 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI):
         """Load the model, on learners only: runners hold no weights."""
         if self.inference_only:
             return
-        self.llm = load_model(self.model_config["model_path"])
+        path = self.model_config["model_path"]
+        self.llm = load_model(path)
+        self.critic = make_critic(self.model_config["critic"], self.llm, path)
         self._publisher = WeightPublisher(getattr(torch, self.model_config["serve_dtype"]))
         self._tag: WeightTag | None = None
 
     @override(InferenceOnlyAPI)
     def get_non_inference_attributes(self) -> list[str]:
         """What an inference-only copy leaves out."""
-        return ["llm"]
+        return ["llm", "critic"]
 
     @override(TorchRLModule)
     def _forward_train(self, batch: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
-        config = self.model_config
-        return token_log_probs(self.llm, batch, config["temperature"], config["entropy_gradient"])
+        """Log-probabilities of a batch with responses, values of one with ``last_prompt``."""
+        config, outputs, hidden = self.model_config, {}, None
+        if "position" in batch or config["critic"] == "head":
+            hidden = hidden_states(self.llm, batch["ids"])
+        if "position" in batch:
+            options = (config["temperature"], config["entropy_gradient"])
+            outputs = token_log_probs(self.llm, batch, *options, hidden=hidden)
+        if self.critic is not None and "last_prompt" in batch:
+            outputs["value"] = self.critic(batch, hidden)
+        return outputs
+
+    @override(ValueFunctionAPI)
+    def compute_values(self, batch: dict[str, Tensor], embeddings: Any = None) -> Tensor:
+        """The critic's values of a batch of prompts, shape ``(rows,)``."""
+        return self.forward_train(batch)["value"]
 
     @override(TorchRLModule)
     def get_state(
@@ -76,11 +93,17 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI):
         self._tag = None
 
 
+def hidden_states(llm: PreTrainedModel, ids: Tensor) -> Tensor:
+    """The last layer's, shape ``(rows, L, width)``."""
+    return llm.base_model(input_ids=ids, use_cache=False).last_hidden_state
+
+
 def token_log_probs(
     llm: PreTrainedModel,
     batch: dict[str, Tensor],
     temperature: float,
     entropy_gradient: bool = False,
+    hidden: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Log-probabilities of the response tokens at a sampling temperature.
 
@@ -92,12 +115,13 @@ def token_log_probs(
         batch: see `hgpo_rllib.learner.batching.token_batch`.
         temperature: logits are divided by it, as the sampler does.
         entropy_gradient: the entropy has a gradient, which takes memory.
+        hidden: the hidden states of ``batch["ids"]``; None: computed here.
 
     Returns:
         ``logp`` and ``entropy`` of the predicting distribution, shape ``(tokens,)``, in float32 or
         the model's type if that is wider.
     """
-    hidden = llm.base_model(input_ids=batch["ids"], use_cache=False).last_hidden_state
+    hidden = hidden_states(llm, batch["ids"]) if hidden is None else hidden
     predicting = hidden[batch["row"], batch["position"] - 1]
     logits = llm.get_output_embeddings()(predicting)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature

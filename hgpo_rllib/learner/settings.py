@@ -9,6 +9,7 @@ from hgpo_rllib.section import Section
 Aggregation = Literal["token-mean", "seq-mean", "micro-batch-mean"]
 KLEstimator = Literal["k1", "k2", "k3"]
 Level = Literal["token", "sequence"]
+CriticKind = Literal["none", "head", "separate"]
 
 
 class LearnerSettings(Section):
@@ -67,6 +68,18 @@ class LearnerSettings(Section):
     importance_mask: tuple[float, float] | None = None
     """Take the policy loss from tokens (steps, at that level) with a weight outside these bounds;
     denominators still count them. Needs old_logp=recomputed."""
+    critic: CriticKind = "none"
+    """Values for `algorithm.estimator=ppo`, which needs them: of a linear head on the policy's
+    hidden states (`head`), or of a model of its own that begins as a copy of the policy
+    (`separate`; released). It reads a step's prompt, and learns in the same updates."""
+    critic_lr: float | None = Field(None, gt=0)
+    """Learning rate of the critic's own parameters, with the warm-up and decay of `lr` (released:
+    10 times lr); null: lr."""
+    value_coeff: float = Field(0.5, gt=0)
+    """Weight of the value loss; it matters where policy and critic share parameters."""
+    value_clip: float | None = Field(0.5, gt=0)
+    """The value loss falls no further once a value has moved by this in an update, in units of
+    return (released: 0.5, where success gives 10); null: it does."""
     mismatch_alarm: float | None = Field(0.01, gt=0)
     """Warn in an iteration in which the KL between engine and learner, nats a token, passes this;
     null: never."""
@@ -85,6 +98,15 @@ class LearnerSettings(Section):
     """Steps (turns) per optimiser step."""
     micro_batch_tokens: int = Field(16384, ge=1)
     """Padded tokens per forward pass; bounds memory, changes no result."""
+
+    @model_validator(mode="after")
+    def _critics_learn_from_every_step(self) -> Self:
+        if self.critic != "none" and self.drop_zero_advantage:
+            raise ValueError(
+                "drop_zero_advantage leaves out steps that the critic learns from: "
+                "set drop_zero_advantage=false with a critic"
+            )
+        return self
 
     @model_validator(mode="after")
     def _weights_have_a_numerator(self) -> Self:

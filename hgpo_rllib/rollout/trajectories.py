@@ -10,6 +10,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from hgpo_rllib.advantages import StepArrays, find_estimator
+from hgpo_rllib.advantages.baselines import value_targets
 from hgpo_rllib.config import AlgorithmSettings
 
 
@@ -21,6 +22,8 @@ class ScoredTrajectories:
     steps: StepArrays
     advantage: NDArray[np.float64]
     """Advantages of all steps, trajectory after trajectory, shape ``(steps,)``."""
+    value_target: NDArray[np.float64] | None = None
+    """What a critic is to say of each step, shape ``(steps,)``; None without one."""
 
     def advantages(self) -> list[NDArray[np.float64]]:
         """Per trajectory, shape ``(steps of the trajectory,)``."""
@@ -36,15 +39,23 @@ class ScoredTrajectories:
         return np.split(values, ends[:-1])
 
 
+def members_of(groups: Sequence[MultiAgentEpisode]) -> list[SingleAgentEpisode]:
+    """The trajectories of all groups, in the order of everything that has one row a step."""
+    return [member for group in groups for member in group.agent_episodes.values()]
+
+
 def score_groups(
-    groups: Sequence[MultiAgentEpisode], settings: AlgorithmSettings
+    groups: Sequence[MultiAgentEpisode],
+    settings: AlgorithmSettings,
+    value: NDArray[np.float64] | None = None,
 ) -> ScoredTrajectories:
     """Returns and advantages of all members' steps.
 
     Members of one group are the trajectories of one task: two groups that happen to play the same
-    game are not compared with each other.
+    game are not compared with each other. `value` is what a critic says of every step, in the order
+    of `members_of`; None without one.
     """
-    members = [member for group in groups for member in group.agent_episodes.values()]
+    members = members_of(groups)
     lengths = [len(member) for member in members]
     steps = StepArrays.from_columns(
         task=[member.multi_agent_episode_id for member in members for _ in range(len(member))],
@@ -55,9 +66,12 @@ def score_groups(
         invalid=[not valid for m in members for valid in m.get_extra_model_outputs("is_valid")],
         gamma=settings.gamma,
         invalid_penalty=settings.invalid_penalty,
+        value=value,
     )
-    advantage = find_estimator(settings.estimator)(steps, settings.estimator_settings())
-    return ScoredTrajectories(members, steps, advantage)
+    of_estimator = settings.estimator_settings()
+    advantage = find_estimator(settings.estimator)(steps, of_estimator)
+    target = None if value is None else value_targets(steps, of_estimator)
+    return ScoredTrajectories(members, steps, advantage, target)
 
 
 def _anchors(member: SingleAgentEpisode, anchor: str) -> Sequence[Hashable]:

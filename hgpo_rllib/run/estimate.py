@@ -53,6 +53,11 @@ class ModelShape:
         return self.kv_heads * self.head_size
 
     @property
+    def trunk_parameters(self) -> int:
+        """Number of parameters without an output head of its own: ``parameters`` where tied."""
+        return self.parameters - (0 if self.tied else self.vocabulary * self.hidden)
+
+    @property
     def parameters(self) -> int:
         """Number of parameters.
 
@@ -165,6 +170,13 @@ def _learner(config: RunConfig, shape: ModelShape) -> list[MemoryItem]:
     ]
     if config.learner.kl_coeff > 0:
         parts.insert(3, ("reference model, float32", weights))
+    if config.learner.critic == "separate":  # a critic on the policy's trunk is one row of weights
+        critic = shape.trunk_parameters * LEARNER_BYTES
+        prompts = tokens - responses
+        parts += [
+            ("critic: weights, gradients, AdamW's moments, float32", 4 * critic),
+            (f"critic: activations of {prompts:,} prompt tokens", shape.activation_bytes(prompts)),
+        ]
     return [MemoryItem(MAIN, where, what, size) for what, size in parts]
 
 

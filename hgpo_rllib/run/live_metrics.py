@@ -81,6 +81,22 @@ ITERATION = (
     Measure("hgpo_entropy_nats", "Entropy of the policy, mean over tokens", "entropy"),
     Measure("hgpo_gradient_norm", "Gradient norm before clipping, mean", "grad_norm"),
     Measure("hgpo_largest_token_ratio", "Largest ratio of a token, new to old", "ratio_max"),
+    Measure("hgpo_value_loss", "Value loss of the critic, mean over mini-batches", "value_loss"),
+    Measure(
+        "hgpo_clipped_values_ratio",
+        "Steps whose value's gradient the clip removed",
+        "value_clip_fraction",
+    ),
+    Measure(
+        "hgpo_explained_variance_ratio",
+        "Share of the variance of step returns that the critic's values explain",
+        "explained_variance",
+    ),
+    Measure(
+        "hgpo_critic_gradient_norm",
+        "Norm of the critic's own gradient before clipping, mean",
+        "critic_grad_norm",
+    ),
     Measure(
         "hgpo_skipped_batches",
         "Mini-batches without an optimiser step: bad ones, or all for want of a signal",

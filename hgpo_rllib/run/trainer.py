@@ -172,7 +172,8 @@ class Training:
         began = time.monotonic()
         result = self.algorithm.train()
         iteration = self.algorithm.iteration
-        scored = score_groups(self.algorithm.last_groups, self.settings)
+        algorithm = self.algorithm
+        scored = score_groups(algorithm.last_groups, self.settings, algorithm.last_values)
         row = {
             "iteration": iteration,
             "wall_s": time.monotonic() - start,

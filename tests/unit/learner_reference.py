@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.learner.batching import minibatches
+from hgpo_rllib.learner.critic import Critic
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.settings import LearnerSettings
 from hgpo_rllib.rollout.group import POLICY_ID
@@ -69,6 +70,10 @@ def make_learner(model_path: str, **settings: Any) -> HGPOLearner:
     )
     learner.build()
     learner.module[POLICY_ID].double()
+    if (critic := critic_of(learner)) is not None:  # it begins as 0: without gradient for its trunk
+        torch.manual_seed(2)
+        for parameter in critic.parameters():
+            parameter.data.add_(0.1 * torch.randn_like(parameter))
     if learner._reference is not None:
         torch.manual_seed(1)
         for parameter in learner._reference.double().parameters():
@@ -79,6 +84,11 @@ def make_learner(model_path: str, **settings: Any) -> HGPOLearner:
 def llm_of(learner: HGPOLearner) -> PreTrainedModel:
     """The model that it trains."""
     return learner.module[POLICY_ID].unwrapped().llm
+
+
+def critic_of(learner: HGPOLearner) -> Critic | None:
+    """The critic that it trains, if any."""
+    return learner.module[POLICY_ID].unwrapped().critic
 
 
 def make_columns(
@@ -106,6 +116,28 @@ def make_columns(
     return columns
 
 
+def add_values(columns: dict[str, Tensor], learner: HGPOLearner) -> dict[str, Tensor]:
+    """The columns with a critic's values that are a little off, and targets further away."""
+    generator = torch.Generator().manual_seed(0)
+    steps, critic = len(columns["advantage"]), critic_of(learner)
+    assert critic is not None
+    with torch.no_grad():
+        values = [value_of(llm_of(learner), critic, columns, step) for step in range(steps)]
+    value = torch.stack(values) + 0.3 * torch.randn(steps, generator=generator)
+    target = value + torch.randn(steps, generator=generator)
+    return columns | {"value": value.float(), "value_target": target.float()}
+
+
+def value_of(
+    policy: PreTrainedModel, critic: Critic, columns: dict[str, Tensor], step: int
+) -> Tensor:
+    """Of one step, computed on its own."""
+    prompt = columns["prompt_ids"][step, : columns["prompt_length"][step]].long()
+    trunk = policy.model if critic.trunk is None else critic.trunk
+    last = trunk(input_ids=prompt[None]).last_hidden_state[0, -1]
+    return last @ critic.head.weight[0] + critic.head.bias[0]
+
+
 def logp_and_entropy(
     model: PreTrainedModel, columns: dict[str, Tensor], step: int
 ) -> tuple[Tensor, Tensor]:
@@ -122,12 +154,17 @@ def reference_update(
     frozen: PreTrainedModel | None,
     columns: dict[str, Tensor],
     settings: LearnerSettings,
+    critic: Critic | None = None,
 ) -> PreTrainedModel:
-    """A copy of the model after all optimiser steps of an update, with the last gradients."""
+    """A copy of the model after all optimiser steps of an update, with the last gradients.
+
+    `critic` learns in place.
+    """
     s, policy = settings, copy.deepcopy(model)
-    optimizer = torch.optim.AdamW(
-        policy.parameters(), lr=s.lr, betas=s.adam_betas, weight_decay=s.weight_decay
-    )
+    groups = [{"params": list(policy.parameters())}]
+    if critic is not None:
+        groups.append({"params": list(critic.parameters()), "lr": s.critic_lr or s.lr})
+    optimizer = torch.optim.AdamW(groups, lr=s.lr, betas=s.adam_betas, weight_decay=s.weight_decay)
     number = len(columns["advantage"])
     shuffles = minibatches(number, s.minibatch_size, s.num_epochs, np.random.default_rng([SEED, 1]))
     for steps in shuffles:
@@ -140,9 +177,13 @@ def reference_update(
             size = s.micro_batch_steps
             parts = [losses[i : i + size] for i in range(0, len(losses), size)]
             loss = torch.stack([torch.cat(part).mean() for part in parts]).mean()
+        if critic is not None:
+            parts = [value_loss(policy, critic, columns, s, int(i)) for i in steps]
+            loss = loss + s.value_coeff * torch.stack(parts).mean()
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(policy.parameters(), s.grad_clip)
+        for group in groups:
+            torch.nn.utils.clip_grad_norm_(group["params"], s.grad_clip)
         optimizer.step()
     return policy
 
@@ -183,3 +224,18 @@ def step_losses(
         clamp = s.kl_clamp or float("inf")
         loss = loss + s.kl_coeff * kl.clip(-clamp, clamp)
     return loss
+
+
+def value_loss(
+    policy: PreTrainedModel,
+    critic: Critic,
+    columns: dict[str, Tensor],
+    s: LearnerSettings,
+    step: int,
+) -> Tensor:
+    """The value loss of one step, by the formula of docs/algorithm.md."""
+    value = value_of(policy, critic, columns, step)
+    old, target = columns["value"][step].double(), columns["value_target"][step].double()
+    clip = s.value_clip or float("inf")
+    clipped = torch.min(torch.max(value, old - clip), old + clip)
+    return torch.max((value - target) ** 2, (clipped - target) ** 2) / 2

@@ -1,6 +1,7 @@
 """What a run needs, estimated: against numbers worked out by hand, and against real models."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,23 @@ class TestMemory:
         """As the learner loads none."""
         parts = sizes(run(learner={"kl_coeff": 0}), TINY, estimate.MAIN)
         assert not any("reference" in what for what in parts)
+
+    @pytest.mark.parametrize("kind", ["head", "separate"])
+    def test_a_critic(self, kind: str) -> None:
+        """A separate one is a second model without head, which reads prompts; else nothing."""
+        ppo = {"algorithm": {"estimator": "ppo"}, "learner": {"critic": kind}}
+        untied = replace(TINY, tied=False)
+        extra = {
+            what: size
+            for what, size in sizes(run(**ppo), untied, estimate.MAIN).items()
+            if "critic" in what
+        }
+        prompts = 16384 - 16384 * 512 // 4608
+        expected = {
+            "critic: weights, gradients, AdamW's moments, float32": 16 * TINY.parameters,
+            f"critic: activations of {prompts:,} prompt tokens": TINY.activation_bytes(prompts),
+        }
+        assert extra == (expected if kind == "separate" else {})
 
     def test_a_turn_longer_than_the_budget_has_a_micro_batch_of_its_own(self) -> None:
         """The budget does not cut turns."""

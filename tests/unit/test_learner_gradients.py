@@ -14,6 +14,7 @@ from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.run.live_metrics import iteration_samples
 from hgpo_rllib.run.metrics import LEARNER_METRICS
 from tests.unit.learner_reference import (
+    add_values,
     llm_of,
     make_columns,
     make_learner,
@@ -250,10 +251,16 @@ def test_the_learning_rate_of_each_step(model_path: str) -> None:
 
 def test_everything_reported_is_a_metric_with_a_gauge(model_path: str) -> None:
     """What the learner logs arrives in metrics.jsonl, and each number of it in one gauge."""
-    learner = make_learner(model_path, **COMMON | OPTIONS["weights and mask"])
-    update(learner, make_columns(llm_of(learner)))
+    chosen = COMMON | OPTIONS["weights and mask"] | {"critic": "head", "estimator": "ppo"}
+    learner = make_learner(model_path, **chosen)
+    update(learner, add_values(make_columns(llm_of(learner)), learner))
     reported = set(learner.metrics.reduce()[POLICY_ID]) - {"num_trainable_parameters"}
-    of_the_connector = {"advantage_mean", "zero_advantage_fraction", "advantage_peak_mib"}
+    of_the_connector = {
+        "advantage_mean",
+        "zero_advantage_fraction",
+        "advantage_peak_mib",
+        "explained_variance",
+    }
     assert reported == set(LEARNER_METRICS) - of_the_connector
     for name in reported:
         assert len(list(iteration_samples({name: 1.0}, "run"))) == 1, name

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.advantages import ESTIMATORS
 from hgpo_rllib.config import AlgorithmSettings
-from hgpo_rllib.learner.batching import step_columns
+from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.rollout.group import POLICY_ID, member_id, policy_of_member
 from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.rollout.tasks import TaskOrder
@@ -179,7 +179,7 @@ class TestScoreGroups:
 
     def test_columns_have_one_row_a_step(self, scored: ScoredTrajectories) -> None:
         """Tokens, log-probabilities and advantages of a step stand in the same row."""
-        columns = step_columns(scored)
+        columns = token_columns(scored.members) | signal_columns(scored)
         assert columns["response_length"].tolist() == [1, 2, 3, 1, 1, 2]
         assert columns["prompt_length"].tolist() == [2, 3, 4, 2, 2, 3]
         for row, number in enumerate((0, 1, 2, 10, 20, 21)):
