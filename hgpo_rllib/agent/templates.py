@@ -11,6 +11,7 @@ from hgpo_rllib.agent.memory import Turn
 PROMPTS = Path(__file__).parent / "prompts"
 SIDE_ACTIONS = ("examine", "look", "inventory")
 SEPARATOR = " [SEP] "  # between the parts of a WebShop page
+_THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 _SIDE_PART = re.compile(
     r"(Back to Search|Page \d+ \(.*\)|< Prev|Next >|(Price: )?\$.*|Rating: .*"
     r"|Description|Features|Reviews)$"
@@ -41,6 +42,7 @@ def load_template(name: str) -> jinja2.Template:
     environment.filters["page"] = page
     environment.filters["page_parts"] = page_parts
     environment.filters["main_parts"] = main_parts
+    environment.filters["thought"] = thought
     return environment.get_template(path.name)
 
 
@@ -86,6 +88,12 @@ def brief(observation: str) -> str:
 def main_actions(actions: Sequence[str]) -> list[str]:
     """Without the actions that only look (examine, look, inventory)."""
     return [action for action in actions if action.split()[0] not in SIDE_ACTIONS]
+
+
+def thought(completion: str) -> str:
+    """What stands inside the first pair of thinking tags, on one line; nothing without them."""
+    found = _THOUGHT.search(completion)
+    return " ".join(found[1].split()) if found else ""
 
 
 def page_parts(observation: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hgpo_rllib.cli import bench, data, play, preflight, serve, sweep
+from hgpo_rllib.cli import bench, data, evaluate, play, preflight, serve, sweep
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.section import RunStoppedError
 
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(play.app, name="play")
+app.command()(evaluate.evaluate)
 app.command()(preflight.preflight)
 app.command()(serve.serve)
 app.command(cls=sweep.SweepCommand)(sweep.sweep)
@@ -67,13 +68,15 @@ def train(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="run directories")],
-    out: Annotated[Path | None, typer.Option(help="folder for the report of several runs")] = None,
+    runs: Annotated[list[Path], typer.Argument(help="run directories, or a folder of some")],
+    output: Annotated[
+        Path | None, typer.Option(help="the HTML file; one RUN: report.html in it")
+    ] = None,
 ) -> None:
-    """Draw the plots and write the HTML report of one run, or compare several (seeds)."""
+    """Write plots and an HTML report: of one run, of seeds as a band, of settings side by side."""
     from hgpo_rllib.reporting.report import write_report
 
-    typer.echo(write_report(runs, out))
+    typer.echo(write_report(runs, output))
 
 
 def main() -> None:

@@ -1,22 +1,21 @@
 """Held-out evaluation of the current policy: RLlib's custom evaluation function."""
 
 import math
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
+from hgpo_rllib.evaluation.plan import ORDER_SEED
+from hgpo_rllib.evaluation.summary import Outcome, summarize
 from hgpo_rllib.rollout.tasks import TaskOrder
 
 if TYPE_CHECKING:
     from hgpo_rllib.algorithm import HGPO
 
 ALL_SPLITS = "all"
-EVALUATION_SEED = 0  # of the order in which held-out games are drawn
 
 
 def evaluate_splits(algorithm: "HGPO", runners: Any) -> tuple[dict[str, Any], int, int]:
@@ -26,19 +25,19 @@ def evaluate_splits(algorithm: "HGPO", runners: Any) -> tuple[dict[str, Any], in
     that is the same in every call and every run: sorted games would be one family after the other.
 
     Returns:
-        Results per split (see `summarize`) with all episodes together under ``all``, environment
-        steps, agent steps: what RLlib expects.
+        Results per split (see `summarize_members`) with all episodes together under ``all``,
+        environment steps, agent steps: what RLlib expects.
     """
     config = algorithm.config
     results, everything = {}, []
     for split in config.eval_splits:
         runner = algorithm.env_runner
-        tasks = TaskOrder(runner.num_tasks(split), EVALUATION_SEED).take(config.eval_episodes)
+        tasks = TaskOrder(runner.num_tasks(split), ORDER_SEED).take(config.eval_episodes)
         groups = runner.play(split, tasks, group_size=1, temperature=config.eval_temperature)
         episodes = members(groups)
-        results[split] = summarize(episodes)
+        results[split] = summarize_members(episodes)
         everything += episodes
-    results[ALL_SPLITS] = summarize(everything)
+    results[ALL_SPLITS] = summarize_members(everything)
     # RLlib takes the results of a custom function from its metrics, not from the returned value.
     logger = MetricsLogger(root=False)
     logger.log_dict(results, window=1)
@@ -52,21 +51,14 @@ def members(groups: list[MultiAgentEpisode]) -> list[SingleAgentEpisode]:
     return [member for group in groups for member in group.agent_episodes.values()]
 
 
-def summarize(episodes: list[SingleAgentEpisode]) -> dict[str, Any]:
-    """Success rate with its standard error, mean length, and success per task family."""
-    by_type: dict[str, list[bool]] = defaultdict(list)
-    for episode in episodes:
-        info = episode.get_infos(-1)
-        by_type[info["task_type"]].append(bool(info["won"]))
-    won = [success for successes in by_type.values() for success in successes]
-    rate = float(np.mean(won))
-    return {
-        "success_rate": rate,
-        "standard_error": math.sqrt(rate * (1 - rate) / len(won)),
-        "episodes": len(won),
-        "episode_length": float(np.mean([len(episode) for episode in episodes])),
-        "by_task_type": {
-            task_type: {"success_rate": float(np.mean(successes)), "episodes": len(successes)}
-            for task_type, successes in sorted(by_type.items())
-        },
-    }
+def summarize_members(episodes: list[SingleAgentEpisode]) -> dict[str, Any]:
+    """See `summarize`, with the standard error of as many independent episodes."""
+    common = summarize([outcome_of(episode) for episode in episodes])
+    rate, count = common["success_rate"], common["episodes"]
+    return {**common, "standard_error": math.sqrt(rate * (1 - rate) / count)}
+
+
+def outcome_of(episode: SingleAgentEpisode) -> Outcome:
+    """How a member's episode ended."""
+    info = episode.get_infos(-1)
+    return Outcome(info["task_type"], bool(info["won"]), len(episode))

@@ -1,0 +1,64 @@
+"""`hgpo evaluate` and `hgpo compare`: numbers by a protocol, and whether they differ."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def evaluate(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL] [KEY=VALUE]...",
+            help="run directory, HuggingFace directory or name, or URL of an OpenAI-compatible "
+            "server; then section.key=value",
+        ),
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(help="alfworld or webshop; without it, that of the run"),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="without it, valid_seen (ALFWorld) or test (WebShop)")
+    ] = None,
+    agent: Annotated[
+        str, typer.Option(help="hgpo, vanilla, react, reflexion, random, oracle or human")
+    ] = "hgpo",
+    protocol: Annotated[
+        str,
+        typer.Option(help="census: every game; parity: draws as the released agents' validation"),
+    ] = "census",
+    data: Annotated[
+        Path | None, typer.Option(help="data of the environment; without it, the run's")
+    ] = None,
+    games: Annotated[
+        int | None,
+        typer.Option(min=1, help="the first so many games of the fixed order; without it, all"),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="times that a census plays each game [default: 3]")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="episodes per task of reflexion [default: 3]")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="the model's name at a URL; without it, the only one there")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="directory; without it, evaluations/ and the protocol's name"),
+    ] = None,
+) -> None:
+    """Play held-out games by a fixed protocol; goes on where it was interrupted."""
+    from hgpo_rllib.cli.progress import progress
+    from hgpo_rllib.evaluation.evaluate import evaluate as run_evaluation
+    from hgpo_rllib.evaluation.request import make_request
+    from hgpo_rllib.evaluation.show import make_console, show_evaluation
+
+    request = make_request(
+        words or [], env, split, agent, protocol, data, games, seeds, trials, name, output
+    )
+    with progress("playing") as on_progress:
+        finished = run_evaluation(request, on_progress)
+    show_evaluation(finished, make_console())

@@ -1,0 +1,183 @@
+"""A model behind a URL, asked through OpenAI's own client."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import openai
+from openai.types.chat import ChatCompletion
+
+from hgpo_rllib.agent import Memory, TextAgent
+from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
+from hgpo_rllib.evaluation.models import Model
+from hgpo_rllib.evaluation.protocol import describe_endpoint
+from hgpo_rllib.policy_server.types import RequestFailedError
+from hgpo_rllib.rollout.member import NO_RESPONSE, Act, Speaker
+from hgpo_rllib.section import RunStoppedError
+
+KEY_VARIABLES = ("HGPO_API_KEY", "OPENAI_API_KEY")
+"""Of the environment; the first that is set is shown to the server."""
+RETRIES = 6
+TIMEOUT_S = 600.0
+SEED_LIMIT = 2**31  # some servers take no larger seeds
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A model that somebody serves: see `Subject`."""
+
+    url: str
+    """Of the API, such as ``http://127.0.0.1:8000/v1``."""
+    name: str
+    """Of the model there."""
+    config: RunConfig
+    """Settings of the agent and of sampling."""
+
+    def describe(self) -> dict[str, Any]:
+        """See `Subject`."""
+        return describe_endpoint(self.url, self.name)
+
+    def open(self) -> AbstractContextManager[Model]:
+        """See `Subject`."""
+        return self._opened()
+
+    @contextmanager
+    def _opened(self) -> Iterator[Model]:
+        client = openai.AsyncOpenAI(
+            base_url=self.url, api_key=api_key(), max_retries=RETRIES, timeout=TIMEOUT_S
+        )
+        temperature = self.config.evaluation.temperature
+
+        def speaker(settings: AgentSettings) -> Speaker:
+            return ChatSpeaker(client, self.name, settings, temperature)
+
+        async def closing(work: Any) -> Any:
+            async with client:
+                return await work
+
+        yield Model(speaker, lambda ids: "", lambda work: asyncio.run(closing(work)))
+
+
+class ChatSpeaker:
+    """Asks in messages: see `Speaker`."""
+
+    def __init__(
+        self, client: openai.AsyncOpenAI, name: str, settings: AgentSettings, temperature: float
+    ):
+        """Ask the model `name` as an agent with these settings."""
+        self._client = client
+        self._name = name
+        self._settings = settings
+        self._temperature = temperature
+        self._agent = TextAgent(
+            settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
+        )
+
+    async def answer(
+        self,
+        goal: str,
+        observation: str,
+        admissible_actions: Sequence[str],
+        memory: Memory,
+        seed: int,
+        session: str,
+    ) -> Act:
+        """See `Speaker`. A message that the server refuses loses its oldest turns, if it may.
+
+        Raises:
+            RequestFailedError: the server refuses the message.
+            RunStoppedError: the server does not answer, or not to us.
+        """
+        turns = memory.last(self._settings.memory_length or 0)
+        truncated = False
+        while True:
+            message = self._agent.message(
+                goal, observation, admissible_actions, len(memory.turns), turns, memory.lessons
+            )
+            asked = time.perf_counter()
+            try:
+                reply = await self._ask(message, seed)
+                break
+            except openai.BadRequestError as error:
+                if not turns or self._settings.shorten_prompts != "memory":
+                    raise RequestFailedError(_one_line(error)) from error
+            turns, truncated = turns[1 + len(turns) // 4 :], True
+        return self._act(message, truncated, reply, admissible_actions, asked)
+
+    async def _ask(self, message: str, seed: int) -> ChatCompletion:
+        try:
+            return await self._client.chat.completions.create(
+                model=self._name,
+                messages=[{"role": "user", "content": message}],
+                temperature=self._temperature,
+                max_tokens=self._settings.max_response_tokens,
+                seed=seed % SEED_LIMIT,
+            )
+        except openai.BadRequestError:
+            raise
+        except openai.OpenAIError as error:
+            raise RunStoppedError(
+                f"the model's server does not answer ({_one_line(error)}): finished episodes are "
+                "kept, the same command goes on"
+            ) from error
+
+    def _act(
+        self, message: str, truncated: bool, reply: ChatCompletion, admissible: Any, asked: float
+    ) -> Act:
+        choice, usage = reply.choices[0], reply.usage
+        completion = choice.message.content or ""
+        parsed = self._agent.parse(completion, admissible)
+        return Act(
+            parsed.action,
+            is_valid=parsed.is_valid and choice.finish_reason != "length",
+            completion=completion,
+            prompt_truncated=truncated,
+            response=replace(NO_RESPONSE, finish_reason=choice.finish_reason),
+            request_s=time.perf_counter() - asked,
+            prompt=message,
+            tokens=(usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0),
+        )
+
+
+def is_url(word: str) -> bool:
+    """Whether MODEL is an address."""
+    return word.startswith(("http://", "https://"))
+
+
+def find_endpoint(url: str, name: str | None, config: RunConfig) -> Endpoint:
+    """The model of that name at a URL, or the only one.
+
+    Raises:
+        ConfigError: the server cannot be asked, or has several models or none of that name.
+    """
+    parts = urlsplit(url)
+    if not parts.hostname or parts.username or parts.query:
+        raise ConfigError(f"{url}: give http://HOST:PORT/v1; keys come from ${KEY_VARIABLES[0]}")
+    base = url.rstrip("/") if parts.path.strip("/") else f"{url.rstrip('/')}/v1"
+    try:
+        with openai.OpenAI(base_url=base, api_key=api_key(), max_retries=1, timeout=30) as client:
+            served = [model.id for model in client.models.list()]
+    except openai.AuthenticationError as error:
+        raise ConfigError(f"{base} wants a key: set ${' or $'.join(KEY_VARIABLES)}") from error
+    except openai.OpenAIError as error:
+        raise ConfigError(f"{base} cannot be asked for its models ({_one_line(error)})") from error
+    if name is None and len(served) != 1:
+        raise ConfigError(f"{base} serves {len(served)} models: choose one with --name")
+    if name is not None and name not in served:
+        raise ConfigError(f"--name {name}: {base} serves {', '.join(served[:5]) or 'no model'}")
+    return Endpoint(base, name or served[0], config)
+
+
+def api_key() -> str:
+    """From the environment; servers without a key ignore what they get."""
+    found = (os.environ.get(variable) for variable in KEY_VARIABLES)
+    return next((key for key in found if key), "none")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

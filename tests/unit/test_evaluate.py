@@ -1,0 +1,239 @@
+"""`hgpo evaluate` without Ray: a scripted model at the seam, real games, real files."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hgpo_rllib.agent import Memory, TextAgent
+from hgpo_rllib.config import AgentSettings, ConfigError, load_config
+from hgpo_rllib.evaluation.agents import agent_overrides
+from hgpo_rllib.evaluation.evaluate import Finished, Request, evaluate
+from hgpo_rllib.evaluation.games import ALFWORLD
+from hgpo_rllib.evaluation.models import Model
+from hgpo_rllib.evaluation.protocol import protocol_hash
+from hgpo_rllib.evaluation.results import ResultsDirectory, open_evaluation
+from hgpo_rllib.policy_server.types import RequestFailedError
+from hgpo_rllib.rollout.member import Act
+from hgpo_rllib.section import RunStoppedError
+
+Say = Callable[[str, int], str]
+"""A message and a seed to an answer."""
+
+
+class ScriptedModel:
+    """Answers every message as told, and keeps them."""
+
+    def __init__(self, say: Say, weights: str = "a"):
+        self.say = say
+        self.weights = weights
+        self.messages: list[str] = []
+
+    def describe(self) -> dict[str, Any]:
+        hashes = {"model.safetensors": self.weights}
+        return {"served_by": "script", "weights_sha256": hashes, "dtype": "none", "device": "none"}
+
+    @contextmanager
+    def open(self) -> Iterator[Model]:
+        yield Model(lambda settings: ScriptedSpeaker(self, settings), lambda ids: "", asyncio.run)
+
+
+class ScriptedSpeaker:
+    """The real agent's messages and parsing around the script."""
+
+    def __init__(self, model: ScriptedModel, settings: AgentSettings):
+        self.model = model
+        self.agent = TextAgent(
+            settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
+        )
+
+    async def answer(
+        self,
+        goal: str,
+        observation: str,
+        admissible_actions: Sequence[str],
+        memory: Memory,
+        seed: int,
+        session: str,
+    ) -> Act:
+        turns = memory.last(self.agent.memory_length)
+        message = self.agent.message(
+            goal, observation, admissible_actions, len(memory.turns), turns, memory.lessons
+        )
+        self.model.messages.append(message)
+        await asyncio.sleep(0)
+        text = self.model.say(message, seed)
+        parsed = self.agent.parse(text, admissible_actions)
+        return Act(parsed.action, parsed.is_valid, text, prompt=message, tokens=(7, 2))
+
+
+def draw(message: str, seed: int) -> str:
+    """Any action that the prompt offers, by the seed."""
+    offered = message.partition("[")[2].rpartition("]")[0].split("'")[1::2]
+    action = offered[np.random.default_rng(seed).integers(len(offered))]
+    return f"<think>why not</think><action>{action}</action>"
+
+
+def make(
+    data: Path, output: Path, model: ScriptedModel | None, agent: str = "hgpo", **changes: Any
+) -> Request:
+    """Return a request for the three generated games of valid_seen, ten steps each."""
+    settings = [
+        f"env.data={data}",
+        "env.max_steps=10",
+        "rollout.max_concurrent_episodes=1",
+    ]
+    config = load_config(None, [*agent_overrides(agent, ALFWORLD, False), *settings])
+    request = Request(config, model, agent, "valid_seen", "census", 2, None, 3, output, "a model")
+    return replace(request, **changes)
+
+
+def lines(finished: Finished) -> list[dict[str, Any]]:
+    """Return the episodes as they are written."""
+    return [json.loads(line) for line in (finished.path / "episodes.jsonl").open()]
+
+
+class TestCensus:
+    def test_what_is_written(self, generated_games: Path, tmp_path: Path) -> None:
+        """Every game with every seed, a summary that follows from the episodes, a protocol."""
+        model = ScriptedModel(draw)
+        finished = evaluate(make(generated_games, tmp_path / "e", model))
+        episodes = lines(finished)
+        assert [(e["seed"], e["place"]) for e in episodes] == [
+            (seed, place) for seed in range(2) for place in range(3)
+        ]
+        assert len({e["game"] for e in episodes}) == 3
+        assert not any(str(generated_games) in json.dumps(e) for e in episodes)
+        steps = [step for e in episodes for step in e["steps"]]
+        assert {step["prompt"] for step in steps} == set(model.messages)
+        assert len(steps) == len(model.messages)
+        row = finished.summary["results"]["all"]
+        assert (row["episodes"], row["games"]) == (6, 3)
+        assert row["success_rate"]["mean"] == np.mean([e["success"] for e in episodes])
+        assert row["steps"] == len(steps) / 6
+        assert row["prompt_tokens"] == 7 * len(steps) / 6
+        assert row["invalid_rate"] == 0
+        families = finished.summary["results"]["by_task_type"]
+        assert sum(family["episodes"] for family in families.values()) == 6
+        protocol = finished.summary["protocol"]
+        assert protocol["seeds"] == [0, 1]
+        assert protocol["games"]["different"] == protocol["games"]["in_split"] == 3
+        assert protocol["agent"]["memory_length"] == 2
+        assert protocol["agent"]["templates"]["prompt"]["name"] == "alfworld_full"
+        assert {"python", "alfworld", "hgpo-rllib"} <= protocol["versions"].keys()
+        assert open_evaluation(finished.path).episodes == episodes
+
+    def test_the_same_numbers_in_another_directory(
+        self, generated_games: Path, tmp_path: Path
+    ) -> None:
+        """To the letter, but for what names the moment; other seeds are other episodes."""
+        first, second = (
+            evaluate(make(generated_games, tmp_path / name, ScriptedModel(draw))) for name in "ab"
+        )
+        assert lines(first) == lines(second)
+        assert first.summary["results"] == second.summary["results"]
+        assert first.summary["protocol"] == second.summary["protocol"]
+        zero, one = ([e["steps"] for e in lines(first) if e["seed"] == seed] for seed in (0, 1))
+        assert zero != one
+
+    def test_a_second_call_plays_nothing(self, generated_games: Path, tmp_path: Path) -> None:
+        first = evaluate(make(generated_games, tmp_path / "e", ScriptedModel(draw)))
+        names = ("episodes.jsonl", "protocol.json", "summary.json")
+        before = [(first.path / name).stat().st_mtime_ns for name in names]
+        again = ScriptedModel(draw)
+        second = evaluate(make(generated_games, tmp_path / "e", again))
+        assert (second.played, second.summary, again.messages) == (0, first.summary, [])
+        assert [(first.path / name).stat().st_mtime_ns for name in names] == before
+
+    def test_the_directory_has_the_protocols_name(
+        self, generated_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        request = make(generated_games, tmp_path, ScriptedModel(draw), games=1)
+        request = replace(request, output=None)
+        finished = evaluate(request)
+        hashed = protocol_hash(finished.summary["protocol"])
+        assert finished.path == Path("evaluations") / f"alfworld-valid_seen-hgpo-{hashed[:10]}"
+        other = replace(request, subject=ScriptedModel(draw, weights="b"))
+        assert evaluate(other).path != finished.path
+
+
+class TestInterrupted:
+    def test_goes_on(self, generated_games: Path, tmp_path: Path) -> None:
+        """Finished episodes are kept, a line that was cut is played again; the same in the end."""
+        whole = evaluate(make(generated_games, tmp_path / "whole", ScriptedModel(draw)))
+
+        def stop(message: str, seed: int) -> str:
+            if len(model.messages) > 45:
+                raise KeyboardInterrupt
+            return draw(message, seed)
+
+        model = ScriptedModel(stop)
+        request = make(generated_games, tmp_path / "cut", model)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(request)
+        file = tmp_path / "cut" / "episodes.jsonl"
+        kept = file.read_text()
+        assert 0 < kept.count("\n") < 6
+        assert not (tmp_path / "cut" / "summary.json").exists()
+        file.write_text(kept + kept[:100])
+        again = ScriptedModel(draw)
+        finished = evaluate(replace(request, subject=again))
+        assert finished.played == 6 - kept.count("\n")
+        assert lines(finished) == lines(whole)
+        assert finished.summary["results"] == whole.summary["results"]
+
+    def test_an_episode_that_cannot_be_played(self, generated_games: Path, tmp_path: Path) -> None:
+        """No summary of the others alone: it would be of other games than it says."""
+
+        whole = evaluate(make(generated_games, tmp_path / "whole", ScriptedModel(draw)))
+        goal = lines(whole)[0]["goal"]
+
+        def refuse(message: str, seed: int) -> str:
+            if goal in message:
+                raise RequestFailedError("too long")
+            return draw(message, seed)
+
+        request = make(generated_games, tmp_path / "e", ScriptedModel(refuse))
+        with pytest.raises(RunStoppedError, match=r"2 episodes could not .*request_errors 4"):
+            evaluate(request)
+        assert not (tmp_path / "e" / "summary.json").exists()
+        with pytest.raises(ConfigError, match="is not finished: call `hgpo evaluate` again"):
+            open_evaluation(tmp_path / "e")
+        assert evaluate(replace(request, subject=ScriptedModel(draw))).played == 2
+
+    def test_one_writer(self, generated_games: Path, tmp_path: Path) -> None:
+        request = make(generated_games, tmp_path / "e", ScriptedModel(draw), games=1)
+        protocol = evaluate(request).summary["protocol"]
+        with (
+            ResultsDirectory(tmp_path / "e", protocol).locked(),
+            pytest.raises(ConfigError, match="another command writes to"),
+        ):
+            evaluate(request)
+
+
+class TestRefused:
+    def test_another_protocol_in_the_directory(self, generated_games: Path, tmp_path: Path) -> None:
+        """One line that says what is different."""
+        evaluate(make(generated_games, tmp_path / "e", ScriptedModel(draw), games=1))
+        for change, part in (
+            ({"games": 2}, "games"),
+            ({"seeds": 1}, "seeds"),
+            ({"subject": ScriptedModel(draw, "b")}, "model"),
+            ({"agent": "vanilla"}, "agent"),
+        ):
+            request = make(generated_games, tmp_path / "e", ScriptedModel(draw), games=1)
+            with pytest.raises(ConfigError, match=rf"another protocol \(other: .*{part}"):
+                evaluate(replace(request, **change))
+
+    def test_a_directory_of_something_else(self, generated_games: Path, tmp_path: Path) -> None:
+        (tmp_path / "notes.txt").write_text("mine")
+        with pytest.raises(ConfigError, match="holds no evaluation"):
+            evaluate(make(generated_games, tmp_path, ScriptedModel(draw)))
+        assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]

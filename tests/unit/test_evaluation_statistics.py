@@ -1,0 +1,126 @@
+"""Means over games, their intervals, and paired tests, against known cases."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hgpo_rllib.evaluation.statistics import (
+    RESAMPLES,
+    compare_means,
+    estimate,
+    estimate_share,
+    per_game,
+)
+
+
+def by_game(values: list[float]) -> dict[str, float]:
+    """Name games by their place."""
+    return {f"game {place:03d}": value for place, value in enumerate(values)}
+
+
+class TestEstimate:
+    def test_each_game_once(self) -> None:
+        """The textbook's standard error of a mean."""
+        values = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]
+        found = estimate(values, range(8))
+        assert found.mean == 0.625
+        assert found.standard_error == pytest.approx(np.std(values, ddof=1) / math.sqrt(8))
+
+    def test_repeats_of_a_game_are_no_new_games(self) -> None:
+        """Three equal episodes of each game say as much as one."""
+        values = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]
+        once, thrice = estimate(values, range(8)), estimate(values * 3, [*range(8)] * 3)
+        assert thrice.standard_error == pytest.approx(once.standard_error)
+        assert (thrice.low, thrice.high) == (once.low, once.high)
+
+    def test_games_with_different_numbers_of_episodes(self) -> None:
+        """The mean is over episodes."""
+        found = estimate([1.0, 1.0, 1.0, 0.0], ["a", "a", "a", "b"])
+        assert found.mean == 0.75
+        sums, counts = per_game([1.0, 1.0, 1.0, 0.0], ["a", "a", "a", "b"])
+        assert (sums.tolist(), counts.tolist()) == ([3.0, 0.0], [3.0, 1.0])
+
+    def test_the_interval_covers(self) -> None:
+        """Of 200 samples of games, about 95 % have an interval that holds the true mean."""
+        rng = np.random.default_rng(1)
+        hits = 0
+        for _ in range(200):
+            chance = rng.beta(2, 2, 60)  # of each game; the mean is 1/2
+            values = rng.random((3, 60)) < chance
+            found = estimate(values.ravel().astype(float).tolist(), [*range(60)] * 3)
+            assert found.low is not None
+            assert found.high is not None
+            hits += found.low <= 0.5 <= found.high
+        assert 180 <= hits <= 198
+
+    def test_the_same_numbers_each_time(self) -> None:
+        values = np.random.default_rng(0).random(30).tolist()
+        assert estimate(values, range(30)) == estimate(values, range(30))
+
+    def test_one_game(self) -> None:
+        """Says nothing of others."""
+        assert estimate([1.0, 0.0], ["a", "a"]).as_dict() == {
+            "mean": 0.5,
+            "standard_error": None,
+            "low": None,
+            "high": None,
+        }
+
+    @pytest.mark.parametrize("value", [0.0, 1.0])
+    def test_all_alike_is_not_certain(self, value: float) -> None:
+        """No win in 10 games: up to 31 % are possible (Clopper-Pearson: 1 - 0.025^(1/10))."""
+        found = estimate_share([value] * 30, [*range(10)] * 3)
+        width = 1 - 0.025 ** (1 / 10)
+        expected = (0.0, width) if value == 0 else (1 - width, 1.0)
+        assert (found.low, found.high) == pytest.approx(expected)
+
+
+class TestCompare:
+    def test_is_mcnemars_exact_test(self) -> None:
+        """Each game played once: the discordant pairs are coin flips."""
+        a = [1.0] * 5 + [0.0] * 9 + [1.0] * 2
+        b = [1.0] * 5 + [1.0] * 9 + [0.0] * 2
+        found = compare_means(by_game(a), by_game(b))
+        assert (found.better, found.worse, found.equal) == (9, 2, 5)
+        assert found.p_value == pytest.approx(stats.binomtest(9, 11).pvalue)
+        assert found.difference.mean == pytest.approx(7 / 16)
+
+    def test_many_games(self) -> None:
+        """Close to the exact value where permutations are drawn."""
+        a, b = [0.0] * 45 + [1.0] * 25, [1.0] * 45 + [0.0] * 25
+        found = compare_means(by_game(a), by_game(b))
+        assert found.p_value == pytest.approx(stats.binomtest(45, 70).pvalue, abs=0.01)
+
+    def test_a_clear_difference(self) -> None:
+        found = compare_means(by_game([0.0] * 40), by_game([1.0] * 40))
+        assert found.p_value < 5 / RESAMPLES
+        assert found.difference.mean == found.difference.low == found.difference.high == 1.0
+
+    def test_none(self) -> None:
+        found = compare_means(by_game([0.5, 1.0]), by_game([0.5, 1.0]))
+        assert (found.p_value, found.equal) == (1.0, 2)
+        assert compare_means({"a": 0.0}, {"a": 1.0}).p_value == 1.0
+
+    def test_pairing_matters(self) -> None:
+        """Easy and hard games: a small steady gain is seen although games differ by far more."""
+        rng = np.random.default_rng(0)
+        a = rng.choice([0.1, 0.8], 40)
+        b = a + rng.choice([0.0, 0.1], 40)
+        found = compare_means(by_game(a.tolist()), by_game(b.tolist()))
+        assert found.difference.low is not None
+        assert found.difference.low > 0.03
+        assert found.p_value < 0.001
+        assert stats.ttest_ind(a, b).pvalue > 0.2
+
+    def test_the_test_is_of_its_size(self) -> None:
+        """Without a difference, about 5 % of tests find one at 5 %."""
+        rng = np.random.default_rng(2)
+        found = [
+            compare_means(
+                by_game(rng.integers(0, 4, 12).tolist()), by_game(rng.integers(0, 4, 12).tolist())
+            ).p_value
+            for _ in range(200)
+        ]
+        assert 1 <= sum(p <= 0.05 for p in found) <= 20
