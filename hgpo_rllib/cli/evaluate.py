@@ -1,5 +1,6 @@
 """`hgpo evaluate` and `hgpo compare`: numbers by a protocol, and whether they differ."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -62,3 +63,27 @@ def evaluate(
     with progress("playing") as on_progress:
         finished = run_evaluation(request, on_progress)
     show_evaluation(finished, make_console())
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(help="directory of an evaluation")],
+    b: Annotated[Path, typer.Argument(help="directory of another one, of the same games")],
+    common: Annotated[
+        bool, typer.Option("--common", help="leave out games that only one of them has")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print one JSON object and nothing else")
+    ] = False,
+) -> None:
+    """Say whether B is better than A: a paired interval and test on the games of both."""
+    from hgpo_rllib.evaluation.compare import compare as run_comparison
+    from hgpo_rllib.evaluation.compare import show_comparison
+    from hgpo_rllib.evaluation.results import open_evaluation
+    from hgpo_rllib.evaluation.show import make_console
+
+    left, right = open_evaluation(a), open_evaluation(b)
+    comparison = run_comparison(left, right, common)
+    if as_json:
+        typer.echo(json.dumps({"a": str(a), "b": str(b), **comparison.as_dict()}))
+        return
+    show_comparison(left, right, comparison, make_console())

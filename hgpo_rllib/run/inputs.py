@@ -26,7 +26,7 @@ def check_environment(config: RunConfig, split: str) -> None:
         gymnasium.make(
             env.env_id, split=split, data=env.data, max_steps=env.max_steps, **env.options
         ).close()
-    except GymnasiumError as error:
+    except (GymnasiumError, ImportError) as error:
         raise ConfigError(f"env.env_id: {' '.join(str(error).split())}") from error
     except TypeError as error:  # an argument that the environment does not have
         raise ConfigError(f"env.options: {' '.join(str(error).split())}") from error

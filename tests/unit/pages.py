@@ -21,6 +21,7 @@ import yaml
 
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError, RunConfig, Section, load_config, parse_config
+from hgpo_rllib.evaluation.request import split_words
 from hgpo_rllib.run.grid import parse_axis
 
 ROOT = Path(__file__).parents[2]
@@ -182,6 +183,8 @@ def hgpo_problems(arguments: list[str]) -> list[str]:
         return [error.format_message() if hasattr(error, "format_message") else str(error)]
     if "checkpoint" in context.params:  # whose settings are those of a run, or the defaults
         return _run_problems(Path("/dev/null"), context.params["overrides"])
+    if "words" in context.params:  # of hgpo evaluate: perhaps a model, then settings
+        return _run_problems(Path("/dev/null"), split_words(context.params["words"] or [])[1])
     if "overrides" in context.params and context.params["config"] is not None:
         return _run_problems(**context.params)
     return []

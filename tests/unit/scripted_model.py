@@ -1,0 +1,94 @@
+"""A scripted model at the seam of evaluations, and requests for it."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hgpo_rllib.agent import Memory, TextAgent
+from hgpo_rllib.config import AgentSettings, load_config
+from hgpo_rllib.evaluation.agents import agent_overrides
+from hgpo_rllib.evaluation.evaluate import Finished, Request
+from hgpo_rllib.evaluation.games import ALFWORLD
+from hgpo_rllib.evaluation.models import Model
+from hgpo_rllib.rollout.member import Act
+
+Say = Callable[[str, int], str]
+"""A message and a seed to an answer."""
+
+
+class ScriptedModel:
+    """Answers every message as told, and keeps them."""
+
+    def __init__(self, say: Say, weights: str = "a"):
+        self.say = say
+        self.weights = weights
+        self.messages: list[str] = []
+
+    def describe(self) -> dict[str, Any]:
+        hashes = {"model.safetensors": self.weights}
+        return {"served_by": "script", "weights_sha256": hashes, "dtype": "none", "device": "none"}
+
+    @contextmanager
+    def open(self) -> Iterator[Model]:
+        yield Model(lambda settings: ScriptedSpeaker(self, settings), lambda ids: "", asyncio.run)
+
+
+class ScriptedSpeaker:
+    """The real agent's messages and parsing around the script."""
+
+    def __init__(self, model: ScriptedModel, settings: AgentSettings):
+        self.model = model
+        self.agent = TextAgent(
+            settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
+        )
+
+    async def answer(
+        self,
+        goal: str,
+        observation: str,
+        admissible_actions: Sequence[str],
+        memory: Memory,
+        seed: int,
+        session: str,
+    ) -> Act:
+        turns = memory.last(self.agent.memory_length)
+        message = self.agent.message(
+            goal, observation, admissible_actions, len(memory.turns), turns, memory.lessons
+        )
+        self.model.messages.append(message)
+        await asyncio.sleep(0)
+        text = self.model.say(message, seed)
+        parsed = self.agent.parse(text, admissible_actions)
+        return Act(parsed.action, parsed.is_valid, text, prompt=message, tokens=(7, 2))
+
+
+def draw(message: str, seed: int) -> str:
+    """Any action that the prompt offers, by the seed."""
+    offered = message.partition("[")[2].rpartition("]")[0].split("'")[1::2]
+    action = offered[np.random.default_rng(seed).integers(len(offered))]
+    return f"<think>why not</think><action>{action}</action>"
+
+
+def make(
+    data: Path, output: Path, model: ScriptedModel | None, agent: str = "hgpo", **changes: Any
+) -> Request:
+    """Return a request for the three generated games of valid_seen, ten steps each."""
+    settings = [
+        f"env.data={data}",
+        "env.max_steps=10",
+        "rollout.max_concurrent_episodes=1",
+    ]
+    config = load_config(None, [*agent_overrides(agent, ALFWORLD, False), *settings])
+    request = Request(config, model, agent, "valid_seen", "census", 2, None, 3, output, "a model")
+    return replace(request, **changes)
+
+
+def lines(finished: Finished) -> list[dict[str, Any]]:
+    """Return the episodes as they are written."""
+    return [json.loads(line) for line in (finished.path / "episodes.jsonl").open()]

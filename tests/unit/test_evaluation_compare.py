@@ -1,0 +1,119 @@
+"""`hgpo compare`: known differences, and what cannot be compared."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from hgpo_rllib.cli.main import app
+from hgpo_rllib.config import ConfigError
+from hgpo_rllib.evaluation.compare import compare, verdict
+from hgpo_rllib.evaluation.records import FORMAT
+from hgpo_rllib.evaluation.results import SUMMARY_FORMAT, open_evaluation
+
+
+def write(
+    path: Path, wins: dict[str, list[float]], env: dict[str, Any] | None = None, **protocol: Any
+) -> Path:
+    """Write an evaluation: scores by game and seed; a score of 1 is a win."""
+    path.mkdir()
+    episodes = [
+        {
+            "format": FORMAT,
+            "seed": seed,
+            "place": place,
+            "game": game,
+            "task_type": game.split("-")[0],
+            "success": score == 1,
+            "score": score,
+        }
+        for place, (game, scores) in enumerate(wins.items())
+        for seed, score in enumerate(scores)
+    ]
+    described = {
+        "env": {"id": "e", "split": "s", "max_steps": 5, "options": {}, "data_sha256": "d"}
+        | (env or {}),
+        "protocol": "census",
+        "seeds": [0, 1],
+        "versions": {"python": "3"},
+        "agent": {"name": path.name},
+    } | protocol
+    summary = {"format": SUMMARY_FORMAT, "protocol": described}
+    (path / "summary.json").write_text(json.dumps(summary))
+    (path / "episodes.jsonl").write_text("".join(json.dumps(e) + "\n" for e in episodes))
+    return path
+
+
+GAMES = [f"{family}-{number:02d}" for family in ("fetch", "clean") for number in range(10)]
+A = {game: [1.0, 0.0] if place % 2 else [0.0, 0.0] for place, game in enumerate(GAMES)}
+B = {game: [1.0, 1.0] if place % 2 else [0.0, 0.5] for place, game in enumerate(GAMES)}
+
+
+def test_a_known_difference(tmp_path: Path) -> None:
+    """Ten games of 20 win half an episode more; all scores rise."""
+    a, b = (open_evaluation(write(tmp_path / n, w)) for n, w in (("a", A), ("b", B)))
+    found = compare(a, b)
+    test = found.tests["success_rate"]["all"]
+    assert (test.better, test.worse, test.equal) == (10, 0, 10)
+    assert test.difference.mean == pytest.approx(0.25)
+    assert test.p_value == pytest.approx(stats.binomtest(10, 10).pvalue)
+    assert found.means["success_rate"] == pytest.approx((0.25, 0.5))
+    assert found.tests["score"]["all"].difference.mean == pytest.approx(0.375)
+    assert found.tests["success_rate"].keys() == {"all", "fetch", "clean"}
+    assert found.notes == []
+    assert verdict(found).startswith("B - A = +25.0 points of success (25.0 → 50.0 %, 95 %: +")
+    backwards = compare(b, a).tests["success_rate"]["all"]
+    assert backwards.difference.mean == pytest.approx(-0.25)
+    assert backwards.p_value == test.p_value
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"max_steps": 6}, "env.max_steps is 5 and 6"),
+        ({"data_sha256": "other"}, "env.data_sha256 is d and other"),
+        ({"split": "t"}, "env.split"),
+    ],
+)
+def test_other_games_of_the_same_names(tmp_path: Path, change: dict[str, Any], part: str) -> None:
+    a, b = write(tmp_path / "a", A), write(tmp_path / "b", B, env=change)
+    with pytest.raises(ConfigError, match=part):
+        compare(open_evaluation(a), open_evaluation(b), common=True)
+
+
+def test_other_names(tmp_path: Path) -> None:
+    """Refused, unless one asks for those in common, which is then said."""
+    fewer = {game: B[game] for game in GAMES[:15]}
+    a, b = (open_evaluation(write(tmp_path / n, w)) for n, w in (("a", A), ("b", fewer)))
+    with pytest.raises(ConfigError, match=r"15 games in common and 5 .* add --common"):
+        compare(a, b)
+    found = compare(a, b, common=True)
+    assert found.games == 15
+    assert found.notes == ["5 games that only one of them has are left out"]
+    none = open_evaluation(write(tmp_path / "c", {"other-1": [1.0]}))
+    with pytest.raises(ConfigError, match="no game in common"):
+        compare(a, none, common=True)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """A line, a table and notes; or one JSON object."""
+    a, b = write(tmp_path / "a", A), write(tmp_path / "b", B, seeds=[7])
+    shown = CliRunner().invoke(app, ["compare", str(a), str(b)])
+    assert shown.exit_code == 0
+    assert "B - A = +25.0 points" in shown.stdout
+    assert "note: seeds differ: [0, 1] and [7]" in shown.stdout
+    printed = CliRunner().invoke(app, ["compare", str(a), str(b), "--json"])
+    found = json.loads(printed.stdout)
+    assert found["tests"]["success_rate"]["all"]["better"] == 10
+    assert found["games"] == 20
+
+
+def test_no_evaluation(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no evaluation"):
+        open_evaluation(tmp_path)
+    (tmp_path / "summary.json").write_text('{"format": "hgpo-evaluation-0"}')
+    with pytest.raises(ConfigError, match="'hgpo-evaluation-0' is not known"):
+        open_evaluation(tmp_path)
