@@ -120,10 +120,11 @@ class TestValueLosses:
         )
 
     def test_rounding_is_no_clipping(self) -> None:
-        """Values that did not move count as such, in float32 as well."""
+        """Inside the clip the loss is the plain one to the last bit, in float32 as well."""
         generator = torch.Generator().manual_seed(0)
-        value, target = torch.randn(2, 1000, generator=generator)
-        loss, cut = value_losses(value, value, target, 0.5)
+        value, old, target = torch.randn(3, 1000, generator=generator)
+        old = value + 0.1 * old.clamp(-2, 2)
+        loss, cut = value_losses(value, old, target, 0.5)
         assert not cut.any()
         assert loss.equal(value_losses(value, value, target, None)[0])
 

@@ -226,11 +226,11 @@ def test_every_token_is_measured_once(model_path: str) -> None:
 
 def test_find_trouble() -> None:
     """Infinite values are as bad as those that are none; max_ratio may be off."""
-    good = {"loss": -1.0, "grad_norm": 2.0, "ratio_max": 3.0}
+    good = {"loss": -1.0, "grad_norm": 2.0, "critic_grad_norm": 1.0, "ratio_max": 3.0}
     assert find_trouble(good, max_ratio=3.0) is None
     assert find_trouble(good | {"ratio_max": 1e6}, max_ratio=None) is None
     assert find_trouble({"loss": 0.0, "grad_norm": 0.0}, max_ratio=3.0) is None
-    for name in ("loss", "grad_norm"):
+    for name in ("loss", "grad_norm", "critic_grad_norm"):
         for value in (float("nan"), float("inf"), float("-inf")):
             assert find_trouble(good | {name: value}, max_ratio=3.0) is not None
     assert find_trouble(good | {"ratio_max": 3.1}, max_ratio=3.0) is not None
