@@ -1,78 +1,204 @@
-"""Choose the few episodes worth reading and lay out their steps."""
+"""Choose the episodes that a report holds, and pack them for its browser.
+
+What models write is repeated often (a prompt holds what was seen before), so every text is kept
+once and named by its number. The page puts them in as text, never as markup.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from hgpo_rllib.reporting.run_data import Row
-from hgpo_rllib.reporting.stats import decimal, number
+from hgpo_rllib.reporting.curves import Curve
+from hgpo_rllib.reporting.run_data import EpisodeFile, Row, RunData, read_episodes
+from hgpo_rllib.reporting.stats import number
+
+MAX_LETTERS = 3_000_000
+"""Of all texts in a report."""
+MAX_GROUPS = 6
+"""Of each iteration shown."""
+ITERATIONS = 3
+"""Shown of a single run: the first, one in the middle, and the newest."""
+MAX_RUNS = 8
+"""Of which episodes are shown; of several runs, the first of each curve, its newest iteration."""
+GAME_PARTS = 4
+FULL_COLOUR = 0.95
+"""Share of the advantages other than 0 that are told apart by their colour."""
+
+_THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 
-def pick_episodes(episodes: list[Row]) -> list[dict[str, Any]]:
-    """A success, a failure, and the episode whose advantages differ most; fewer if there are."""
-    # The order in which workers finished says nothing, so the choice must not depend on it.
-    pool = sorted(
-        (episode for episode in episodes if episode.get("steps")),
-        key=lambda e: (str(e.get("game")), str(e.get("group")), str(e.get("member"))),
+@dataclass
+class Texts:
+    """Texts by number, each once, up to a number of letters."""
+
+    limit: int
+    all: list[str] = field(default_factory=list)
+    letters: int = 0
+    _numbers: dict[str, int] = field(default_factory=dict)
+
+    def add(self, text: str) -> int:
+        """The number of a text."""
+        if text not in self._numbers:
+            self._numbers[text] = len(self.all)
+            self.all.append(text)
+            self.letters += len(text)
+        return self._numbers[text]
+
+    @property
+    def full(self) -> bool:
+        """Whether no more should be added."""
+        return self.letters >= self.limit
+
+
+def pack_episodes(curves: Sequence[Curve]) -> dict[str, Any] | None:
+    """What the browser of a report shows, or None without episodes.
+
+    Of every iteration the groups come first that have both successes and failures, then those
+    whose advantages differ most. Members are added until the texts are full; the limit is shared
+    between the iterations, and every iteration shows one episode at least.
+    """
+    chosen = list(_chosen(curves))
+    texts = Texts(0)
+    sets = []
+    for left, (label, run, file) in zip(range(len(chosen), 0, -1), chosen, strict=True):
+        texts.limit = texts.letters + (MAX_LETTERS - texts.letters) // left
+        episodes = [row for row in read_episodes([file]) if row.get("steps")]
+        if episodes:
+            sets.append(_set(label, run, file, episodes, texts))
+    return {"texts": texts.all, "sets": sets} if sets else None
+
+
+def _chosen(curves: Sequence[Curve]) -> Iterator[tuple[str, RunData, EpisodeFile]]:
+    if len(curves) == len(curves[0].runs) == 1:
+        (run,) = curves[0].runs
+        files = run.episode_files
+        places = {round(i * (len(files) - 1) / (ITERATIONS - 1)) for i in range(ITERATIONS)}
+        for place in sorted(places) if files else []:
+            yield "", run, files[place]
+        return
+    runs = (
+        [(f"seed {run.seed}", run) for run in curves[0].runs]
+        if len(curves) == 1
+        else [(curve.name, curve.runs[0]) for curve in curves]
     )
-    widest = max((episode for episode in pool if _spread(episode)), key=_spread, default=None)
-    chosen: list[tuple[str, Row]] = []
-    for title, wanted in (("A short success", True), ("A short failure", False)):
-        episode = _shortest(e for e in pool if e is not widest and bool(e["success"]) is wanted)
-        if episode is not None:
-            chosen.append((title, episode))
-    if widest is not None:
-        chosen.append(("The widest range of advantages within one episode", widest))
-    scale = max((abs(a) for _, episode in chosen for a in _advantages(episode)), default=0.0)
-    return [_episode(title, episode, scale) for title, episode in chosen]
+    for label, run in runs[:MAX_RUNS]:
+        if run.episode_files:
+            yield label, run, run.episode_files[-1]
 
 
-def _shortest(pool: Iterable[Row]) -> Row | None:
-    return min(pool, key=lambda episode: len(episode["steps"]), default=None)
-
-
-def _advantages(episode: Row) -> list[float]:
-    values = (number(step, "advantage") for step in episode["steps"])
-    return [value for value in values if value is not None]
-
-
-def _spread(episode: Row) -> float:
-    values = _advantages(episode)
-    return max(values) - min(values) if values else 0.0
-
-
-def _episode(title: str, episode: Row, scale: float) -> dict[str, Any]:
+def _set(
+    label: str, run: RunData, file: EpisodeFile, episodes: Sequence[Row], texts: Texts
+) -> dict[str, Any]:
+    by_group: dict[str, list[Row]] = {}
+    # The order in which workers finished says nothing, so what is shown must not depend on it.
+    for episode in sorted(episodes, key=lambda e: (str(e.get("game")), _member(e))):
+        by_group.setdefault(str(episode.get("group")), []).append(episode)
+    groups: list[dict[str, Any]] = []
+    for members in sorted(by_group.values(), key=_interest, reverse=True)[:MAX_GROUPS]:
+        if texts.full and groups:
+            break
+        groups.append(_group(members, texts, keep_one=not groups))
+    shown = [a for group in groups for member in group["members"] for a in _advantages(member)]
     return {
-        "title": title,
-        "success": bool(episode["success"]),
-        "task_type": str(episode.get("task_type") or "").replace("_", " "),
-        "game": str(episode.get("game") or ""),
-        "iteration": episode.get("iteration"),
-        "split": episode.get("split"),
-        "group": episode.get("group"),
-        "member": episode.get("member"),
-        "episode_return": decimal(number(episode, "episode_return")),
-        "steps": [_step(index, step, scale) for index, step in enumerate(episode["steps"])],
+        "label": label,
+        "run": run.path.name,
+        "iteration": file.iteration,
+        "split": str(episodes[0].get("split") or ""),
+        "scale": _scale(shown),
+        "total": len(episodes),
+        "total_groups": len(by_group),
+        "groups": groups,
     }
 
 
-def _step(index: int, step: Row, scale: float) -> dict[str, Any]:
-    advantage = number(step, "advantage")
+def _scale(advantages: Sequence[float]) -> float:
+    """The size from which on a colour is full: one outlier would make all others pale."""
+    sizes = sorted(abs(value) for value in advantages if value)
+    return sizes[int(FULL_COLOUR * (len(sizes) - 1))] if sizes else 0.0
+
+
+def _member(episode: Row) -> tuple[int, str]:
+    name = str(episode.get("member"))
+    return len(name), name  # member_10 after member_9
+
+
+def _interest(members: Sequence[Row]) -> tuple[bool, float, str]:
+    mixed = len({bool(member.get("success")) for member in members}) > 1
+    values = [
+        value
+        for member in members
+        for step in member["steps"]
+        if (value := number(step, "advantage")) is not None
+    ]
+    spread = max(values) - min(values) if values else 0.0
+    return mixed, spread, str(members[0].get("game"))
+
+
+def _group(members: Sequence[Row], texts: Texts, keep_one: bool) -> dict[str, Any]:
+    shown: list[dict[str, Any]] = []
+    for member in members:
+        if texts.full and (shown or not keep_one):
+            break
+        shown.append(_episode(member, texts))
+    first = members[0]
     return {
-        "time": step.get("time", index),
-        "anchor": str(step.get("anchor") or ""),
-        "prompt": str(step.get("prompt") or ""),
-        "completion": str(step.get("completion") or ""),
-        "action": str(step.get("action") or ""),
+        "goal": str(first.get("goal") or ""),
+        "game": _tail(str(first.get("game") or "")),
+        "task_type": str(first.get("task_type") or "").replace("_", " "),
+        "size": len(members),
+        "won": sum(bool(member.get("success")) for member in members),
+        "members": shown,
+    }
+
+
+def _tail(game: str) -> str:
+    """The end of a path, which is what tells games apart."""
+    parts = game.split("/")
+    return game if len(parts) <= GAME_PARTS else "/".join(["…", *parts[-GAME_PARTS:]])
+
+
+def _episode(episode: Row, texts: Texts) -> dict[str, Any]:
+    return {
+        "name": str(episode.get("member")),
+        "success": bool(episode.get("success")),
+        "return": number(episode, "episode_return"),
+        "steps": [_step(index, step, texts) for index, step in enumerate(episode["steps"])],
+    }
+
+
+def _step(index: int, step: Row, texts: Texts) -> dict[str, Any]:
+    completion = str(step.get("completion") or "")
+    thought = _THOUGHT.search(completion)
+    flags = {
         "invalid": step.get("is_valid") is False,
         "inadmissible": bool(step.get("inadmissible")),
-        "reward": decimal(number(step, "reward")),
-        "step_return": decimal(number(step, "step_return")),
-        "advantage": decimal(advantage),
-        "negative": (advantage or 0.0) < 0,
-        # Half of the bar's width is for each sign; one scale for all episodes shown.
-        "width": 50 * abs(advantage or 0.0) / scale if scale else 0.0,
-        "response_tokens": step.get("response_tokens"),
-        "weight_version": step.get("weight_version"),
+        "prompt cut": bool(step.get("prompt_truncated")),
+        "response cut": bool(step.get("response_truncated")),
     }
+    return {
+        "time": step.get("time", index),
+        "observation": texts.add(str(step.get("anchor") or "")),
+        "prompt": texts.add(str(step.get("prompt") or "")),
+        "completion": texts.add(completion),
+        "thought": thought.group(1).strip() if thought else "",
+        "action": str(step.get("action") or ""),
+        "flags": [name for name, is_set in flags.items() if is_set],
+        "reward": number(step, "reward"),
+        "return": number(step, "step_return"),
+        "advantage": number(step, "advantage"),
+        "sizes": _sizes(step.get("group_sizes")),
+        "tokens": number(step, "response_tokens"),
+        "weights": str(step.get("weight_version", "")),
+    }
+
+
+def _sizes(value: object) -> list[int]:
+    """Of the groups of a step, by depth; files of earlier versions do not have them."""
+    return [size for size in value if isinstance(size, int)] if isinstance(value, list) else []
+
+
+def _advantages(member: dict[str, Any]) -> Iterable[float]:
+    return (step["advantage"] for step in member["steps"] if step["advantage"] is not None)

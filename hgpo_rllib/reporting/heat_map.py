@@ -12,8 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from hgpo_rllib.reporting.plots import STYLE, png
 from hgpo_rllib.reporting.stats import Estimate, percent
+from hgpo_rllib.reporting.style import STYLE, png
 
 COLOURS = "cividis"  # even in lightness, also for the colour-blind
 CELL = (1.5, 1.0)  # inches

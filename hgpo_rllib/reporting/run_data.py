@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -23,12 +23,20 @@ class RunError(ValueError):
 
 
 @dataclass(frozen=True)
+class EpisodeFile:
+    """The episodes of one iteration."""
+
+    path: Path
+    iteration: int
+
+
+@dataclass(frozen=True)
 class RunData:
     """What one run recorded.
 
     `metrics` has one row per iteration and `evaluations` one per (iteration, split), both in
-    order. `episodes` are those of the newest iteration that kept training episodes (of the
-    newest iteration at all, where none did). `summary` is None until the run has finished.
+    order. `episode_files` are those of training (all, where there are none of training), oldest
+    first. `summary` is None until the run has finished.
     """
 
     path: Path
@@ -36,7 +44,7 @@ class RunData:
     config_text: str
     metrics: list[Row]
     evaluations: list[Row]
-    episodes: list[Row]
+    episode_files: list[EpisodeFile]
     summary: Row | None
 
     @property
@@ -86,7 +94,7 @@ def load_run(path: str | Path) -> RunData:
         config_text=config_text,
         metrics=metrics,
         evaluations=evaluations,
-        episodes=_newest_episodes(path / "episodes"),
+        episode_files=_episode_files(path / "episodes"),
         summary=_summary(path / "summary.json"),
     )
 
@@ -131,23 +139,23 @@ def _evaluations(file: Path) -> list[Row]:
     return sorted(by_key.values(), key=lambda row: row["iteration"])
 
 
-def _newest_episodes(folder: Path) -> list[Row]:
-    """Only the first line of every file is read to find the newest: there can be gigabytes."""
-    heads: list[tuple[bool, int, Path]] = []
-    files = [*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")]
-    for file in sorted(files):
+def _episode_files(folder: Path) -> list[EpisodeFile]:
+    """Only the first line of every file is read to order them: there can be gigabytes."""
+    found: list[tuple[str, EpisodeFile]] = []
+    for file in sorted([*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")]):
         head = next(read_jsonl(file), None)
         if head is None:
             continue
         if head.get("format") != EPISODE_FORMAT:
             raise RunError(f"{file}: episode format {head.get('format')!r} is not known")
-        heads.append((head.get("split") == TRAIN, int(head.get("iteration") or 0), file))
-    if not heads:
-        return []
-    newest = max(heads)[:2]
-    episodes = [row for *key, file in heads if tuple(key) == newest for row in read_jsonl(file)]
-    last = max(int(row.get("iteration") or 0) for row in episodes)
-    return [row for row in episodes if int(row.get("iteration") or 0) == last]
+        found.append((str(head.get("split")), EpisodeFile(file, int(head.get("iteration") or 0))))
+    training = [file for split, file in found if split == TRAIN] or [file for _, file in found]
+    return sorted(training, key=lambda file: file.iteration)
+
+
+def read_episodes(files: Sequence[EpisodeFile]) -> list[Row]:
+    """The episodes of these files; one that was cut off while it was written has fewer."""
+    return [row for file in files for row in read_jsonl(file.path)]
 
 
 def _open(file: Path) -> IO[str]:

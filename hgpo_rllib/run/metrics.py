@@ -80,15 +80,14 @@ def learner_metrics(result: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def evaluation_rows(
-    result: Mapping[str, Any], iteration: int, temperature: float
+    result: Mapping[str, Any], iteration: int, temperature: float, seconds: float
 ) -> list[dict[str, Any]]:
-    """One row per split of an evaluation result, plain numbers."""
-    rows = []
-    for split, values in sorted(result[ENV_RUNNER_RESULTS].items()):
-        rows.append(
-            {"iteration": iteration, "split": split, "temperature": temperature, **_plain(values)}
-        )
-    return rows
+    """One row per split of an evaluation result, plain numbers; `seconds` are those of all."""
+    same = {"temperature": temperature, "evaluation_s": seconds}
+    return [
+        {"iteration": iteration, "split": split, **same, **_plain(values)}
+        for split, values in sorted(result[ENV_RUNNER_RESULTS].items())
+    ]
 
 
 def _plain(value: Any) -> Any:

@@ -223,6 +223,7 @@ def _conclude(sweep: Sweep, folder: Path, console: TrainingConsole) -> bool:
         files = write_results(folder, outcomes)
         console.console.print(results_table(outcomes))
         console.say("results: " + ", ".join(str(file) for file in files))
+        console.say(f"report: {write_report([folder])}")
     left = len(sweep.trials) - len(outcomes)
     if left and (folder / SWEEP_FILE).is_file():
         console.say(f"{left} trials are left; continue with: hgpo sweep --resume {folder}")

@@ -201,9 +201,11 @@ class Training:
         return iteration
 
     def _evaluate(self, iteration: int) -> Rows:
+        start = time.monotonic()
         with self.seconds.phase("evaluation"):
             result = self.algorithm.evaluate()
-        rows = evaluation_rows(result, iteration, self.config.evaluation.temperature)
+        seconds = time.monotonic() - start
+        rows = evaluation_rows(result, iteration, self.config.evaluation.temperature, seconds)
         self.directory.append(self.directory.evaluations, rows)
         for row in rows:
             self.writer.add_scalar(

@@ -59,6 +59,7 @@ def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
     assert (good["iterations"], bad["iterations"]) == (2, 1)
     assert good["after"] > bad["after"] == 0
     assert list(folder.glob("heat_map-*.png"))
+    assert (folder / "report.html").is_file()
     assert not (folder / "tune").exists()
 
 

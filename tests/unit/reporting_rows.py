@@ -6,9 +6,12 @@ import math
 from typing import Any
 
 import matplotlib as mpl
+import yaml
 
-from hgpo_rllib.reporting.plots import STYLE, run_figures
+from hgpo_rllib.reporting.curves import curves_of
+from hgpo_rllib.reporting.plots import figures
 from hgpo_rllib.reporting.run_data import load_run
+from hgpo_rllib.reporting.style import STYLE
 
 PROMPT = 'Use <think> </think> & <action>.</action> <script>alert("x")</script>'
 
@@ -18,13 +21,16 @@ def metrics_row(iteration: int) -> dict[str, Any]:
     return {
         "iteration": iteration,
         "wall_s": 20.0 * iteration,
-        "env_steps": 1000 * iteration,
+        "env_steps": 1000,
         "success_rate": 0.1 * iteration,
         "return_mean": float(iteration),
+        "episode_length": 10.0,
         "rollout_s": 9.0,
         "advantage_s": 1.0,
         "update_s": 5.0,
         "tokens_per_s": 1234.0,
+        "advantage_mean": 0.02 * iteration,
+        "policy_loss": -0.01 * iteration,
         "kl": 0.01,
         "clip_fraction": 0.002,
         "grad_norm": None,
@@ -81,6 +87,7 @@ def episode(member, success, advantages, iteration=4, split="train"):
             "reward": 0.0,
             "step_return": 9.5,
             "advantage": advantage,
+            "group_sizes": [4, 2, 1],
             "weight_version": 3,
             "response_tokens": 17,
         }
@@ -117,11 +124,10 @@ def write_jsonl(path, rows):
         path.write_text(text)
 
 
-def make_run(path, before=0.20, after=0.36, seed=1, error=0.03):
+def make_run(path, before=0.20, after=0.36, seed=1, error=0.03, **algorithm):
     path.mkdir(parents=True)
-    (path / "config.yaml").write_text(
-        f"name: small\nseed: {seed}\nalgorithm:\n  omega: 0.7  # <weight>\n"
-    )
+    config = {"name": "small", "seed": seed, "algorithm": {"omega": 0.7} | algorithm}
+    (path / "config.yaml").write_text(f"# <weight>\n{yaml.safe_dump(config)}")
     write_jsonl(path / "metrics.jsonl", [metrics_row(i) for i in range(1, 5)])
     rates = {0: before, 2: (before + after) / 2, 4: after}
     rows = [
@@ -135,22 +141,37 @@ def make_run(path, before=0.20, after=0.36, seed=1, error=0.03):
     return path
 
 
-def panels(run_dir, name):
+def crash(path):
+    """Leave what a run leaves that ended in its first minutes, in the middle of a line."""
+    for name in ("summary.json", "evaluation.jsonl", "episodes/train-4.jsonl.gz"):
+        (path / name).unlink()
+    rows = [json.dumps(metrics_row(iteration)) for iteration in (1, 2)]
+    (path / "metrics.jsonl").write_text(f"{rows[0]}\n{rows[1][:50]}")
+    return path
+
+
+def panels(run_dirs, name):
     """The panels of one picture by title."""
-    return {axes.get_title("left"): axes for axes in figures(run_dir)[name].axes}
+    return {axes.get_title("left"): axes for axes in drawn(*run_dirs)[name].axes}
 
 
-def figures(run_dir):
+def drawn(*run_dirs):
+    """The pictures of a report on these runs."""
     with mpl.rc_context(STYLE):
-        return run_figures(load_run(run_dir))
+        return figures(curves_of([load_run(path) for path in run_dirs]))
 
 
 def lines(axes):
-    """Label to (x, y) of every line."""
+    """Label to (x, y) of every line; lines without a name are not in it."""
     return {
-        line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines
+        line.get_label(): (list(line.get_xdata()), list(line.get_ydata()))
+        for line in axes.lines
+        if not line.get_label().startswith("_")
     }
 
 
-def texts(axes):
-    return [text.get_text() for text in axes.texts]
+def curves(axes):
+    """Colour to (x, y) of every line."""
+    return {
+        line.get_color(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines
+    }

@@ -174,7 +174,7 @@ def test_broken_commands_are_found(command: str, part: str) -> None:
         "hgpo sweep CONFIG --grid KEY=VALUE [--seeds N]",
         "hgpo train tuned_examples/alfworld_pocket.yaml learner.lr=3e-4 | tee log",
         "hgpo train --help",
-        "hgpo report runs/A runs/B --out runs/C",
+        "hgpo report runs/A runs/B --output runs/C.html",
         "make test && make lint",
         "echo hgpo tarin",
         "it's no command",

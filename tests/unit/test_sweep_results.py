@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from hgpo_rllib.reporting.heat_map import figure_of
-from hgpo_rllib.reporting.plots import STYLE
 from hgpo_rllib.reporting.stats import Estimate
+from hgpo_rllib.reporting.style import STYLE
 from hgpo_rllib.reporting.sweep_results import (
     Outcome,
     Trials,

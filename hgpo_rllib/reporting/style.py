@@ -1,0 +1,149 @@
+"""How pictures look: colours, type, and the frame that all panels share.
+
+Figures are made without pyplot, so that drawing leaves no global state and needs no display.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.transforms import ScaledTranslation
+
+# Okabe and Ito's palette: distinct under the common kinds of colour blindness.
+BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
+VERMILION, SKY, BLACK, GREY = "#D55E00", "#56B4E9", "#222222", "#8A8A8A"
+COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK)
+DASHES: tuple[Any, ...] = ("-", "--", ":", "-.")
+
+WIDTH = 10.0  # inches of every picture of the report
+DPI = 150
+MARKED = 40  # points; a line through few of them needs marks to be seen
+LEGEND_ROW = 0.21  # inches
+LABELS_BELOW = 0.48  # inches that the labels of the lower axis take
+LEGEND_LETTERS = 105  # that fit side by side over a picture
+STYLE: Any = {
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelcolor": "#444444",
+    "axes.edgecolor": "#8A8A8A",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.formatter.limits": (-5, 6),
+    "axes.formatter.use_mathtext": True,
+    "grid.color": "#E8E8E8",
+    "grid.linewidth": 0.7,
+    "xtick.color": "#8A8A8A",
+    "ytick.color": "#8A8A8A",
+    "xtick.labelcolor": "#444444",
+    "ytick.labelcolor": "#444444",
+    "legend.framealpha": 0.85,
+    "legend.edgecolor": "none",
+    "legend.fontsize": 9,
+    "axes.prop_cycle": cycler(color=COLOURS),
+    "lines.linewidth": 1.7,
+    "lines.markersize": 3,
+    "errorbar.capsize": 3,
+    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.h_pad": 0.08,
+    "figure.constrained_layout.w_pad": 0.08,
+}
+
+
+def colour_of(index: int) -> str:
+    """The colour of curve `index`."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def dash_of(index: int) -> Any:
+    """The dashes of curve `index`, which change where colours begin anew."""
+    return DASHES[index // len(COLOURS) % len(DASHES)]
+
+
+def grid(panels: int, height: float, columns: int = 3) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels in rows of `columns`, each `height` inches high."""
+    columns = min(columns, panels)
+    rows = -(-panels // columns)
+    figure = blank((WIDTH, height * rows + 0.3))
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for unused in axes[panels:]:
+        unused.remove()
+    return figure, axes[:panels]
+
+
+def blank(size: tuple[float, float]) -> Figure:
+    """An empty figure of a size in inches."""
+    figure = Figure(figsize=size)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def from_zero(axes: Axes) -> None:
+    """Let the axis of an amount begin at 0."""
+    if axes.lines:
+        top = axes.dataLim.ymax
+        axes.set_ylim(0, 1.15 * top if top > 0 else 1.0)
+
+
+def rate_axis(axes: Axes, label: str = "") -> None:
+    """From 0 to 100 %."""
+    axes.set_ylim(-0.03, 1.03)
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
+    axes.set_ylabel(label)
+
+
+def whole_numbers(axes: Axes, label: str = "iteration") -> None:
+    """Ticks of iterations or depths, and the name of the axis."""
+    axes.set_xlabel(label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+
+
+def legend(axes: Axes, **where: Any) -> Legend | None:
+    """A legend, if there is anything with a name."""
+    if not axes.get_legend_handles_labels()[0]:
+        return None
+    return axes.legend(**({"loc": "best"} | where))
+
+
+def legend_below(axes: Axes) -> Legend | None:
+    """A legend under the name of the lower axis, where it covers nothing."""
+    under = ScaledTranslation(0, -LABELS_BELOW, axes.figure.dpi_scale_trans)
+    return legend(
+        axes,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        bbox_transform=axes.transAxes + under,
+        borderaxespad=0.0,
+        ncols=2,
+    )
+
+
+def legend_above(figure: Figure, names: Sequence[str]) -> None:
+    """What each curve's colour means, once for all panels."""
+    handles = [
+        Line2D([], [], color=colour_of(i), linestyle=dash_of(i), linewidth=2.2, label=name)
+        for i, name in enumerate(names)
+    ]
+    columns = min(len(names), max(1, LEGEND_LETTERS // (max(map(len, names)) + 6)))
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + LEGEND_ROW * -(-len(names) // columns))
+    figure.legend(handles=handles, loc="outside upper left", ncols=columns)
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI)
+    return buffer.getvalue()

@@ -1,0 +1,273 @@
+"""The pictures of a report: what is drawn from what was recorded."""
+
+import math
+from itertools import pairwise
+
+import pytest
+
+from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
+from hgpo_rllib.reporting.curves import curves_of
+from hgpo_rllib.reporting.group_plots import size_shares
+from hgpo_rllib.reporting.plots import pictures, running_mean
+from hgpo_rllib.reporting.run_data import load_run
+from hgpo_rllib.reporting.style import BLUE, VERMILION
+from hgpo_rllib.reporting.time_plots import mean_phases, phase_seconds
+from tests.unit.reporting_rows import (
+    crash,
+    curves,
+    diagnostics_row,
+    drawn,
+    evaluation_row,
+    lines,
+    make_run,
+    metrics_row,
+    panels,
+    write_jsonl,
+)
+
+PNG = b"\x89PNG\r\n\x1a\n"
+NAMES = {
+    "learning_curve.png",
+    "families.png",
+    "training.png",
+    "policy.png",
+    "hierarchy.png",
+    "mismatch.png",
+    "time.png",
+    "speed.png",
+}
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return make_run(tmp_path / "run")
+
+
+@pytest.fixture
+def diagnosed(run_dir):
+    """A run whose first iteration was recorded before there were diagnostics."""
+    rows = [metrics_row(i) | (diagnostics_row(i) if i > 1 else {}) for i in range(1, 5)]
+    write_jsonl(run_dir / "metrics.jsonl", rows)
+    return run_dir
+
+
+@pytest.fixture
+def several(tmp_path):
+    """Two seeds of one estimator and one of another, with other numbers."""
+    runs = [
+        make_run(tmp_path / f"{name}{seed}", after=after, seed=seed, estimator=name)
+        for name, seed, after in (("hgpo", 0, 0.5), ("hgpo", 1, 0.7), ("grpo", 0, 0.4))
+    ]
+    for factor, run in enumerate(runs, start=1):
+        rows = [metrics_row(i) | diagnostics_row(i) | {"kl": factor * 0.1} for i in range(1, 5)]
+        write_jsonl(run / "metrics.jsonl", rows)
+    return runs
+
+
+def test_every_plot_is_a_png(diagnosed, several):
+    for runs in ([diagnosed], several):
+        made = pictures(curves_of([load_run(path) for path in runs]))
+        assert set(made) == NAMES | {"group_sizes.png"}
+        assert all(png.startswith(PNG) and len(png) > 8_000 for png in made.values())
+
+
+def test_pictures_without_content_are_left_out(run_dir):
+    assert set(drawn(run_dir)) == NAMES, "nothing of the sizes of groups was recorded"
+    assert set(drawn(crash(run_dir))) == NAMES - {"families.png"}
+    write_jsonl(run_dir / "metrics.jsonl", [{"iteration": 1}])
+    assert drawn(run_dir) == {}
+
+
+def test_panels_without_content_are_left_out(run_dir):
+    assert list(panels([run_dir], "policy.png")) == ["Steps of an episode"]
+    assert list(panels([run_dir], "mismatch.png")) == ["Gap of log-probabilities (nats)"]
+    crash(run_dir)
+    assert list(panels([run_dir], "learning_curve.png")) == ["Training games"]
+
+
+def test_the_papers_six_metrics(run_dir):
+    assert list(panels([run_dir], "training.png")) == [
+        "Mean advantage",
+        "Policy loss",
+        "KL to the reference policy",
+        "Clip fraction (tokens)",
+        "Mean reward of an episode",
+        "Success in training",
+    ]
+    ((x, y),) = curves(panels([run_dir], "training.png")["Mean advantage"]).values()
+    assert (x, y) == ([1, 2, 3, 4], pytest.approx([0.02, 0.04, 0.06, 0.08]))
+
+
+def test_running_mean_looks_back_only():
+    assert running_mean([1.0, 2.0, 6.0, 10.0], window=3) == pytest.approx([1, 1.5, 3, 6])
+
+
+def test_curves_of_several_settings_have_a_colour_and_a_band_each(several):
+    axes = panels(several, "training.png")["KL to the reference policy"]
+    assert curves(axes) == {
+        BLUE: ([1, 2, 3, 4], pytest.approx([0.15] * 4)),
+        VERMILION: ([1, 2, 3, 4], pytest.approx([0.3] * 4)),
+    }
+    (band,) = axes.collections  # of the two seeds: standard error 0.05
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (pytest.approx(0.1), pytest.approx(0.2))
+    (legend,) = axes.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["hgpo", "grpo"]
+    assert [line.get_color() for line in legend.get_lines()] == [BLUE, VERMILION]
+
+
+class TestLearningCurve:
+    def test_splits_of_one_run(self, run_dir):
+        axes = panels([run_dir], "learning_curve.png")["Held-out games"]
+        handles, labels = axes.get_legend_handles_labels()
+        assert labels == ["valid_seen", "valid_unseen", "all held-out"]
+        line = handles[2].lines[0]
+        assert list(line.get_ydata()) == pytest.approx([0.20, 0.28, 0.36])
+
+    def test_seeds_are_thin_lines_around_their_mean(self, tmp_path):
+        rates = [(0.1, 0.5), (0.2, 0.3), (0.3, 0.4)]
+        runs = [make_run(tmp_path / str(i), *pair, seed=i) for i, pair in enumerate(rates)]
+        shown = lines(panels(runs, "learning_curve.png")["Held-out games, all splits"])
+        assert list(shown) == ["seed 0", "seed 1", "seed 2", "mean of 3 seeds"]
+        assert shown["seed 1"] == ([0, 2, 4], pytest.approx([0.2, 0.25, 0.3]))
+        assert shown["mean of 3 seeds"] == ([0, 2, 4], pytest.approx([0.2, 0.3, 0.4]))
+
+    def test_the_mean_ends_where_the_first_run_ends(self, tmp_path):
+        runs = [make_run(tmp_path / str(i), seed=i) for i in range(2)]
+        crash(runs[1])
+        axes = panels(runs, "learning_curve.png")["Training games"]
+        assert lines(axes)["each iteration"][0] == [1]
+
+
+class TestHierarchy:
+    TITLES = ("Step utilisation", "Mean size of those groups", "Distance from the Oracle")
+
+    def test_the_oracle_is_dotted_beside_the_depths(self, diagnosed):
+        shares, sizes = (panels([diagnosed], "hierarchy.png")[title] for title in self.TITLES[:2])
+        depths = {"k = 0", "k = 1", "k = 10"}
+        assert set(lines(shares)) == depths | {"whole history (Oracle)", "advantage not 0"}
+        assert lines(shares)["whole history (Oracle)"] == ([2, 3, 4], [0.25, 0.25, 0.25])
+        assert lines(shares)["advantage not 0"] == ([1, 2, 3, 4], [0.75] * 4)
+        assert lines(sizes) == {"whole history (Oracle)": ([2, 3, 4], [5, 6, 7])}
+        styles = {line.get_label(): line.get_linestyle() for line in shares.lines}
+        assert styles.pop("whole history (Oracle)") == ":"
+        assert styles.pop("advantage not 0") == "--"
+        assert set(styles.values()) == {"-"}
+
+    def test_gaps_leave_out_what_is_not_a_number(self, diagnosed):
+        assert lines(panels([diagnosed], "hierarchy.png")[self.TITLES[2]]) == {
+            "trajectory-level": ([2, 3, 4], [0.75] * 3),
+            "step-level": ([2, 3, 4], [0.5] * 3),
+            "HGPO": ([2, 4], [0.25] * 2),
+        }
+
+    def test_no_legend_covers_a_line(self, diagnosed):
+        for name in ("hierarchy.png", "mismatch.png"):
+            figure = drawn(diagnosed)[name]
+            figure.canvas.draw()
+            for axes in figure.axes:
+                legend = axes.get_legend()
+                below = axes.xaxis.get_label().get_window_extent()
+                assert legend is None or legend.get_window_extent().y1 <= below.y0
+
+    def test_several_settings_by_depth(self, several):
+        shown = panels(several, "hierarchy.png")
+        depths = ([0, 1, 10], [1.0, 0.5, 0.1])
+        assert curves(shown["Step utilisation by depth"]) == {BLUE: depths, VERMILION: depths}
+        learning = ([1, 2, 3, 4], [0.75] * 4)
+        assert curves(shown["Steps with an advantage not 0"])[BLUE] == learning
+
+
+class TestGroupSizes:
+    def test_a_panel_a_depth_of_mean_shares(self, diagnosed):
+        shown = panels([diagnosed], "group_sizes.png")
+        assert list(shown) == ["k = 0", "k = 1"]
+        heights = [[bar.get_height() for bar in axes.patches] for axes in shown.values()]
+        # Depth 1: 0.125 times the iterations 2, 3 and 4 is 0.375 on average.
+        assert heights[0] == pytest.approx([0, 0, 0] + [0.25] * 4)
+        assert heights[1] == pytest.approx([0.375, 0.125, 0.25, 0.125, 0.0, 0.0, 0.0])
+        labels = [text.get_text() for text in shown["k = 1"].get_xticklabels()]
+        assert labels == list(SIZE_LABELS)
+
+    def test_bars_of_several_settings_are_side_by_side(self, several):
+        bars = panels(several, "group_sizes.png")["k = 0"].patches
+        assert len(bars) == 2 * len(SIZE_LABELS)
+        edges = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars)
+        assert all(left[1] <= right[0] + 1e-9 for left, right in pairwise(edges))
+
+    def test_shares_are_means_over_what_is_known(self):
+        half, whole = [0.5, 0.5, 0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0, 0, 0]
+        rows = [
+            {"level_size_shares": [half]},
+            {},
+            {"level_size_shares": None},
+            {"level_size_shares": math.nan},
+            {"level_size_shares": [whole, half, [1.0]]},
+            {"level_size_shares": [[math.nan] * 7, None, [None] * 7]},
+        ]
+        assert size_shares(rows) == {0: [0.25, 0.75, 0, 0, 0, 0, 0], 1: half}
+        assert size_shares([{}]) == {}
+
+
+class TestMismatch:
+    def test_a_band_down_to_0_is_not_drawn_on_a_log_axis(self, tmp_path):
+        """It would stretch the axis over twenty orders of magnitude."""
+        runs = [make_run(tmp_path / str(seed), seed=seed) for seed in range(2)]
+        rows = [metrics_row(i) | {"served_learner_logp_gap": 0.0} for i in range(1, 5)]
+        write_jsonl(runs[0] / "metrics.jsonl", rows)
+        axes = panels(runs, "mismatch.png")["Gap of log-probabilities (nats)"]
+        assert axes.get_yscale() == "log"
+        (line,) = axes.lines
+        assert list(line.get_ydata()) == [5e-4] * 4
+        assert axes.get_ylim()[0] > 1e-6
+
+
+class TestTime:
+    def test_phases_of_an_iteration(self, run_dir):
+        rows = [
+            metrics_row(1) | {"iteration_s": 18.0, "rollout_wait_s": 4.0},
+            metrics_row(2) | {"sync_s": 0.5},
+        ]
+        write_jsonl(run_dir / "metrics.jsonl", rows)
+        evaluations = [
+            evaluation_row(i, "all", 0.5, 0.1, 9) | {"evaluation_s": 7.0} for i in (0, 2)
+        ]
+        write_jsonl(run_dir / "evaluation.jsonl", evaluations)
+        run = load_run(run_dir)
+        assert phase_seconds(run) == {
+            1: {"rollout": 4.0, "advantages": 1.0, "update": 5.0, "everything else": 8.0},
+            2: {
+                "rollout": 9.0,
+                "advantages": 1.0,
+                "update": 5.0,
+                "weight sync": 0.5,
+                "evaluation": 7.0,
+            },
+        }
+        means = mean_phases([run])
+        assert (means["evaluation"], means["rollout"]) == (3.5, 6.5)
+        axes = panels([run_dir], "time.png")["Seconds of each iteration"]
+        tops = {bars.get_label(): bars[1] for bars in axes.containers}
+        assert (tops["evaluation"].get_y(), tops["evaluation"].get_height()) == (15.5, 7.0)
+
+    def test_settings_have_a_bar_of_means_each(self, several):
+        axes = panels(several, "time.png")["Seconds of an iteration, mean"]
+        assert [text.get_text() for text in axes.get_yticklabels()] == ["hgpo", "grpo"]
+        widths = {bars.get_label(): [bar.get_width() for bar in bars] for bars in axes.containers}
+        assert widths == {"rollout": [9.0, 9.0], "advantages": [1.0, 1.0], "update": [5.0, 5.0]}
+
+    def test_what_the_estimator_takes(self, diagnosed):
+        shown = panels([diagnosed], "speed.png")
+        assert list(curves(shown["Advantages (ms)"]).values()) == [([1, 2, 3, 4], [1000.0] * 4)]
+        assert list(curves(shown["Advantages, peak MiB"]).values()) == [([2, 3, 4], [2.5] * 3)]
+        assert all(axes.get_ylim()[0] == 0 for axes in shown.values())
+
+
+def test_families_before_and_after(run_dir):
+    (axes,) = drawn(run_dir)["families.png"].axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["pick and place"]
+    widths = {}
+    for bars in axes.containers:
+        if hasattr(bars, "patches"):
+            widths[bars.get_label()] = [bar.get_width() for bar in bars]
+    assert widths == {"before": [0.2], "after": [0.36]}
