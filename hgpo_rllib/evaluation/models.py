@@ -51,19 +51,35 @@ class LocalModel:
         Raises:
             ConfigError: the model has no chat template, or the cluster is too small.
         """
-        return _served(self.config)
+        return _in_own_cluster(self.config)
 
 
 @contextmanager
-def _served(config: RunConfig) -> Iterator[Model]:
+def _in_own_cluster(config: RunConfig) -> Iterator[Model]:
+    from hgpo_rllib.run.cluster import ray_cluster
+    from hgpo_rllib.run.trainer import terminate_like_interrupt
+
+    with (
+        ray_cluster(config),
+        terminate_like_interrupt(),  # Ray has set its own handler
+        served(config) as model,
+    ):
+        yield model
+
+
+@contextmanager
+def served(config: RunConfig) -> Iterator[Model]:
+    """`config.model` in a policy server of its own, in the Ray that runs.
+
+    Raises:
+        ConfigError: the model has no chat template.
+    """
     from hgpo_rllib.agent import StepAgent
     from hgpo_rllib.models import eos_token_ids, load_tokenizer
     from hgpo_rllib.policy_server.client import PolicyClient
     from hgpo_rllib.policy_server.outage import running_replicas, unless_down
     from hgpo_rllib.policy_server.standalone import running_policy_server
     from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Sampling
-    from hgpo_rllib.run.cluster import ray_cluster
-    from hgpo_rllib.run.trainer import terminate_like_interrupt
 
     path = str(config.model.model_path)
     tokenizer = load_tokenizer(path)
@@ -75,11 +91,8 @@ def _served(config: RunConfig) -> Iterator[Model]:
         config.agent.max_response_tokens,
         tuple(eos_token_ids(path, tokenizer)),
     )
-    with (
-        ray_cluster(config),
-        terminate_like_interrupt(),  # Ray has set its own handler
-        running_policy_server(config.model, config.agent, server, config.seed) as (app, handle),
-    ):
+    starting = running_policy_server(config.model, config.agent, server, config.seed)
+    with starting as (app, handle):
         several = max(server.num_replicas, server.max_replicas or 0) > 1
         client = PolicyClient(handle, sampling, STARTING_WEIGHTS, several)
 

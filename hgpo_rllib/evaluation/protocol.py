@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import AgentSettings, RunConfig
+from hgpo_rllib.evaluation import EPISODE_FORMAT
 from hgpo_rllib.evaluation.games import Games, digest
 from hgpo_rllib.evaluation.plan import ORDER_SEED, PARITY_OFFSET, Plan
-from hgpo_rllib.evaluation.records import FORMAT
 from hgpo_rllib.run.checkpoint import WEIGHTS
 
 PACKAGES = ("hgpo-rllib", "alfworld", "textworld", "numpy")
@@ -40,7 +40,7 @@ def describe(
     """
     env = config.env
     return {
-        "episode_format": FORMAT,
+        "episode_format": EPISODE_FORMAT,
         "protocol": plan.kind,
         "env": {
             "id": env.env_id,

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hgpo_rllib.evaluation import EPISODE_FORMAT
 from hgpo_rllib.evaluation.plan import Slot
 from hgpo_rllib.rollout.member import Act, Step, Trajectory
 
-FORMAT = "hgpo-evaluated-episode-1"
 Decode = Callable[[NDArray[np.int32]], str]
 Record = dict[str, Any]
 
@@ -41,7 +41,7 @@ def episode_record(
     won = bool(last["won"])
     prompt, response = tokens(trajectory)
     return {
-        "format": FORMAT,
+        "format": EPISODE_FORMAT,
         "seed": slot.seed,
         "place": slot.place,
         "split": split,

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hgpo_rllib.config import ConfigError
+from hgpo_rllib.evaluation import EPISODE_FORMAT
 from hgpo_rllib.evaluation.protocol import protocol_hash
-from hgpo_rllib.evaluation.records import FORMAT, Record
+from hgpo_rllib.evaluation.records import Record
 
 PROTOCOL, EPISODES, SUMMARY = "protocol.json", "episodes.jsonl", "summary.json"
 SUMMARY_FORMAT = "hgpo-evaluation-1"
@@ -125,8 +126,8 @@ def read_records(file: Path) -> list[Record]:
             record = json.loads(line)
         except ValueError as error:
             raise ConfigError(f"{file}, line {number} is no JSON: remove it") from error
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ConfigError(f"{file}, line {number} is no {FORMAT}")
+        if not isinstance(record, dict) or record.get("format") != EPISODE_FORMAT:
+            raise ConfigError(f"{file}, line {number} is no {EPISODE_FORMAT}")
         records.append(record)
     return records
 

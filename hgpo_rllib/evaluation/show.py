@@ -8,7 +8,7 @@ from rich.text import Text
 
 from hgpo_rllib.evaluation.evaluate import Finished
 
-WIDTH = 110  # where the output is no terminal
+WIDTH = 116  # where the output is no terminal
 SHORT_HASH = 10
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
+from hgpo_rllib import evaluation
 from hgpo_rllib.play.console import QUIT, ask, plain
 from hgpo_rllib.reporting.run_data import EPISODE_FORMAT, Row, RunError, read_jsonl
 from hgpo_rllib.reporting.stats import decimal, number
@@ -17,7 +18,7 @@ _THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 
 def read_episode(file: Path, index: int) -> Row:
-    """Return one episode of a run's `episodes/*.jsonl.gz`, counted from 0.
+    """Return one episode of a run's `episodes/*.jsonl.gz`, or of an evaluation, counted from 0.
 
     Raises:
         RunError: there is no such file or episode, or the file holds something else.
@@ -33,7 +34,7 @@ def read_episode(file: Path, index: int) -> Row:
     if not 0 <= index < len(episodes):
         raise RunError(f"{file}: no episode {index}, there are {len(episodes)} (0 is the first)")
     episode = episodes[index]
-    if episode.get("format") != EPISODE_FORMAT:
+    if episode.get("format") not in (EPISODE_FORMAT, evaluation.EPISODE_FORMAT):
         raise RunError(f"{file}: episode format {episode.get('format')!r} is not known")
     if not _is_list_of_objects(episode.get("steps")):
         raise RunError(f"{file}: episode {index} has no list of steps")

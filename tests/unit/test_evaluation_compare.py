@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError
+from hgpo_rllib.evaluation import EPISODE_FORMAT
 from hgpo_rllib.evaluation.compare import compare, verdict
-from hgpo_rllib.evaluation.records import FORMAT
 from hgpo_rllib.evaluation.results import SUMMARY_FORMAT, open_evaluation
 
 
@@ -22,7 +22,7 @@ def write(
     path.mkdir()
     episodes = [
         {
-            "format": FORMAT,
+            "format": EPISODE_FORMAT,
             "seed": seed,
             "place": place,
             "game": game,
