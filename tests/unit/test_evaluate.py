@@ -81,6 +81,20 @@ class TestCensus:
         assert evaluate(other).path != finished.path
 
 
+def test_parity(generated_games: Path, tmp_path: Path) -> None:
+    """Draws for the released seeds; a game that is drawn twice is played twice."""
+    request = make(generated_games, tmp_path, None, agent="random", kind="parity", games=5)
+    finished = evaluate(request)
+    episodes = lines(finished)
+    assert [(e["seed"], e["place"]) for e in episodes] == [
+        (seed, place) for seed in (123, 456, 789) for place in range(5)
+    ]
+    row = finished.summary["results"]["all"]
+    assert (row["episodes"], row["games"]) == (15, len({e["game"] for e in episodes}))
+    assert finished.summary["protocol"]["games"]["drawn"] == 5
+    assert len({tuple(s["action"] for s in e["steps"]) for e in episodes}) == 15
+
+
 class TestInterrupted:
     def test_goes_on(self, generated_games: Path, tmp_path: Path) -> None:
         """Finished episodes are kept, a line that was cut is played again; the same in the end."""

@@ -7,6 +7,7 @@ import pytest
 
 from hgpo_rllib.config import ConfigError, load_config, save_config
 from hgpo_rllib.evaluation.request import make_request, settings_of, split_words
+from tests.unit.test_cli import assert_refused
 
 NOTHING: dict[str, Any] = {
     "env": None,
@@ -62,6 +63,19 @@ def test_refused(
     with pytest.raises(ConfigError, match=r"\A[^\n]*\Z") as refused:
         make_request(words, **arguments)
     assert part in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("evaluate", "--env", "alfworld"), ["--agent hgpo", "MODEL"]),
+        (("evaluate", "./none", "--env", "alfworld"), ["./none is not there", "run directory"]),
+        (("compare", ".", "nowhere"), ["is no evaluation", "summary.json"]),
+    ],
+)
+def test_the_command_refuses(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
+    """Exit code 2, one line, nothing written."""
+    assert_refused(tmp_path, arguments, named)
 
 
 def test_defaults(generated_games: Path) -> None:
