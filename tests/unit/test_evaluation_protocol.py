@@ -1,0 +1,76 @@
+"""What a protocol says of models, and what its hash depends on."""
+
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.evaluation.games import digest
+from hgpo_rllib.evaluation.protocol import (
+    describe_agent,
+    describe_endpoint,
+    describe_model,
+    protocol_hash,
+    versions,
+)
+
+
+def write_model(folder: Path, weights: bytes = b"w") -> RunConfig:
+    """Write the files of a model, and return settings that name it."""
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(weights)
+    (folder / "config.json").write_text("{}")
+    (folder / "notes.md").write_text("not a part of it")
+    return load_config(None, [f"model.model_path={folder}"])
+
+
+def test_a_model_is_its_files(tmp_path: Path) -> None:
+    """Wherever they are."""
+    described = describe_model(write_model(tmp_path / "a"))
+    assert described["weights_sha256"] == {"model.safetensors": digest(b"w")}
+    assert described["files_sha256"] == {"config.json": digest(b"{}")}
+    assert describe_model(write_model(tmp_path / "b")) == described
+    assert describe_model(write_model(tmp_path / "c", b"other")) != described
+
+
+def test_a_model_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files in the hub's cache, which is all there is without a network."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    cached = tmp_path / "models--some--model"
+    write_model(cached / "snapshots" / "0123")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0123")
+    described = describe_model(load_config(None, ["model.model_path=some/model"]))
+    assert described["weights_sha256"] == {"model.safetensors": digest(b"w")}
+
+
+def test_an_agent_is_its_texts_and_rules(tmp_path: Path) -> None:
+    """A template by its content, wherever it is; the settings by their values."""
+    files = [tmp_path / name / "own.jinja" for name in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("{{ goal }}")
+
+    def described(file: Path, *overrides: str) -> str:
+        settings = load_config(None, [f"agent.prompt={file}", *overrides]).agent
+        return protocol_hash(describe_agent("hgpo", settings, 0.4, 1, None))
+
+    assert described(files[0]) == described(files[1])
+    assert described(files[0]) != described(files[0], "agent.inadmissible_is_invalid=true")
+    assert described(files[0]) != described(files[0], "agent.memory_length=1")
+    files[1].write_text("{{ goal }}!")
+    assert described(files[0]) != described(files[1])
+
+
+def test_an_endpoint_shows_no_secrets() -> None:
+    """Its address and the model's name."""
+    described = describe_endpoint("https://user:secret@host:8000/v1", "policy")
+    assert described == {"served_by": "openai", "address": "host:8000/v1", "name": "policy"}
+
+
+def test_versions() -> None:
+    """Those of the model's packages only where one is asked."""
+    assert {"torch", "transformers", "ray"} <= versions(asks_model=True).keys()
+    assert not {"torch", "ray"} & versions(asks_model=False).keys()
