@@ -191,7 +191,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     def _pool(self, split: str) -> EnvPool:
         if split not in self._pools:
-            make = partial(gym.make, self.config.env, split=split, **self.config.env_config)
+            options = {"split": split, **self.config.env_config}
+            make = partial(gym.make, self.config.env, disable_env_checker=True, **options)
             self._pools[split] = EnvPool(make, self._env_thread)
         return self._pools[split]
 

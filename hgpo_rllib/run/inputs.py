@@ -6,7 +6,9 @@ from transformers import AutoConfig
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.run.own_environment import check_own_environment
 from hgpo_rllib.run.trackers import check_trackers
+from hgpo_rllib.warmstart.domain import HAVE_DOMAINS, find_domain
 
 
 def check_inputs(config: RunConfig) -> None:
@@ -14,7 +16,12 @@ def check_inputs(config: RunConfig) -> None:
     check_trackers(config.tracking.trackers)
     if config.model.model_path is not None:
         check_model_path(config.model.model_path)
-    if config.env.data is not None:
+    if config.env.env_id not in HAVE_DOMAINS:
+        if config.model.model_path is None:
+            find_domain(config.env.env_id)  # says what is missing
+        for split in dict.fromkeys([config.env.train_split, *config.evaluation.splits]):
+            check_own_environment(config, split)
+    elif config.env.data is not None:
         for split in dict.fromkeys([config.env.train_split, *config.evaluation.splits]):
             check_environment(config, split)
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.warmstart.domain import HAVE_DOMAINS
 
 JOB_FOLDERS = "working_dir_files"
 """Ray unpacks the upload of a job in a folder of this one, on every node that runs some of it."""
@@ -18,7 +19,8 @@ def check_paths_are_kept(config: RunConfig, output: Path) -> None:
     if JOB_FOLDERS not in Path.cwd().parts:
         return
     folders = {"output": output}
-    if config.env.data is None or config.model.model_path is None:
+    made = config.env.data is None and config.env.env_id in HAVE_DOMAINS
+    if made or config.model.model_path is None:
         folders["cache"] = Path(config.cache)
     for setting, path in folders.items():
         if not path.is_absolute():

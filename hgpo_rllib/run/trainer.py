@@ -28,7 +28,7 @@ from hgpo_rllib.run.metrics import (
 )
 from hgpo_rllib.run.trackers import Trackers
 from hgpo_rllib.warmstart import prepare
-from hgpo_rllib.warmstart.domain import find_domain
+from hgpo_rllib.warmstart.domain import HAVE_DOMAINS, find_domain
 
 Rows = list[dict[str, Any]]
 
@@ -70,7 +70,7 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
 def prepare_inputs(config: RunConfig, console: TrainingConsole, seconds: "PhaseTimes") -> RunConfig:
     """Make the data and the pocket model where the config names none; fill in their paths."""
     env, model = config.env, config.model
-    if env.data is None:
+    if env.data is None and env.env_id in HAVE_DOMAINS:
         total = find_domain(config.env.env_id).data_size(config)
         with seconds.phase("data"), console.progress("generating data", total) as advance:
             data = prepare.make_data(config, lambda done, _: advance(done))

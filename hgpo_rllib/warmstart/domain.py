@@ -59,22 +59,23 @@ class Domain(ABC):
         """The scripted player of the episode that an info began."""
 
 
+HAVE_DOMAINS = ("hgpo/ALFWorld-v0", "hgpo/WebShop-v0")
+"""Ids of environments for which data and a pocket model can be made."""
+
+
 def find_domain(env_id: str) -> Domain:
     """The domain of a Gymnasium id.
 
     Raises:
-        ConfigError: there is none: the environment needs data and a model of its own.
+        ConfigError: there is none: the environment needs a model of its own.
     """
     from hgpo_rllib.warmstart.alfworld import ALFWorldDomain
     from hgpo_rllib.warmstart.webshop import WebShopDomain
 
-    domains: dict[str, type[Domain]] = {
-        "hgpo/ALFWorld-v0": ALFWorldDomain,
-        "hgpo/WebShop-v0": WebShopDomain,
-    }
-    if env_id not in domains:
+    if env_id not in HAVE_DOMAINS:
         raise ConfigError(
-            f"env.env_id: data and a pocket model are made for {', '.join(domains)}, not for "
-            f"{env_id}: give env.data and model.model_path"
+            f"model.model_path: a pocket model is made for {' and '.join(HAVE_DOMAINS)} alone, "
+            f"not for {env_id}: name a model"
         )
-    return domains[env_id]()
+    domains: tuple[type[Domain], ...] = (ALFWorldDomain, WebShopDomain)
+    return dict(zip(HAVE_DOMAINS, domains, strict=True))[env_id]()

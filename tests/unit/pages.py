@@ -240,7 +240,7 @@ def python_problems(page: str) -> list[str]:
     something else than the block of text that follows them."""
     problems = []
     _, blocks = split(page)
-    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+    for block, after in zip(blocks, [*blocks, None][1:], strict=True):
         if block.language != "python":
             continue
         try:

@@ -1,13 +1,9 @@
 """Pages are right where a machine can tell: links, names of files, commands, settings, code."""
 
-import sys
 from pathlib import Path
 
-import gymnasium
 import pytest
 
-from hgpo_rllib.config import parse_config
-from hgpo_rllib.run.inputs import check_environment
 from hgpo_rllib.run.metrics import LEARNER_METRICS
 from tests.unit import pages
 
@@ -66,26 +62,6 @@ def test_metrics_of_the_learner_are_explained() -> None:
     section = (ROOT / "docs/algorithm.md").read_text().partition("\n## 11. Metrics\n")[2]
     names = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     assert [name for name in LEARNER_METRICS if f"`{name}`" not in "".join(names)] == []
-
-
-def test_the_environment_of_the_faq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is made by its id, has tasks, and can be won and lost."""
-    _, blocks = pages.split((ROOT / "docs/faq.md").read_text())
-    (code,) = [b.text for b in blocks if b.language == "python" and "gymnasium.register" in b.text]
-    (tmp_path / "my_env.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
-    settings = {"env_id": "my_env:Doors-v0", "data": ".", "max_steps": 2}
-    check_environment(parse_config({"env": settings}), "train")
-    env = gymnasium.make("my_env:Doors-v0", split="test", data=".", max_steps=2)
-    assert env.get_wrapper_attr("num_tasks") == 6
-    observation, info = env.reset(seed=1)
-    assert (observation, info["game"]) == ("A sign says: door 1.", "doors/31")
-    assert env.step("open the sky")[-1]["inadmissible"]
-    assert env.step("open door 0")[3], "truncated after two steps"
-    env.reset(seed=1)
-    assert env.step("open door 1")[1:3] == (10.0, True)
-    sys.modules.pop("my_env")
 
 
 HERE = ROOT / "docs" / "concepts.md"

@@ -1,0 +1,117 @@
+"""What an environment of the user's has to offer, checked before Ray starts.
+
+docs/bring_your_own_environment.md explains each demand to its author.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.error import Error as GymnasiumError
+
+from env_wrappers.errors import DataError
+from hgpo_rllib.config import ConfigError, RunConfig
+
+PAGE = "docs/bring_your_own_environment.md"
+INFO = {
+    "goal": (str, "the task in words, for the prompt"),
+    "admissible_actions": ((list, tuple), "the actions offered now, for the prompt"),
+    "won": ((bool, np.bool_), "whether the goal is reached"),
+    "game": (str, "the name of the task, for records"),
+    "task_type": (str, "the family of the task, by which success is reported"),
+}
+AFTER_A_STEP = {"inadmissible": ((bool, np.bool_), "whether the action just taken was not offered")}
+
+
+def check_own_environment(config: RunConfig, split: str) -> None:
+    """Make the environment, play one step of its first task, and look at what it says.
+
+    Raises:
+        ConfigError: something is missing; the message names it, and what it is for.
+    """
+    env_id, settings = config.env.env_id, config.env
+    options = {"data": settings.data, "max_steps": settings.max_steps, **settings.options}
+    where = f"env.env_id: {env_id}, split {split!r}"
+    try:
+        env = gymnasium.make(env_id, disable_env_checker=True, split=split, **options)
+    except ImportError as error:
+        raise ConfigError(
+            f"env.env_id: {env_id}: {error} (is its folder in PYTHONPATH? see {PAGE})"
+        ) from error
+    except (GymnasiumError, DataError) as error:
+        raise ConfigError(f"env.env_id: {' '.join(str(error).split())}") from error
+    except Exception as error:
+        raise ConfigError(
+            f"{where}: it cannot be made with {sorted(options)}: {_one_line(error)} ({PAGE})"
+        ) from error
+    try:
+        _Check(env, where).run()
+    finally:
+        env.close()
+
+
+class _Check:
+    """The demands, one after the other."""
+
+    def __init__(self, env: gymnasium.Env, where: str):
+        self.env = env
+        self.where = where
+
+    def run(self) -> None:
+        """Raise ConfigError for the first that is not met."""
+        try:
+            tasks = self.env.get_wrapper_attr("num_tasks")
+        except AttributeError:
+            tasks = None
+        if not isinstance(tasks, int) or tasks < 1:
+            raise self.wrong("it has no num_tasks, the number of tasks of the split, 1 or more")
+        observation, info = self.look("reset(seed=0)", 2, lambda: self.env.reset(seed=0))
+        self.text("reset(seed=0)", observation)
+        self.info("reset(seed=0)", info, INFO)
+        again, other = self.look("reset(seed=0)", 2, lambda: self.env.reset(seed=0))
+        if (again, other["goal"]) != (observation, info["goal"]):
+            raise self.wrong(
+                "reset(seed=0) begins another task when it is called again: all members of a "
+                "group play the task of one seed"
+            )
+        action = other["admissible_actions"][0]
+        step = f"step({action!r})"
+        observation, *_, info = self.look(step, 5, lambda: self.env.step(action))
+        self.text(step, observation)
+        self.info(step, info, INFO | AFTER_A_STEP)
+
+    def look(self, name: str, size: int, call: Callable[[], Any]) -> tuple[Any, ...]:
+        """What a call of the environment returns: as many things as Gymnasium says."""
+        try:
+            returned = call()
+        except Exception as error:
+            raise self.wrong(f"{name} raises {_one_line(error)}") from error
+        if not isinstance(returned, tuple) or len(returned) != size:
+            raise self.wrong(f"{name} does not return {size} things, as Gymnasium has it")
+        return returned
+
+    def text(self, name: str, observation: Any) -> None:
+        """An observation goes into the prompt."""
+        if not isinstance(observation, str):
+            kind = type(observation).__name__
+            raise self.wrong(f"the observation of {name} is no text, but a {kind}")
+
+    def info(self, name: str, info: Any, demands: dict[str, tuple[Any, str]]) -> None:
+        """What is read from an info, with its type."""
+        for key, (kind, use) in demands.items():
+            if not isinstance(info, dict) or key not in info:
+                raise self.wrong(f"the info of {name} has no {key!r}: {use}")
+            if not isinstance(info[key], kind):
+                found = type(info[key]).__name__
+                raise self.wrong(f"{key!r} in the info of {name} is a {found}: it has to be {use}")
+        if name.startswith("reset") and not info["admissible_actions"]:
+            raise self.wrong(f"'admissible_actions' in the info of {name} is empty")
+
+    def wrong(self, what: str) -> ConfigError:
+        """The one line that a user reads."""
+        return ConfigError(f"{self.where}: {what} ({PAGE})")
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,146 @@
+"""An environment of the user's: the one of the page, and what is said of one with a fault."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+from hgpo_rllib.agent.memory import Memory
+from hgpo_rllib.agent.templates import load_template, render
+from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.run.inputs import check_inputs
+from hgpo_rllib.run.own_environment import AFTER_A_STEP, INFO, check_own_environment
+from tests.unit import pages
+
+PAGE = pages.ROOT / "docs" / "bring_your_own_environment.md"
+FILES = {"python": "my_env.py", "jinja": "my_prompt.jinja", "yaml": "my_run.yaml"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The files of the page, in the folder that we are in."""
+    for block in pages.split(PAGE.read_text())[1]:
+        if block.language in FILES:
+            (tmp_path / FILES[block.language]).write_text(block.text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    yield tmp_path
+    sys.modules.pop("my_env", None)
+
+
+@pytest.fixture
+def config(folder: Path) -> RunConfig:
+    return load_config(folder / "my_run.yaml", [])
+
+
+def change(folder: Path, old: str, new: str) -> None:
+    """Change the environment of the page."""
+    file = folder / "my_env.py"
+    assert file.read_text().count(old) == 1
+    file.write_text(file.read_text().replace(old, new))
+
+
+def complaint(config: RunConfig, split: str = "train") -> str:
+    with pytest.raises(ConfigError) as error:
+        check_own_environment(config, split)
+    assert "\n" not in str(error.value)
+    assert str(PAGE.relative_to(pages.ROOT)) in str(error.value)
+    return str(error.value)
+
+
+def test_the_page_has_less_than_60_lines_of_code(folder: Path) -> None:
+    lines = [line for name in FILES.values() for line in (folder / name).read_text().splitlines()]
+    assert len([line for line in lines if line.strip()]) < 60
+
+
+def test_the_environment_of_the_page(config: RunConfig) -> None:
+    for split, tasks in (("train", 40), ("test", 20)):
+        check_own_environment(config, split)
+        env = gymnasium.make(config.env.env_id, split=split, data=None, max_steps=8)
+        assert env.get_wrapper_attr("num_tasks") == tasks
+    _, info = env.reset(seed=1)
+    way = next(action for action in info["admissible_actions"] if action.startswith("go to"))
+    assert env.step("fly away")[4]["inadmissible"]
+    for place in [way, *info["admissible_actions"]]:
+        observation, reward, won, late, info = env.step(place)
+        assert (reward, won, late, info["won"]) == (0.0, False, False, False)
+        if "nothing" not in observation:
+            break
+    assert env.step(info["admissible_actions"][-1])[1:3] == (10.0, True)
+    env.reset(seed=1)
+    assert [env.step("wait")[3] for _ in range(8)] == [False] * 7 + [True]
+
+
+def test_the_prompt_of_the_page(folder: Path, config: RunConfig) -> None:
+    memory = Memory()
+    memory.add("You see a shelf 1.", "go to shelf 1")
+    text = render(
+        load_template(config.agent.prompt),
+        goal="find a towel.",
+        observation="On the shelf 1, you see nothing.",
+        admissible_actions=["go to drawer 1", "wait"],
+        step_count=1,
+        history=memory.last(2),
+    )
+    assert text.splitlines()[:4] == [
+        "Your task: find a towel.",
+        "You saw: You see a shelf 1. You did: go to shelf 1",
+        "You see: On the shelf 1, you see nothing.",
+        "You can: go to drawer 1, wait",
+    ]
+
+
+def test_a_model_has_to_be_named(config: RunConfig) -> None:
+    with pytest.raises(ConfigError, match=r"model\.model_path: a pocket model is made for hgpo/"):
+        check_inputs(config)
+
+
+@pytest.mark.parametrize("key", [*INFO, *AFTER_A_STEP])
+def test_what_an_info_lacks_is_named(folder: Path, config: RunConfig, key: str) -> None:
+    code = f"""
+
+info = Lost.info
+Lost.info = lambda *a, **k: {{n: v for n, v in info(*a, **k).items() if n != {key!r}}}
+"""
+    change(folder, "\n\ngymnasium.register", f"{code}\n\ngymnasium.register")
+    use = (INFO | AFTER_A_STEP)[key][1]
+    after = "step('go to " if key in AFTER_A_STEP else "reset(seed=0)"
+    message = complaint(config)
+    assert f"the info of {after}" in message
+    assert f"has no {key!r}: {use}" in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        ("self.num_tasks, ", "self.tasks_, ", "it has no num_tasks"),
+        ('return f"You see a', 'return 0, f"You see a', "reset(seed=0) does not return 2 things"),
+        ("rng = random.Random(self.tasks[seed % self.num_tasks])", "rng = random", "another task"),
+        ('if offered else "Nothing happens."', "and 7", "is no text, but a int"),
+        ('"won": won', '"won": int(won)', "'won' in the info of reset(seed=0) is a int"),
+        ("offered = action in self.actions()", "offered = self.no", "step('go to "),
+        ("(self, split, data, max_steps)", "(self, split, max_steps)", "cannot be made with"),
+        ('"admissible_actions": self.actions()', '"admissible_actions": []', "is empty"),
+    ],
+)
+def test_faults_are_named(folder: Path, config: RunConfig, old: str, new: str, part: str) -> None:
+    change(folder, old, new)
+    message = complaint(config)
+    assert part in message
+    assert message.startswith("env.env_id: my_env:Lost-v0, split 'train': ")
+
+
+def test_a_split_that_there_is_not(config: RunConfig) -> None:
+    assert "split 'valid_seen': it cannot be made with" in complaint(config, "valid_seen")
+
+
+def test_a_module_that_is_not_found(config: RunConfig) -> None:
+    settings = config.env.model_copy(update={"env_id": "no_such_module:Lost-v0"})
+    message = complaint(config.model_copy(update={"env": settings}))
+    assert "is its folder in PYTHONPATH?" in message
+    settings = config.env.model_copy(update={"env_id": "my_env:Found-v0"})
+    with pytest.raises(ConfigError, match=r"env\.env_id: .*Found.*"):
+        check_own_environment(config.model_copy(update={"env": settings}), "train")
