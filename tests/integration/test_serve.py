@@ -1,5 +1,6 @@
 """`hgpo serve` as a user runs it, asked by OpenAI's own client."""
 
+import json
 import os
 import re
 import signal
@@ -17,7 +18,9 @@ import torch
 from openai import OpenAI
 from openai.types import CompletionChoice
 
-from hgpo_rllib.config import RunConfig, save_config
+from hgpo_rllib.config import ConfigError, RunConfig, save_config
+from hgpo_rllib.evaluation.evaluate import evaluate
+from hgpo_rllib.evaluation.request import make_request
 from hgpo_rllib.models import load_model, load_tokenizer
 from tests.integration.test_command import Command
 
@@ -144,6 +147,32 @@ def test_the_key(command: Command, address: str) -> None:
         assert caught.value.code == status
     assert KEY not in command.log.read_text()
     assert [KEY in " ".join(process.cmdline()) for process in descendants(command)] == [False] * 4
+
+
+def test_evaluation(
+    address: str, run_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`hgpo evaluate URL` end to end; the key is in no file, a wrong one is refused in a line."""
+    words = [address, "agent.prompt=alfworld_compact", "agent.max_response_tokens=32"]
+    words += ["env.max_steps=6", "env.options.task_types=[pick_and_place_simple]"]
+    nothing = dict.fromkeys(("split", "seeds", "trials", "name"))
+    arguments = {"env": "alfworld", "agent": "hgpo", "protocol": "census", "games": 2, **nothing}
+    data = Path(str(run_config.env.data))
+    monkeypatch.setenv("HGPO_API_KEY", "another")
+    with pytest.raises(ConfigError, match="wants a key: set"):
+        make_request(words, data=data, output=tmp_path / "e", **arguments)
+    monkeypatch.setenv("HGPO_API_KEY", KEY)
+    request = make_request(words, data=data, output=tmp_path / "e", **arguments)
+    finished = evaluate(request)
+    episodes = [json.loads(line) for line in (finished.path / "episodes.jsonl").open()]
+    assert len(episodes) == 6
+    for step in (step for episode in episodes for step in episode["steps"]):
+        assert step["prompt"].startswith("Task: ")
+        assert step["prompt_tokens"] > 20
+        assert 0 < step["response_tokens"] <= 32
+    assert any(step["is_valid"] for episode in episodes for step in episode["steps"])
+    assert finished.summary["protocol"]["model"]["name"] == "policy"
+    assert not any(KEY in file.read_text() for file in finished.path.iterdir())
 
 
 def test_it_ends_whole(command: Command) -> None:

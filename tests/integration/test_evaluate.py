@@ -1,0 +1,97 @@
+"""`hgpo evaluate` with the pocket model behind the project's own policy server."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgpo_rllib.config import RunConfig, save_config
+from hgpo_rllib.evaluation.evaluate import evaluate
+from hgpo_rllib.evaluation.models import LocalModel, Model, served
+from hgpo_rllib.evaluation.request import make_request
+from tests.integration.test_command import Command
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def run(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run directory whose checkpoint is the pocket model."""
+    folder = tmp_path_factory.mktemp("evaluate") / "run"
+    folder.mkdir()
+    save_config(run_config, folder / "config.yaml")
+    (folder / "checkpoint").symlink_to(Path(str(run_config.model.model_path)).absolute())
+    return folder
+
+
+def test_the_command(run: Path, tmp_path: Path) -> None:
+    """A census, its table, and a second call that only prints; no process is left."""
+    output = tmp_path / "e"
+    arguments = [str(run), "--games", "2", "--seeds", "2", "--output", str(output)]
+    command = Command([*arguments, "env.max_steps=8"], tmp_path / "log.txt", "evaluate")
+    assert command.process.wait(200) == 0, command.log.read_text()
+    command.assert_nothing_survives()
+    assert "4 episodes played" in command.log.read_text()
+    episodes = [json.loads(line) for line in (output / "episodes.jsonl").open()]
+    assert [(e["seed"], e["place"]) for e in episodes] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    for step in (step for episode in episodes for step in episode["steps"]):
+        assert step["prompt"].startswith("Task: ")
+        assert 0 < step["response_tokens"] <= 32
+    protocol = json.loads((output / "summary.json").read_text())["protocol"]
+    assert protocol["agent"]["templates"]["prompt"]["name"] == "alfworld_compact"
+    assert len(protocol["model"]["weights_sha256"]["model.safetensors"]) == 64
+    assert {"torch", "transformers", "ray"} <= protocol["versions"].keys()
+    again = Command([*arguments, "env.max_steps=8"], tmp_path / "again.txt", "evaluate")
+    assert again.process.wait(200) == 0, again.log.read_text()
+    assert "nothing left to play" in again.log.read_text()
+
+
+@dataclass(frozen=True)
+class Shared(LocalModel):
+    """The same model, behind a policy server that is there already."""
+
+    model: Model
+
+    @contextmanager
+    def open(self) -> Iterator[Model]:
+        yield self.model
+
+
+@pytest.fixture(scope="module")
+def model(run_config: RunConfig, cluster: None) -> Iterator[Model]:
+    """Start the policy server once."""
+    with served(run_config) as model:
+        yield model
+
+
+def play(run: Path, output: Path, model: Model, agent: str, *words: str, **changes: Any) -> Any:
+    """Return an evaluation of the run with the shared model."""
+    nothing = dict.fromkeys(("env", "split", "data", "games", "seeds", "trials", "name"))
+    arguments = {**nothing, "agent": agent, "protocol": "census", "games": 2, **changes}
+    request = make_request([str(run), *words], output=output, **arguments)
+    return evaluate(replace(request, subject=Shared(request.config, model)))
+
+
+def test_the_same_numbers_in_another_directory(run: Path, tmp_path: Path, model: Model) -> None:
+    """To the letter, also when fewer episodes share the engine; other seeds are others."""
+    words = ("env.max_steps=8",)
+    first, second = (play(run, tmp_path / name, model, "hgpo", *words) for name in "ab")
+    alone = play(run, tmp_path / "c", model, "hgpo", *words, games=1, seeds=1)
+    texts = [(found.path / "episodes.jsonl").read_text() for found in (first, second, alone)]
+    assert texts[0] == texts[1]
+    assert texts[0].startswith(texts[2])
+    assert first.summary["results"] == second.summary["results"]
+
+
+def test_reflexion(run: Path, tmp_path: Path, model: Model) -> None:
+    """Trials, reflections, and prompts that lose turns where they are too long."""
+    words = ("env.max_steps=2", "agent.memory_length=1")
+    found = play(run, tmp_path, model, "reflexion", *words, games=1, seeds=1, trials=2)
+    (episode,) = [json.loads(line) for line in (found.path / "episodes.jsonl").open()]
+    assert episode["trials"] == 1 + len(episode["lost_trials"])
+    assert episode["success"] or episode["trials"] == 2
+    assert all(step["prompt_truncated"] for step in episode["steps"])

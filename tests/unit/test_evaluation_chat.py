@@ -1,0 +1,181 @@
+"""Models behind a URL: OpenAI's client against a small server that misbehaves when told to."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.evaluation import chat
+from hgpo_rllib.evaluation.agents import agent_overrides
+from hgpo_rllib.evaluation.chat import find_endpoint
+from hgpo_rllib.evaluation.evaluate import evaluate
+from hgpo_rllib.evaluation.games import ALFWORLD
+from hgpo_rllib.section import RunStoppedError
+from tests.unit.scripted_model import lines, make
+
+Answer = tuple[int, dict[str, Any]]
+
+
+class Server(ThreadingHTTPServer):
+    """Keeps what it is asked; `answer` makes the responses."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.models = ["policy"]
+        self.asked: list[dict[str, Any]] = []
+        self.keys: set[str] = set()
+        self.answer: Callable[[dict[str, Any]], Answer] = lambda body: say("look")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.send(200, {"object": "list", "data": [{"id": name} for name in self.server.models]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(body)
+        self.server.keys.add(self.headers["Authorization"])
+        self.send(*self.server.answer(body))
+
+    def send(self, status: int, content: dict[str, Any]) -> None:
+        text = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *arguments: Any) -> None:
+        """Keep quiet."""
+
+
+def say(action: str, finish_reason: str = "stop") -> Answer:
+    """A response with one action."""
+    content = f"<think>so</think><action>{action}</action>"
+    message = {"role": "assistant", "content": content}
+    usage = {"prompt_tokens": 30, "completion_tokens": 5, "total_tokens": 35}
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    return 200, {"id": "x", "object": "chat.completion", "created": 0, "model": "policy"} | {
+        "choices": [choice],
+        "usage": usage,
+    }
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Start one; retries take no time."""
+    monkeypatch.setattr(chat, "RETRIES", 0)
+    for variable in chat.KEY_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def request_for(server: Server, data: Path, output: Path, agent: str = "hgpo") -> Any:
+    """Return a request for one game, six steps, one seed."""
+    overrides = [*agent_overrides(agent, ALFWORLD, False), f"env.data={data}", "env.max_steps=6"]
+    config = load_config(None, [*overrides, "agent.max_response_tokens=40"])
+    endpoint = find_endpoint(server.url, None, config)
+    made = make(data, output, None, seeds=1)
+    return replace(made, config=config, subject=endpoint, agent=agent, games=1)
+
+
+def test_what_is_asked(
+    server: Server, generated_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One user message a turn, sampling and a seed of its own; the key goes nowhere else."""
+    monkeypatch.setenv("HGPO_API_KEY", "a-secret")
+    monkeypatch.setenv("OPENAI_API_KEY", "another")
+    finished = evaluate(request_for(server, generated_games, tmp_path / "e"))
+    assert server.keys == {"Bearer a-secret"}
+    assert [len(body["messages"]) for body in server.asked] == [1] * 6
+    assert len({body["seed"] for body in server.asked}) == 6
+    for body in server.asked:
+        settings = body["model"], body["temperature"], body["max_tokens"]
+        assert settings == ("policy", 0.4, 40)
+        assert 0 <= body["seed"] < 2**31
+    (episode,) = lines(finished)
+    asked = [body["messages"][0]["content"] for body in server.asked]
+    assert [step["prompt"] for step in episode["steps"]] == asked
+    assert (episode["prompt_tokens"], episode["response_tokens"]) == (180, 30)
+    assert all(step["is_valid"] for step in episode["steps"])
+    assert not any("a-secret" in file.read_text() for file in finished.path.iterdir())
+
+
+def test_a_response_that_was_cut(server: Server, generated_games: Path, tmp_path: Path) -> None:
+    """Is invalid."""
+    server.answer = lambda body: say("look", "length")
+    (episode,) = lines(evaluate(request_for(server, generated_games, tmp_path)))
+    assert not any(step["is_valid"] for step in episode["steps"])
+    assert all(step["response_truncated"] for step in episode["steps"])
+
+
+def refuse_above(limit: int) -> Callable[[dict[str, Any]], Answer]:
+    """A server that takes so many turns of history."""
+
+    def answer(body: dict[str, Any]) -> Answer:
+        message = body["messages"][0]["content"].partition("Now it is your turn")[2]
+        if message.count("</action>") - 1 > limit:
+            return 400, {"error": {"message": "too long", "type": "invalid_request_error"}}
+        return say("look")
+
+    return answer
+
+
+def test_what_is_too_long_loses_its_oldest_turns(
+    server: Server, generated_games: Path, tmp_path: Path
+) -> None:
+    """As far as it has to."""
+    server.answer = refuse_above(3)
+    (episode,) = lines(evaluate(request_for(server, generated_games, tmp_path, "react")))
+    truncated = [step["prompt_truncated"] for step in episode["steps"]]
+    assert truncated == [False] * 4 + [True] * 2
+
+
+def test_or_ends_the_evaluation(server: Server, generated_games: Path, tmp_path: Path) -> None:
+    """Where nothing may be left out."""
+    server.answer = refuse_above(-1)
+    with pytest.raises(RunStoppedError, match="request_errors 2"):
+        evaluate(request_for(server, generated_games, tmp_path, "react"))
+
+
+@pytest.mark.parametrize("status", [401, 404, 429, 500])
+def test_a_server_in_trouble(
+    server: Server, generated_games: Path, tmp_path: Path, status: int
+) -> None:
+    """One line; what was played is kept."""
+    server.answer = lambda body: (status, {"error": {"message": "trouble", "type": "x"}})
+    with pytest.raises(RunStoppedError, match=r"\A[^\n]*trouble[^\n]*goes on\Z"):
+        evaluate(request_for(server, generated_games, tmp_path / "e"))
+    server.answer = lambda body: say("look")
+    assert evaluate(request_for(server, generated_games, tmp_path / "e")).played == 1
+
+
+def test_names(server: Server) -> None:
+    """The only model, or the one that is named."""
+    config = load_config(None, [])
+    assert find_endpoint(f"{server.url}/v1/", None, config).url == f"{server.url}/v1"
+    assert find_endpoint(server.url, "policy", config).name == "policy"
+    with pytest.raises(ConfigError, match=r"--name other: .* serves policy"):
+        find_endpoint(server.url, "other", config)
+    server.models = ["a", "b"]
+    with pytest.raises(ConfigError, match="serves 2 models: choose one with --name"):
+        find_endpoint(server.url, None, config)
