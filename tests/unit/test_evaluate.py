@@ -137,7 +137,9 @@ class TestInterrupted:
         assert not (tmp_path / "e" / "summary.json").exists()
         with pytest.raises(ConfigError, match="is not finished: call `hgpo evaluate` again"):
             open_evaluation(tmp_path / "e")
-        assert evaluate(replace(request, subject=ScriptedModel(draw))).played == 2
+        finished = evaluate(replace(request, subject=ScriptedModel(draw)))
+        assert finished.played == 2
+        assert lines(finished) == lines(whole), "in the order of the plan"
 
     def test_one_writer(self, generated_games: Path, tmp_path: Path) -> None:
         request = make(generated_games, tmp_path / "e", ScriptedModel(draw), games=1)
