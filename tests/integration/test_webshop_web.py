@@ -1,11 +1,8 @@
 """`hgpo play webshop --web` in a real browser, as a person starts it."""
 
-import contextlib
 import html
 import re
-import shutil
 import signal
-import struct
 import subprocess
 import sys
 import urllib.request
@@ -16,48 +13,11 @@ from urllib.parse import urlencode
 
 import pytest
 
+from tests.integration.browser import Browser, is_drawn, needs_chromium
 from tests.unit.test_play_command import step, write_episode
 from tests.unit.webshop_store import ODD, SHIRT, write_store
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
-]
-
-
-class Browser:
-    """Headless Chromium, started anew for every page."""
-
-    def __init__(self, profile: Path):
-        self._profile = profile
-
-    def _run(self, *options: str) -> str:
-        assert CHROMIUM is not None
-        command = [
-            *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-            *("--enable-logging=stderr", f"--user-data-dir={self._profile}", *options),
-        ]
-        for seconds in (60, 120):  # on a busy machine Chromium may print the page and not end
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                done = subprocess.run(
-                    command, capture_output=True, text=True, timeout=seconds, check=True
-                )
-                break
-        else:
-            pytest.fail("Chromium does not end")
-        # What pages complain about: blocked or missing resources, errors.
-        assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
-        return done.stdout
-
-    def open(self, address: str) -> str:
-        """Return the page as the browser understands it."""
-        return self._run("--dump-dom", address)
-
-    def picture(self, address: str, file: Path, width: int) -> bytes:
-        """Return a picture of the page, as a PNG."""
-        self._run(f"--screenshot={file}", f"--window-size={width},900", address)
-        return file.read_bytes()
+pytestmark = [pytest.mark.integration, needs_chromium]
 
 
 @pytest.fixture
@@ -101,11 +61,6 @@ def button(page: str, label: str) -> str:
     """Return what a button of that label sends."""
     buttons = re.findall(r'<button name="click" value="([^"]*)"[^>]*>([^<]*)</button>', page)
     return next(html.unescape(value) for value, shown in buttons if html.unescape(shown) == label)
-
-
-def is_drawn(png: bytes, width: int) -> bool:
-    """Whether this is a picture of that width that is not empty."""
-    return png[:4] == b"\x89PNG" and struct.unpack(">I", png[16:20]) == (width,) and len(png) > 5000
 
 
 def test_shopping(browser: Browser, tmp_path: Path) -> None:
