@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -145,7 +146,8 @@ def describe_protocol(request: Request, plan: Plan, games: Games) -> Block:
 
 def default_output(request: Request, protocol: Block) -> Path:
     """A directory with the protocol's hash in its name."""
-    env = request.config.env.env_id.rpartition("/")[2].partition("-")[0].lower()
+    name = request.config.env.env_id.rpartition("/")[2].rpartition("-")[0].lower()
+    env = re.sub(r"\W+", "-", name)
     hashed = protocol_hash(protocol)[:HASH_LENGTH]
     return Path(OUTPUT) / f"{env}-{request.split}-{request.agent}-{hashed}"
 

@@ -3,11 +3,14 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Text
 
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.protocol import protocol_hash
 from hgpo_rllib.evaluation.results import ResultsDirectory, open_evaluation
@@ -93,6 +96,50 @@ def test_parity(generated_games: Path, tmp_path: Path) -> None:
     assert (row["episodes"], row["games"]) == (15, len({e["game"] for e in episodes}))
     assert finished.summary["protocol"]["games"]["drawn"] == 5
     assert len({tuple(s["action"] for s in e["steps"]) for e in episodes}) == 15
+
+
+class Doors(gymnasium.Env):
+    """Three tasks, of one right door each."""
+
+    observation_space = action_space = Text(100)
+    num_tasks = 3
+
+    def __init__(self, split: str, data: str | None, max_steps: int):
+        self.steps = max_steps
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        self.door, self.left = seed, self.steps
+        return "doors", self.info(False, "")
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        won = action == f"open {self.door}"
+        return "doors", float(won), won, self.left == 0 and not won, self.info(won, action)
+
+    def info(self, won: bool, action: str) -> dict[str, Any]:
+        offered = [f"open {door}" for door in range(3)]
+        return {
+            "goal": "find the door",
+            "task_type": "doors",
+            "game": f"doors/{self.door}",
+            "admissible_actions": offered,
+            "won": won,
+            "inadmissible": action not in offered,
+        }
+
+
+def test_an_environment_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its Gymnasium id; its games are numbers of tasks."""
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    gymnasium.register("my/Doors-v0", entry_point=Doors)
+    monkeypatch.chdir(tmp_path)
+    settings = ["env.env_id=my/Doors-v0", "env.data=.", "env.max_steps=9"]
+    request = make(tmp_path, tmp_path, None, agent="random", split="test")
+    finished = evaluate(replace(request, config=load_config(None, settings), output=None))
+    assert finished.path.name.startswith("doors-test-random-")
+    assert {episode["game"] for episode in lines(finished)} == {"test/0", "test/1", "test/2"}
+    assert finished.summary["protocol"]["env"]["data_sha256"] is None
+    assert finished.summary["results"]["all"]["success_rate"]["mean"] > 0
 
 
 class TestInterrupted:
