@@ -38,10 +38,10 @@ def evaluate(
         typer.Option(min=1, help="the first so many games of the fixed order; without it, all"),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="times that a census plays each game [default: 3]")
+        int | None, typer.Option(min=1, help="times that a census plays each game; without it, 3")
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="episodes per task of reflexion [default: 3]")
+        int | None, typer.Option(min=1, help="episodes per task of reflexion; without it, 3")
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="the model's name at a URL; without it, the only one there")
