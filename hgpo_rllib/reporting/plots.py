@@ -52,6 +52,12 @@ POLICY = (
         rate=True,
     ),
 )
+CRITIC = (
+    Metric("Value loss", {"value_loss": ("", BLUE)}),
+    Metric("Explained variance", {"explained_variance": ("", GREEN)}),
+    Metric("Clipped values (steps)", {"value_clip_fraction": ("", VERMILION)}),
+    Metric("Gradient norm of the critic", {"critic_grad_norm": ("", PINK)}),
+)
 MISMATCH = (
     Metric(
         "Gap of log-probabilities (nats)",
@@ -64,8 +70,8 @@ MISMATCH = (
         legend_below=True,
     ),
     Metric("KL(engine ‖ learner) (nats)", {"behaviour_kl": ("", BLUE)}),
-    Metric("Cut importance weights (tokens)", {"importance_cut_fraction": ("", GREEN)}),
-    Metric("Drawn under older weights (steps)", {"stale_rate": ("", PINK)}, rate=True),
+    Metric("Cut weights (tokens)", {"importance_cut_fraction": ("", GREEN)}),
+    Metric("Steps under older weights", {"stale_rate": ("", PINK)}, rate=True),
 )
 
 
@@ -82,9 +88,10 @@ def figures(curves: Sequence[Curve]) -> dict[str, Figure]:
         "families.png": _families,
         "training.png": lambda curves: _metrics(TRAINING, curves),
         "policy.png": lambda curves: _metrics(POLICY, curves),
+        "critic.png": lambda curves: _metrics(CRITIC, curves),
         "hierarchy.png": group_plots.hierarchy,
         "group_sizes.png": group_plots.histograms,
-        "mismatch.png": lambda curves: _metrics(MISMATCH, curves),
+        "mismatch.png": lambda curves: _metrics(MISMATCH, curves, height=3.0),
         "time.png": time_figure,
         "speed.png": lambda curves: _metrics(SPEED, curves),
     }
@@ -98,8 +105,10 @@ def running_mean(values: Sequence[float], window: int = RUNNING_MEAN) -> list[fl
     return [sum(part) / len(part) for part in parts]
 
 
-def _metrics(metrics: Sequence[Metric], curves: Sequence[Curve]) -> Figure | None:
-    return draw_panels([metric.panel(curves) for metric in metrics], curves, height=2.4)
+def _metrics(
+    metrics: Sequence[Metric], curves: Sequence[Curve], height: float = 2.4
+) -> Figure | None:
+    return draw_panels([metric.panel(curves) for metric in metrics], curves, height)
 
 
 def _pooled(run: RunData) -> Sequence[Row]:

@@ -113,6 +113,7 @@ def _last_evaluated(runs: Sequence[RunData]) -> str:
 def split_rows(curve: Curve) -> list[dict[str, str]]:
     """Held-out success by split."""
     names = list(dict.fromkeys(split for run in curve.runs for split in run.splits))
+    pooled = [ALL] if len(names) != 1 else []  # which would say the same again
     return [
         {
             "name": "all held-out" if split == ALL else split,
@@ -121,7 +122,7 @@ def split_rows(curve: Curve) -> list[dict[str, str]]:
             "after": percent(after(curve, split)),
             "change": in_points(change(curve, split)),
         }
-        for split in [*names, ALL]
+        for split in [*names, *pooled]
         if any(run.evaluations_of(split) for run in curve.runs)
     ]
 
@@ -155,13 +156,17 @@ def phase_rows(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "total": duration(seconds * iterations),
-            "each": f"{1000 * seconds:.0f} ms" if seconds < 0.0995 else duration(seconds),
+            "total": _short(seconds * iterations),
+            "each": _short(seconds),
             "share": 100 * seconds / whole,
             "colour": PHASES[name],
         }
         for name, seconds in means.items()
     ]
+
+
+def _short(seconds: float) -> str:
+    return f"{1000 * seconds:.0f} ms" if seconds < 0.0995 else duration(seconds)
 
 
 def notes(curves: Sequence[Curve]) -> list[str]:

@@ -1,17 +1,17 @@
 """The pictures of a report: what is drawn from what was recorded."""
 
 import math
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 
 from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
 from hgpo_rllib.reporting.curves import curves_of
 from hgpo_rllib.reporting.group_plots import size_shares
-from hgpo_rllib.reporting.plots import pictures, running_mean
+from hgpo_rllib.reporting.plots import CRITIC, MISMATCH, POLICY, TRAINING, pictures, running_mean
 from hgpo_rllib.reporting.run_data import load_run
 from hgpo_rllib.reporting.style import BLUE, VERMILION
-from hgpo_rllib.reporting.time_plots import mean_phases, phase_seconds
+from hgpo_rllib.reporting.time_plots import SPEED, mean_phases, phase_seconds
 from tests.unit.reporting_rows import (
     crash,
     curves,
@@ -85,6 +85,22 @@ def test_panels_without_content_are_left_out(run_dir):
     assert list(panels([run_dir], "learning_curve.png")) == ["Training games"]
 
 
+def test_no_title_is_cut_or_meets_the_next(run_dir, several):
+    """With everything recorded that there is a panel for."""
+    keys = [
+        key for metric in (*TRAINING, *POLICY, *CRITIC, *MISMATCH, *SPEED) for key in metric.keys
+    ]
+    rows = [metrics_row(i) | diagnostics_row(i) | dict.fromkeys(keys, 0.5) for i in range(1, 5)]
+    for run in (run_dir, *several):
+        write_jsonl(run / "metrics.jsonl", rows)
+    for runs in ([run_dir], several):
+        for figure in drawn(*runs).values():
+            figure.canvas.draw()
+            boxes = [axes._left_title.get_window_extent() for axes in figure.axes]
+            assert all(box.x1 <= figure.bbox.x1 for box in boxes)
+            assert not any(a.overlaps(b) for a, b in combinations(boxes, 2) if a.width and b.width)
+
+
 def test_the_papers_six_metrics(run_dir):
     assert list(panels([run_dir], "training.png")) == [
         "Mean advantage",
@@ -100,6 +116,13 @@ def test_the_papers_six_metrics(run_dir):
 
 def test_running_mean_looks_back_only():
     assert running_mean([1.0, 2.0, 6.0, 10.0], window=3) == pytest.approx([1, 1.5, 3, 6])
+
+
+def test_a_critic_has_a_picture_of_its_own(run_dir):
+    rows = [metrics_row(i) | {"value_loss": 0.5 * i} for i in (1, 2)]
+    write_jsonl(run_dir / "metrics.jsonl", rows)
+    ((_, y),) = curves(panels([run_dir], "critic.png")["Value loss"]).values()
+    assert y == [0.5, 1.0]
 
 
 def test_curves_of_several_settings_have_a_colour_and_a_band_each(several):
