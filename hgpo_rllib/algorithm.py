@@ -16,6 +16,7 @@ from ray import serve
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
+from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.utils.annotations import override
@@ -28,6 +29,8 @@ from ray.rllib.utils.metrics import (
     SYNCH_WORKER_WEIGHTS_TIMER,
     TIMERS,
 )
+from ray.rllib.utils.typing import StateDict
+from torch import Tensor
 
 from hgpo_rllib.config import (
     AgentSettings,
@@ -42,9 +45,10 @@ from hgpo_rllib.config import (
 )
 from hgpo_rllib.evaluation.in_run import evaluate_splits
 from hgpo_rllib.learner.connector import HGPOConnector
+from hgpo_rllib.learner.distribution import WholeBatches, rank
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
-from hgpo_rllib.models import load_tokenizer
+from hgpo_rllib.models import load_tokenizer, save_model
 from hgpo_rllib.policy_server.deployment import start_lifeline, start_policy_server
 from hgpo_rllib.policy_server.types import Prompt, RequestFailedError, Sampling, WeightTag
 from hgpo_rllib.rollout.group import POLICY_ID, policy_of_member
@@ -127,8 +131,10 @@ class HGPOConfig(AlgorithmConfig):
         check_critic(self.settings(AlgorithmSettings), self.settings(LearnerSettings))
         if self.model_path is None:
             raise ValueError("model_path is not set: HGPOConfig().training(model_path=…)")
-        if self.num_env_runners > 0 or self.num_learners > 0:
-            raise ValueError("HGPO rolls out and learns in one process: remote runners are to come")
+        if self.num_env_runners > 0:
+            raise ValueError("HGPO rolls out in its main process: set num_env_runners=0")
+        if self.shard_parameters and self.num_learners < 2:
+            raise ValueError("shard_parameters needs learners(num_learners=…) of 2 or more")
         if not self.is_multi_agent:
             raise ValueError("HGPO needs its multi_agent() settings: one agent per group member")
 
@@ -186,7 +192,9 @@ class HGPOConfig(AlgorithmConfig):
         config.eval_splits = list(run.evaluation.splits)
         config.eval_episodes = run.evaluation.episodes
         config.eval_temperature = run.evaluation.temperature
-        config.learners(num_gpus_per_learner=run.cluster.learner_gpus)
+        config.learners(
+            num_learners=run.cluster.num_learners, num_gpus_per_learner=run.cluster.learner_gpus
+        )
         config.debugging(seed=run.seed)
         return config
 
@@ -259,9 +267,12 @@ class HGPO(Algorithm):
                 (ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0
             )
             results = self.learner_group.update(
-                episodes=groups, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: steps}
+                training_data=WholeBatches(episodes_refs=[ray.put(groups)])
+                if self.learner_group.is_remote
+                else TrainingData(episodes=groups),
+                timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: steps},
             )
-        self.metrics.aggregate(results, key=LEARNER_RESULTS)
+        self.metrics.aggregate(results[:1], key=LEARNER_RESULTS)  # all learners have the same
         self.last_values = next(iter(self.learner_group.foreach_learner(_last_values))).get()
         with self._phase(SYNCH_WORKER_WEIGHTS_TIMER, "sync_s"):
             self.env_runner_group.sync_weights(
@@ -316,7 +327,15 @@ class HGPO(Algorithm):
 
     def save_pretrained(self, path: str) -> None:
         """Write the current policy in HuggingFace format."""
-        self.learner_group.foreach_learner(partial(_save_pretrained, path=path))
+        first = next(iter(self.learner_group.foreach_learner(_model_state))).get()
+        save_model(self.config.model_path, first, path)
+
+    @override(Algorithm)
+    def get_state(self, *args: Any, **kwargs: Any) -> StateDict:
+        """What a checkpoint holds."""
+        if self.config.shard_parameters:
+            self.learner_group.foreach_learner(HGPOLearner.gather_optimizer)
+        return super().get_state(*args, **kwargs)
 
     @override(Algorithm)
     def cleanup(self) -> None:
@@ -351,8 +370,8 @@ def _last_values(learner: HGPOLearner) -> NDArray[np.float64] | None:
     return learner.last_values
 
 
-def _save_pretrained(learner: HGPOLearner, path: str) -> None:
-    learner.module[POLICY_ID].unwrapped().save_pretrained(path)
+def _model_state(learner: HGPOLearner) -> dict[str, Tensor]:
+    return learner.module[POLICY_ID].unwrapped().model_state() if rank() == 0 else {}
 
 
 def _close_module(learner: HGPOLearner) -> None:

@@ -221,8 +221,10 @@ class EvaluationSettings(Section):
 class ClusterSettings(Section):
     """Ray."""
 
+    num_learners: int = Field(0, ge=0)
+    """Learner processes, which share out every mini-batch; 0: the main process learns itself."""
     learner_gpus: float = Field(0, ge=0, le=1)
-    """GPUs of the learner, which runs in the main process; a fraction shares one with replicas."""
+    """GPUs of each learner; a fraction shares one with replicas."""
     dashboard_port: int | None = Field(None, ge=1, le=65535)
     """Port of the Ray dashboard on the loopback address; null: no dashboard."""
 
@@ -271,6 +273,12 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _critic_has_its_use(self) -> Self:
         check_critic(self.algorithm, self.learner)
+        return self
+
+    @model_validator(mode="after")
+    def _has_learners_to_share(self) -> Self:
+        if self.learner.shard_parameters and self.cluster.num_learners < 2:
+            raise ValueError("learner.shard_parameters needs cluster.num_learners of 2 or more")
         return self
 
     @model_validator(mode="after")

@@ -1,9 +1,14 @@
 """Loading a HuggingFace causal language model and its tokenizer: one path for every model."""
 
+from collections.abc import Mapping
+
 import torch
+from torch import Tensor
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     GenerationConfig,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -23,12 +28,40 @@ def load_model(model_path: str) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
 
 
+def checkpoint_form(state: Mapping[str, Tensor], config: PretrainedConfig) -> dict[str, Tensor]:
+    """A model's state as a checkpoint has it: a head tied to the embedding is left out."""
+    dropped = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    return {name: tensor for name, tensor in state.items() if name not in dropped}
+
+
+def save_model(model_path: str, state: Mapping[str, Tensor], folder: str) -> None:
+    """Write a model in HuggingFace format, with its tokenizer.
+
+    Args:
+        model_path: the model that was trained: architecture, generation config, tokenizer.
+        state: its weights now, in checkpoint form.
+        folder: where to.
+    """
+    config = AutoConfig.from_pretrained(model_path, dtype=torch.float32)
+    with torch.device("meta"):  # the architecture alone
+        model = AutoModelForCausalLM.from_config(config)
+    if model.can_generate():
+        model.generation_config = _generation_config(model_path) or model.generation_config
+    model.save_pretrained(folder, state_dict=dict(state))
+    load_tokenizer(model_path).save_pretrained(folder)
+
+
+def _generation_config(model_path: str) -> GenerationConfig | None:
+    try:
+        return GenerationConfig.from_pretrained(model_path)
+    except OSError:  # a checkpoint without one
+        return None
+
+
 def eos_token_ids(model_path: str, tokenizer: PreTrainedTokenizerFast) -> list[int]:
     """Tokens that end a response: those of the generation config, else the tokenizer's."""
-    try:
-        eos = GenerationConfig.from_pretrained(model_path).eos_token_id
-    except OSError:  # a checkpoint without a generation config
-        eos = None
+    generation = _generation_config(model_path)
+    eos = None if generation is None else generation.eos_token_id
     if eos is None:
         eos = tokenizer.eos_token_id
     return eos if isinstance(eos, list) else [eos]

@@ -10,7 +10,7 @@ from ray.serve.handle import DeploymentHandle
 from transformers import PreTrainedModel
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
-from hgpo_rllib.models import load_model
+from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.client import ask
 from hgpo_rllib.policy_server.standalone import running_policy_server
 from hgpo_rllib.policy_server.types import (
@@ -70,7 +70,7 @@ def _update(
         for parameter in learner.parameters():
             parameter += NOISE * parameter.std(correction=0) * torch.randn_like(parameter)
     begin = time.perf_counter()
-    tag = publisher.publish(learner)
+    tag = publisher.publish(checkpoint_form(learner.state_dict(), learner.config))
     published = time.perf_counter()
     first = _ask(handle, tag, tokens=1)
     answered = time.perf_counter()

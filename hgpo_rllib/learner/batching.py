@@ -188,3 +188,8 @@ def prompt_batch(
     last = columns["prompt_length"][index] - 1
     ids = columns["prompt_ids"][index, : int(last.max()) + 1].long()
     return {"ids": ids.to(device), "last_prompt": last.to(device)}
+
+
+def empty_batch(tokens: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A token batch like `tokens` without tokens that count: a pass that changes nothing."""
+    return {k: v[:1, :1] if k == "ids" else v[:0] for k, v in tokens.items()}

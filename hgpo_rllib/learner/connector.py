@@ -58,7 +58,7 @@ class HGPOConnector(ConnectorV2):
         module = rl_module[POLICY_ID].unwrapped()
         device = next(module.parameters()).device
         rows = np.arange(len(columns["prompt_length"]))
-        return step_values(module, columns, rows, self._learner.micro_batch_tokens, device)
+        return step_values(module, columns, rows, self._learner, device)
 
     def _diagnostics(self, scored: ScoredTrajectories) -> dict[str, float]:
         settings = self._settings.estimator_settings()

@@ -12,7 +12,8 @@ from ray.rllib.core.rl_module.apis import ValueFunctionAPI
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hgpo_rllib.learner.batching import Columns, micro_batches, prompt_batch
+from hgpo_rllib.learner.batching import Columns, prompt_batch
+from hgpo_rllib.learner.distribution import join, passes
 from hgpo_rllib.learner.settings import CriticKind, LearnerSettings
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.models import load_model
@@ -43,7 +44,7 @@ class Critic(nn.Module):
         """
         last = batch["last_prompt"]
         if self.trunk is not None:
-            ids = batch["ids"][:, : int(last.max()) + 1]
+            ids = batch["ids"][:, : max(last.tolist(), default=0) + 1]
             hidden = self.trunk(input_ids=ids, use_cache=False).last_hidden_state
         assert hidden is not None, "a critic without trunk reads the policy's hidden states"
         value = self.head(hidden[torch.arange(len(last), device=last.device), last])[:, 0]
@@ -77,24 +78,30 @@ def step_values(
     module: ValueFunctionAPI,
     columns: Columns,
     rows: NDArray[np.int64],
-    max_tokens: int,
+    settings: LearnerSettings,
     device: torch.device,
 ) -> NDArray[np.float64]:
     """Values of the steps in these rows, without gradient, shape ``(len(rows),)``.
+
+    Several learners call this together and share the rows out.
 
     Args:
         module: gives the values of a batch of prompts.
         columns: see `hgpo_rllib.learner.batching.token_columns`.
         rows: of which steps.
-        max_tokens: padded tokens of prompts in one pass.
+        settings: padded tokens of prompts in one pass, and whether parameters are sharded.
         device: where the module is.
     """
-    values = np.zeros(len(columns["prompt_length"]))
+    values = torch.full((len(columns["prompt_length"]),), torch.nan, dtype=torch.float64)
+    lengths = columns["prompt_length"].numpy()
     with torch.no_grad():
-        for part in micro_batches(rows, columns["prompt_length"].numpy(), max_tokens):
-            got = module.compute_values(prompt_batch(columns, part, device))
-            values[part] = got.double().cpu().numpy()
-    return values[rows]
+        for part in passes(rows, lengths, settings.micro_batch_tokens):
+            if len(part):
+                got = module.compute_values(prompt_batch(columns, part, device))
+                values[torch.from_numpy(part)] = got.double().cpu()
+            elif settings.shard_parameters:  # the others gather layers for theirs
+                module.compute_values(prompt_batch(columns, rows[:1], device))
+    return join(values, device).numpy()[rows]
 
 
 def value_losses(

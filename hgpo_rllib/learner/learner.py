@@ -10,21 +10,25 @@ import torch
 from numpy.typing import NDArray
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.utils.annotations import override
-from torch import Tensor
+from ray.rllib.utils.typing import StateDict
+from torch import Tensor, nn
 
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_trouble
 from hgpo_rllib.learner.batching import (
     Columns,
     MiniBatch,
-    micro_batches,
+    empty_batch,
     plan_update,
     token_batch,
 )
 from hgpo_rllib.learner.critic import parameter_groups, value_loss_part
-from hgpo_rllib.learner.module import token_log_probs
+from hgpo_rllib.learner.distribution import gather, join, passes, sum_gradients
+from hgpo_rllib.learner.module import LLMModule, TokenScorer
 from hgpo_rllib.learner.objective import largest_ratio, mismatch, token_losses
 from hgpo_rllib.learner.settings import LearnerSettings
+from hgpo_rllib.learner.sharding import load_whole_optimizer, whole, whole_optimizer
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.models import load_model
 from hgpo_rllib.rollout.group import POLICY_ID
@@ -45,10 +49,33 @@ class HGPOLearner(TorchLearner):
         """Build module and optimiser, and the frozen reference when the objective uses one."""
         super().build()
         self._settings = self.config.settings(LearnerSettings)
+        self._gathered_optimizer: StateDict = {}
         self._reference = None
         if self._settings.kl_coeff > 0:
-            self._reference = load_model(self.config.model_path).to(self._device)
-            self._reference.requires_grad_(False)
+            model = load_model(self.config.model_path).requires_grad_(False)
+            config = self.module[POLICY_ID].unwrapped().model_config
+            self._reference = TokenScorer(model, None, config | {"entropy_gradient": False})
+            if self._settings.shard_parameters:
+                self._reference.shard(self._device)
+            else:
+                self._reference.to(self._device)
+
+    @override(TorchLearner)
+    def _map_module_to_device(self, module: MultiRLModule) -> None:
+        """A module that is to be sharded is moved layer by layer: as a whole it may not fit."""
+        if self.config.shard_parameters:
+            module[POLICY_ID].shard(self._device)
+        else:
+            super()._map_module_to_device(module)
+
+    @override(TorchLearner)
+    def _make_modules_ddp_if_necessary(self) -> None:
+        """Never: gradients are added up once a mini-batch (`hgpo_rllib.learner.distribution`)."""
+
+    @override(TorchLearner)
+    def get_parameters(self, module: LLMModule) -> list[nn.Parameter]:
+        """Those that are trained."""
+        return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
     @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config=None) -> None:
@@ -79,14 +106,15 @@ class HGPOLearner(TorchLearner):
         self._statistics.add(losses.statistics)
         self._statistics.add_part("loss", loss)
         self._statistics.add_part("policy_loss", (losses.policy_loss * weight).sum())
-        self._statistics.maximum("ratio_max", largest_ratio(fwd_out["logp"], batch["old_logp"]))
+        if len(fwd_out["logp"]):
+            self._statistics.maximum("ratio_max", largest_ratio(fwd_out["logp"], batch["old_logp"]))
         return loss
 
     def _reference_logp(self, tokens: dict[str, Tensor]) -> Tensor | None:
         if self._reference is None:
             return None
         with torch.no_grad():
-            return token_log_probs(self._reference, tokens, self.config.temperature)["logp"]
+            return self._reference(tokens)["logp"]
 
     @override(TorchLearner)
     def _update(self, batch: dict[str, Any], **kwargs: Any) -> tuple[Any, Any, Any]:
@@ -101,6 +129,7 @@ class HGPOLearner(TorchLearner):
         self._measured = Statistics()  # of engine and learner at the weights that sampled
         if self._settings.old_logp == "recomputed":
             columns = columns | {"old_logp": self._recomputed_logp(columns, plan)}
+            self._first_logp = torch.full_like(columns["old_logp"], math.nan)
         update, skipped = Statistics(), 0
         for number in range(len(plan)):
             applied = self._optimise(columns, plan, number)
@@ -149,14 +178,18 @@ class HGPOLearner(TorchLearner):
                 logp = self.module[POLICY_ID].forward_train(tokens)["logp"]
                 self._measure_mismatch(logp, tokens["behaviour_logp"])
                 old_logp[tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
-        return old_logp
+        return join(old_logp, self._device)
 
     def _micro_batches(
         self, columns: Columns, rows: NDArray[np.int64]
     ) -> Iterator[dict[str, Tensor]]:
+        """This learner's share of some rows, in passes through the model."""
         lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
-        for micro in micro_batches(rows, lengths, self._settings.micro_batch_tokens):
-            yield token_batch(columns, micro, self._device)
+        for micro in passes(rows, lengths, self._settings.micro_batch_tokens):
+            if len(micro):
+                yield token_batch(columns, micro, self._device)
+            elif self._settings.shard_parameters:  # the others gather layers for theirs
+                yield empty_batch(token_batch(columns, rows[:1], self._device))
 
     def _optimise(self, columns: dict[str, Tensor], plan: list[MiniBatch], number: int) -> bool:
         """One optimiser step; its numbers are in `_statistics`.
@@ -170,7 +203,7 @@ class HGPOLearner(TorchLearner):
         trouble = self._compute_gradients(columns, plan[number], first=number == 0)
         if trouble is None:
             self._set_learning_rate()
-            self.apply_gradients({reference: p.grad for reference, p in self._params.items()})
+            self.get_optimizer(POLICY_ID).step()
             return True
         message = (
             f"bad mini-batch {number + 1} of {len(plan)} in update {self._weights_seq_no}: "
@@ -185,15 +218,26 @@ class HGPOLearner(TorchLearner):
         self, columns: dict[str, Tensor], part: MiniBatch, first: bool
     ) -> str | None:
         """Clipped gradients of a mini-batch; returns what is wrong with them, if anything is."""
+        trouble = None
         try:
             self._accumulate_gradients(columns, part, first)
         except torch.OutOfMemoryError as error:
             size = self._settings.micro_batch_tokens
-            return f"out of memory with learner.micro_batch_tokens={size} ({error})"
+            trouble = f"out of memory with learner.micro_batch_tokens={size} ({error})"
+        troubles, statistics = zip(*gather((trouble, self._statistics.on_host())), strict=True)
+        if any(troubles):
+            return next(filter(None, troubles))
+        if first and "old_logp" in columns:  # for later epochs
+            old_logp = columns["old_logp"]
+            computed = join(self._first_logp, self._device)
+            old_logp.copy_(torch.where(old_logp.isnan(), computed, old_logp))
+        self._statistics = Statistics.of_parts(statistics)
+        if not self._settings.shard_parameters:
+            sum_gradients(list(self._params.values()))
         groups = parameter_groups(self.module[POLICY_ID])
         for name, group in zip(("grad_norm", "critic_grad_norm"), groups, strict=False):
             norm = torch.nn.utils.clip_grad_norm_(group, self._settings.grad_clip)
-            self._statistics.add_part(name, norm)
+            self._statistics.add_part(name, whole(norm).cpu())
         return find_trouble(self._statistics.values(), self._settings.max_ratio)
 
     def _accumulate_gradients(
@@ -212,9 +256,9 @@ class HGPOLearner(TorchLearner):
             logp = outputs["logp"].detach()
             if first:
                 self._measure_mismatch(logp, tokens["behaviour_logp"])
-                if "old_logp" in columns:  # for later epochs
+                if "old_logp" in columns:
                     tokens["old_logp"] = logp
-                    columns["old_logp"][tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
+                    self._first_logp[tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
             tokens.setdefault("old_logp", tokens["behaviour_logp"])
             losses = self.compute_losses(fwd_out={POLICY_ID: outputs}, batch={POLICY_ID: tokens})
             losses[POLICY_ID].backward()
@@ -225,11 +269,12 @@ class HGPOLearner(TorchLearner):
     def _measure_mismatch(self, learner_logp: Tensor, engine_logp: Tensor) -> None:
         values = mismatch(learner_logp, engine_logp)
         self._measured.add(values)
-        self._measured.maximum("behaviour_logp_gap", values["behaviour_logp_gap_mean"].max())
+        if len(learner_logp):
+            self._measured.maximum("behaviour_logp_gap", values["behaviour_logp_gap_mean"].max())
 
     def _mismatch(self) -> dict[str, float]:
         """What was measured in this update, with a warning when it passes the threshold."""
-        values = self._measured.values()
+        values = Statistics.of_parts(gather(self._measured.on_host())).values()
         alarm = self._settings.mismatch_alarm
         kl = values.get("behaviour_kl", 0.0)  # nothing to measure: all those steps were dropped
         if alarm is not None and not kl <= alarm:
@@ -247,7 +292,7 @@ class HGPOLearner(TorchLearner):
 
     def _check_parameters(self) -> None:
         """End the run before it saves parameters that are no numbers."""
-        if not torch.nn.utils.get_total_norm(self._params.values()).isfinite():
+        if not whole(torch.nn.utils.get_total_norm(self._params.values())).isfinite():
             raise RunStoppedError(
                 f"update {self._weights_seq_no}: the policy's parameters are not finite; the run "
                 "ends and saves nothing: resume it from its last checkpoint with a smaller "
@@ -269,6 +314,23 @@ class HGPOLearner(TorchLearner):
         """The next weight sync publishes the new weights."""
         super().after_gradient_based_update(timesteps=timesteps)
         self.module[POLICY_ID].unwrapped().weights_changed()
+
+    @override(TorchLearner)
+    def _get_optimizer_state(self) -> StateDict:
+        """By the names of parameters, so that any number of learners can go on with it."""
+        if not self._settings.shard_parameters:
+            self.gather_optimizer()
+        state, self._gathered_optimizer = self._gathered_optimizer, {}
+        return state
+
+    def gather_optimizer(self) -> None:
+        """Bring the optimiser's state to the first learner. Learners call this together."""
+        optimizer = self.get_optimizer(POLICY_ID)
+        self._gathered_optimizer = whole_optimizer(self.module[POLICY_ID], optimizer)
+
+    @override(TorchLearner)
+    def _set_optimizer_state(self, state: StateDict) -> None:
+        load_whole_optimizer(self.module[POLICY_ID], self.get_optimizer(POLICY_ID), state)
 
     def score_tokens(self, prompt_ids: np.ndarray, response_ids: np.ndarray) -> np.ndarray:
         """Log-probabilities the learner gives to a response, shape ``(response tokens,)``."""

@@ -1,16 +1,18 @@
 """The RLModule: a HuggingFace causal language model, trained here and served by vLLM."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, ValueFunctionAPI
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.utils.annotations import override
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hgpo_rllib.learner.critic import make_critic
-from hgpo_rllib.models import load_model, load_tokenizer
+from hgpo_rllib.learner.critic import Critic, make_critic
+from hgpo_rllib.learner.sharding import load_whole_parameters, shard, whole_parameters
+from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.policy_server.weights import WeightPublisher
 
@@ -30,33 +32,38 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         if self.inference_only:
             return
         path = self.model_config["model_path"]
-        self.llm = load_model(path)
-        self.critic = make_critic(self.model_config["critic"], self.llm, path)
+        llm = load_model(path)
+        critic = make_critic(self.model_config["critic"], llm, path)
+        self.scorer = TokenScorer(llm, critic, self.model_config)
+        self._sharded = False
+        self._gathered: dict[str, Tensor] = {}
         self._publisher = WeightPublisher(getattr(torch, self.model_config["serve_dtype"]))
         self._tag: WeightTag | None = None
 
     @override(InferenceOnlyAPI)
     def get_non_inference_attributes(self) -> list[str]:
         """What an inference-only copy leaves out."""
-        return ["llm", "critic"]
+        return ["scorer"]
 
     @override(TorchRLModule)
     def _forward_train(self, batch: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
-        """Log-probabilities of a batch with responses, values of one with ``last_prompt``."""
-        config, outputs, hidden = self.model_config, {}, None
-        if "position" in batch or config["critic"] == "head":
-            hidden = hidden_states(self.llm, batch["ids"])
-        if "position" in batch:
-            options = (config["temperature"], config["entropy_gradient"])
-            outputs = token_log_probs(self.llm, batch, *options, hidden=hidden)
-        if self.critic is not None and "last_prompt" in batch:
-            outputs["value"] = self.critic(batch, hidden)
-        return outputs
+        """See `TokenScorer`."""
+        return self.scorer(batch)
 
     @override(ValueFunctionAPI)
     def compute_values(self, batch: dict[str, Tensor], embeddings: Any = None) -> Tensor:
         """The critic's values of a batch of prompts, shape ``(rows,)``."""
         return self.forward_train(batch)["value"]
+
+    @property
+    def llm(self) -> PreTrainedModel:
+        """The policy's model."""
+        return self.scorer.llm
+
+    @property
+    def critic(self) -> Critic | None:
+        """PPO's critic."""
+        return self.scorer.critic
 
     @override(TorchRLModule)
     def get_state(
@@ -68,29 +75,76 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         go to the policy server alone.
         """
         if not inference_only:
-            return super().get_state(components, not_components=not_components, **kwargs)
+            return {name: tensor.clone() for name, tensor in self._parameters_now().items()}
         if self._tag is None:
-            self._tag = self._publisher.publish(self.llm)
+            self._tag = self._publisher.publish(self.model_state())
         return {"weight_tag": self._tag}
 
     @override(TorchRLModule)
     def set_state(self, state: dict[str, Any]) -> None:
         """Load parameters."""
-        super().set_state(state)
+        load_whole_parameters(self, state)
+        self.weights_changed()
+
+    def shard(self, device: torch.device) -> None:
+        """Cut the parameters up between learners; see `hgpo_rllib.learner.sharding`."""
+        self._sharded = True
+        self.scorer.shard(device)
         self.weights_changed()
 
     def weights_changed(self) -> None:
-        """The next weight sync publishes a new version."""
+        """The next weight sync publishes a new version. Learners call this together."""
         self._tag = None
+        if self._sharded:
+            self._gathered = whole_parameters(self)
 
-    def save_pretrained(self, path: str) -> None:
-        """Write model and tokenizer in HuggingFace format."""
-        self.llm.save_pretrained(path)
-        load_tokenizer(self.model_config["model_path"]).save_pretrained(path)
+    def _parameters_now(self) -> dict[str, Tensor]:
+        return self._gathered if self._sharded else whole_parameters(self)
+
+    def model_state(self) -> dict[str, Tensor]:
+        """The policy's weights in checkpoint form, on the first learner."""
+        prefix = "scorer.llm."
+        state = {
+            name.removeprefix(prefix): tensor
+            for name, tensor in self._parameters_now().items()
+            if name.startswith(prefix)
+        }
+        return checkpoint_form(state, self.llm.config)
 
     def close(self) -> None:
         """Give the published weights up."""
         self._tag = None
+
+
+class TokenScorer(nn.Module):
+    """A policy, and perhaps its critic, as one unit that can be sharded."""
+
+    def __init__(self, llm: PreTrainedModel, critic: Critic | None, config: Mapping[str, Any]):
+        """`config`: see `LLMModule`."""
+        super().__init__()
+        self.llm = llm
+        self.critic = critic
+        self.temperature: float = config["temperature"]
+        self.entropy_gradient: bool = config["entropy_gradient"]
+
+    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Log-probabilities of a batch with responses, values of one with ``last_prompt``."""
+        outputs, hidden = {}, None
+        if "position" in batch or (self.critic is not None and self.critic.trunk is None):
+            hidden = hidden_states(self.llm, batch["ids"])
+        if "position" in batch:
+            options = (self.temperature, self.entropy_gradient)
+            outputs = token_log_probs(self.llm, batch, *options, hidden=hidden)
+        if self.critic is not None and "last_prompt" in batch:
+            outputs["value"] = self.critic(batch, hidden)
+        return outputs
+
+    def shard(self, device: torch.device) -> None:
+        """Cut the parameters up between learners."""
+        layers = list(self.llm.base_model.layers)
+        if self.critic is not None and self.critic.trunk is not None:
+            layers += self.critic.trunk.layers
+        shard(self, layers, device)
 
 
 def hidden_states(llm: PreTrainedModel, ids: Tensor) -> Tensor:

@@ -98,6 +98,9 @@ class LearnerSettings(Section):
     """Steps (turns) per optimiser step."""
     micro_batch_tokens: int = Field(16384, ge=1)
     """Padded tokens per forward pass; bounds memory, changes no result."""
+    shard_parameters: bool = False
+    """Cut parameters, gradients and the optimiser's state up between the learners (FSDP2): for
+    models that one of them cannot hold. Otherwise each has a copy."""
 
     @model_validator(mode="after")
     def _critics_learn_from_every_step(self) -> Self:

@@ -1,6 +1,6 @@
 """Running means and maxima of an update, kept on the device until they are asked for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import torch
@@ -14,6 +14,7 @@ class Statistics:
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
         self._maxima: dict[str, Tensor] = {}
+        self._parts: set[str] = set()
 
     def add(self, values: Mapping[str, Tensor]) -> None:
         """One value per token under each name."""
@@ -24,6 +25,7 @@ class Statistics:
         """One of the parts that add up to a mini-batch's number; `means` averages mini-batches."""
         self._add(name, part.detach().double(), 0)
         self._counts[name] = 1
+        self._parts.add(name)
 
     def maximum(self, name: str, value: Tensor) -> None:
         """Keep the largest value; NaN stays."""
@@ -37,6 +39,24 @@ class Statistics:
             self._add(name, total, other._counts[name])
         for name, value in other._maxima.items():
             self.maximum(name, value)
+
+    def on_host(self) -> Self:
+        """The same in the host's memory, to be sent to other learners."""
+        moved = type(self)()
+        moved._sums = {name: total.cpu() for name, total in self._sums.items()}
+        moved._counts, moved._parts = self._counts, self._parts
+        moved._maxima = {name: value.cpu() for name, value in self._maxima.items()}
+        return moved
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[Self]) -> Self:
+        """Of a mini-batch that several learners had a part of each."""
+        whole = cls()
+        for part in parts:
+            whole.merge(part)
+            for name in part._parts:
+                whole._counts[name] = 1
+        return whole
 
     def values(self) -> dict[str, float]:
         """Means and maxima; one transfer from the device for all."""

@@ -1,10 +1,11 @@
 """The learner's side of new weights: into Ray's object store, under a new version."""
 
 import uuid
+from collections.abc import Mapping
 
 import ray
 import torch
-from transformers import PreTrainedModel
+from torch import Tensor
 
 from hgpo_rllib.policy_server.types import PublishedWeights, WeightTag
 
@@ -26,20 +27,17 @@ class WeightPublisher:
         self.dtype = dtype
         self.updates = 0
 
-    def publish(self, model: PreTrainedModel) -> WeightTag:
-        """Copy the weights of `model` into the object store."""
+    def publish(self, state: Mapping[str, Tensor]) -> WeightTag:
+        """Copy weights in checkpoint form into the object store."""
         self.updates += 1
-        return WeightTag(self.name, self.updates, ray.put(servable_weights(model, self.dtype)))
+        return WeightTag(self.name, self.updates, ray.put(servable_weights(state, self.dtype)))
 
 
-def servable_weights(model: PreTrainedModel, dtype: torch.dtype) -> PublishedWeights:
-    """The model's state in checkpoint form: a head tied to the embedding is left out.
+def servable_weights(state: Mapping[str, Tensor], dtype: torch.dtype) -> PublishedWeights:
+    """Weights as they are published.
 
-    Where the model has the type already, and lies in the host's memory, nothing is copied.
+    Where they have the type already, and lie in the host's memory, nothing is copied.
     """
-    state = model.state_dict()
-    if model.config.tie_word_embeddings:
-        state.pop("lm_head.weight", None)
     tensors = {
         name: tensor.detach()
         .to(device="cpu", dtype=dtype)

@@ -15,7 +15,7 @@ from ray._private.internal_api import node_stats
 from transformers import PreTrainedModel
 
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.models import load_model
+from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server import deployment
 from hgpo_rllib.policy_server.settings import UpdateMode
 from hgpo_rllib.policy_server.types import (
@@ -59,7 +59,7 @@ class Learner:
             for parameter in self.model.parameters():
                 change = torch.randn(parameter.shape, generator=self.noise)
                 parameter += 0.1 * parameter.std(correction=0) * change
-        return self.publisher.publish(self.model)
+        return self.publisher.publish(checkpoint_form(self.model.state_dict(), self.model.config))
 
 
 @pytest.fixture(scope="module")

@@ -56,11 +56,8 @@ def save_tiny_model(folder: Path) -> str:
     return str(folder)
 
 
-def make_learner(model_path: str, **settings: Any) -> HGPOLearner:
-    """RLlib's learner as the algorithm builds it, without the algorithm; in float64.
-
-    Its frozen policy differs from the one it learns, so that the KL term has a gradient.
-    """
+def build_learner(model_path: str, **settings: Any) -> HGPOLearner:
+    """RLlib's learner as the algorithm builds it, without the algorithm."""
     config = HGPOConfig().training(model_path=model_path, temperature=TEMPERATURE, **settings)
     config.debugging(seed=SEED)
     spec = config.get_default_rl_module_spec()
@@ -69,6 +66,15 @@ def make_learner(model_path: str, **settings: Any) -> HGPOLearner:
         config=config, module_spec=MultiRLModuleSpec(rl_module_specs={POLICY_ID: spec})
     )
     learner.build()
+    return learner
+
+
+def make_learner(model_path: str, **settings: Any) -> HGPOLearner:
+    """A learner in float64.
+
+    Its frozen policy differs from the one it learns, so that the KL term has a gradient.
+    """
+    learner = build_learner(model_path, **settings)
     learner.module[POLICY_ID].double()
     if (critic := critic_of(learner)) is not None:  # it begins as 0: without gradient for its trunk
         torch.manual_seed(2)
@@ -89,6 +95,11 @@ def llm_of(learner: HGPOLearner) -> PreTrainedModel:
 def critic_of(learner: HGPOLearner) -> Critic | None:
     """The critic that it trains, if any."""
     return learner.module[POLICY_ID].unwrapped().critic
+
+
+def frozen_of(learner: HGPOLearner) -> PreTrainedModel | None:
+    """The model of its KL term."""
+    return None if learner._reference is None else learner._reference.llm
 
 
 def make_columns(

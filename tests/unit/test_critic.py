@@ -24,6 +24,7 @@ from hgpo_rllib.rollout.trajectories import score_groups
 from tests.unit.learner_reference import (
     add_values,
     critic_of,
+    frozen_of,
     llm_of,
     make_columns,
     make_learner,
@@ -62,6 +63,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "three": {"minibatch_size": 3},
     "two epochs": {"minibatch_size": 4, "num_epochs": 2},
 }
+
+
+def budget(tokens: int) -> LearnerSettings:
+    """So many tokens in a pass."""
+    return LearnerSettings(micro_batch_tokens=tokens)
 
 
 def exact_norm(self: Qwen2RMSNorm, hidden: Tensor) -> Tensor:
@@ -164,7 +170,7 @@ def test_gradients_are_those_of_the_reference(
     critic = copy.deepcopy(critic_of(learner))
     policy = reference_update(
         llm_of(learner),
-        learner._reference,
+        frozen_of(learner),
         columns,
         LearnerSettings(critic=kind, **chosen),
         critic,
@@ -200,7 +206,7 @@ class TestCritic:
         module, critic, rows = learner.module[POLICY_ID], critic_of(learner), np.array([5, 0, 7, 2])
         expected = [value_of(llm_of(learner), critic, columns, row).item() for row in rows]
         for tokens in (1, 20, 10**6):
-            got = step_values(module, columns, rows, tokens, torch.device("cpu"))
+            got = step_values(module, columns, rows, budget(tokens), torch.device("cpu"))
             np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
 
     def test_it_begins_as_0_and_learns_the_returns(self, model_path: str, kind: str) -> None:
@@ -219,7 +225,7 @@ class TestCritic:
         columns |= {"advantage": torch.zeros(8), "value_target": torch.from_numpy(target).float()}
         losses = []
         for _ in range(60):
-            value = step_values(module, columns, rows, 100, torch.device("cpu"))
+            value = step_values(module, columns, rows, budget(100), torch.device("cpu"))
             results = update(learner, columns | {"value": torch.from_numpy(value).float()})
             losses.append(results["value_loss"])
         assert losses[0] == pytest.approx(np.mean(target**2) / 2)
@@ -255,7 +261,7 @@ class TestCritic:
         columns = add_values(make_columns(llm_of(first)), first)
         for learner in (first, second):  # the type in which RLlib restores
             learner.module[POLICY_ID].float()
-            learner._reference.float()
+            frozen_of(learner).float()
         update(first, columns)
         assert not any("critic" in name for name in llm_of(first).state_dict())
         second.set_state(first.get_state())

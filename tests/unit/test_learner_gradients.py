@@ -15,6 +15,7 @@ from hgpo_rllib.run.live_metrics import iteration_samples
 from hgpo_rllib.run.metrics import LEARNER_METRICS
 from tests.unit.learner_reference import (
     add_values,
+    frozen_of,
     llm_of,
     make_columns,
     make_learner,
@@ -114,7 +115,7 @@ def test_gradients_are_those_of_the_reference(
     chosen = COMMON | options | shape
     learner = make_learner(model_path, **chosen)
     expected = reference_update(
-        llm_of(learner), learner._reference, columns, LearnerSettings(**chosen)
+        llm_of(learner), frozen_of(learner), columns, LearnerSettings(**chosen)
     )
     update(learner, columns)
     reference = [p.detach() for p in expected.parameters()]

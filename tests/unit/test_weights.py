@@ -11,9 +11,16 @@ import ray
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from hgpo_rllib.models import checkpoint_form
 from hgpo_rllib.policy_server.deployment import PolicyReplica, generation
 from hgpo_rllib.policy_server.transfer import mapped_tensors, shared_with_engine
-from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, EngineDiedError, Sampling, WeightTag
+from hgpo_rllib.policy_server.types import (
+    STARTING_WEIGHTS,
+    EngineDiedError,
+    PublishedWeights,
+    Sampling,
+    WeightTag,
+)
 from hgpo_rllib.policy_server.weights import servable_weights
 
 SOMEWHERE = ray.ObjectRef.nil()
@@ -34,8 +41,12 @@ def model(request: pytest.FixtureRequest) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config)
 
 
+def weights_of(model: Qwen2ForCausalLM, dtype: torch.dtype) -> PublishedWeights:
+    return servable_weights(checkpoint_form(model.state_dict(), model.config), dtype)
+
+
 def test_a_tied_head_is_left_out(model: Qwen2ForCausalLM) -> None:
-    names = set(servable_weights(model, torch.float32).tensors)
+    names = set(weights_of(model, torch.float32).tensors)
     tied = model.config.tie_word_embeddings
     assert set(model.state_dict()) - names == ({"lm_head.weight"} if tied else set())
 
@@ -46,7 +57,7 @@ def test_what_is_mapped_are_the_same_values(model: Qwen2ForCausalLM, dtype: torc
     state = model.state_dict()
 
     async def share_and_compare() -> Path:
-        async with shared_with_engine(servable_weights(model, dtype)) as arguments:
+        async with shared_with_engine(weights_of(model, dtype)) as arguments:
             mapped = dict(mapped_tensors(**arguments))
             assert len(mapped) == len(state) - model.config.tie_word_embeddings
             for name, tensor in mapped.items():
@@ -120,7 +131,7 @@ def test_half_an_update_ends_a_replica(model: Qwen2ForCausalLM) -> None:
     """It answers nobody any more, and Serve, which asks for its health, replaces it."""
 
     async def weights() -> Any:
-        return servable_weights(model, torch.float32)
+        return weights_of(model, torch.float32)
 
     async def update() -> PolicyReplica:
         replica = PolicyReplica.__new__(PolicyReplica)

@@ -1,0 +1,76 @@
+"""Models that no single learner holds: parameters cut up between learners by torch's FSDP2.
+
+Whole parameters exist in two places: those of one layer while it computes, and, after an update, a
+copy of all of them in the first learner's host memory, to publish and to save.
+"""
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+
+
+def shard(scorer: nn.Module, layers: Iterable[nn.Module], device: torch.device) -> None:
+    """Cut the parameters up: each layer's together, and what is outside of the layers.
+
+    All learners have to compute the same number of passes, since each gathers every layer. A model
+    in host memory is moved to the device layer by layer.
+    """
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for layer in layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(scorer, mesh=mesh)
+    for module in scorer.modules():
+        if isinstance(module, FSDPModule):  # add gradients up, as `sum_gradients` does
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A number that was computed from sharded parameters; all learners call this together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def whole_parameters(module: nn.Module) -> dict[str, Tensor]:
+    """What is trained, whole and in host memory; if sharded, on the first learner alone.
+
+    All learners have to call this together where parameters are sharded.
+    """
+    return get_model_state_dict(module, options=WHOLE)
+
+
+def load_whole_parameters(module: nn.Module, state: dict[str, Any]) -> None:
+    """The way back; every learner has the whole `state`."""
+    set_model_state_dict(module, state, options=WHOLE)
+
+
+def whole_optimizer(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """An optimiser's state by the names of parameters, whole; see `whole_parameters`.
+
+    Empty before the first step: torch would take one, at rate 0, to have something to save.
+    """
+    if not optimizer.state:
+        return {}
+    return copy.deepcopy(get_optimizer_state_dict(module, optimizer, options=WHOLE))
+
+
+def load_whole_optimizer(module: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """The way back; every learner has the whole `state`."""
+    if state:
+        set_optimizer_state_dict(module, optimizer, state, options=WHOLE)
