@@ -12,6 +12,7 @@ from ray._private import ray_constants
 
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.run.demand import Supply, place, replica_demand
+from hgpo_rllib.run.estimate import resources
 
 LOOPBACK = "127.0.0.1"
 NOISY_LOGGERS = ("ray", "ray.serve", "ray.rllib", "ray.tune", "ray._common.deprecation", "vllm")
@@ -108,12 +109,7 @@ def check_supply(config: RunConfig, nodes: Sequence[Supply]) -> None:
         nodes: what each node has; first the node of this process.
     """
     free = [dict(node) for node in nodes]
-    gpus = config.cluster.learner_gpus
-    if not place({"GPU": gpus}, free):
-        raise ConfigError(
-            f"the learner needs {gpus:g} GPU and no node of the cluster has that; "
-            "lower cluster.learner_gpus, or start a node with a GPU"
-        )
+    _place_learners(config, free)
     count, replica = config.policy_server.num_replicas, replica_demand(config)
     held = sum(place(replica, free) for _ in range(count))
     if held < count:
@@ -122,3 +118,19 @@ def check_supply(config: RunConfig, nodes: Sequence[Supply]) -> None:
             f"policy_server.num_replicas={count}, of {each} each, and the cluster holds {held}; "
             "lower policy_server.* settings, or start more nodes (docs/cluster.md)"
         )
+
+
+def _place_learners(config: RunConfig, free: list[dict[str, float]]) -> None:
+    *_, learner, _ = resources(config)
+    if all(place({"CPU": learner.cpus, "GPU": learner.gpus}, free) for _ in range(learner.count)):
+        return
+    if config.cluster.num_learners == 0:
+        raise ConfigError(
+            f"the learner needs {learner.gpus:g} GPU and no node of the cluster has that; "
+            "lower cluster.learner_gpus, or start a node with a GPU"
+        )
+    each = f"{learner.cpus:g} CPU" if learner.cpus else f"{learner.gpus:g} GPU"
+    raise ConfigError(
+        f"cluster.num_learners={learner.count}, of {each} each, and the cluster holds fewer; "
+        "lower it or cluster.learner_gpus, or start more nodes (docs/cluster.md)"
+    )

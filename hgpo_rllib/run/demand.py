@@ -45,6 +45,10 @@ class Demand:
 def trial_demand(configs: Iterable[RunConfig]) -> Demand:
     """The most that any of these runs needs of each resource."""
     configs = list(configs)
+    if any(config.cluster.num_learners for config in configs):
+        raise ConfigError(
+            "cluster.num_learners: the trials of a sweep learn in their own process: leave it at 0"
+        )
     main, replica = zip(*map(resources, configs), strict=True)
     asked = [replica_demand(config) for config in configs]
     return Demand(

@@ -20,6 +20,8 @@ ENTROPY_COPIES = 1  # more, where the entropy has a gradient
 POCKET_HEAD_SIZE = 32
 
 MAIN = "main process with learner"
+ROLLOUTS = "main process"
+LEARNER = "learner"
 REPLICA = "policy server replica"
 
 
@@ -127,14 +129,17 @@ class MemoryItem:
 def resources(config: RunConfig) -> list[Resources]:
     """What `hgpo train` asks of Ray, by process.
 
-    Environments, rollouts and learner share the main process, which reserves no CPU (under Tune it
-    is an actor, with one CPU). Serve's controller and Ray's own processes reserve nothing.
+    Environments and rollouts, and the learner unless there are several, share the main process,
+    which reserves no CPU (under Tune it is an actor, with one CPU). Serve's controller and Ray's
+    own processes reserve nothing.
     """
-    server = config.policy_server
-    return [
-        Resources(MAIN, 1, 0, config.cluster.learner_gpus),
-        Resources(REPLICA, server.num_replicas, server.replica_cpus, server.replica_gpus),
-    ]
+    server, cluster = config.policy_server, config.cluster
+    replicas = Resources(REPLICA, server.num_replicas, server.replica_cpus, server.replica_gpus)
+    if cluster.num_learners == 0:
+        return [Resources(MAIN, 1, 0, cluster.learner_gpus), replicas]
+    cpus = 0 if cluster.learner_gpus else 1  # RLlib's rule
+    learners = Resources(LEARNER, cluster.num_learners, cpus, cluster.learner_gpus)
+    return [Resources(ROLLOUTS, 1, 0, 0), learners, replicas]
 
 
 def memory(config: RunConfig, shape: ModelShape) -> list[MemoryItem]:
@@ -152,9 +157,13 @@ def smallest_gpu(config: RunConfig, shape: ModelShape) -> int:
 
 
 def _learner(config: RunConfig, shape: ModelShape) -> list[MemoryItem]:
-    """Weights, gradients and reference take 4 bytes a parameter, AdamW's two moments 8."""
+    """Weights, gradients and reference take 4 bytes a parameter, AdamW's two moments 8.
+
+    Several learners have as much each, or a part where parameters are sharded.
+    """
     where = "GPU" if config.cluster.learner_gpus else "host"
-    weights = shape.parameters * LEARNER_BYTES
+    shards = config.cluster.num_learners if config.learner.shard_parameters else 1
+    weights = -(-shape.parameters * LEARNER_BYTES // shards)
     turn = config.agent.max_prompt_tokens + config.agent.max_response_tokens
     tokens = max(turn, config.learner.micro_batch_tokens)  # a longer turn has a part of its own
     responses = tokens * config.agent.max_response_tokens // turn
@@ -171,13 +180,18 @@ def _learner(config: RunConfig, shape: ModelShape) -> list[MemoryItem]:
     if config.learner.kl_coeff > 0:
         parts.insert(3, ("reference model, float32", weights))
     if config.learner.critic == "separate":  # a critic on the policy's trunk is one row of weights
-        critic = shape.trunk_parameters * LEARNER_BYTES
+        critic = -(-shape.trunk_parameters * LEARNER_BYTES // shards)
         prompts = tokens - responses
         parts += [
             ("critic: weights, gradients, AdamW's moments, float32", 4 * critic),
             (f"critic: activations of {prompts:,} prompt tokens", shape.activation_bytes(prompts)),
         ]
-    return [MemoryItem(MAIN, where, what, size) for what, size in parts]
+    process = LEARNER if config.cluster.num_learners else MAIN
+    items = [MemoryItem(process, where, what, size) for what, size in parts]
+    if config.learner.shard_parameters:
+        whole = shape.parameters * LEARNER_BYTES
+        items.append(MemoryItem(f"first {LEARNER}", "host", "whole weights, float32", whole))
+    return items
 
 
 def _published(config: RunConfig, shape: ModelShape) -> list[MemoryItem]:

@@ -29,8 +29,9 @@ def test_an_address_for_clients_is_refused() -> None:
             check_address(address)
 
 
-def run(learner_gpus: float = 0, **server: Any) -> RunConfig:
-    return parse_config({"policy_server": server, "cluster": {"learner_gpus": learner_gpus}})
+def run(learner_gpus: float = 0, num_learners: int = 0, **server: Any) -> RunConfig:
+    cluster = {"learner_gpus": learner_gpus, "num_learners": num_learners}
+    return parse_config({"policy_server": server, "cluster": cluster})
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,8 @@ def run(learner_gpus: float = 0, **server: Any) -> RunConfig:
         (run(1, replica_gpus=1), [{"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}]),
         (run(1, replica_gpus=1), [{"CPU": 1}, {"CPU": 1, "GPU": 2}]),  # a sweep's driver
         (run(replica_resources={"rollout": 1}), [{"CPU": 2}, {"CPU": 1, "rollout": 1}]),
+        (run(num_learners=2), [{"CPU": 3}]),
+        (run(1, num_learners=2), [{"CPU": 1, "GPU": 1}, {"GPU": 1}]),
     ],
 )
 def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -> None:
@@ -57,6 +60,9 @@ def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -
         (run(replica_cpus=2), [{"CPU": 1}, {"CPU": 1}], ["2 CPU each", "holds 0"]),
         (run(num_replicas=3), [{"CPU": 1}, {"CPU": 1}], ["num_replicas=3", "holds 2"]),
         (run(1), [{"CPU": 9}], ["learner", "1 GPU"]),
+        (run(num_learners=3), [{"CPU": 2}], ["num_learners=3", "1 CPU each"]),
+        (run(num_learners=2), [{"CPU": 2}], ["num_replicas=1", "holds 0"]),
+        (run(1, num_learners=2), [{"CPU": 9, "GPU": 1}], ["num_learners=2", "1 GPU each"]),
         (run(1, replica_gpus=1), [{"CPU": 9, "GPU": 1}], ["1 CPU and 1 GPU each", "holds 0"]),
         (run(1, replica_gpus=0.5), [{"CPU": 9, "GPU": 1}], ["0.5 GPU each"]),
         (

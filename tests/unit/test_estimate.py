@@ -256,3 +256,18 @@ def test_resources() -> None:
         Resources(estimate.MAIN, 1, 0, 1),
         Resources(estimate.REPLICA, 3, 2, 0.5),
     ]
+
+
+def test_several_learners() -> None:
+    """Each is a process with a share of its own; sharded, with a part of the parameters."""
+    cluster = {"num_learners": 2, "learner_gpus": 1}
+    assert estimate.resources(run(cluster=cluster))[:2] == [
+        Resources(estimate.ROLLOUTS, 1, 0, 0),
+        Resources(estimate.LEARNER, 2, 0, 1),
+    ]
+    whole = sizes(run(cluster=cluster), TINY, estimate.LEARNER)
+    sharded = run(cluster=cluster, learner={"shard_parameters": True})
+    parts = sizes(sharded, TINY, estimate.LEARNER)
+    for what in ("weights, float32", "AdamW's two moments, float32"):
+        assert parts[what] == whole[what] / 2
+    assert sizes(sharded, TINY, "first learner") == {"whole weights, float32": 4 * TINY.parameters}
