@@ -3,7 +3,7 @@
 import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -58,6 +58,7 @@ logger = logging.getLogger(__name__)
 PROBE_SEED = 0
 PROBE_TOKENS = 16  # drawn after each update to compare the served policy with the learner
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
+ResultT = TypeVar("ResultT")
 
 # Fields of these sections are flat attributes of HGPOConfig, so that `training(weight_alpha=…)`
 # and Tune's param_space work as for every RLlib algorithm.
@@ -273,7 +274,7 @@ class HGPO(Algorithm):
                 timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: steps},
             )
         self.metrics.aggregate(results[:1], key=LEARNER_RESULTS)  # all learners have the same
-        self.last_values = next(iter(self.learner_group.foreach_learner(_last_values))).get()
+        self.last_values = self._on_learners(_last_values)
         with self._phase(SYNCH_WORKER_WEIGHTS_TIMER, "sync_s"):
             self.env_runner_group.sync_weights(
                 from_worker_or_learner_group=self.learner_group, inference_only=True
@@ -310,7 +311,7 @@ class HGPO(Algorithm):
         if isinstance(answer, RequestFailedError):
             raise answer
         score = partial(_score_tokens, prompt=probe, response=answer.token_ids)
-        learner_logp = next(iter(self.learner_group.foreach_learner(score))).get()
+        learner_logp = self._on_learners(score)
         gap = float(np.abs(learner_logp - answer.logp).max())
         self.metrics.log_value("served_learner_logp_gap", gap, window=1)
         limit = self.config.max_logp_gap
@@ -327,15 +328,21 @@ class HGPO(Algorithm):
 
     def save_pretrained(self, path: str) -> None:
         """Write the current policy in HuggingFace format."""
-        first = next(iter(self.learner_group.foreach_learner(_model_state))).get()
-        save_model(self.config.model_path, first, path)
+        save_model(self.config.model_path, self._on_learners(_model_state), path)
 
     @override(Algorithm)
     def get_state(self, *args: Any, **kwargs: Any) -> StateDict:
         """What a checkpoint holds."""
         if self.config.shard_parameters:
-            self.learner_group.foreach_learner(HGPOLearner.gather_optimizer)
+            self._on_learners(HGPOLearner.gather_optimizer)
         return super().get_state(*args, **kwargs)
+
+    def _on_learners(self, function: Callable[[HGPOLearner], ResultT]) -> ResultT:
+        """Call a function of all learners; the first one's result, or the error of any."""
+        results = [result.get() for result in self.learner_group.foreach_learner(function)]
+        if failed := [result for result in results if isinstance(result, Exception)]:
+            raise failed[0]
+        return results[0]
 
     @override(Algorithm)
     def cleanup(self) -> None:

@@ -14,6 +14,7 @@ from hgpo_rllib.rollout.trajectories import ScoredTrajectories
 
 Columns = Mapping[str, Tensor]
 TOKEN_COLUMNS = ("behaviour_logp", "old_logp")
+MAX_PADDING = 0.04  # of a pass; more passes cost less than this padding does
 STEP_COLUMNS = ("advantage", "weight")
 VALUE_COLUMNS = ("value", "value_target", "value_weight")
 
@@ -30,7 +31,7 @@ def token_columns(members: Sequence[SingleAgentEpisode]) -> dict[str, Tensor]:
     }
     lengths = {key: [len(row) for row in rows] for key, rows in outputs.items()}
     return {
-        **{key: _pad(rows) for key, rows in outputs.items()},
+        **{key: pad_rows(rows) for key, rows in outputs.items()},
         "prompt_length": torch.tensor(lengths["prompt_ids"]),
         "response_length": torch.tensor(lengths["response_ids"]),
     }
@@ -48,7 +49,8 @@ def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
     return {key: torch.from_numpy(column.astype(np.float32)) for key, column in columns.items()}
 
 
-def _pad(rows: list[NDArray]) -> Tensor:
+def pad_rows(rows: list[NDArray]) -> Tensor:
+    """Rows of any length as one tensor, filled up with zeros."""
     padded = np.zeros((len(rows), max(map(len, rows), default=0)), rows[0].dtype)
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row
@@ -132,15 +134,19 @@ def micro_batches(
 ) -> Iterator[NDArray[np.int64]]:
     """Cut rows, sorted by length, so that each part padded to its longest row fits the budget.
 
-    A row longer than the budget gets a part of its own.
+    A part ends, too, where a longer row would make more than `MAX_PADDING` of it padding. A row
+    longer than the budget gets a part of its own.
     """
     rows = rows[np.argsort(lengths[rows], kind="stable")]
-    start = 0
-    for end in range(1, len(rows) + 1):
-        full = end == len(rows)
-        if full or (end + 1 - start) * lengths[rows[end]] > max_tokens:
+    start = tokens = 0
+    for end, length in enumerate(lengths[rows]):
+        padded = (end + 1 - start) * length
+        tokens += length
+        if end > start and (padded > max_tokens or padded - tokens > MAX_PADDING * padded):
             yield rows[start:end]
-            start = end
+            start, tokens = end, length
+    if len(rows):
+        yield rows[start:]
 
 
 def token_batch(

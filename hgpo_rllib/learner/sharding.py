@@ -52,11 +52,13 @@ def whole_parameters(module: nn.Module) -> dict[str, Tensor]:
 
     All learners have to call this together where parameters are sharded.
     """
+    _reshard(module)
     return get_model_state_dict(module, options=WHOLE)
 
 
 def load_whole_parameters(module: nn.Module, state: dict[str, Any]) -> None:
     """The way back; every learner has the whole `state`."""
+    _reshard(module)
     set_model_state_dict(module, state, options=WHOLE)
 
 
@@ -67,10 +69,19 @@ def whole_optimizer(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """
     if not optimizer.state:
         return {}
+    _reshard(module)
     return copy.deepcopy(get_optimizer_state_dict(module, optimizer, options=WHOLE))
 
 
 def load_whole_optimizer(module: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
     """The way back; every learner has the whole `state`."""
     if state:
+        _reshard(module)
         set_optimizer_state_dict(module, optimizer, state, options=WHOLE)
+
+
+def _reshard(module: nn.Module) -> None:
+    """A pass without gradients leaves what is outside of the layers whole, in other tensors."""
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()

@@ -85,6 +85,7 @@ def play(path: str, **chosen: Any) -> Outcome:
             columns[name] = torch.randn(len(columns["advantage"]), generator=generator)
         learner._update({POLICY_ID: columns})
         learner.module[POLICY_ID].weights_changed()
+        learner.score_tokens(np.arange(1, 5), np.arange(5, 8))  # as the probe after an update
     learner.gather_optimizer()
     return learner.module[POLICY_ID].get_state(), learner._gathered_optimizer, logged
 

@@ -1,0 +1,206 @@
+"""`hgpo bench learner`: an update by the learner against a bare PyTorch loop on the same batch.
+
+Each side has a process of its own, and they take turns. Neither needs Ray: prompts are those of
+episodes that a random player plays, responses its actions.
+"""
+
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.spaces import Text
+from numpy.typing import NDArray
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from torch import Tensor
+
+from hgpo_rllib.agent.agent import StepAgent
+from hgpo_rllib.agent.memory import Memory
+from hgpo_rllib.algorithm import HGPOConfig
+from hgpo_rllib.bench.bare_loop import BareLoop
+from hgpo_rllib.bench.measure import new_process, resident
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.learner.batching import Columns, micro_batches, pad_rows, token_batch
+from hgpo_rllib.learner.learner import HGPOLearner
+from hgpo_rllib.learner.module import token_log_probs
+from hgpo_rllib.models import load_model, load_tokenizer
+from hgpo_rllib.rollout.group import POLICY_ID
+
+SEED = 0
+PASS_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One update of the same batch by both sides."""
+
+    tokens: int
+    """Of prompts and responses, padding not counted."""
+    bare_seconds: float
+    seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """Tokens per second of the learner over those of the bare loop."""
+        return self.bare_seconds / self.seconds
+
+
+@dataclass(frozen=True)
+class LearnerBench:
+    """What `hgpo bench learner` found."""
+
+    steps: int
+    turns: list[Turn]
+    bare_peak_mib: float
+    """Most memory of the bare loop: of the GPU, or above what its process held when built."""
+    peak_mib: float
+    padding: float
+    """Share of padded tokens in the learner's passes."""
+    parameter_gap: float
+    """Largest difference between the parameters of the two after all turns."""
+
+
+def bench_learner(run: RunConfig, steps: int, repeats: int) -> LearnerBench:
+    """Update the run's model `repeats` times with each side; data and model are there."""
+    columns = random_steps(run, steps)
+    lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
+    with new_process() as bare, new_process() as ours:
+        for process, build in ((bare, build_bare), (ours, build_ours)):
+            process.submit(start, build, run, columns).result()
+        bare.submit(update).result(), ours.submit(update).result()  # torch's first use
+        turns = []
+        for _ in range(repeats):
+            bare_seconds, seconds = bare.submit(update).result(), ours.submit(update).result()
+            turns.append(Turn(int(lengths.sum()), bare_seconds, seconds))
+        expected, got = bare.submit(parameters).result(), ours.submit(parameters).result()
+        return LearnerBench(
+            steps,
+            turns,
+            bare.submit(peak_mib).result(),
+            ours.submit(peak_mib).result(),
+            padding_share(run, columns),
+            float(np.abs(expected - got).max()),
+        )
+
+
+def random_steps(run: RunConfig, steps: int) -> Columns:
+    """Steps of a random player with random advantages, as the columns of a training batch."""
+    tokenizer, rng = load_tokenizer(str(run.model.model_path)), np.random.default_rng(SEED)
+    agent = StepAgent(
+        tokenizer,
+        run.agent.prompt,
+        run.algorithm.context_length
+        if run.agent.memory_length is None
+        else run.agent.memory_length,
+        run.agent.max_prompt_tokens,
+        run.agent.shorten_prompts,
+    )
+    options = {"data": run.env.data, "max_steps": run.env.max_steps, **run.env.options}
+    env = gym.make(run.env.env_id, split=run.env.train_split, **options)
+    prompts: list[list[int]] = []
+    responses: list[list[int]] = []
+    while len(prompts) < steps:
+        observation, info = env.reset(seed=int(rng.integers(2**31)))
+        memory, over = Memory(), False
+        while not over and len(prompts) < steps:
+            offered = info["admissible_actions"]
+            prompts.append(agent.prompt(info["goal"], observation, offered, memory).token_ids)
+            action = str(rng.choice(offered))
+            said = f"<think>{action}</think><action>{action}</action>"
+            ids = tokenizer(said, add_special_tokens=False)["input_ids"]
+            responses.append(ids[: run.agent.max_response_tokens])
+            seen, _, terminated, truncated, info = env.step(action)
+            memory.add(observation, action)
+            observation, over = seen, terminated or truncated
+    env.close()
+    columns = {
+        "prompt_ids": pad_rows([np.asarray(ids, np.int32) for ids in prompts]),
+        "prompt_length": torch.tensor([len(ids) for ids in prompts]),
+        "response_ids": pad_rows([np.asarray(ids, np.int32) for ids in responses]),
+        "response_length": torch.tensor([len(ids) for ids in responses]),
+        "advantage": torch.from_numpy(rng.standard_normal(steps).astype(np.float32)),
+    }
+    return columns | {"behaviour_logp": behaviour_logp(run, columns)}
+
+
+def behaviour_logp(run: RunConfig, columns: Columns) -> Tensor:
+    """What the model itself says to the responses."""
+    model = load_model(str(run.model.model_path))
+    lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
+    logp = torch.zeros(columns["response_ids"].shape)
+    with torch.no_grad():
+        for part in micro_batches(np.arange(len(lengths)), lengths, PASS_TOKENS):
+            tokens = token_batch(columns, part, torch.device("cpu"))
+            got = token_log_probs(model, tokens, run.rollout.temperature)["logp"]
+            logp[tokens["step"], tokens["offset"]] = got
+    return logp
+
+
+def padding_share(run: RunConfig, columns: Columns) -> float:
+    """Share of padding in the passes over all steps at once."""
+    lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
+    parts = micro_batches(np.arange(len(lengths)), lengths, run.learner.micro_batch_tokens)
+    padded = sum(len(part) * int(lengths[part].max()) for part in parts)
+    return float(1 - lengths.sum() / padded)
+
+
+def build_ours(run: RunConfig, columns: Columns) -> Callable[[], None]:
+    """RLlib's learner, as the algorithm builds it; an update as a function."""
+    config = HGPOConfig.from_run_config(run)
+    spec = config.get_default_rl_module_spec()
+    spec.observation_space = spec.action_space = Text(1)
+    specs = MultiRLModuleSpec(rl_module_specs={POLICY_ID: spec})
+    learner = HGPOLearner(config=config, module_spec=specs)
+    learner.build()
+    _side["parameters"] = lambda: learner.module[POLICY_ID].parameters()
+
+    def update_once() -> None:
+        learner._weights_seq_no += 1
+        learner._update({POLICY_ID: columns})
+
+    return update_once
+
+
+def build_bare(run: RunConfig, columns: Columns) -> Callable[[], None]:
+    """The bare loop; an update as a function."""
+    device = torch.device("cuda" if run.cluster.learner_gpus else "cpu")
+    loop = BareLoop(run, columns, device)
+    _side["parameters"] = lambda: loop.model.parameters()
+    return loop.update
+
+
+# What follows runs in the process of one side.
+_side: dict[str, Any] = {}
+
+
+def start(build: Callable[..., Callable[[], None]], run: RunConfig, columns: Columns) -> None:
+    """Build this process's side."""
+    _side["update"] = build(run, columns)
+    _side["before"] = resident()
+
+
+def update() -> float:
+    """Seconds of one update."""
+    begin = time.perf_counter()
+    _side["update"]()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def peak_mib() -> float:
+    """Most memory so far: of the GPU if one is in use, else above what there was when built."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated() / 2**20
+    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10
+    return (highest - _side["before"]) / 2**20
+
+
+def parameters() -> NDArray[np.float32]:
+    """All parameters, one after the other."""
+    with torch.no_grad():
+        return np.concatenate([p.cpu().numpy().ravel() for p in _side["parameters"]()])
