@@ -14,6 +14,9 @@ from matplotlib.figure import Figure
 from hgpo_rllib.reporting import style
 from hgpo_rllib.reporting.curves import Band, Curve, band
 
+NEARLY_ALL = 0.99
+"""Share of a mean that its error may be on a log axis."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -156,5 +159,6 @@ def _above_zero(line: Line) -> Line:
     """A band that reaches 0 has no lower end on a log axis, and would hide all else."""
     values = line.values
     mean = [value if value > 0 else math.nan for value in values.mean]
-    error = [e if e < m else 0.0 for m, e in zip(values.mean, values.error, strict=True)]
+    pairs = zip(values.mean, values.error, strict=True)
+    error = [e if e < NEARLY_ALL * m else 0.0 for m, e in pairs]
     return replace(line, values=replace(values, mean=mean, error=error))

@@ -1,16 +1,18 @@
 """The pictures of a report: what is drawn from what was recorded."""
 
 import math
-from itertools import combinations, pairwise
+from itertools import pairwise
 
+import matplotlib as mpl
 import pytest
 
 from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
-from hgpo_rllib.reporting.curves import curves_of
+from hgpo_rllib.reporting.curves import Band, curves_of
 from hgpo_rllib.reporting.group_plots import size_shares
+from hgpo_rllib.reporting.panels import Line, Panel, draw_panels
 from hgpo_rllib.reporting.plots import CRITIC, MISMATCH, POLICY, TRAINING, pictures, running_mean
 from hgpo_rllib.reporting.run_data import load_run
-from hgpo_rllib.reporting.style import BLUE, VERMILION
+from hgpo_rllib.reporting.style import BLUE, STYLE, VERMILION
 from hgpo_rllib.reporting.time_plots import SPEED, mean_phases, phase_seconds
 from tests.unit.reporting_rows import (
     crash,
@@ -85,7 +87,7 @@ def test_panels_without_content_are_left_out(run_dir):
     assert list(panels([run_dir], "learning_curve.png")) == ["Training games"]
 
 
-def test_no_title_is_cut_or_meets_the_next(run_dir, several):
+def test_titles_fit_over_their_panels(run_dir, several):
     """With everything recorded that there is a panel for."""
     keys = [
         key for metric in (*TRAINING, *POLICY, *CRITIC, *MISMATCH, *SPEED) for key in metric.keys
@@ -96,9 +98,8 @@ def test_no_title_is_cut_or_meets_the_next(run_dir, several):
     for runs in ([run_dir], several):
         for figure in drawn(*runs).values():
             figure.canvas.draw()
-            boxes = [axes._left_title.get_window_extent() for axes in figure.axes]
-            assert all(box.x1 <= figure.bbox.x1 for box in boxes)
-            assert not any(a.overlaps(b) for a, b in combinations(boxes, 2) if a.width and b.width)
+            for axes in figure.axes:
+                assert axes._left_title.get_window_extent().x1 <= axes.bbox.x1 + 5, axes.get_title()
 
 
 def test_the_papers_six_metrics(run_dir):
@@ -232,17 +233,13 @@ class TestGroupSizes:
         assert size_shares([{}]) == {}
 
 
-class TestMismatch:
-    def test_a_band_down_to_0_is_not_drawn_on_a_log_axis(self, tmp_path):
-        """It would stretch the axis over twenty orders of magnitude."""
-        runs = [make_run(tmp_path / str(seed), seed=seed) for seed in range(2)]
-        rows = [metrics_row(i) | {"served_learner_logp_gap": 0.0} for i in range(1, 5)]
-        write_jsonl(runs[0] / "metrics.jsonl", rows)
-        axes = panels(runs, "mismatch.png")["Gap of log-probabilities (nats)"]
-        assert axes.get_yscale() == "log"
-        (line,) = axes.lines
-        assert list(line.get_ydata()) == [5e-4] * 4
-        assert axes.get_ylim()[0] > 1e-6
+def test_a_band_down_to_0_is_not_drawn_on_a_log_axis():
+    """It would stretch the axis over ten orders of magnitude."""
+    values = Band([1, 2], [1e-3, 2e-3], [1e-3 * (1 - 1e-9)] * 2)
+    with mpl.rc_context(STYLE):
+        (axes,) = draw_panels([Panel("gap", [Line(values)], log=True)], [], 3.0).axes
+    assert axes.get_yscale() == "log"
+    assert axes.get_ylim()[0] > 1e-5
 
 
 class TestTime:
