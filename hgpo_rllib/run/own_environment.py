@@ -7,10 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+import jinja2
 import numpy as np
 from gymnasium.error import Error as GymnasiumError
 
 from env_wrappers.errors import DataError
+from hgpo_rllib.agent.memory import Turn
+from hgpo_rllib.agent.templates import load_template, render
 from hgpo_rllib.config import ConfigError, RunConfig
 
 PAGE = "docs/bring_your_own_environment.md"
@@ -46,9 +49,25 @@ def check_own_environment(config: RunConfig, split: str) -> None:
             f"{where}: it cannot be made with {sorted(options)}: {_one_line(error)} ({PAGE})"
         ) from error
     try:
-        _Check(env, where).run()
+        observation, info = _Check(env, where).run()
     finally:
         env.close()
+    _check_prompt(config.agent.prompt, observation, info)
+
+
+def _check_prompt(prompt: str, observation: str, info: dict[str, Any]) -> None:
+    """A template can be read, and asks for nothing that there is not."""
+    try:
+        render(
+            load_template(prompt),
+            goal=info["goal"],
+            observation=observation,
+            admissible_actions=info["admissible_actions"],
+            step_count=1,
+            history=[Turn(1, observation, info["admissible_actions"][0])],
+        )
+    except (FileNotFoundError, jinja2.TemplateError) as error:
+        raise ConfigError(f"agent.prompt: {prompt}: {_one_line(error)} ({PAGE})") from error
 
 
 class _Check:
@@ -58,8 +77,8 @@ class _Check:
         self.env = env
         self.where = where
 
-    def run(self) -> None:
-        """Raise ConfigError for the first that is not met."""
+    def run(self) -> tuple[str, dict[str, Any]]:
+        """The first task as it begins; raises ConfigError for the first demand not met."""
         try:
             tasks = self.env.get_wrapper_attr("num_tasks")
         except AttributeError:
@@ -77,9 +96,10 @@ class _Check:
             )
         action = other["admissible_actions"][0]
         step = f"step({action!r})"
-        observation, *_, info = self.look(step, 5, lambda: self.env.step(action))
-        self.text(step, observation)
-        self.info(step, info, INFO | AFTER_A_STEP)
+        then, *_, after = self.look(step, 5, lambda: self.env.step(action))
+        self.text(step, then)
+        self.info(step, after, INFO | AFTER_A_STEP)
+        return observation, info
 
     def look(self, name: str, size: int, call: Callable[[], Any]) -> tuple[Any, ...]:
         """What a call of the environment returns: as many things as Gymnasium says."""

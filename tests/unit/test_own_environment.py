@@ -1,7 +1,7 @@
 """An environment of the user's: the one of the page, and what is said of one with a fault."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gymnasium
@@ -91,6 +91,28 @@ def test_the_prompt_of_the_page(folder: Path, config: RunConfig) -> None:
         "You see: On the shelf 1, you see nothing.",
         "You can: go to drawer 1, wait",
     ]
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda text: text.replace("goal", "gaol"), "'gaol' is undefined"),
+        (lambda text: text.replace("endfor", "end"), "unknown tag 'end'"),
+        (lambda text: text.replace("turn.action", "turn.deed"), "no attribute 'deed'"),
+        (None, "no prompt template 'my_prompt.jinja'"),
+    ],
+)
+def test_faults_of_the_prompt_are_named(
+    folder: Path, config: RunConfig, change: Callable[[str], str] | None, part: str
+) -> None:
+    file = folder / "my_prompt.jinja"
+    if change:
+        file.write_text(change(file.read_text()))
+    else:
+        file.unlink()
+    message = complaint(config)
+    assert message.startswith("agent.prompt: my_prompt.jinja: ")
+    assert part in message
 
 
 def test_a_model_has_to_be_named(config: RunConfig) -> None:
