@@ -6,7 +6,7 @@ episodes that a random player plays, responses its actions.
 
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.models import load_model, load_tokenizer
 from hgpo_rllib.rollout.group import POLICY_ID
 
+Side = tuple[Callable[[], None], Callable[[], Iterable[Tensor]]]
 SEED = 0
 PASS_TOKENS = 4096
 
@@ -148,38 +149,36 @@ def padding_share(run: RunConfig, columns: Columns) -> float:
     return float(1 - lengths.sum() / padded)
 
 
-def build_ours(run: RunConfig, columns: Columns) -> Callable[[], None]:
-    """RLlib's learner, as the algorithm builds it; an update as a function."""
+def build_ours(run: RunConfig, columns: Columns) -> Side:
+    """RLlib's learner, as the algorithm builds it: an update, and its parameters."""
     config = HGPOConfig.from_run_config(run)
     spec = config.get_default_rl_module_spec()
     spec.observation_space = spec.action_space = Text(1)
     specs = MultiRLModuleSpec(rl_module_specs={POLICY_ID: spec})
     learner = HGPOLearner(config=config, module_spec=specs)
     learner.build()
-    _side["parameters"] = lambda: learner.module[POLICY_ID].parameters()
 
     def update_once() -> None:
         learner._weights_seq_no += 1
         learner._update({POLICY_ID: columns})
 
-    return update_once
+    return update_once, learner.module[POLICY_ID].parameters
 
 
-def build_bare(run: RunConfig, columns: Columns) -> Callable[[], None]:
-    """The bare loop; an update as a function."""
+def build_bare(run: RunConfig, columns: Columns) -> Side:
+    """The bare loop: an update, and its parameters."""
     device = torch.device("cuda" if run.cluster.learner_gpus else "cpu")
     loop = BareLoop(run, columns, device)
-    _side["parameters"] = lambda: loop.model.parameters()
-    return loop.update
+    return loop.update, loop.model.parameters
 
 
 # What follows runs in the process of one side.
 _side: dict[str, Any] = {}
 
 
-def start(build: Callable[..., Callable[[], None]], run: RunConfig, columns: Columns) -> None:
+def start(build: Callable[..., Side], run: RunConfig, columns: Columns) -> None:
     """Build this process's side."""
-    _side["update"] = build(run, columns)
+    _side["update"], _side["parameters"] = build(run, columns)
     _side["before"] = resident()
 
 

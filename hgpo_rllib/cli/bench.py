@@ -304,6 +304,50 @@ def _turns(rows: list[Any], key: str) -> list[tuple[str, Any]]:
     return [*((str(i), row) for i, row in enumerate(rows, 1)), ("median", median)]
 
 
+@app.command()
+def learner(
+    config: Annotated[Path, typer.Argument(help="run file: model, prompts, objective")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="section.key=value, in any number")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="of the batch")] = 512,
+    repeats: Annotated[int, typer.Option(min=1, help="updates of each side")] = 5,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the learner's update with a bare PyTorch loop on the same batch: speed, memory."""
+    from hgpo_rllib.bench.learner import bench_learner
+    from hgpo_rllib.config import load_config
+    from hgpo_rllib.reporting.console import TrainingConsole
+    from hgpo_rllib.run.trainer import PhaseTimes, prepare_inputs
+
+    console = TrainingConsole(sys.stderr)
+    run = prepare_inputs(load_config(config, overrides or []), console, PhaseTimes())
+    with console.stage("updating, in turns with the bare loop"):
+        result = bench_learner(run, steps, repeats)
+    if as_json:
+        turns = [asdict(turn) | {"ratio": turn.ratio} for turn in result.turns]
+        _print_json(asdict(result) | {"turns": turns})
+        return
+    table = _table(
+        f"One update of {result.steps} steps", "turn|tokens|bare tokens/s|learner tokens/s|ratio"
+    )
+    for name, row in _turns(result.turns, "ratio"):
+        table.add_row(
+            name,
+            f"{row.tokens:,}",
+            f"{row.tokens / row.bare_seconds:,.0f}",
+            f"{row.tokens / row.seconds:,.0f}",
+            f"{row.ratio:.2f}",
+        )
+    table.caption = (
+        f"peak memory: bare {result.bare_peak_mib:,.0f} MiB, learner {result.peak_mib:,.0f} MiB "
+        f"({result.peak_mib / result.bare_peak_mib:.2f}); padding {result.padding:.1%}; "
+        f"parameters differ by {result.parameter_gap:.0e} at most"
+    )
+    table.caption_justify = "left"
+    _print(table)
+
+
 @app.command("bias-variance")
 def bias_variance(
     group_sizes: Annotated[
