@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
+from hgpo_rllib.run.folders import previous, write_folder
 
 
 class RunDirectory:
@@ -21,8 +23,10 @@ class RunDirectory:
         self.evaluations = path / "evaluation.jsonl"
         self.checkpoint = path / "checkpoint"
         """The policy in HuggingFace format."""
+        self.best = path / "best"
+        """The policy with the highest success rate in an evaluation, likewise."""
         self.state = path / "state"
-        """RLlib's checkpoint, to resume from."""
+        """RLlib's checkpoint, to resume from; `folders.previous` of it is the one before."""
 
     @classmethod
     def create(cls, config: RunConfig) -> "RunDirectory":
@@ -50,9 +54,13 @@ class RunDirectory:
         if not (path / "config.yaml").is_file():
             raise ConfigError(f"--resume: {path} is no run directory (it holds no config.yaml)")
         directory = cls(path)
-        if not directory.state.is_dir():
+        if not directory.has_state():
             raise ConfigError(f"--resume: {path} holds no checkpoint (its first was not written)")
         return directory, load_config(path / "config.yaml", [])
+
+    def has_state(self) -> bool:
+        """Whether there is something to resume from, whole or not."""
+        return self.state.is_dir() or previous(self.state).is_dir()
 
     def append(self, file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append JSON lines in one write."""
@@ -89,18 +97,22 @@ class RunDirectory:
         text = json.dumps(summary, indent=2) + "\n"
         self._replace(self.path / "summary.json", lambda path: path.write_text(text))
 
-    def replace_folder(self, final: Path, write: Callable[[Path], Any]) -> None:
-        """Write a folder beside its place and swap it in, so that a whole one is always there."""
-        partial, old = (final.with_name(f"{final.name}.{kind}") for kind in ("partial", "old"))
-        shutil.rmtree(partial, ignore_errors=True)
-        write(partial)
-        shutil.rmtree(old, ignore_errors=True)
-        if final.exists():
-            final.rename(old)
-        partial.rename(final)
-        shutil.rmtree(old, ignore_errors=True)
+    def keep_best(self) -> None:
+        """Keep the policy of `checkpoint` as the best one."""
+        write_folder(
+            self.best,
+            lambda path: shutil.copytree(self.checkpoint, path, copy_function=_link_or_copy),
+        )
 
     def _replace(self, file: Path, write: Callable[[Path], Any]) -> None:
         partial = file.with_name(f".{file.name}.partial")
         write(partial)
         partial.replace(file)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    """Checkpoint files are replaced, never changed: two folders can share them."""
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copy2(source, target)

@@ -13,6 +13,7 @@ from transformers.utils import logging as transformers_logging
 from hgpo_rllib.advantages.diagnostics import level_sizes, size_distribution
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
+from hgpo_rllib.evaluation.in_run import ALL_SPLITS
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.report import write_report
@@ -20,6 +21,7 @@ from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.rollout.trajectories import score_groups
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.folders import whole_version, write_folder
 from hgpo_rllib.run.live_metrics import LiveMetrics
 from hgpo_rllib.run.metrics import (
     evaluation_rows,
@@ -143,7 +145,7 @@ class Training:
             before = self._restore()
         else:
             before = self._evaluate(0)
-            self._save()
+            self._save(before)
             yield before
         start = time.monotonic()
         interval = self.config.evaluation.interval
@@ -152,12 +154,12 @@ class Training:
                 iteration = self._iterate(start)
             due = interval and iteration % interval == 0 and not self._finished(start)
             rows = self._evaluate(iteration) if due else []
-            if iteration % self.config.checkpoint_interval == 0:
-                self._save()
+            if iteration % self.config.checkpoint_interval == 0 or self._is_best(rows):
+                self._save(rows)
             if rows:
                 yield rows
         after = self._evaluate(self.algorithm.iteration)
-        self._save()
+        self._save(after)
         self.writer.close()
         self.directory.write_summary({"seconds": self.seconds.seconds})
         self.console.summary(before, after, {"seconds": self.seconds.describe()})
@@ -216,16 +218,36 @@ class Training:
         self.console.evaluation(rows)
         return rows
 
-    def _save(self) -> None:
-        self.directory.replace_folder(
-            self.directory.checkpoint, lambda path: self.algorithm.save_pretrained(str(path))
+    def _save(self, rows: Rows) -> None:
+        """A checkpoint; `rows` are of an evaluation of the same policy, if there was one."""
+        directory = self.directory
+        write_folder(directory.checkpoint, lambda path: self.algorithm.save_pretrained(str(path)))
+        write_folder(
+            directory.state,
+            lambda path: self.algorithm.save_to_path(path.absolute()),
+            keep_previous=True,
         )
-        self.directory.replace_folder(
-            self.directory.state, lambda path: self.algorithm.save_to_path(path.absolute())
-        )
+        if self._is_best(rows):
+            directory.keep_best()
+
+    def _is_best(self, rows: Rows) -> bool:
+        """Whether this evaluation, which is written already, is better than all before."""
+        if not rows:
+            return False
+        rates = {
+            row["iteration"]: row["success_rate"]
+            for row in self.directory.evaluation_rows()
+            if row["split"] == ALL_SPLITS
+        }
+        return rates.pop(rows[0]["iteration"]) > max(rates.values(), default=-1.0)
 
     def _restore(self) -> Rows:
-        self.algorithm.restore_from_path(self.directory.state.absolute())
+        state, problems = whole_version(self.directory.state)
+        if state is None:
+            raise ConfigError(f"--resume: no whole checkpoint is left: {'; '.join(problems)}")
+        for problem in problems:
+            self.console.say(f"{problem}; going on from the one before")
+        self.algorithm.restore_from_path(state.absolute())
         iteration = self.algorithm.iteration
         self.directory.truncate(self.directory.metrics, iteration)
         self.directory.truncate(self.directory.evaluations, iteration)
@@ -278,7 +300,7 @@ def say_how_to_continue(
     if isinstance(error, ConfigError):
         return
     what = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-    if directory.state.is_dir():
+    if directory.has_state():
         console.say(f"{what}; continue with: hgpo train --resume {directory.path}")
     else:
         console.say(f"{what} before the first checkpoint; start again")

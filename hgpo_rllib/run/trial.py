@@ -47,7 +47,7 @@ class RunTrial(tune.Trainable):
             settings.serve_prefix = serve_prefix
             self._algorithm = settings.build_algo()
         training = Training(run, directory, console, seconds, self._algorithm)
-        self._evaluations = training.evaluations(directory.state.is_dir())
+        self._evaluations = training.evaluations(directory.has_state())
 
     def step(self) -> dict[str, Any]:
         """Train up to the next evaluation; see `tune.Trainable`."""

@@ -1,5 +1,6 @@
 """A killed run, resumed, equals one that was not: number for number. `pytest -m slow`."""
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,13 @@ def run_of(folder: Path) -> Path:
     return run
 
 
+def damage(file: Path) -> None:
+    """Cut its end off."""
+    os.truncate(file, file.stat().st_size - 10)
+
+
 def test_three_and_three_iterations_are_six(tmp_path: Path) -> None:
-    """SIGKILL in the middle of the fourth."""
+    """SIGKILL in the middle of the fourth; then the last checkpoint is found to be damaged."""
     cache = tmp_path / "cache"
     whole = Command(settings(tmp_path / "whole", cache), tmp_path / "whole.txt")
     assert whole.process.wait(900) == 0, whole.log.read_text()
@@ -60,6 +66,9 @@ def test_three_and_three_iterations_are_six(tmp_path: Path) -> None:
     first.assert_nothing_survives(180)  # Ray's own agent notices late
     assert len(rows(run / "metrics.jsonl")) == 3, "it was to be killed in the fourth iteration"
 
+    damage(run / "state" / "learner_group" / "learner" / "state.pkl")
     second = Command(["--resume", str(run)], tmp_path / "second.txt")
     assert second.process.wait(900) == 0, second.log.read_text()
+    assert "going on from the one before" in second.log.read_text()
+    assert "resumed after iteration 2" in second.log.read_text()
     assert results(run) == expected

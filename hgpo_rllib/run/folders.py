@@ -1,0 +1,110 @@
+"""Folders that are there whole or not at all, and in which damage shows: checkpoints."""
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"  # size and CRC-32 of every other file; written last
+CHUNK = 1 << 22
+
+
+class DamagedFolderError(RuntimeError):
+    """A folder is not what was written."""
+
+
+def previous(final: Path) -> Path:
+    """Where the version before stands."""
+    return final.with_name(f"{final.name}.previous")
+
+
+def write_folder(final: Path, write: Callable[[Path], Any], keep_previous: bool = False) -> None:
+    """Write a folder beside its place and swap it in; on disk when this returns.
+
+    Whenever the process ends, the new or the old version is whole: at `final`, or for the moment
+    between two renames the old one at `previous(final)`.
+
+    Args:
+        final: its place.
+        write: fills the folder that it is given.
+        keep_previous: leave the old version at `previous(final)`.
+    """
+    partial, old = final.with_name(f"{final.name}.partial"), previous(final)
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        write(partial)
+        _seal(partial)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # it may be what filled the disk
+        raise
+    if final.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        final.rename(old)
+    partial.rename(final)
+    _sync(final.parent)
+    if not keep_previous:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise DamagedFolderError unless all files are as they were written."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError) as error:
+        raise DamagedFolderError(f"{folder} is damaged: {MANIFEST} cannot be read") from error
+    for name, (size, checksum) in manifest.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != size or _checksum(path) != checksum:
+            raise DamagedFolderError(f"{folder} is damaged: {name} is not what was written")
+
+
+def whole_version(final: Path) -> tuple[Path | None, list[str]]:
+    """Bring the newest whole version to `final`.
+
+    Returns:
+        `final`, or None if there is no whole version; and what was wrong with those passed over.
+    """
+    problems = []
+    for version in (final, previous(final)):
+        if not version.is_dir():
+            continue
+        try:
+            check_folder(version)
+        except DamagedFolderError as error:
+            problems.append(str(error))
+            continue
+        if version != final:
+            shutil.rmtree(final, ignore_errors=True)
+            version.rename(final)
+        return final, problems
+    return None, problems
+
+
+def _seal(folder: Path) -> None:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    manifest = {
+        str(path.relative_to(folder)): (path.stat().st_size, _checksum(path)) for path in files
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    for path in [*files, folder / MANIFEST, *(p for p in folder.rglob("*") if p.is_dir()), folder]:
+        _sync(path)
+
+
+def _checksum(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            value = zlib.crc32(chunk, value)
+    return value
+
+
+def _sync(path: Path) -> None:
+    """Have the disk hold a file's content, or a folder's names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

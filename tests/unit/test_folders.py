@@ -1,0 +1,93 @@
+"""Checkpoint folders: whole or not there, and damage shows."""
+
+from pathlib import Path
+
+import pytest
+
+from hgpo_rllib.run.folders import (
+    MANIFEST,
+    DamagedFolderError,
+    check_folder,
+    previous,
+    whole_version,
+    write_folder,
+)
+
+
+def fill(text: str, folder: Path) -> None:
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "weights").write_text(text)
+    (folder / "config").write_text(f"of {text}")
+
+
+def content(folder: Path) -> str:
+    return (folder / "deep" / "weights").read_text()
+
+
+@pytest.fixture
+def final(tmp_path: Path) -> Path:
+    """Two versions, the older one kept."""
+    final = tmp_path / "state"
+    for text in ("first", "second"):
+        write_folder(final, lambda path, text=text: fill(text, path), keep_previous=True)
+    return final
+
+
+def test_versions(final: Path) -> None:
+    """Nothing else is left behind."""
+    assert (content(final), content(previous(final))) == ("second", "first")
+    assert sorted(path.name for path in final.parent.iterdir()) == ["state", "state.previous"]
+    check_folder(final)
+    assert whole_version(final) == (final, [])
+    write_folder(final, lambda path: fill("third", path))
+    assert [path.name for path in final.parent.iterdir()] == ["state"]
+
+
+@pytest.mark.parametrize(
+    "name", ["deep/weights", "config", MANIFEST], ids=["deep", "file", "manifest"]
+)
+@pytest.mark.parametrize("harm", ["cut", "changed", "gone"])
+def test_the_version_before_a_damaged_one(final: Path, name: str, harm: str) -> None:
+    """Takes its place, so that the next checkpoint does not push it out."""
+    path = final / name
+    text = path.read_text()
+    if harm == "gone":
+        path.unlink()
+    else:
+        path.write_text(text[:-3] if harm == "cut" else "x" + text[1:])
+    with pytest.raises(DamagedFolderError, match="state is damaged"):
+        check_folder(final)
+    version, (problem,) = whole_version(final)
+    assert version == final
+    assert Path(name).name in problem
+    assert content(final) == "first"
+    assert not previous(final).exists()
+
+
+def test_between_the_two_renames(final: Path) -> None:
+    """The process ended there: the old version has been moved, the new one not yet."""
+    previous(final).rename(final.parent / "older")
+    final.rename(previous(final))
+    assert whole_version(final) == (final, [])
+    assert content(final) == "second"
+
+
+def test_nothing_whole(final: Path) -> None:
+    for version in (final, previous(final)):
+        (version / "config").unlink()
+    version, problems = whole_version(final)
+    assert version is None
+    assert len(problems) == 2
+
+
+def test_a_write_that_fails_changes_nothing(final: Path) -> None:
+    """And gives back what it took of the disk."""
+
+    def fail(path: Path) -> None:
+        fill("third", path)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_folder(final, fail, keep_previous=True)
+    assert (content(final), content(previous(final))) == ("second", "first")
+    assert not final.with_name("state.partial").exists()
