@@ -3,10 +3,13 @@
 import json
 import math
 import re
+import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from hgpo_rllib.cli.main import app, main
 from hgpo_rllib.reporting import report
 from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.reporting.run_data import RunError, load_run, read_episodes
@@ -261,6 +264,19 @@ class TestSeveralRuns:
         (sweep / "02" / "config.yaml").write_text("name: not begun\n")
         assert write_report([sweep]) == sweep / "report.html"
         assert "2 seeds of one experiment" in text_of((sweep / "report.html").read_text())
+
+    def test_the_command(self, tmp_path, monkeypatch, capsys):
+        runs = [str(make_run(tmp_path / str(seed), seed=seed)) for seed in range(2)]
+        file = tmp_path / "both.html"
+        result = CliRunner().invoke(app, ["report", *runs, "--output", str(file)])
+        assert (result.exit_code, result.output) == (0, f"{file}\n")
+        assert "2 seeds of one experiment" in text_of(file.read_text())
+        monkeypatch.setattr(sys, "argv", ["hgpo", "report", *runs])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 2
+        said = capsys.readouterr().err
+        assert said == "hgpo: a report on several runs needs a place: give --output FILE.html\n"
 
     def test_what_cannot_be_reported(self, run_dir, tmp_path):
         with pytest.raises(RunError, match="no run directory given"):
