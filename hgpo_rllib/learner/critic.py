@@ -63,14 +63,15 @@ def make_critic(kind: CriticKind, policy: PreTrainedModel, model_path: str) -> C
 
 
 def parameter_groups(module: nn.Module) -> list[list[nn.Parameter]]:
-    """Parameters of the policy, and those of the critic alone, if there is one.
+    """Parameters of the policy that are trained, and those of the critic alone, if there is one.
 
     Each list has a learning rate and a bound on its gradient's norm: returns, and with them the
     gradients of a critic, can be of any size.
     """
     critic = {id(p) for name, p in module.named_parameters() if "critic." in name}
-    of_policy = [p for p in module.parameters() if id(p) not in critic]
-    of_critic = [p for p in module.parameters() if id(p) in critic]
+    trained = [p for p in module.parameters() if p.requires_grad]
+    of_policy = [p for p in trained if id(p) not in critic]
+    of_critic = [p for p in trained if id(p) in critic]
     return [of_policy, of_critic] if of_critic else [of_policy]
 
 

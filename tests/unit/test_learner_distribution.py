@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from hgpo_rllib.learner import learner as learner_module
 from hgpo_rllib.learner import module as llm_module
-from hgpo_rllib.learner.critic import Critic, make_critic
+from hgpo_rllib.learner.critic import Critic, make_critic, step_values
 from hgpo_rllib.learner.distribution import share
 from hgpo_rllib.models import load_model
 from hgpo_rllib.rollout.group import POLICY_ID
@@ -86,6 +86,10 @@ def play(path: str, **chosen: Any) -> Outcome:
         learner._update({POLICY_ID: columns})
         learner.module[POLICY_ID].weights_changed()
         learner.score_tokens(np.arange(1, 5), np.arange(5, 8))  # as the probe after an update
+    if learner._settings.critic != "none":
+        module, rows = learner.module[POLICY_ID], np.arange(len(columns["advantage"]))
+        values = step_values(module, columns, rows, learner._settings, torch.device("cpu"))
+        logged.append({str(row): value for row, value in enumerate(values.tolist())})
     learner.gather_optimizer()
     return learner.module[POLICY_ID].get_state(), learner._gathered_optimizer, logged
 
