@@ -1,0 +1,53 @@
+"""The environment of docs/bring_your_own_environment.md, trained as the page says."""
+
+from pathlib import Path
+
+import pytest
+
+from hgpo_rllib.algorithm import HGPOConfig
+from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.evaluation.in_run import ALL_SPLITS
+from hgpo_rllib.rollout.trajectories import score_groups
+from hgpo_rllib.run.inputs import check_inputs
+from hgpo_rllib.run.metrics import learner_metrics, rollout_metrics
+from tests.unit.test_own_environment import folder as folder  # the files of the page
+
+pytestmark = pytest.mark.integration
+
+
+def test_the_page_trains(run_config: RunConfig, cluster: None, folder: Path) -> None:
+    """Two iterations with the pocket model of ALFWorld; both learn something."""
+    config = load_config(
+        folder / "my_run.yaml",
+        [
+            f"model.model_path={run_config.model.model_path}",
+            "model.dtype=float32",
+            "agent.prompt=alfworld_compact",
+            "agent.max_prompt_tokens=480",
+            "agent.max_response_tokens=32",
+            "rollout.groups_per_iteration=4",
+            # A hasty clone of another game seldom wins, but then some of its answers are no
+            # answers, which costs, so that there is always something to learn from.
+            "rollout.temperature=2.0",
+            "policy_server.replica_cpus=0",
+        ],
+    )
+    check_inputs(config)
+    algorithm = HGPOConfig.from_run_config(config).build_algo()
+    try:
+        for _ in range(2):
+            result = algorithm.train()
+            scored = score_groups(algorithm.last_groups, config.algorithm)
+            row = rollout_metrics(scored) | learner_metrics(result)
+            assert row["episodes"] == 4 * 8
+            assert algorithm.env_runner.last.failures["env_errors"] == 0
+            assert row["zero_advantage_fraction"] < 1
+            assert row["grad_norm"] > 0
+            assert {m.get_infos(0)["game"].split("/")[0] for m in scored.members} == {"lost"}
+            prompt = scored.members[0].get_extra_model_outputs("prompt_ids")[0]
+            assert "find a " in algorithm.env_runner.agent.tokenizer.decode(prompt)
+        held_out = algorithm.evaluate()["env_runners"]
+        assert held_out[ALL_SPLITS]["episodes"] == held_out["test"]["episodes"] == 20
+        assert set(held_out["test"]["by_task_type"]) <= {"candle", "cloth", "soapbar", "towel"}
+    finally:
+        algorithm.stop()
