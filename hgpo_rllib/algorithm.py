@@ -136,6 +136,8 @@ class HGPOConfig(AlgorithmConfig):
             raise ValueError("HGPO rolls out in its main process: set num_env_runners=0")
         if self.shard_parameters and self.num_learners < 2:
             raise ValueError("shard_parameters needs learners(num_learners=…) of 2 or more")
+        if self.shard_parameters and self.lora_rank:
+            raise ValueError("shard_parameters is for whole models: set lora_rank=0")
         if not self.is_multi_agent:
             raise ValueError("HGPO needs its multi_agent() settings: one agent per group member")
 
@@ -147,6 +149,9 @@ class HGPOConfig(AlgorithmConfig):
             model_config={
                 "model_path": self.model_path,
                 "serve_dtype": self.dtype,
+                "lora_rank": self.lora_rank,
+                "lora_alpha": self.lora_alpha,
+                "seed": self.seed or 0,
                 "temperature": self.temperature,
                 "entropy_gradient": self.entropy_coeff > 0,
                 "critic": self.critic,

@@ -111,6 +111,11 @@ class ModelSettings(Section):
     """HuggingFace directory or name; null: the pocket model that `warm_start` describes."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Type of the served weights (the learner keeps float32 master weights)."""
+    lora_rank: int = Field(0, ge=0, le=512)
+    """Rank of LoRA adapters on all linear layers; nothing else is trained then, and the frozen
+    starting policy costs no memory. 0: all parameters are trained."""
+    lora_alpha: int = Field(32, ge=1)
+    """What adapters add is scaled by lora_alpha / lora_rank."""
 
 
 class AgentSettings(Section):
@@ -279,6 +284,8 @@ class RunConfig(Section):
     def _has_learners_to_share(self) -> Self:
         if self.learner.shard_parameters and self.cluster.num_learners < 2:
             raise ValueError("learner.shard_parameters needs cluster.num_learners of 2 or more")
+        if self.learner.shard_parameters and self.model.lora_rank:
+            raise ValueError("learner.shard_parameters is for whole models: set model.lora_rank=0")
         return self
 
     @model_validator(mode="after")

@@ -25,6 +25,7 @@ from hgpo_rllib.learner.batching import (
 )
 from hgpo_rllib.learner.critic import parameter_groups, value_loss_part
 from hgpo_rllib.learner.distribution import gather, join, passes, sum_gradients
+from hgpo_rllib.learner.lora import without_lora
 from hgpo_rllib.learner.module import LLMModule, TokenScorer
 from hgpo_rllib.learner.objective import largest_ratio, mismatch, token_losses
 from hgpo_rllib.learner.settings import LearnerSettings
@@ -51,7 +52,7 @@ class HGPOLearner(TorchLearner):
         self._settings = self.config.settings(LearnerSettings)
         self._gathered_optimizer: StateDict = {}
         self._reference = None
-        if self._settings.kl_coeff > 0:
+        if self._settings.kl_coeff > 0 and not self.config.lora_rank:
             model = load_model(self.config.model_path).requires_grad_(False)
             config = self.module[POLICY_ID].unwrapped().model_config
             self._reference = TokenScorer(model, None, config | {"entropy_gradient": False})
@@ -111,8 +112,12 @@ class HGPOLearner(TorchLearner):
         return loss
 
     def _reference_logp(self, tokens: dict[str, Tensor]) -> Tensor | None:
-        if self._reference is None:
+        if self._settings.kl_coeff == 0:
             return None
+        if self._reference is None:
+            module = self.module[POLICY_ID].unwrapped()
+            with torch.no_grad(), without_lora(module.llm):
+                return module.forward_train(tokens)["logp"]
         with torch.no_grad():
             return self._reference(tokens)["logp"]
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hgpo_rllib.learner.critic import Critic, make_critic
+from hgpo_rllib.learner.lora import adapter_form, adapter_shape, add_lora, merged_state
 from hgpo_rllib.learner.sharding import load_whole_parameters, shard, whole_parameters
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.types import WeightTag
@@ -33,6 +34,8 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
             return
         path = self.model_config["model_path"]
         llm = load_model(path)
+        if self.model_config["lora_rank"]:
+            add_lora(llm, *(self.model_config[k] for k in ("lora_rank", "lora_alpha", "seed")))
         critic = make_critic(self.model_config["critic"], llm, path)
         self.scorer = TokenScorer(llm, critic, self.model_config)
         self._sharded = False
@@ -77,7 +80,7 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         if not inference_only:
             return {name: tensor.clone() for name, tensor in self._parameters_now().items()}
         if self._tag is None:
-            self._tag = self._publisher.publish(self.model_state())
+            self._tag = self._publish()
         return {"weight_tag": self._tag}
 
     @override(TorchRLModule)
@@ -101,8 +104,16 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
     def _parameters_now(self) -> dict[str, Tensor]:
         return self._gathered if self._sharded else whole_parameters(self)
 
+    def _publish(self) -> WeightTag:
+        if self.model_config["lora_rank"]:
+            adapters = adapter_form(self.llm.state_dict())
+            return self._publisher.publish(adapters, adapter_shape(self.llm))
+        return self._publisher.publish(self.model_state())
+
     def model_state(self) -> dict[str, Tensor]:
-        """The policy's weights in checkpoint form, on the first learner."""
+        """The policy's weights in checkpoint form, on the first learner; adapters are added in."""
+        if self.model_config["lora_rank"]:
+            return checkpoint_form(merged_state(self.llm), self.llm.config)
         prefix = "scorer.llm."
         state = {
             name.removeprefix(prefix): tensor

@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+WHOLE_OR_TRAINED = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
 
 
 def shard(scorer: nn.Module, layers: Iterable[nn.Module], device: torch.device) -> None:
@@ -58,8 +59,11 @@ def whole_parameters(module: nn.Module) -> dict[str, Tensor]:
 
 def load_whole_parameters(module: nn.Module, state: dict[str, Any]) -> None:
     """The way back; every learner has the whole `state`."""
+    missing = {name for name, p in module.named_parameters() if p.requires_grad} - state.keys()
+    if missing:
+        raise ValueError(f"the checkpoint lacks {', '.join(sorted(missing))}")
     _reshard(module)
-    set_model_state_dict(module, state, options=WHOLE)
+    set_model_state_dict(module, dict(state), options=WHOLE_OR_TRAINED)  # it adds to it
 
 
 def whole_optimizer(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:

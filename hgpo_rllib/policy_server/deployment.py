@@ -3,7 +3,8 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
+from hgpo_rllib.policy_server.adapters import adapter_folder
 from hgpo_rllib.policy_server.engine import (
     engine_arguments,
     replica_options,
@@ -37,9 +39,12 @@ from hgpo_rllib.policy_server.types import (
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
     from vllm.outputs import CompletionOutput
 
 MAX_ONGOING_REQUESTS = 4096  # per replica; vLLM queues what exceeds max_num_seqs itself
+ADAPTERS = "policy"  # vLLM's name of the LoRA adapters
+Load = Callable[[], Awaitable[None]]
 UNNAMED = "default"  # vLLM's version of the weights that an engine starts with
 
 
@@ -86,6 +91,7 @@ class PolicyReplica:
         self._engine = AsyncLLM.from_engine_args(arguments)
         self._update_mode = update_mode
         self._held = STARTING_WEIGHTS
+        self._adapters: LoRARequest | None = None
         self._updating: asyncio.Task[None] | None = None
         self._broken: Exception | None = None
         self._request_numbers = itertools.count()
@@ -132,21 +138,46 @@ class PolicyReplica:
         The engine goes on until they are on this node. Then it makes new requests wait, and those
         under way are ended, thrown away or kept, as `update_mode` says.
         """
-        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
-
         assert tag.weights is not None, "no weights are older than those at the start"
         weights: PublishedWeights = await tag.weights
-        async with shared_with_engine(weights) as arguments:
+        received = self._receive_model if weights.adapter is None else self._receive_adapters
+        async with received(weights) as load:
             try:
                 await self._engine.pause_generation(mode=self._update_mode, clear_cache=True)
-                await self._engine.start_weight_update()
-                await self._engine.update_weights(WeightTransferUpdateRequest(arguments))
-                await self._engine.finish_weight_update(tag.version)
+                await load()
+                await self._engine.update_weight_version(tag.version)
                 self._held = replace(tag, weights=None)  # Ray need not keep them for this replica
             except Exception as error:  # what it holds now is no version
                 self._broken = error
             finally:
                 await self._engine.resume_generation()
+
+    @asynccontextmanager
+    async def _receive_model(self, weights: PublishedWeights) -> AsyncIterator[Load]:
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        async with shared_with_engine(weights) as arguments:
+
+            async def load() -> None:
+                await self._engine.start_weight_update()
+                await self._engine.update_weights(WeightTransferUpdateRequest(arguments))
+                await self._engine.finish_weight_update()
+
+            yield load
+
+    @asynccontextmanager
+    async def _receive_adapters(self, weights: PublishedWeights) -> AsyncIterator[Load]:
+        from vllm.lora.request import LoRARequest
+
+        with adapter_folder(weights) as folder:
+
+            async def load() -> None:
+                new = LoRARequest(ADAPTERS, 1, str(folder), load_inplace=True)
+                if not await self._engine.add_lora(new):
+                    raise RuntimeError("the engine did not take the adapters")
+                self._adapters = LoRARequest(ADAPTERS, 1, str(folder))
+
+            yield load
 
     async def _answer(self, prompt: Prompt, sampling: Sampling) -> Generation | RequestFailedError:
         from vllm.v1.engine.exceptions import EngineDeadError
@@ -167,6 +198,7 @@ class PolicyReplica:
             {"prompt_token_ids": list(prompt.token_ids)},
             sampling_parameters(sampling, prompt.seed),
             request_id=str(next(self._request_numbers)),
+            lora_request=self._adapters,
         )
         *_, result = [result async for result in results]
         return result.outputs[0]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
+from hgpo_rllib.policy_server.adapters import room_for
 
 SESSION_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 MAX_BATCH = 16  # prompts per call: a call costs milliseconds, a prompt in it a tenth of that
@@ -34,6 +35,9 @@ def engine_arguments(
         "weight_transfer_config": {"backend": "hgpo"},
         "disable_log_stats": True,
     }
+    if model.lora_rank:
+        room = room_for(model.lora_rank)
+        arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": room}
     if server.replica_gpus > 0:
         arguments["gpu_memory_utilization"] = server.memory_utilization
     else:  # the worker runs inside the engine's process: one less to start and to talk to

@@ -10,6 +10,17 @@ from ray import ObjectRef
 
 
 @dataclass(frozen=True)
+class AdapterShape:
+    """What LoRA adapters are, besides their tensors."""
+
+    rank: int
+    alpha: int
+    """Their product is scaled by alpha / rank."""
+    targets: tuple[str, ...]
+    """Names of the layers that have them."""
+
+
+@dataclass(frozen=True)
 class PublishedWeights:
     """One version of the policy's weights in checkpoint form, as it lies in Ray's object store."""
 
@@ -17,6 +28,8 @@ class PublishedWeights:
     """Torch's name of the type of all tensors."""
     tensors: dict[str, NDArray[Any]]
     """By name in the checkpoint; bfloat16, which NumPy lacks, as int16 with the same bits."""
+    adapter: AdapterShape | None = None
+    """These are LoRA adapters of the model that the server started with; None: a whole model."""
 
 
 @dataclass(frozen=True)

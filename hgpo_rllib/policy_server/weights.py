@@ -7,7 +7,7 @@ import ray
 import torch
 from torch import Tensor
 
-from hgpo_rllib.policy_server.types import PublishedWeights, WeightTag
+from hgpo_rllib.policy_server.types import AdapterShape, PublishedWeights, WeightTag
 
 # Integers with as many bits, for the types that NumPy lacks.
 BITS = {torch.bfloat16: torch.int16}
@@ -27,13 +27,18 @@ class WeightPublisher:
         self.dtype = dtype
         self.updates = 0
 
-    def publish(self, state: Mapping[str, Tensor]) -> WeightTag:
+    def publish(
+        self, state: Mapping[str, Tensor], adapter: AdapterShape | None = None
+    ) -> WeightTag:
         """Copy weights in checkpoint form into the object store."""
         self.updates += 1
-        return WeightTag(self.name, self.updates, ray.put(servable_weights(state, self.dtype)))
+        weights = servable_weights(state, self.dtype, adapter)
+        return WeightTag(self.name, self.updates, ray.put(weights))
 
 
-def servable_weights(state: Mapping[str, Tensor], dtype: torch.dtype) -> PublishedWeights:
+def servable_weights(
+    state: Mapping[str, Tensor], dtype: torch.dtype, adapter: AdapterShape | None = None
+) -> PublishedWeights:
     """Weights as they are published.
 
     Where they have the type already, and lie in the host's memory, nothing is copied.
@@ -46,4 +51,4 @@ def servable_weights(state: Mapping[str, Tensor], dtype: torch.dtype) -> Publish
         .numpy()
         for name, tensor in state.items()
     }
-    return PublishedWeights(str(dtype).removeprefix("torch."), tensors)
+    return PublishedWeights(str(dtype).removeprefix("torch."), tensors, adapter)

@@ -20,6 +20,8 @@ def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
             or a name on the hub (with the default settings).
         overrides: ``section.key=value``.
 
+    Adapters are part of a checkpoint's weights: it is served without LoRA.
+
     Raises:
         ConfigError: there is no such policy, or an override is wrong.
     """
@@ -38,7 +40,7 @@ def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
     elif not _may_be_hub_name(checkpoint):
         raise ConfigError(f"{checkpoint} is not there: {KINDS}")
     check_model_path(str(model), "CHECKPOINT")
-    settings = config.model.model_copy(update={"model_path": str(model)})
+    settings = config.model.model_copy(update={"model_path": str(model), "lora_rank": 0})
     return config.model_copy(update={"model": settings})
 
 

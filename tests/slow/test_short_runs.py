@@ -1,0 +1,94 @@
+"""Options of the learner through the whole loop: real Ray, Serve and vLLM. `pytest -m slow`."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from tests.integration.conftest import EXAMPLE, SMALL
+from tests.integration.test_command import Command, rows
+from tests.slow.test_resume import run_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Games and a small clone for all runs."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def train(cache: Path, output: Path, *settings: str) -> Path:
+    """Run `hgpo train` for two iterations, in float32; returns its directory."""
+    shared = [str(EXAMPLE), *SMALL, "policy_server.max_logp_gap=1e-4"]
+    places = [f"cache={cache}", f"output={output}"]
+    command = Command([*shared, *places, *settings], output.with_suffix(".txt"))
+    assert command.process.wait(900) == 0, command.log.read_text()
+    return run_of(output)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def check(metrics: list[dict[str, Any]]) -> None:
+    """Two iterations in which engine and learner were the same policy, and learned."""
+    assert [row["iteration"] for row in metrics] == [1, 2]
+    for row in metrics:
+        assert row["behaviour_logp_gap"] < 1e-3
+        assert row["served_learner_logp_gap"] < 1e-4
+        assert row["grad_norm"] > 0
+
+
+def test_lora(cache: Path, tmp_path: Path) -> None:
+    """Adapters are served; the checkpoint is a whole model; a resumed run goes on with them."""
+    lora = ("model.lora_rank=4", "model.lora_alpha=16", "learner.lr=1e-2")
+    run = train(cache, tmp_path / "lora", *lora)
+    metrics = rows(run / "metrics.jsonl")
+    check(metrics)
+    assert metrics[1]["kl"] > 0, "the frozen policy is the model without adapters"
+    (start,) = cache.glob("pocket-model-*")
+    before, after = weights(start), weights(run / "checkpoint")
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all("_proj.weight" in name for name in changed)
+    AutoModelForCausalLM.from_pretrained(run / "checkpoint")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("iterations: 2", "iterations: 3"))
+    resumed = Command(["--resume", str(run)], tmp_path / "resumed.txt")
+    assert resumed.process.wait(900) == 0, resumed.log.read_text()
+    assert rows(run / "metrics.jsonl")[2]["behaviour_logp_gap"] < 1e-3
+
+
+def test_truncated_importance_weights(cache: Path, tmp_path: Path) -> None:
+    """One step off, in bfloat16: where they have something to correct."""
+    corrected = ("learner.old_logp=recomputed", "learner.importance_cap=1.2")
+    loose = ("model.dtype=bfloat16", "policy_server.max_logp_gap=null")
+    ahead = ("rollout.schedule=one_step_off",)
+    run = train(cache, tmp_path / "weights", *corrected, *loose, *ahead, "iterations=3")
+    metrics = rows(run / "metrics.jsonl")
+    assert len(metrics) == 3
+    for row in metrics:
+        assert 0.5 < row["importance_weight"] <= 1.2
+        assert 0 < row["behaviour_kl"] < 1
+    assert any(row["importance_cut_fraction"] > 0 for row in metrics)
+
+
+@pytest.mark.parametrize("sharded", ["true", "false"])
+def test_two_learners(cache: Path, tmp_path: Path, sharded: str) -> None:
+    """Processes of their own; the run is resumed by the main process alone."""
+    learners = ("cluster.num_learners=2", "policy_server.replica_cpus=0")
+    run = train(cache, tmp_path / "two", *learners, f"learner.shard_parameters={sharded}")
+    check(rows(run / "metrics.jsonl"))
+    config = run / "config.yaml"
+    text = config.read_text().replace("iterations: 2", "iterations: 3")
+    text = text.replace("num_learners: 2", "num_learners: 0")
+    config.write_text(text.replace("shard_parameters: true", "shard_parameters: false"))
+    resumed = Command(["--resume", str(run)], tmp_path / "resumed.txt")
+    assert resumed.process.wait(900) == 0, resumed.log.read_text()
+    third = rows(run / "metrics.jsonl")[2]
+    assert third["behaviour_logp_gap"] < 1e-3
+    assert third["grad_norm"] > 0
