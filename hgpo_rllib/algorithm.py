@@ -154,6 +154,9 @@ class HGPOConfig(AlgorithmConfig):
                 "seed": self.seed or 0,
                 "temperature": self.temperature,
                 "entropy_gradient": self.entropy_coeff > 0,
+                "compute_dtype": self.compute_dtype,
+                "gradient_checkpointing": self.gradient_checkpointing,
+                "compile": self.compile,
                 "critic": self.critic,
             },
         )

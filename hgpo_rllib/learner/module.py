@@ -23,8 +23,9 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
 
     ``model_config``: ``model_path`` (HuggingFace directory or name), ``serve_dtype`` (type of the
     published weights), ``temperature`` (of the sampling distribution), ``entropy_gradient``
-    (the objective has an entropy bonus) and ``critic`` (its kind). The critic is in RLlib's state
-    and in no checkpoint of the policy.
+    (the objective has an entropy bonus), ``critic`` (its kind), ``lora_rank``, ``lora_alpha`` and
+    ``seed`` (of adapters), and of `LearnerSettings` ``compute_dtype``, ``gradient_checkpointing``
+    and ``compile``. The critic is in RLlib's state and in no checkpoint of the policy.
     """
 
     @override(TorchRLModule)
@@ -137,9 +138,20 @@ class TokenScorer(nn.Module):
         self.critic = critic
         self.temperature: float = config["temperature"]
         self.entropy_gradient: bool = config["entropy_gradient"]
+        self.compute_dtype: torch.dtype = getattr(torch, config["compute_dtype"])
+        for trunk in self._trunks():
+            if config["gradient_checkpointing"]:
+                trunk.gradient_checkpointing_enable({"use_reentrant": False})
+            if config["compile"]:
+                trunk.compile(dynamic=True)
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Log-probabilities of a batch with responses, values of one with ``last_prompt``."""
+        mixed = self.compute_dtype != torch.float32
+        with torch.autocast(batch["ids"].device.type, self.compute_dtype, enabled=mixed):
+            return self._score(batch)
+
+    def _score(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         outputs, hidden = {}, None
         if "position" in batch or (self.critic is not None and self.critic.trunk is None):
             hidden = hidden_states(self.llm, batch["ids"])
@@ -152,10 +164,12 @@ class TokenScorer(nn.Module):
 
     def shard(self, device: torch.device) -> None:
         """Cut the parameters up between learners."""
-        layers = list(self.llm.base_model.layers)
-        if self.critic is not None and self.critic.trunk is not None:
-            layers += self.critic.trunk.layers
-        shard(self, layers, device)
+        shard(self, [layer for trunk in self._trunks() for layer in trunk.layers], device)
+
+    def _trunks(self) -> list[PreTrainedModel]:
+        """The decoders, without heads."""
+        own = None if self.critic is None else self.critic.trunk
+        return [self.llm.base_model, *([own] if own is not None else [])]
 
 
 def hidden_states(llm: PreTrainedModel, ids: Tensor) -> Tensor:

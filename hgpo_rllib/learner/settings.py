@@ -98,6 +98,14 @@ class LearnerSettings(Section):
     """Steps (turns) per optimiser step."""
     micro_batch_tokens: int = Field(16384, ge=1)
     """Padded tokens per forward pass; bounds memory, changes no result."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What passes through the model are computed in (torch's autocast); weights, gradients and the
+    optimiser stay in float32."""
+    gradient_checkpointing: bool = False
+    """Keep each layer's input alone for the backward pass and compute the rest again: less memory,
+    one more forward pass; changes no result."""
+    compile: bool = False
+    """Compile the model's layers (torch.compile): faster passes on GPUs after a slow first one."""
     shard_parameters: bool = False
     """Cut parameters, gradients and the optimiser's state up between the learners (FSDP2): for
     models that one of them cannot hold. Otherwise each has a copy."""

@@ -77,16 +77,22 @@ class ModelShape:
         """KV cache of so many tokens: ``2 · layers · kv`` values a token."""
         return tokens * 2 * self.layers * self.key_value * BYTES[dtype]
 
-    def activation_bytes(self, tokens: int) -> int:
+    def activation_bytes(self, tokens: int, checkpointing: bool = False) -> int:
         """What a forward pass over so many tokens keeps for the backward pass, float32.
 
         A layer keeps, for each token: ``3 h`` for each of its two norms (input, normalised, scaled:
         the input of the next projections), ``2 q + 2 kv`` for attention (queries, keys, values,
         result: no matrix of scores) and ``4 m`` for the MLP (gate, its activation, up, product).
-        Nothing is recomputed: there is no gradient checkpointing.
+        With gradient checkpointing it keeps ``h``, and the rest of one layer at a time.
         """
         per_layer = 6 * self.hidden + 2 * self.query + 2 * self.key_value + 4 * self.intermediate
-        return tokens * self.layers * per_layer * LEARNER_BYTES
+        kept = self.layers * self.hidden + per_layer if checkpointing else self.layers * per_layer
+        return tokens * kept * LEARNER_BYTES
+
+    def adapter_parameters(self, rank: int) -> int:
+        """Of LoRA: ``rank`` rows and columns for every linear layer but the head."""
+        h, q, kv, m = self.hidden, self.query, self.key_value, self.intermediate
+        return self.layers * rank * (2 * (h + q) + 2 * (h + kv) + 3 * (h + m))
 
     def logit_bytes(self, tokens: int, entropy_bonus: bool = False) -> int:
         """Largest moment of the head over so many response tokens, in copies of V values each."""
@@ -159,32 +165,39 @@ def smallest_gpu(config: RunConfig, shape: ModelShape) -> int:
 def _learner(config: RunConfig, shape: ModelShape) -> list[MemoryItem]:
     """Weights, gradients and reference take 4 bytes a parameter, AdamW's two moments 8.
 
-    Several learners have as much each, or a part where parameters are sharded.
+    With LoRA gradients and moments are those of the adapters, and the weights are the reference.
+    Activations are counted in float32, whatever `learner.compute_dtype` is. Several learners have
+    as much each, or a part where parameters are sharded.
     """
     where = "GPU" if config.cluster.learner_gpus else "host"
     shards = config.cluster.num_learners if config.learner.shard_parameters else 1
+    rank, checkpointing = config.model.lora_rank, config.learner.gradient_checkpointing
     weights = -(-shape.parameters * LEARNER_BYTES // shards)
+    trained = shape.adapter_parameters(rank) * LEARNER_BYTES if rank else weights
     turn = config.agent.max_prompt_tokens + config.agent.max_response_tokens
     tokens = max(turn, config.learner.micro_batch_tokens)  # a longer turn has a part of its own
     responses = tokens * config.agent.max_response_tokens // turn
     parts = [
         ("weights, float32", weights),
-        ("gradients, float32", weights),
-        ("AdamW's two moments, float32", 2 * weights),
-        (f"activations of {tokens:,} tokens", shape.activation_bytes(tokens)),
+        ("gradients, float32", trained),
+        ("AdamW's two moments, float32", 2 * trained),
+        (f"activations of {tokens:,} tokens", shape.activation_bytes(tokens, checkpointing)),
         (
             f"logits of {responses:,} response tokens",
             shape.logit_bytes(responses, config.learner.entropy_coeff > 0),
         ),
     ]
-    if config.learner.kl_coeff > 0:
+    if config.learner.kl_coeff > 0 and not rank:
         parts.insert(3, ("reference model, float32", weights))
     if config.learner.critic == "separate":  # a critic on the policy's trunk is one row of weights
         critic = -(-shape.trunk_parameters * LEARNER_BYTES // shards)
         prompts = tokens - responses
         parts += [
             ("critic: weights, gradients, AdamW's moments, float32", 4 * critic),
-            (f"critic: activations of {prompts:,} prompt tokens", shape.activation_bytes(prompts)),
+            (
+                f"critic: activations of {prompts:,} prompt tokens",
+                shape.activation_bytes(prompts, checkpointing),
+            ),
         ]
     process = LEARNER if config.cluster.num_learners else MAIN
     items = [MemoryItem(process, where, what, size) for what, size in parts]
@@ -197,7 +210,8 @@ def _learner(config: RunConfig, shape: ModelShape) -> list[MemoryItem]:
 def _published(config: RunConfig, shape: ModelShape) -> list[MemoryItem]:
     """Versions in Ray's object store, and a copy for each replica for as long as it loads one."""
     dtype, replicas = config.model.dtype, config.policy_server.num_replicas
-    size = shape.parameters * BYTES[dtype]
+    rank = config.model.lora_rank
+    size = (shape.adapter_parameters(rank) if rank else shape.parameters) * BYTES[dtype]
     store = f"{PUBLISHED_VERSIONS} versions of the weights in Ray's object store, {dtype}"
     copies = f"replicas: {replicas}, one copy each, {dtype}"
     return [

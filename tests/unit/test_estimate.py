@@ -9,6 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from hgpo_rllib.config import ConfigError, RunConfig, parse_config
+from hgpo_rllib.learner.lora import add_lora
 from hgpo_rllib.run import estimate
 from hgpo_rllib.run.estimate import KNOWN_SHAPES, ModelShape, Resources
 
@@ -271,3 +272,35 @@ def test_several_learners() -> None:
     for what in ("weights, float32", "AdamW's two moments, float32"):
         assert parts[what] == whole[what] / 2
     assert sizes(sharded, TINY, "first learner") == {"whole weights, float32": 4 * TINY.parameters}
+
+
+def test_adapters() -> None:
+    """Counted as peft makes them; nothing else has gradients, and there is no second model."""
+    config = Qwen2Config(
+        vocab_size=TINY.vocabulary,
+        hidden_size=TINY.hidden,
+        intermediate_size=TINY.intermediate,
+        num_hidden_layers=TINY.layers,
+        num_attention_heads=TINY.heads,
+        num_key_value_heads=TINY.kv_heads,
+        tie_word_embeddings=TINY.tied,
+    )
+    model = Qwen2ForCausalLM(config)
+    add_lora(model, 5, 32, 0)
+    adapters = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert TINY.adapter_parameters(5) == adapters
+    parts = sizes(run(model={"lora_rank": 5}), TINY, estimate.MAIN)
+    assert parts["gradients, float32"] == 4 * adapters
+    assert parts["weights, float32"] == 4 * TINY.parameters
+    assert not any("reference" in what for what in parts)
+    assert (
+        sum(sizes(run(model={"lora_rank": 5}), TINY, "published weights").values()) == 4 * adapters
+    )
+
+
+def test_checkpointing_keeps_less() -> None:
+    tokens, plain = 100, TINY.activation_bytes(100)
+    assert TINY.activation_bytes(tokens, checkpointing=True) < plain
+    per_layer = plain // TINY.layers
+    expected = per_layer + tokens * TINY.layers * TINY.hidden * 4
+    assert TINY.activation_bytes(tokens, checkpointing=True) == expected

@@ -25,7 +25,10 @@ from hgpo_rllib.learner.learner import learning_rate
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.learner.settings import Aggregation, LearnerSettings
 from hgpo_rllib.learner.statistics import Statistics
+from hgpo_rllib.rollout.group import POLICY_ID
+from tests.unit.learner_reference import build_learner, llm_of, make_columns, model_path
 
+__all__ = ["model_path"]  # fixture
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
 CPU = torch.device("cpu")
 
@@ -296,3 +299,40 @@ class TestStatistics:
                 numbers.add({"mean": torch.tensor([value])})
                 numbers.maximum("largest", torch.tensor(value))
             assert all(np.isnan(value) for value in numbers.values().values())
+
+
+class TestHowPassesAreComputed:
+    """Options that change speed and memory, against the plain pass in float32."""
+
+    @staticmethod
+    def gradients(path: str, **options: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Of an update, and the objects that its backward pass kept, by size."""
+        learner = build_learner(path, **options, mismatch_alarm=None)
+        kept: list[int] = []
+
+        def count(tensor: Tensor) -> Tensor:
+            kept.append(tensor.numel())
+            return tensor
+
+        learner._weights_seq_no = 1
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            learner._update({POLICY_ID: make_columns(llm_of(learner))})
+        named = llm_of(learner).named_parameters()
+        return {name: p.grad for name, p in named}, {"kept": sum(kept)}
+
+    def test_checkpointing(self, model_path: str) -> None:
+        """The same gradients, of less that is kept."""
+        plain, before = self.gradients(model_path)
+        got, after = self.gradients(model_path, gradient_checkpointing=True)
+        for name, gradient in plain.items():
+            torch.testing.assert_close(got[name], gradient, rtol=1e-4, atol=1e-6)
+        assert after["kept"] < 0.7 * before["kept"]
+
+    def test_bfloat16(self, model_path: str) -> None:
+        """Nearly the same gradients, in float32; not the same."""
+        plain, _ = self.gradients(model_path)
+        got, _ = self.gradients(model_path, compute_dtype="bfloat16")
+        assert {gradient.dtype for gradient in got.values()} == {torch.float32}
+        vectors = [torch.cat([g.ravel() for g in each.values()]) for each in (plain, got)]
+        similarity = torch.cosine_similarity(*vectors, dim=0)
+        assert 0.98 < similarity < 0.9999999
