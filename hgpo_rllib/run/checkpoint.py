@@ -16,8 +16,9 @@ def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
     """Settings whose `model.model_path` is the policy that `checkpoint` names.
 
     Args:
-        checkpoint: a run directory (its last checkpoint and its settings), a HuggingFace directory,
-            or a name on the hub (with the default settings).
+        checkpoint: a run directory (its last checkpoint and its settings), ``best`` or
+            ``checkpoint`` in one, another HuggingFace directory, or a name on the hub (with the
+            default settings).
         overrides: ``section.key=value``.
 
     Adapters are part of a checkpoint's weights: it is served without LoRA.
@@ -27,10 +28,14 @@ def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
     """
     folder = Path(checkpoint)
     run_file = folder / "config.yaml"
+    if folder.name in ("best", "checkpoint") and (folder.parent / "config.yaml").is_file():
+        run_file = folder.parent / "config.yaml"
     if any(override.partition("=")[0] == "model.model_path" for override in overrides):
         raise ConfigError(f"model.model_path: the model is CHECKPOINT, {checkpoint}: leave it out")
     if run_file.is_file():
-        config, model = load_config(run_file, overrides), RunDirectory(folder).checkpoint
+        config, model = load_config(run_file, overrides), folder
+        if run_file.parent == folder:
+            model = RunDirectory(folder).checkpoint
         if not model.is_dir():
             raise ConfigError(f"{folder} holds no checkpoint (its first was not written)")
     else:

@@ -8,6 +8,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from hgpo_rllib.algorithm import HGPO
+from hgpo_rllib.run.cluster import ray_cluster
+from hgpo_rllib.run.directory import RunDirectory
 from tests.integration.conftest import EXAMPLE, SMALL
 from tests.integration.test_command import Command, rows
 from tests.slow.test_resume import run_of
@@ -92,3 +95,22 @@ def test_two_learners(cache: Path, tmp_path: Path, sharded: str) -> None:
     third = rows(run / "metrics.jsonl")[2]
     assert third["behaviour_logp_gap"] < 1e-3
     assert third["grad_norm"] > 0
+
+
+def test_from_checkpoint(cache: Path, tmp_path: Path) -> None:
+    """RLlib's own way back: the algorithm with its settings, policy server included, goes on."""
+    run = train(cache, tmp_path / "one", "iterations=1")
+    directory, config = RunDirectory.open(run)
+    with ray_cluster(config):
+        algorithm = HGPO.from_checkpoint(str(directory.state.absolute()))
+        try:
+            assert algorithm.iteration == 1
+            algorithm.save_pretrained(str(tmp_path / "restored"))
+            result = algorithm.train()
+            assert result["served_learner_logp_gap"] < 1e-4
+            assert algorithm.iteration == 2
+        finally:
+            algorithm.stop()
+    saved, restored = weights(directory.checkpoint), weights(tmp_path / "restored")
+    assert saved.keys() == restored.keys()
+    assert all(torch.equal(saved[name], restored[name]) for name in saved)

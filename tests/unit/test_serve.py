@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -59,6 +60,14 @@ class TestWhatIsServed:
         assert config.model.model_path == str(run / "checkpoint")
         assert (config.model.dtype, config.seed) == ("float32", 7)
         assert config.policy_server.max_num_seqs == 3
+
+    def test_the_best_of_a_run(self, run: Path) -> None:
+        """With the settings of the run; another folder in it is a model like any other."""
+        for name in ("best", "other"):
+            shutil.copytree(run / "checkpoint", run / name)
+        assert find_policy(str(run / "best"), []).seed == 7
+        assert find_policy(str(run / "best"), []).model.model_path == str(run / "best")
+        assert find_policy(str(run / "other"), []).seed == 0
 
     def test_a_model(self, model: Path) -> None:
         config = find_policy(str(model), ["model.dtype=float32"])
