@@ -12,7 +12,7 @@ from hgpo_rllib.evaluation.games import ALFWORLD, WEBSHOP
 from hgpo_rllib.evaluation.models import LocalModel, Subject
 from hgpo_rllib.evaluation.plan import CENSUS_SEEDS
 from hgpo_rllib.evaluation.scripted import SCRIPTED
-from hgpo_rllib.run.checkpoint import find_policy
+from hgpo_rllib.run.checkpoint import find_policy, run_file_of
 from hgpo_rllib.run.inputs import check_environment
 
 ENVIRONMENTS = {"alfworld": ALFWORLD, "webshop": WEBSHOP}
@@ -97,9 +97,9 @@ def settings_of(
     """
     if model is None and agent not in SCRIPTED:
         raise ConfigError(f"--agent {agent}: give a MODEL: a run directory, HuggingFace …, or URL")
-    run_file = Path(model) / "config.yaml" if model and not is_url(model) else None
-    has_settings = run_file is not None and run_file.is_file()
-    settings = load_config(run_file if has_settings else None, [])
+    run_file = run_file_of(model) if model and not is_url(model) else None
+    has_settings = run_file is not None
+    settings = load_config(run_file, [])
     env_id = ENVIRONMENTS.get(env, env) if env else settings.env.env_id
     if env is None and not has_settings:
         raise ConfigError("--env: give alfworld or webshop")
@@ -109,7 +109,7 @@ def settings_of(
         changes.append(f"env.data={json.dumps(str(data))}")
     changes += [*agent_overrides(agent, env_id, same), *overrides]
     if model is None or agent in SCRIPTED or is_url(model):
-        return load_config(run_file if has_settings else None, changes)
+        return load_config(run_file, changes)
     config = find_policy(model, changes)
     check_length(config)
     return config

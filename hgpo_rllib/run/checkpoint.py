@@ -26,13 +26,10 @@ def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
     Raises:
         ConfigError: there is no such policy, or an override is wrong.
     """
-    folder = Path(checkpoint)
-    run_file = folder / "config.yaml"
-    if folder.name in ("best", "checkpoint") and (folder.parent / "config.yaml").is_file():
-        run_file = folder.parent / "config.yaml"
+    folder, run_file = Path(checkpoint), run_file_of(checkpoint)
     if any(override.partition("=")[0] == "model.model_path" for override in overrides):
         raise ConfigError(f"model.model_path: the model is CHECKPOINT, {checkpoint}: leave it out")
-    if run_file.is_file():
+    if run_file is not None:
         config, model = load_config(run_file, overrides), folder
         if run_file.parent == folder:
             model = RunDirectory(folder).checkpoint
@@ -40,13 +37,20 @@ def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
             raise ConfigError(f"{folder} holds no checkpoint (its first was not written)")
     else:
         config, model = load_config(None, overrides), folder
-    if run_file.is_file() or folder.exists():
+    if run_file is not None or folder.exists():
         _check_folder(model)
     elif not _may_be_hub_name(checkpoint):
         raise ConfigError(f"{checkpoint} is not there: {KINDS}")
     check_model_path(str(model), "CHECKPOINT")
     settings = config.model.model_copy(update={"model_path": str(model), "lora_rank": 0})
     return config.model_copy(update={"model": settings})
+
+
+def run_file_of(checkpoint: str) -> Path | None:
+    """The settings of the run that a checkpoint is of; None: it is of none."""
+    folder = Path(checkpoint)
+    run = folder.parent if folder.name in ("best", "checkpoint") else folder
+    return run / "config.yaml" if (run / "config.yaml").is_file() else None
 
 
 def _check_folder(folder: Path) -> None:

@@ -114,3 +114,22 @@ def test_from_checkpoint(cache: Path, tmp_path: Path) -> None:
     saved, restored = weights(directory.checkpoint), weights(tmp_path / "restored")
     assert saved.keys() == restored.keys()
     assert all(torch.equal(saved[name], restored[name]) for name in saved)
+
+
+def test_an_exploding_ratio_ends_the_run(cache: Path, tmp_path: Path) -> None:
+    """Every ratio but 1 is too large here: the second mini-batch is off policy, and bad."""
+    shared = [str(EXAMPLE), *SMALL, f"cache={cache}", f"output={tmp_path}"]
+    command = Command([*shared, "learner.max_ratio=1.001"], tmp_path / "log.txt")
+    assert command.process.wait(900) == 1, command.log.read_text()
+    command.assert_nothing_survives()
+    run = run_of(tmp_path)
+    lines = command.log.read_text().splitlines()
+    (message,) = [line for line in lines if line.startswith("hgpo: ")]
+    assert "in update 1: a token ratio of 1." in message
+    assert " passes learner.max_ratio=1.001; it has " in message
+    assert f"failed; continue with: hgpo train --resume {run}" in lines
+    assert not any(line.startswith("Traceback") for line in lines), "\n".join(lines)
+    assert not (run / "metrics.jsonl").exists()
+    (start,) = cache.glob("pocket-model-*")
+    before, saved = weights(start), weights(run / "checkpoint")
+    assert all(torch.equal(saved[name], before[name]) for name in before)

@@ -9,7 +9,8 @@ from rich.console import Console
 from hgpo_rllib.bench.lock_step import play_in_lock_step
 from hgpo_rllib.bench.rollout import Episodes, Requests
 from hgpo_rllib.bench.weights import WeightUpdate
-from hgpo_rllib.cli.bench import _rollout_tables, _turns
+from hgpo_rllib.cli.bench_output import with_median
+from hgpo_rllib.cli.bench_training import rollout_tables
 from tests.unit.test_group import GOOD, Table, table, tokenizer
 
 __all__ = ["table", "tokenizer"]  # fixtures
@@ -65,7 +66,7 @@ def test_ratios() -> None:
 
 def test_the_median_is_a_turn_that_took_place() -> None:
     rows = [requests(seconds) for seconds in (2.0, 1.0, 4.0, 3.0)]
-    named: list[tuple[str, Any]] = _turns(rows, "ratio")
+    named: list[tuple[str, Any]] = with_median(rows, "ratio")
     assert [name for name, _ in named] == ["1", "2", "3", "4", "median"]
     assert named[-1][1].seconds == 3.0
 
@@ -73,7 +74,7 @@ def test_the_median_is_a_turn_that_took_place() -> None:
 def test_tables() -> None:
     console = Console(width=116)
     with console.capture() as capture:
-        for part in _rollout_tables([requests(1.0)], [EPISODES], [WeightUpdate(0.1, 1.2, 3e-6)]):
+        for part in rollout_tables([requests(1.0)], [EPISODES], [WeightUpdate(0.1, 1.2, 3e-6)]):
             console.print(part)
     rows = [line.split("│") for line in capture.get().splitlines() if "median" in line]
     cells = [[cell.strip() for cell in row[2:-1]] for row in rows]
