@@ -255,6 +255,7 @@ def test_same_prompt_scores_alike_in_any_batch(algorithm: HGPO) -> None:
     torch.testing.assert_close(padded["logp"], alone["logp"])
 
 
+@pytest.mark.slow  # minutes; other tests of the tier run sweeps and trials too
 def test_tuner_runs_a_trial(run_config: RunConfig, cluster: None, tmp_path: Path) -> None:
     """`tune.Tuner(HGPO, param_space=…)` trains with a policy server of its own."""
     from ray import tune

@@ -63,6 +63,7 @@ def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
     assert not (folder / "tune").exists()
 
 
+@pytest.mark.slow  # minutes; other tests of the tier run sweeps and trials too
 def test_trials_that_fail_do_not_block_the_next(arguments: list[str], tmp_path: Path) -> None:
     """Both fail after their policy server has started; nobody waits for the CPUs that it took."""
     folder = tmp_path / "sweep"
