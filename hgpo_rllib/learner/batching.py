@@ -14,7 +14,7 @@ from hgpo_rllib.rollout.trajectories import ScoredTrajectories
 
 Columns = Mapping[str, Tensor]
 TOKEN_COLUMNS = ("behaviour_logp", "old_logp")
-MAX_PADDING = 0.04  # of a pass; more passes cost less than this padding does
+MAX_PADDING = 0.05  # of a pass; more passes cost less than more padding does
 STEP_COLUMNS = ("advantage", "weight")
 VALUE_COLUMNS = ("value", "value_target", "value_weight")
 
