@@ -84,6 +84,7 @@ def whole_version(final: Path) -> tuple[Path | None, list[str]]:
 
 
 def _seal(folder: Path) -> None:
+    (folder / MANIFEST).unlink(missing_ok=True)  # of a folder that this one shares files with
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     manifest = {
         str(path.relative_to(folder)): (path.stat().st_size, _checksum(path)) for path in files

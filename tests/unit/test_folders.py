@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.folders import (
     MANIFEST,
     DamagedFolderError,
@@ -91,3 +92,17 @@ def test_a_write_that_fails_changes_nothing(final: Path) -> None:
         write_folder(final, fail, keep_previous=True)
     assert (content(final), content(previous(final))) == ("second", "first")
     assert not final.with_name("state.partial").exists()
+
+
+def test_the_best_policy_outlives_the_last(tmp_path: Path) -> None:
+    """The two share files while they are the same, and stay whole."""
+    directory = RunDirectory(tmp_path)
+    write_folder(directory.checkpoint, lambda path: fill("first", path))
+    directory.keep_best()
+    weights = directory.best / "deep" / "weights"
+    assert weights.samefile(directory.checkpoint / "deep" / "weights")
+    for text in ("first", "second"):
+        check_folder(directory.checkpoint)
+        check_folder(directory.best)
+        assert (content(directory.checkpoint), content(directory.best)) == (text, "first")
+        write_folder(directory.checkpoint, lambda path: fill("second", path))
