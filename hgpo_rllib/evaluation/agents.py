@@ -15,6 +15,7 @@ from hgpo_rllib.evaluation.scripted import SCRIPTED
 from hgpo_rllib.rollout.environments import EnvPool
 from hgpo_rllib.rollout.group import Play
 from hgpo_rllib.rollout.member import (
+    Question,
     Speaker,
     SpeakingPlayer,
     Trajectory,
@@ -112,7 +113,8 @@ class Reflexion:
     ) -> Trial:
         seed = response_seed(f"{group}/{key}", len(memory.turns))
         goal, last = trajectory.info["goal"], trajectory.steps[-1].observation
-        return Trial(trajectory, await self.reflecting.answer(goal, last, [], memory, seed, group))
+        question = Question(goal, last, [], memory, seed, group)
+        return Trial(trajectory, await self.reflecting.answer(question))
 
 
 def memory_of(trajectory: Trajectory, lessons: tuple[str, ...]) -> Memory:

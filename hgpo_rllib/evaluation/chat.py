@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 import openai
 from openai.types.chat import ChatCompletion
 
-from hgpo_rllib.agent import Memory, TextAgent
+from hgpo_rllib.agent import TextAgent
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
 from hgpo_rllib.evaluation.models import Model
 from hgpo_rllib.evaluation.protocol import describe_endpoint
 from hgpo_rllib.policy_server.types import RequestFailedError
-from hgpo_rllib.rollout.member import NO_RESPONSE, Act, Speaker
+from hgpo_rllib.rollout.member import NO_RESPONSE, Act, Question, Speaker
 from hgpo_rllib.section import RunStoppedError
 
 KEY_VARIABLES = ("HGPO_API_KEY", "OPENAI_API_KEY")
@@ -78,36 +78,34 @@ class ChatSpeaker:
             settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
         )
 
-    async def answer(
-        self,
-        goal: str,
-        observation: str,
-        admissible_actions: Sequence[str],
-        memory: Memory,
-        seed: int,
-        session: str,
-    ) -> Act:
+    async def answer(self, question: Question) -> Act:
         """See `Speaker`. A message that the server refuses loses its oldest turns, if it may.
 
         Raises:
             RequestFailedError: the server refuses the message.
             RunStoppedError: the server does not answer, or not to us.
         """
+        memory, offered = question.memory, question.admissible_actions
         turns = memory.last(self._settings.memory_length or 0)
         truncated = False
         while True:
             message = self._agent.message(
-                goal, observation, admissible_actions, len(memory.turns), turns, memory.lessons
+                question.goal,
+                question.observation,
+                offered,
+                len(memory.turns),
+                turns,
+                memory.lessons,
             )
             asked = time.perf_counter()
             try:
-                reply = await self._ask(message, seed)
+                reply = await self._ask(message, question.seed)
                 break
             except openai.BadRequestError as error:
                 if not turns or self._settings.shorten_prompts != "memory":
                     raise RequestFailedError(_one_line(error)) from error
             turns, truncated = turns[1 + len(turns) // 4 :], True
-        return self._act(message, truncated, reply, admissible_actions, asked)
+        return self._act(message, truncated, reply, offered, asked)
 
     async def _ask(self, message: str, seed: int) -> ChatCompletion:
         try:

@@ -95,19 +95,29 @@ MakePlayer = Callable[[Mapping[str, Any]], Player]
 """The player of the episode that an info began."""
 
 
+@dataclass(frozen=True)
+class Question:
+    """What an agent asks a policy at one turn."""
+
+    goal: str
+    """The task in words."""
+    observation: str
+    """Now."""
+    admissible_actions: Sequence[str]
+    """What the environment offers."""
+    memory: Memory
+    """Of the turns before."""
+    seed: int
+    """Of the response: see `Prompt`."""
+    session: str
+    """See `Prompt`."""
+
+
 class Speaker(Protocol):
     """Puts an agent's questions to a policy."""
 
-    async def answer(
-        self,
-        goal: str,
-        observation: str,
-        admissible_actions: Sequence[str],
-        memory: Memory,
-        seed: int,
-        session: str,
-    ) -> Act:
-        """The answer at an observation; see `Prompt` for seed and session."""
+    async def answer(self, question: Question) -> Act:
+        """What to do."""
 
 
 class PolicySpeaker:
@@ -118,25 +128,20 @@ class PolicySpeaker:
         self._agent = agent
         self._policy = policy
 
-    async def answer(
-        self,
-        goal: str,
-        observation: str,
-        admissible_actions: Sequence[str],
-        memory: Memory,
-        seed: int,
-        session: str,
-    ) -> Act:
+    async def answer(self, question: Question) -> Act:
         """See `Speaker`.
 
         Raises:
             RequestFailedError: the policy refuses the prompt.
         """
-        prompt = self._agent.prompt(goal, observation, admissible_actions, memory)
+        offered = question.admissible_actions
+        prompt = self._agent.prompt(question.goal, question.observation, offered, question.memory)
         asked = time.perf_counter()
-        response = await self._policy.generate(Prompt(prompt.token_ids, seed, session))
+        response = await self._policy.generate(
+            Prompt(prompt.token_ids, question.seed, question.session)
+        )
         answered = time.perf_counter()
-        completion, parsed = self._agent.read(response.token_ids.tolist(), admissible_actions)
+        completion, parsed = self._agent.read(response.token_ids.tolist(), offered)
         return Act(
             parsed.action,
             is_valid=parsed.is_valid and response.finish_reason != "length",
@@ -174,9 +179,9 @@ class SpeakingPlayer:
     async def act(self, observation: str, info: Mapping[str, Any]) -> Act:
         """See `Player`."""
         seed = response_seed(self._key, len(self.memory.turns))
-        act = await self._speaker.answer(
-            self._goal, observation, info["admissible_actions"], self.memory, seed, self._group
-        )
+        offered = info["admissible_actions"]
+        question = Question(self._goal, observation, offered, self.memory, seed, self._group)
+        act = await self._speaker.answer(question)
         self.memory.add(observation, act.action, act.completion)
         return act
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from hgpo_rllib.agent import Memory, TextAgent
+from hgpo_rllib.agent import TextAgent
 from hgpo_rllib.config import AgentSettings, load_config
 from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.evaluation.evaluate import Finished, Request
 from hgpo_rllib.evaluation.games import ALFWORLD
 from hgpo_rllib.evaluation.models import Model
-from hgpo_rllib.rollout.member import Act
+from hgpo_rllib.rollout.member import Act, Question
 
 Say = Callable[[str, int], str]
 """A message and a seed to an answer."""
@@ -48,23 +48,16 @@ class ScriptedSpeaker:
             settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
         )
 
-    async def answer(
-        self,
-        goal: str,
-        observation: str,
-        admissible_actions: Sequence[str],
-        memory: Memory,
-        seed: int,
-        session: str,
-    ) -> Act:
+    async def answer(self, question: Question) -> Act:
+        memory, offered = question.memory, question.admissible_actions
         turns = memory.last(self.agent.memory_length)
         message = self.agent.message(
-            goal, observation, admissible_actions, len(memory.turns), turns, memory.lessons
+            question.goal, question.observation, offered, len(memory.turns), turns, memory.lessons
         )
         self.model.messages.append(message)
         await asyncio.sleep(0)
-        text = self.model.say(message, seed)
-        parsed = self.agent.parse(text, admissible_actions)
+        text = self.model.say(message, question.seed)
+        parsed = self.agent.parse(text, offered)
         return Act(parsed.action, parsed.is_valid, text, prompt=message, tokens=(7, 2))
 
 
