@@ -8,6 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import gymnasium as gym
@@ -17,6 +18,7 @@ from gymnasium.spaces import Text
 from numpy.typing import NDArray
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from hgpo_rllib.agent.agent import StepAgent
 from hgpo_rllib.agent.memory import Memory
@@ -24,7 +26,7 @@ from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench.bare_loop import BareLoop
 from hgpo_rllib.bench.measure import new_process, resident
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.learner.batching import Columns, micro_batches, pad_rows, token_batch
+from hgpo_rllib.learner.batching import Columns, micro_batches, pad_rows, plan_update, token_batch
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.models import load_model, load_tokenizer
@@ -33,6 +35,7 @@ from hgpo_rllib.rollout.group import POLICY_ID
 Side = tuple[Callable[[], None], Callable[[], Iterable[Tensor]]]
 SEED = 0
 PASS_TOKENS = 4096
+PRODUCTS = 10
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,15 @@ class LearnerBench:
     """Share of padded tokens in the learner's passes."""
     parameter_gap: float
     """Largest difference between the parameters of the two after all turns."""
+    flops: float
+    """Floating-point operations of the matrix products in one update by the learner."""
+    peak_flops: float
+    """A second, of large matrix products by themselves on this device."""
+
+    @property
+    def peak_share(self) -> float:
+        """Of what the device can do in matrix products: the learner's median update."""
+        return self.flops / median(turn.seconds for turn in self.turns) / self.peak_flops
 
 
 def bench_learner(run: RunConfig, steps: int, repeats: int) -> LearnerBench:
@@ -72,7 +84,8 @@ def bench_learner(run: RunConfig, steps: int, repeats: int) -> LearnerBench:
     with new_process() as bare, new_process() as ours:
         for process, build in ((bare, build_bare), (ours, build_ours)):
             process.submit(start, build, run, columns).result()
-        bare.submit(update).result(), ours.submit(update).result()  # torch's first use
+        bare.submit(update).result()  # torch's first use
+        flops = ours.submit(count_flops).result()
         turns = []
         for _ in range(repeats):
             bare_seconds, seconds = bare.submit(update).result(), ours.submit(update).result()
@@ -85,6 +98,8 @@ def bench_learner(run: RunConfig, steps: int, repeats: int) -> LearnerBench:
             ours.submit(peak_mib).result(),
             padding_share(run, columns),
             float(np.abs(expected - got).max()),
+            flops,
+            ours.submit(peak_flops, run.learner.compute_dtype).result(),
         )
 
 
@@ -142,11 +157,13 @@ def behaviour_logp(run: RunConfig, columns: Columns) -> Tensor:
 
 
 def padding_share(run: RunConfig, columns: Columns) -> float:
-    """Share of padding in the passes over all steps at once."""
+    """Share of padding in the passes of the first update."""
     lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
-    parts = micro_batches(np.arange(len(lengths)), lengths, run.learner.micro_batch_tokens)
-    padded = sum(len(part) * int(lengths[part].max()) for part in parts)
-    return float(1 - lengths.sum() / padded)
+    plan = plan_update(columns, run.learner, np.random.default_rng([run.seed, 1]))
+    size = run.learner.micro_batch_tokens
+    parts = [lengths[part] for batch in plan for part in micro_batches(batch.rows, lengths, size)]
+    padded = sum(len(part) * int(part.max()) for part in parts)
+    return float(1 - sum(part.sum() for part in parts) / padded)
 
 
 def build_ours(run: RunConfig, columns: Columns) -> Side:
@@ -189,6 +206,28 @@ def update() -> float:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter() - begin
+
+
+def count_flops() -> int:
+    """Those of the matrix products in one update."""
+    with FlopCounterMode(display=False) as counter:
+        _side["update"]()
+    return counter.get_total_flops()
+
+
+def peak_flops(dtype: str) -> float:
+    """Floating-point operations a second of a large matrix product, the best of some."""
+    on_gpu = torch.cuda.is_initialized()
+    size, device = (8192, "cuda") if on_gpu else (2048, "cpu")
+    left, right = torch.rand(2, size, size, dtype=getattr(torch, dtype), device=device)
+    seconds = []
+    for _ in range(PRODUCTS):
+        begin = time.perf_counter()
+        torch.mm(left, right)
+        if on_gpu:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    return 2 * size**3 / min(seconds)
 
 
 def peak_mib() -> float:

@@ -36,7 +36,7 @@ def rollout(
     run = load_config(config, overrides or [])
     console = TrainingConsole(sys.stderr)
     run = prepare_inputs(run, console, PhaseTimes())
-    with ray_cluster(run):
+    with ray_cluster(run.without_learners()):
         with console.stage("rolling out, in turns with the other sides"):
             requests, episodes = bench_rollout(Plan(run, concurrency, prompts, repeats, lock_step))
         with console.stage("updating weights"):
@@ -125,7 +125,7 @@ def learner(
         result = bench_learner(run, steps, repeats)
     if as_json:
         turns = [asdict(turn) | {"ratio": turn.ratio} for turn in result.turns]
-        print_json(asdict(result) | {"turns": turns})
+        print_json(asdict(result) | {"turns": turns, "peak_share": result.peak_share})
         return
     table = make_table(
         f"One update of {result.steps} steps", "turn|tokens|bare tokens/s|learner tokens/s|ratio"
@@ -141,7 +141,9 @@ def learner(
     table.caption = (
         f"peak memory: bare {result.bare_peak_mib:,.0f} MiB, learner {result.peak_mib:,.0f} MiB "
         f"({result.peak_mib / result.bare_peak_mib:.2f}); padding {result.padding:.1%}; "
-        f"parameters differ by {result.parameter_gap:.0e} at most"
+        f"parameters differ by {result.parameter_gap:.0e} at most; "
+        f"learner at {result.peak_share:.0%} of the {result.peak_flops / 1e9:,.0f} GFLOP/s that "
+        "matrix products alone reach"
     )
     table.caption_justify = "left"
     print_table(table)

@@ -14,7 +14,8 @@ from hgpo_rllib.rollout.trajectories import ScoredTrajectories
 
 Columns = Mapping[str, Tensor]
 TOKEN_COLUMNS = ("behaviour_logp", "old_logp")
-MAX_PADDING = 0.05  # of a pass; more passes cost less than more padding does
+MAX_PADDING = 0.05  # of a mini-batch's passes together
+PLANNED_ROWS = 512  # that are cut at a time; time and memory grow with the square
 STEP_COLUMNS = ("advantage", "weight")
 VALUE_COLUMNS = ("value", "value_target", "value_weight")
 
@@ -132,21 +133,37 @@ def token_weights(
 def micro_batches(
     rows: NDArray[np.int64], lengths: NDArray[np.int64], max_tokens: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Cut rows, sorted by length, so that each part padded to its longest row fits the budget.
+    """Sort rows by length and cut them into as few parts as `MAX_PADDING` allows.
 
-    A part ends, too, where a longer row would make more than `MAX_PADDING` of it padding. A row
-    longer than the budget gets a part of its own.
+    Each part, padded to its longest row, fits the budget; a row longer than the budget gets a part
+    of its own.
     """
     rows = rows[np.argsort(lengths[rows], kind="stable")]
-    start = tokens = 0
-    for end, length in enumerate(lengths[rows]):
-        padded = (end + 1 - start) * length
-        tokens += length
-        if end > start and (padded > max_tokens or padded - tokens > MAX_PADDING * padded):
-            yield rows[start:end]
-            start, tokens = end, length
-    if len(rows):
-        yield rows[start:]
+    for some in np.split(rows, range(PLANNED_ROWS, len(rows), PLANNED_ROWS)):
+        if len(some):
+            yield from np.split(some, fewest_cuts(lengths[some], max_tokens))
+
+
+def fewest_cuts(lengths: NDArray[np.int64], max_tokens: int) -> list[int]:
+    """Where to cut rows of ascending length into parts; see `micro_batches`.
+
+    By dynamic programming over their number: ``padded[end]`` is the least that the rows before
+    `end` take in so many parts, and a part of rows start to end takes ``(end - start)`` times the
+    length of its last.
+    """
+    start, end = np.ogrid[: len(lengths), 1 : len(lengths) + 1]
+    part = (end - start) * lengths
+    part = np.where((end - start == 1) | ((end > start) & (part <= max_tokens)), part, np.inf)
+    padded = np.append(0.0, np.full(len(lengths), np.inf))
+    starts: list[NDArray[np.int64]] = []
+    while padded[-1] * (1 - MAX_PADDING) > lengths.sum():
+        longer = padded[:-1, None] + part
+        starts.append(longer.argmin(axis=0))
+        padded = np.append(np.inf, longer.min(axis=0))
+    cuts = [len(lengths)]
+    for last_start in reversed(starts):
+        cuts.append(int(last_start[cuts[-1] - 1]))
+    return cuts[-2:0:-1]  # without the two ends
 
 
 def token_batch(

@@ -1,6 +1,6 @@
 """The learner's parts: batching, weights of tokens, token log-probabilities, means, rates."""
 
-from itertools import pairwise
+from itertools import combinations
 from typing import Any, get_args
 
 import numpy as np
@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -15,6 +16,7 @@ from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import ConfigError, parse_config
 from hgpo_rllib.learner.batching import (
     MAX_PADDING,
+    fewest_cuts,
     micro_batches,
     minibatches,
     plan_update,
@@ -58,18 +60,43 @@ class TestMicroBatches:
     @quickly
     @given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(1, 120))
     def test_budget(self, lengths: list[int], budget: int) -> None:
-        """Every row once; parts fit the budget (or are one row), and have little padding."""
+        """Every row once; parts fit the budget (or are one row), and have little padding in all."""
         array = np.array(lengths)
         rows = np.random.default_rng(0).permutation(len(lengths))[: -(-len(lengths) // 2)]
         parts = list(micro_batches(rows, array, budget))
         assert sorted(np.concatenate(parts)) == sorted(rows)
         for part in parts:
             assert len(part) == 1 or len(part) * array[part].max() <= budget
-            assert array[part].sum() >= (1 - MAX_PADDING) * len(part) * array[part].max()
-        for part, following in pairwise(parts):  # and no part is cut early
-            longer = [*array[part], array[following[0]]]
-            padded = len(longer) * longer[-1]
-            assert padded > budget or sum(longer) < (1 - MAX_PADDING) * padded
+        padded = sum(len(part) * array[part].max() for part in parts)
+        assert array[rows].sum() >= (1 - MAX_PADDING) * padded
+
+    @quickly
+    @given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(1, 120))
+    def test_no_cut_is_too_many(self, lengths: list[int], budget: int) -> None:
+        """There is no way with fewer parts, and none as good with less padding."""
+        array = np.sort(lengths)
+
+        def best(cuts: int) -> float:
+            ways = combinations(range(1, len(array)), cuts)
+            return min(size_of(np.split(array, way)) for way in ways)
+
+        def size_of(parts: list[NDArray]) -> float:
+            fits = all(len(part) == 1 or len(part) * part[-1] <= budget for part in parts)
+            return sum(len(part) * part[-1] for part in parts) if fits else np.inf
+
+        cuts = fewest_cuts(array, budget)
+        assert size_of(np.split(array, cuts)) == best(len(cuts))
+        for fewer in range(len(cuts)):
+            assert best(fewer) * (1 - MAX_PADDING) > array.sum()
+
+    def test_many_rows(self) -> None:
+        """Are cut a part at a time."""
+        lengths = np.random.default_rng(0).integers(50, 400, 3000)
+        parts = list(micro_batches(np.arange(3000), lengths, 16384))
+        assert sorted(np.concatenate(parts)) == list(range(3000))
+        padded = sum(len(part) * lengths[part].max() for part in parts)
+        assert lengths.sum() >= (1 - MAX_PADDING) * padded
+        assert len(parts) < 1.2 * lengths.sum() / 16384
 
 
 def columns() -> dict[str, Tensor]:
