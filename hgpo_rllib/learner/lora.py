@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from peft import LoraConfig
-from peft.tuners.lora import Linear
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -22,6 +20,8 @@ def add_lora(llm: PreTrainedModel, rank: int, alpha: int, seed: int) -> None:
 
     They change nothing yet (B = 0). `seed` is of A, which all learners draw alike.
     """
+    from peft import LoraConfig  # slow to import, and for LoRA alone
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         # The model is in float32, and so are adapters; no dropout: ratios are of one policy.
@@ -56,6 +56,8 @@ def adapter_form(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def merged_state(llm: PreTrainedModel) -> dict[str, Tensor]:
     """The model's weights with the adapters added in, by the names of a model without them."""
+    from peft.tuners.lora import Linear
+
     state = {
         name.replace(".base_layer.", "."): tensor
         for name, tensor in llm.state_dict().items()

@@ -41,11 +41,14 @@ class Statistics:
             self.maximum(name, value)
 
     def on_host(self) -> Self:
-        """The same in the host's memory, to be sent to other learners."""
+        """The same in the host's memory, to be sent to other learners; one transfer for all."""
         moved = type(self)()
-        moved._sums = {name: total.cpu() for name, total in self._sums.items()}
         moved._counts, moved._parts = self._counts, self._parts
-        moved._maxima = {name: value.cpu() for name, value in self._maxima.items()}
+        numbers = [*self._sums.values(), *self._maxima.values()]
+        if numbers:
+            values, sums = torch.stack(numbers).cpu(), len(self._sums)
+            moved._sums = dict(zip(self._sums, values[:sums], strict=True))
+            moved._maxima = dict(zip(self._maxima, values[sums:], strict=True))
         return moved
 
     @classmethod

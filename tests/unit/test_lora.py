@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2ForCausalLM
 
-from hgpo_rllib.config import AgentSettings, ConfigError, ModelSettings, parse_config
+from hgpo_rllib.config import AgentSettings, ModelSettings
 from hgpo_rllib.learner.learner import HGPOLearner
-from hgpo_rllib.learner.lora import merged_state, without_lora
+from hgpo_rllib.learner.lora import adapter_form, adapter_shape, merged_state, without_lora
 from hgpo_rllib.policy_server.adapters import adapter_folder, room_for
 from hgpo_rllib.policy_server.engine import engine_arguments
 from hgpo_rllib.policy_server.settings import PolicyServerSettings
@@ -117,8 +117,6 @@ def test_what_is_saved_to_resume(trained: HGPOLearner, model_path: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_engines_read(trained: HGPOLearner, dtype: torch.dtype) -> None:
     """Files in peft's format, gone afterwards."""
-    from hgpo_rllib.learner.lora import adapter_form, adapter_shape
-
     llm = llm_of(trained)
     form = adapter_form(llm.state_dict())
     with adapter_folder(servable_weights(form, dtype, adapter_shape(llm))) as folder:
@@ -143,9 +141,3 @@ def test_the_engine_has_room(model_path: str) -> None:
         model = ModelSettings(model_path=model_path, lora_rank=rank)
         arguments = engine_arguments(model, AgentSettings(), PolicyServerSettings(), 0)
         assert arguments.get("max_lora_rank") == (8 if rank else None)
-
-
-def test_sharded_adapters_are_refused() -> None:
-    cluster, learner = {"num_learners": 2}, {"shard_parameters": True}
-    with pytest.raises(ConfigError, match="lora_rank=0"):
-        parse_config({"cluster": cluster, "learner": learner, "model": {"lora_rank": 8}})
