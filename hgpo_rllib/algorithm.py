@@ -48,6 +48,7 @@ from hgpo_rllib.learner.connector import HGPOConnector
 from hgpo_rllib.learner.distribution import WholeBatches, rank
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
+from hgpo_rllib.learner.settings import check_sharding
 from hgpo_rllib.models import load_tokenizer, save_model
 from hgpo_rllib.policy_server.deployment import start_lifeline, start_policy_server
 from hgpo_rllib.policy_server.types import Prompt, RequestFailedError, Sampling, WeightTag
@@ -129,15 +130,13 @@ class HGPOConfig(AlgorithmConfig):
         super().validate()
         for section in FLAT_SECTIONS:
             self.settings(section)
-        check_critic(self.settings(AlgorithmSettings), self.settings(LearnerSettings))
+        learner = self.settings(LearnerSettings)
+        check_critic(self.settings(AlgorithmSettings), learner)
+        check_sharding(learner, self.num_learners, self.lora_rank)
         if self.model_path is None:
             raise ValueError("model_path is not set: HGPOConfig().training(model_path=…)")
         if self.num_env_runners > 0:
             raise ValueError("HGPO rolls out in its main process: set num_env_runners=0")
-        if self.shard_parameters and self.num_learners < 2:
-            raise ValueError("shard_parameters needs learners(num_learners=…) of 2 or more")
-        if self.shard_parameters and self.lora_rank:
-            raise ValueError("shard_parameters is for whole models: set lora_rank=0")
         if not self.is_multi_agent:
             raise ValueError("HGPO needs its multi_agent() settings: one agent per group member")
 
@@ -341,6 +340,8 @@ class HGPO(Algorithm):
     @override(Algorithm)
     def get_state(self, *args: Any, **kwargs: Any) -> StateDict:
         """What a checkpoint holds."""
+        # Whatever is asked for: `save_to_path` calls this before the first learner saves itself,
+        # and no learner can gather alone.
         if self.config.shard_parameters:
             self._on_learners(HGPOLearner.gather_optimizer)
         return super().get_state(*args, **kwargs)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from hgpo_rllib.advantages import EstimatorSettings, find_estimator
 from hgpo_rllib.advantages.contexts import Contexts
 from hgpo_rllib.advantages.groups import Normalize
-from hgpo_rllib.learner.settings import LearnerSettings
+from hgpo_rllib.learner.settings import LearnerSettings, check_sharding
 from hgpo_rllib.policy_server.settings import PolicyServerSettings
 from hgpo_rllib.section import ConfigError, Section
 
@@ -282,11 +282,14 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _has_learners_to_share(self) -> Self:
-        if self.learner.shard_parameters and self.cluster.num_learners < 2:
-            raise ValueError("learner.shard_parameters needs cluster.num_learners of 2 or more")
-        if self.learner.shard_parameters and self.model.lora_rank:
-            raise ValueError("learner.shard_parameters is for whole models: set model.lora_rank=0")
+        check_sharding(self.learner, self.cluster.num_learners, self.model.lora_rank)
         return self
+
+    def without_learners(self) -> Self:
+        """The same for commands that only ask the policy: nothing of a cluster is for learning."""
+        cluster = self.cluster.model_copy(update={"num_learners": 0, "learner_gpus": 0.0})
+        learner = self.learner.model_copy(update={"shard_parameters": False})
+        return self.model_copy(update={"cluster": cluster, "learner": learner})
 
     @model_validator(mode="after")
     def _tie_memory(self) -> Self:

@@ -60,7 +60,7 @@ def _in_own_cluster(config: RunConfig) -> Iterator[Model]:
     from hgpo_rllib.run.trainer import terminate_like_interrupt
 
     with (
-        ray_cluster(config),
+        ray_cluster(config.without_learners()),
         terminate_like_interrupt(),  # Ray has set its own handler
         served(config) as model,
     ):

@@ -104,7 +104,7 @@ def settings_of(
     if env is None and not has_settings:
         raise ConfigError("--env: give alfworld or webshop")
     same = has_settings and env_id == settings.env.env_id
-    changes = [*ALWAYS, "cluster.learner_gpus=0", *([] if same else new_environment(env_id))]
+    changes = [*ALWAYS, *([] if same else new_environment(env_id))]
     if data is not None:
         changes.append(f"env.data={json.dumps(str(data))}")
     changes += [*agent_overrides(agent, env_id, same), *overrides]

@@ -130,3 +130,17 @@ class LearnerSettings(Section):
         if self.importance_mask is not None and self.importance_mask[0] >= self.importance_mask[1]:
             raise ValueError("importance_mask must be [low, high] with low < high")
         return self
+
+
+def check_sharding(learner: LearnerSettings, num_learners: int, lora_rank: int) -> None:
+    """Raise a ValueError unless there is a whole model, and learners to share its parameters."""
+    if learner.shard_parameters and num_learners < 2:
+        raise ValueError(
+            "learner.shard_parameters=true needs cluster.num_learners of 2 or more, not "
+            f"{num_learners}"
+        )
+    if learner.shard_parameters and lora_rank:
+        raise ValueError(
+            "learner.shard_parameters=true is for models that are trained whole: set "
+            "model.lora_rank=0"
+        )

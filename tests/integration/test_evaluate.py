@@ -20,10 +20,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def run(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run directory whose checkpoint is the pocket model."""
+    """A run directory whose checkpoint is the pocket model, of more learners than fit in here."""
     folder = tmp_path_factory.mktemp("evaluate") / "run"
     folder.mkdir()
-    save_config(run_config, folder / "config.yaml")
+    cluster = run_config.cluster.model_copy(update={"num_learners": 999})
+    save_config(run_config.model_copy(update={"cluster": cluster}), folder / "config.yaml")
     (folder / "checkpoint").symlink_to(Path(str(run_config.model.model_path)).absolute())
     return folder
 

@@ -47,6 +47,7 @@ def run(learner_gpus: float = 0, num_learners: int = 0, **server: Any) -> RunCon
         (run(replica_resources={"rollout": 1}), [{"CPU": 2}, {"CPU": 1, "rollout": 1}]),
         (run(num_learners=2), [{"CPU": 3}]),
         (run(1, num_learners=2), [{"CPU": 1, "GPU": 1}, {"GPU": 1}]),
+        (run(1, num_learners=2).without_learners(), [{"CPU": 1}]),
     ],
 )
 def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -> None:

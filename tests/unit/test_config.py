@@ -16,6 +16,7 @@ from hgpo_rllib.config import (
     LearnerSettings,
     RunConfig,
     load_config,
+    parse_config,
     save_config,
 )
 
@@ -281,6 +282,25 @@ class TestHGPOConfig:
         HGPOConfig().training(model_path="x").validate()
         with pytest.raises(ValueError, match=next(iter(change))):
             HGPOConfig().training(model_path="x", **change).validate()
+
+    @pytest.mark.parametrize(
+        ("num_learners", "lora_rank", "message"),
+        [(0, 0, "num_learners of 2 or more, not 0"), (2, 8, "set model.lora_rank=0")],
+    )
+    def test_sharing_parameters(self, num_learners: int, lora_rank: int, message: str) -> None:
+        """Takes several learners and a whole model, on both ways to a config."""
+        chosen = {"shard_parameters": True}
+        with pytest.raises(ConfigError, match=message):
+            parse_config(
+                {
+                    "cluster": {"num_learners": num_learners},
+                    "learner": chosen,
+                    "model": {"lora_rank": lora_rank},
+                }
+            )
+        config = HGPOConfig().training(model_path="x", lora_rank=lora_rank, **chosen)
+        with pytest.raises(ValueError, match=message):
+            config.learners(num_learners=num_learners).validate()
 
     def test_validate_asks_for_a_model(self) -> None:
         """There is no default model."""

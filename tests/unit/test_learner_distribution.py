@@ -94,6 +94,25 @@ def play(path: str, **chosen: Any) -> Outcome:
     return learner.module[POLICY_ID].get_state(), learner._gathered_optimizer, logged
 
 
+def play_with_little_memory(
+    path: str, rank: int | None
+) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
+    """The first mini-batch is too large for the second learner, or for the only one."""
+
+    def run_out(*_: Any) -> None:
+        hook.remove()
+        raise torch.OutOfMemoryError("2 GiB more")
+
+    learner = build_learner(path, **COMMON, on_bad_batch="skip")
+    logged: list[dict[str, float]] = []
+    learner._log = logged.append
+    if rank in (None, 1):
+        hook = learner.module[POLICY_ID].llm.base_model.register_forward_pre_hook(run_out)
+    learner._weights_seq_no += 1
+    learner._update({POLICY_ID: make_columns(load_double(path))})
+    return learner.module[POLICY_ID].state_dict(), logged
+
+
 def work(rank: int, folder: str, port: int) -> None:
     """One of several learners; the first writes what came out."""
     torch.set_num_threads(1)
@@ -105,6 +124,8 @@ def work(rank: int, folder: str, port: int) -> None:
             outcome = play(f"{folder}/model", shard_parameters=sharded, **chosen)
             if rank == 0:
                 torch.save(outcome, f"{folder}/{name}-{sharded}.pt")
+    outcome = play_with_little_memory(f"{folder}/model", rank)
+    torch.save(outcome, f"{folder}/little memory-{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -136,6 +157,17 @@ def test_two_learners_are_one(folder: Path, double: None, name: str, sharded: bo
             torch.testing.assert_close(got, tensor, rtol=1e-6, atol=1e-9)
     for update, expected in zip(logged, alone_logged, strict=True):
         assert update == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_a_mini_batch_too_large_for_one_is_skipped_by_all(folder: Path, double: None) -> None:
+    alone, (alone_logged,) = play_with_little_memory(str(folder / "model"), None)
+    assert alone_logged["skipped_batches"] == 1
+    for rank in range(LEARNERS):
+        state, (logged,) = torch.load(folder / f"little memory-{rank}.pt", weights_only=False)
+        assert logged["skipped_batches"] == 1
+        assert logged["loss"] == pytest.approx(alone_logged["loss"])
+        for key, tensor in alone.items():
+            torch.testing.assert_close(state[key], tensor, rtol=0, atol=1e-9)
 
 
 def test_parameters_have_moved(folder: Path, double: None) -> None:

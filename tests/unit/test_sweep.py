@@ -165,6 +165,11 @@ def test_demand_is_that_of_the_most_demanding_trial() -> None:
     )
 
 
+def test_trials_learn_in_their_own_process() -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.num_learners: .* leave it at 0"):
+        demand_of("cluster.num_learners=2")
+
+
 def test_a_trial_is_as_large_as_rllib_asks_for() -> None:
     """Tune places the algorithm itself by RLlib's own request: the learner's part must be it."""
     from hgpo_rllib.algorithm import HGPO, HGPOConfig
