@@ -222,13 +222,13 @@ class Training:
         """A checkpoint; `rows` are of an evaluation of the same policy, if there was one."""
         directory = self.directory
         write_folder(directory.checkpoint, lambda path: self.algorithm.save_pretrained(str(path)))
+        if self._is_best(rows):  # before the state: a run that is resumed from it has its best
+            directory.keep_best()
         write_folder(
             directory.state,
             lambda path: self.algorithm.save_to_path(path.absolute()),
             keep_previous=True,
         )
-        if self._is_best(rows):
-            directory.keep_best()
 
     def _is_best(self, rows: Rows) -> bool:
         """Whether this evaluation, which is written already, is better than all before."""

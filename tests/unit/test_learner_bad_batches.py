@@ -1,5 +1,6 @@
 """Updates that would spoil the policy: they end the run or are left out, and say with what."""
 
+import errno
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from hgpo_rllib.cli import main
 from hgpo_rllib.config import EvaluationSettings, RunConfig
+from hgpo_rllib.evaluation.in_run import ALL_SPLITS
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, find_trouble
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.rollout.group import POLICY_ID
@@ -241,6 +243,10 @@ class PaperAlgorithm:
 
     iteration = 0
 
+    def __init__(self, disk_is_full: bool = False):
+        """The policy finds room, RLlib's state does not."""
+        self.disk_is_full = disk_is_full
+
     def train(self) -> None:
         """See `HGPO`."""
         self.iteration += 1
@@ -253,6 +259,8 @@ class PaperAlgorithm:
 
     def save_to_path(self, path: Path) -> None:
         """See `HGPO`."""
+        if self.disk_is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
         self.save_pretrained(str(path))
 
 
@@ -269,6 +277,19 @@ def test_what_is_saved_is_from_before_the_bad_update(tmp_path: Path) -> None:
     for folder in (training.directory.checkpoint, training.directory.state):
         assert (folder / "iteration").read_text() == "0"
     assert not training.directory.metrics.exists()
+
+
+def test_the_best_policy_is_kept_before_the_state(tmp_path: Path) -> None:
+    """A run that is resumed from that state has its best, even if it ended between the two."""
+    training = object.__new__(Training)
+    training.directory = RunDirectory(tmp_path)
+    training.algorithm = PaperAlgorithm(disk_is_full=True)  # type: ignore[assignment]
+    rows = [{"iteration": 0, "split": ALL_SPLITS, "success_rate": 0.5}]
+    training.directory.append(training.directory.evaluations, rows)
+    with pytest.raises(OSError, match="No space left"):
+        training._save(rows)
+    assert not training.directory.has_state()
+    assert (training.directory.best / "iteration").read_text() == "0"
 
 
 def test_the_command_says_it_in_one_line(
