@@ -1,6 +1,6 @@
 """`hgpo bench learner`: an update by the learner against a bare PyTorch loop on the same batch.
 
-Each side has a process of its own, and they take turns. Neither needs Ray: prompts are those of
+Each side has a process of its own; they take turns, and begin them by turns. Neither needs Ray: prompts are those of
 episodes that a random player plays, responses its actions.
 """
 
@@ -86,10 +86,11 @@ def bench_learner(run: RunConfig, steps: int, repeats: int) -> LearnerBench:
             process.submit(start, build, run, columns).result()
         bare.submit(update).result()  # torch's first use
         flops = ours.submit(count_flops).result()
-        turns = []
+        turns, sides = [], {"bare": bare, "ours": ours}
         for _ in range(repeats):
-            bare_seconds, seconds = bare.submit(update).result(), ours.submit(update).result()
-            turns.append(Turn(int(lengths.sum()), bare_seconds, seconds))
+            seconds = {name: side.submit(update).result() for name, side in sides.items()}
+            turns.append(Turn(int(lengths.sum()), seconds["bare"], seconds["ours"]))
+            sides = dict(reversed(sides.items()))  # going second is no disadvantage
         expected, got = bare.submit(parameters).result(), ours.submit(parameters).result()
         return LearnerBench(
             steps,
