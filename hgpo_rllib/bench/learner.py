@@ -1,7 +1,7 @@
 """`hgpo bench learner`: an update by the learner against a bare PyTorch loop on the same batch.
 
-Each side has a process of its own; they take turns, and begin them by turns. Neither needs Ray: prompts are those of
-episodes that a random player plays, responses its actions.
+Each side has a process of its own; they take turns, and begin them by turns. Neither needs Ray:
+prompts are those of episodes that a random player plays, responses its actions.
 """
 
 import resource
