@@ -25,6 +25,7 @@ from hgpo_rllib.learner.batching import (
 )
 from hgpo_rllib.learner.critic import parameter_groups, value_loss_part
 from hgpo_rllib.learner.distribution import gather, join, passes, sum_gradients
+from hgpo_rllib.learner.host_memory import keep_freed_memory
 from hgpo_rllib.learner.lora import without_lora
 from hgpo_rllib.learner.module import LLMModule, TokenScorer
 from hgpo_rllib.learner.objective import largest_ratio, mismatch, token_losses
@@ -49,6 +50,8 @@ class HGPOLearner(TorchLearner):
     def build(self) -> None:
         """Build module and optimiser, and the frozen reference when the objective uses one."""
         super().build()
+        if self._device.type == "cpu":
+            keep_freed_memory()
         self._settings = self.config.settings(LearnerSettings)
         self._gathered_optimizer: StateDict = {}
         self._reference = None
