@@ -101,7 +101,7 @@ class HGPOLearner(TorchLearner):
         self, *, module_id: str, config, batch: dict[str, Tensor], fwd_out: dict[str, Tensor]
     ) -> Tensor:
         """A micro-batch's part of the objective: token losses times ``batch["weight"]``, summed."""
-        losses = token_losses(self._settings, batch, fwd_out, self._reference_logp(batch))
+        losses = token_losses(self._settings, batch, fwd_out, batch.get("reference_logp"))
         weight = batch["weight"].to(losses.loss.dtype)
         loss = (losses.loss * weight).sum()
         if "value" in fwd_out:
@@ -114,9 +114,7 @@ class HGPOLearner(TorchLearner):
             self._statistics.maximum("ratio_max", largest_ratio(fwd_out["logp"], batch["old_logp"]))
         return loss
 
-    def _reference_logp(self, tokens: dict[str, Tensor]) -> Tensor | None:
-        if self._settings.kl_coeff == 0:
-            return None
+    def _reference_logp(self, tokens: dict[str, Tensor]) -> Tensor:
         if self._reference is None:
             module = self.module[POLICY_ID].unwrapped()
             with torch.no_grad(), without_lora(module.llm):
@@ -260,6 +258,8 @@ class HGPOLearner(TorchLearner):
         if "value" in columns:
             weights["value_weight"] = torch.full_like(weight, 1 / len(part.steps))
         for tokens in self._micro_batches(columns | weights, part.rows):
+            if self._settings.kl_coeff > 0:  # before there are activations to keep
+                tokens["reference_logp"] = self._reference_logp(tokens)
             outputs = self.module[POLICY_ID].forward_train(tokens)
             logp = outputs["logp"].detach()
             if first:

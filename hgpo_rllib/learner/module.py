@@ -201,11 +201,15 @@ def token_log_probs(
         the model's type if that is wider.
     """
     hidden = hidden_states(llm, batch["ids"]) if hidden is None else hidden
-    predicting = hidden[batch["row"], batch["position"] - 1]
-    logits = llm.get_output_embeddings()(predicting)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    log_probs = logits.log_softmax(-1)
+    log_probs = _log_probs(llm, hidden[batch["row"], batch["position"] - 1], temperature)
     tokens = batch["ids"][batch["row"], batch["position"]]
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(log_probs.exp() * log_probs).sum(-1)
     return {"logp": log_probs.gather(-1, tokens[:, None])[:, 0], "entropy": entropy}
+
+
+def _log_probs(llm: PreTrainedModel, predicting: Tensor, temperature: float) -> Tensor:
+    """Those of all tokens; the logits, of the same size, are gone when this returns."""
+    logits = llm.get_output_embeddings()(predicting)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    return logits.log_softmax(-1)
