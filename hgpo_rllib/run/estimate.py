@@ -15,8 +15,8 @@ from hgpo_rllib.config import ConfigError, RunConfig
 BYTES = {"float32": 4, "bfloat16": 2}
 LEARNER_BYTES = 4  # the learner computes in float32
 PUBLISHED_VERSIONS = 2  # in the object store: the one that is being written, and the one before
-LOGIT_COPIES = 4  # logits, their log-probabilities, probabilities, and a product of the two
-ENTROPY_COPIES = 1  # more, where the entropy has a gradient
+LOGIT_COPIES = 3  # their log-probabilities, probabilities, and a product of the two
+ENTROPY_COPIES = 2  # more in the backward pass, where the entropy has a gradient
 POCKET_HEAD_SIZE = 32
 
 MAIN = "main process with learner"

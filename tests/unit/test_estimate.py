@@ -142,8 +142,8 @@ class TestFormulas:
         assert TINY.kv_cache_bytes(10, "float32") == 10 * 2 * 3 * 32 * 4
 
     def test_logits(self) -> None:
-        """Four arrays of 320 float32 values for each of 10 tokens."""
-        assert TINY.logit_bytes(10) == 10 * 4 * 320 * 4
+        """Three arrays of 320 float32 values for each of 10 tokens."""
+        assert TINY.logit_bytes(10) == 10 * 3 * 320 * 4
         assert TINY.logit_bytes(10, entropy_bonus=True) == 10 * 4 * 320 * 5
 
     def test_activations_by_hand(self) -> None:
@@ -181,9 +181,9 @@ class TestMemory:
             "AdamW's two moments, float32": 8 * parameters,
             "reference model, float32": 4 * parameters,
             "activations of 4,608 tokens": 4608 * 28 * (8 * 1536 + 2 * 256 + 4 * 8960) * 4,
-            "logits of 512 response tokens": 4 * 512 * 151936 * 4,
+            "logits of 512 response tokens": 3 * 512 * 151936 * 4,
         }
-        assert round(sum(parts.values()) / GIB, 1) == 53.3
+        assert round(sum(parts.values()) / GIB, 1) == 53.0
 
     def test_without_kl_there_is_no_reference(self) -> None:
         """As the learner loads none."""
