@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.folders import MANIFEST, DamagedFolderError, check_folder
 from hgpo_rllib.run.inputs import check_model_path
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -24,7 +25,7 @@ def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
     Adapters are part of a checkpoint's weights: it is served without LoRA.
 
     Raises:
-        ConfigError: there is no such policy, or an override is wrong.
+        ConfigError: there is no such policy, it is damaged, or an override is wrong.
     """
     folder, run_file = Path(checkpoint), run_file_of(checkpoint)
     if any(override.partition("=")[0] == "model.model_path" for override in overrides):
@@ -54,10 +55,22 @@ def run_file_of(checkpoint: str) -> Path | None:
 
 
 def _check_folder(folder: Path) -> None:
+    if (folder / MANIFEST).exists():  # written by a run; other HuggingFace directories have none
+        _check_is_whole(folder)
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} holds neither config.yaml nor config.json: {KINDS}")
     if not any(any(folder.glob(pattern)) for pattern in WEIGHTS):
         raise ConfigError(f"{folder} holds no weights ({' or '.join(WEIGHTS)}): {KINDS}")
+
+
+def _check_is_whole(folder: Path) -> None:
+    try:
+        check_folder(folder)
+    except DamagedFolderError as error:
+        run = RunDirectory(folder.parent)
+        other = run.checkpoint if folder.name == run.best.name else run.best
+        remedy = f", or use {other}" if other.is_dir() else ""
+        raise ConfigError(f"{error}: restore it from a copy{remedy}") from error
 
 
 def _may_be_hub_name(checkpoint: str) -> bool:

@@ -24,6 +24,7 @@ from hgpo_rllib.policy_server import openai_server
 from hgpo_rllib.policy_server.openai_paths import OpenAIPathsOnly
 from hgpo_rllib.policy_server.openai_server import KEY_VARIABLE, Endpoint
 from hgpo_rllib.run.checkpoint import find_policy
+from hgpo_rllib.run.folders import MANIFEST, write_folder
 from hgpo_rllib.section import RunStoppedError
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.unit.test_cli import assert_refused
@@ -102,6 +103,22 @@ class TestWhatIsServed:
         (run / "checkpoint").rename(run / "elsewhere")
         with pytest.raises(ConfigError, match="holds no checkpoint"):
             find_policy(str(run), [])
+
+    @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", MANIFEST])
+    def test_a_damaged_checkpoint(self, run: Path, name: str) -> None:
+        """The file is named, and the other policy of the run, if there is one."""
+        for folder in (run / "checkpoint", run / "best"):
+            write_folder(folder, lambda path: shutil.copytree(run / "checkpoint", path))
+        assert find_policy(str(run), []).seed == 7
+        with (run / "checkpoint" / name).open("r+b") as file:
+            file.write(b"damaged")
+        refused = f"{run}/checkpoint is damaged: {name} .*: restore it from a copy"
+        with pytest.raises(ConfigError, match=f"{refused}, or use {run}/best$"):
+            find_policy(str(run), [])
+        assert find_policy(str(run / "best"), []).seed == 7
+        shutil.rmtree(run / "best")
+        with pytest.raises(ConfigError, match=f"{refused}$"):
+            find_policy(str(run / "checkpoint"), [])
 
     def test_as_a_command(self, tmp_path: Path) -> None:
         """One line and exit code 2, also for a name that no hub has."""
