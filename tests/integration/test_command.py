@@ -1,70 +1,17 @@
 """`hgpo train` as a user runs it: to its end, interrupted and resumed, killed."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
-import uuid
 from pathlib import Path
 
 import pytest
 
 from hgpo_rllib.config import RunConfig
 from tests.integration.conftest import EXAMPLE
+from tests.processes import Command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
-MARK = "HGPO_TEST_MARK"
-
-
-def marked(mark: str) -> list[str]:
-    """Command lines of the living processes that carry the mark."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            carries = f"{MARK}={mark}".encode() in (folder / "environ").read_bytes()
-            if carries and "State:\tZ" not in (folder / "status").read_text():
-                found.append((folder / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue  # ended meanwhile
-    return found
-
-
-class Command:
-    """A running `hgpo`, recognisable with all its descendants by a mark of its own."""
-
-    def __init__(self, arguments: list[str], log: Path, command: str = "train") -> None:
-        self.mark = uuid.uuid4().hex
-        self.log = log
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "hgpo_rllib.cli.main", command, *arguments],
-            stdout=log.open("w"),
-            stderr=subprocess.STDOUT,
-            env=os.environ | {MARK: self.mark},
-            start_new_session=True,
-            # Background jobs of a shell inherit "ignore", which Python would respect.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-
-    def wait_for(self, file: Path, seconds: float = 300) -> None:
-        """Wait until the command has written `file`."""
-        deadline = time.monotonic() + seconds
-        while not file.exists():
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, f"no {file}:\n{self.log.read_text()}"
-            time.sleep(0.2)
-
-    def survivors(self) -> list[str]:
-        """Command lines of processes that carry the mark."""
-        return marked(self.mark)
-
-    def assert_nothing_survives(self, seconds: float = 60) -> None:
-        """All processes of the command end within some seconds."""
-        deadline = time.monotonic() + seconds
-        while (left := self.survivors()) and time.monotonic() < deadline:
-            time.sleep(0.5)
-        assert not left, left
 
 
 @pytest.fixture

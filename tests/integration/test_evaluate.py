@@ -13,7 +13,7 @@ from hgpo_rllib.config import RunConfig, save_config
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.models import LocalModel, Model, served
 from hgpo_rllib.evaluation.request import make_request
-from tests.integration.test_command import Command
+from tests.processes import Command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

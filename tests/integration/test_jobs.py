@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,8 +16,9 @@ import pytest
 import yaml
 
 from hgpo_rllib.run.cluster import LOOPBACK
-from tests.integration.test_command import MARK, arguments, marked, rows
+from tests.integration.test_command import arguments, rows
 from tests.integration.test_live_metrics import free_port
+from tests.processes import Processes
 
 __all__ = ["arguments"]  # a fixture
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -34,7 +34,7 @@ class Head:
     """A head node with ports, files and processes of its own."""
 
     def __init__(self, files: Path) -> None:
-        self.mark = uuid.uuid4().hex
+        self.processes = Processes()
         dashboard = free_port()
         self.address = f"http://{LOOPBACK}:{dashboard}"
         self.log = files / "head.txt"
@@ -43,7 +43,7 @@ class Head:
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # stay on the loopback address
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(files / "token"),
-            MARK: self.mark,
+            **self.processes.environment,
         }
         (files / "token").write_text(secrets.token_hex(32))
         command = [
@@ -93,13 +93,13 @@ class Head:
 
     def ours(self) -> list[str]:
         """Processes of the cluster that are our jobs', not Ray's or Serve's own."""
-        return [line for line in marked(self.mark) if OURS.search(line)]
+        return [line for line in self.processes.command_lines() if OURS.search(line)]
 
     def stop(self) -> None:
         """End the node as Ctrl-C of `ray start --block` does."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
-        wait_for(lambda: not marked(self.mark), 60)
+        wait_for(lambda: not self.processes.command_lines(), 60)
 
 
 def wait_for(condition: Callable[[], object], seconds: float) -> None:

@@ -26,7 +26,8 @@ from hgpo_rllib.run.live_metrics import (
     Sample,
     iteration_samples,
 )
-from tests.integration.test_command import Command, arguments, rows  # noqa: F401  a fixture
+from tests.integration.test_command import arguments, rows  # noqa: F401  a fixture
+from tests.processes import Command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 FORGOTTEN_AFTER = 25  # seconds: Ray drops a gauge 20 seconds after it was last set

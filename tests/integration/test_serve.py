@@ -22,7 +22,7 @@ from hgpo_rllib.config import ConfigError, RunConfig, save_config
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.request import make_request
 from hgpo_rllib.models import load_model, load_tokenizer
-from tests.integration.test_command import Command
+from tests.processes import Command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 KEY = "a-key-of-this-test"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hgpo_rllib.reporting.sweep_results import is_finished
-from tests.integration.test_command import Command, arguments, rows
+from tests.integration.test_command import arguments, rows
+from tests.processes import Command
 
 __all__ = ["arguments"]  # a fixture
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from env_wrappers.webshop.session import parse_action
-from tests.integration.test_command import Command, rows
+from tests.integration.test_command import rows
+from tests.processes import Command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 EXAMPLE = Path(__file__).parents[2] / "tuned_examples" / "webshop_pocket.yaml"

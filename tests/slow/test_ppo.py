@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM
 from hgpo_rllib.advantages import StepArrays
 from hgpo_rllib.advantages.baselines import gae
 from tests.integration.conftest import EXAMPLE, SMALL
-from tests.integration.test_command import Command, rows
+from tests.integration.test_command import rows
+from tests.processes import Command
 from tests.slow.test_resume import ALONE, results, run_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

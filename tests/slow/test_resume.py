@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import EXAMPLE, SMALL
-from tests.integration.test_command import Command, rows
+from tests.integration.test_command import rows
+from tests.processes import Command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 # An engine that computes one request at a time, whole, whatever was asked before: what shares a

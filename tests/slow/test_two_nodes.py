@@ -14,15 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.integration.conftest import overrides, run_config
-from tests.integration.test_command import MARK, Command, arguments, rows
+from tests.integration.test_command import arguments, rows
+from tests.processes import Command, Processes, command_line
 
 __all__ = ["arguments", "overrides", "run_config"]  # fixtures
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
@@ -48,32 +47,20 @@ class Node:
     """A Ray node; its processes are known by a mark, those of actors included."""
 
     def __init__(self, ip: str, log: Path, *options: str) -> None:
-        self.mark = uuid.uuid4().hex
+        self.tree = Processes()
         self.log = log
         self.process = subprocess.Popen(
             [*RAY, f"--node-ip-address={ip}", "--object-store-memory=100000000", *options],
             stdout=log.open("w"),
             stderr=subprocess.STDOUT,
-            env={k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {MARK: self.mark},
+            env={k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | self.tree.environment,
             start_new_session=True,
         )
         wait_until(lambda: "Ray runtime started" in log.read_text(), 300, log.read_text)
 
     def processes(self, name: str = "") -> list[int]:
         """Ids of the living processes whose command line contains `name`."""
-        own: set[int] = set()
-        found = []
-        # Parents first. A process that gave itself a title may have lost the mark, not its parent.
-        for process in sorted(psutil.process_iter(), key=lambda process: process.create_time()):
-            try:
-                marked = process.environ().get(MARK) == self.mark
-                if marked or process.ppid() in own:
-                    own.add(process.pid)
-                    if process.status() != "zombie" and name in " ".join(process.cmdline()):
-                        found.append(process.pid)
-            except psutil.Error:
-                continue  # ended meanwhile
-        return found
+        return [process.pid for process in self.tree.alive() if name in command_line(process)]
 
     def send(self, number: int, name: str = "") -> None:
         """A signal to each of its processes."""

@@ -1,0 +1,110 @@
+"""Finds every process that a command has started, and waits for their end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+
+MARK = "HGPO_TEST_MARK"
+
+
+class Processes:
+    """The processes that were started with `environment`, and all their descendants.
+
+    A process is found by a mark in its environment, which its descendants inherit, also those that
+    lost their parents or have a session of their own. `setproctitle`, with which vLLM names its
+    engines, overwrites what `/proc` shows of the environment: ``SPT_NOENV`` keeps it from that.
+    Processes that overwrite it all the same are found as children of those that were found, and
+    remembered from then on: look at `alive()` before you kill their parents.
+    """
+
+    def __init__(self) -> None:
+        self.environment = {MARK: uuid.uuid4().hex, "SPT_NOENV": "1"}
+        self._seen: set[psutil.Process] = set()
+
+    def alive(self) -> list[psutil.Process]:
+        """Those that run now, without zombies."""
+        mark = f"{MARK}={self.environment[MARK]}".encode()
+        children: dict[int, list[psutil.Process]] = {}
+        for process in psutil.process_iter():
+            try:
+                children.setdefault(process.ppid(), []).append(process)
+                if mark in Path(f"/proc/{process.pid}/environ").read_bytes():
+                    self._seen.add(process)
+            except (OSError, psutil.Error):
+                continue  # ended meanwhile
+        found = [process for process in self._seen if process.is_running()]
+        for process in found:  # grows
+            new = [p for p in children.get(process.pid, ()) if p not in self._seen]
+            self._seen.update(new)
+            found.extend(new)
+        return [process for process in found if _is_alive(process)]
+
+    def command_lines(self) -> list[str]:
+        """Of those that run now."""
+        return [command_line(process) for process in self.alive()]
+
+    def assert_none(self, seconds: float = 60) -> None:
+        """Fail unless all have ended within some seconds."""
+        deadline = time.monotonic() + seconds
+        while (left := self.command_lines()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert not left, left
+
+    def find(self, words: str) -> psutil.Process:
+        """The one process whose command line, or the title that it took, contains `words`."""
+        (found,) = [process for process in self.alive() if words in command_line(process)]
+        return found
+
+
+class Command:
+    """A running `hgpo`, and all that it has started."""
+
+    def __init__(self, arguments: list[str], log: Path, command: str = "train") -> None:
+        self.processes = Processes()
+        self.log = log
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "hgpo_rllib.cli.main", command, *arguments],
+            stdout=log.open("w"),
+            stderr=subprocess.STDOUT,
+            env=os.environ | self.processes.environment,
+            start_new_session=True,
+            # Background jobs of a shell inherit "ignore", which Python would respect.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+    def wait_for(self, file: Path, seconds: float = 300) -> None:
+        """Wait until the command has written `file`."""
+        deadline = time.monotonic() + seconds
+        while not file.exists():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, f"no {file}:\n{self.log.read_text()}"
+            time.sleep(0.2)
+
+    def survivors(self) -> list[str]:
+        """Command lines of its processes that run now."""
+        return self.processes.command_lines()
+
+    def assert_nothing_survives(self, seconds: float = 60) -> None:
+        """All processes of the command end within some seconds."""
+        self.processes.assert_none(seconds)
+
+
+def command_line(process: psutil.Process) -> str:
+    """Of a process, or the title that it has given itself; empty when it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
