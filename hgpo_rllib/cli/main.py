@@ -98,6 +98,13 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        from hgpo_rllib.run.directory import describe_full_disk
+
+        if (full := describe_full_disk(error)) is None:
+            raise
+        print(f"hgpo: {full}: make room, then start again", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

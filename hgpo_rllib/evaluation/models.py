@@ -58,10 +58,12 @@ class LocalModel:
 def _in_own_cluster(config: RunConfig) -> Iterator[Model]:
     from hgpo_rllib.run.cluster import ray_cluster
     from hgpo_rllib.run.trainer import terminate_like_interrupt
+    from hgpo_rllib.run.watchdog import exit_when_ray_ends
 
     with (
         ray_cluster(config.without_learners()),
         terminate_like_interrupt(),  # Ray has set its own handler
+        exit_when_ray_ends(lambda: "run the command again: it goes on where it was"),
         served(config) as model,
     ):
         yield model

@@ -2,9 +2,10 @@
 
 import logging
 import os
-import socket
+import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import ray
 from ray import serve
@@ -13,45 +14,74 @@ from ray._private import ray_constants
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.run.demand import Supply, place, replica_demand
 from hgpo_rllib.run.estimate import resources
+from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port
+from hgpo_rllib.run.session import ray_session
+from hgpo_rllib.section import RunStoppedError
 
-LOOPBACK = "127.0.0.1"
 NOISY_LOGGERS = ("ray", "ray.serve", "ray.rllib", "ray.tune", "ray._common.deprecation", "vllm")
 
 
 @contextmanager
-def ray_cluster(config: RunConfig) -> Iterator[None]:
+def ray_cluster(config: RunConfig, logs: Path | None = None) -> Iterator[None]:
     """Connect to the cluster of RAY_ADDRESS, or start a local one and stop it in the end.
+
+    Args:
+        config: the settings.
+        logs: folder for the logs of a local Ray when the block ends with an error.
 
     Raises:
         ConfigError: the dashboard port is taken, RAY_ADDRESS is none of a node, or the cluster is
             too small for the config.
+        RunStoppedError: Ray did not start.
     """
     for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
-    port = config.cluster.dashboard_port
-    if "RAY_ADDRESS" in os.environ:
-        check_address(os.environ["RAY_ADDRESS"])
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)
-    else:
-        if port is not None:
-            check_port_is_free(port)
-        with node_stays_on_loopback():
-            ray.init(
-                address="local",
-                include_dashboard=port is not None,
-                dashboard_host=LOOPBACK,
-                dashboard_port=port,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _node_ip_address=LOOPBACK,
-            )
-    try:
+    with ExitStack() as stack:
+        if "RAY_ADDRESS" in os.environ:
+            check_address(os.environ["RAY_ADDRESS"])
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        else:
+            check_dashboard_port(config)
+            _start_ray(config.cluster.dashboard_port, stack.enter_context(ray_session(logs)))
+        stack.callback(ray.shutdown)  # of a local cluster this ends Serve and every other process
         check_resources(config)
         # Before any trial or algorithm: Serve's controller does not fit into a placement group.
         serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
         yield
-    finally:
-        ray.shutdown()  # of a local cluster this ends Serve and every other process
+
+
+def _start_ray(dashboard_port: int | None, folder: Path) -> None:
+    protect_token()
+    try:
+        with node_stays_on_loopback():
+            ray.init(
+                address="local",
+                include_dashboard=dashboard_port is not None,
+                dashboard_host=LOOPBACK,
+                dashboard_port=dashboard_port,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address=LOOPBACK,
+                _temp_dir=str(folder),
+            )
+    except Exception as error:
+        ray.shutdown()
+        raise RunStoppedError(f"Ray did not start: {' '.join(str(error).split())}") from error
+
+
+def protect_token() -> None:
+    """Make sure that nobody else can read Ray's token: Ray would write it for all to read.
+
+    With the token another user of the machine could run code in this Ray.
+    """
+    path = Path.home() / ".ray" / "auth_token"
+    if path.exists():
+        path.chmod(0o600)
+    elif not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):  # a command that starts at the same moment made it
+            path.touch(mode=0o600, exist_ok=False)
+            path.write_text(secrets.token_hex(32))
 
 
 @contextmanager
@@ -80,18 +110,6 @@ def check_address(address: str) -> None:
             f"RAY_ADDRESS={address} is an address for clients: run on a node of the cluster with "
             "RAY_ADDRESS=auto, or submit the command with `ray job submit`"
         )
-
-
-def check_port_is_free(port: int) -> None:
-    """Raise ConfigError when something listens on that loopback port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            raise ConfigError(
-                f"cluster.dashboard_port: port {port} is in use; choose another, or null for none"
-            ) from error
 
 
 def check_resources(config: RunConfig) -> None:

@@ -1,5 +1,6 @@
 """The directory of a run: every file that it writes."""
 
+import errno
 import gzip
 import json
 import os
@@ -110,9 +111,26 @@ class RunDirectory:
         partial.replace(file)
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or a quota of the user
+
+
 def _link_or_copy(source: str, target: str) -> None:
     """Checkpoint files are replaced, never changed: two folders can share them."""
     try:
         os.link(source, target)
     except OSError:  # a file system without links
         shutil.copy2(source, target)
+
+
+def describe_full_disk(error: BaseException | None) -> str | None:
+    """What is wrong if an error, or one behind it, says that a disk is full; otherwise None.
+
+    Libraries that write for us raise errors of their own: safetensors' has the text alone.
+    """
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in FULL:
+            return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+        if os.strerror(errno.ENOSPC) in str(error):
+            return os.strerror(errno.ENOSPC)
+        error = error.__cause__ or error.__context__
+    return None

@@ -1,5 +1,8 @@
 """What a user can get wrong, checked before Ray and torch are imported, which takes seconds."""
 
+import os
+import socket
+
 import gymnasium
 from gymnasium.error import Error as GymnasiumError
 from transformers import AutoConfig
@@ -10,9 +13,12 @@ from hgpo_rllib.run.own_environment import check_own_environment
 from hgpo_rllib.run.trackers import check_trackers
 from hgpo_rllib.warmstart.domain import HAVE_DOMAINS, find_domain
 
+LOOPBACK = "127.0.0.1"
+
 
 def check_inputs(config: RunConfig) -> None:
     """Raise ConfigError or DataError for a model, data, environment or tracker that is missing."""
+    check_dashboard_port(config)
     check_trackers(config.tracking.trackers)
     if config.model.model_path is not None:
         check_model_path(config.model.model_path)
@@ -48,3 +54,18 @@ def check_model_path(model_path: str, given_as: str = "model.model_path") -> Non
         raise ConfigError(
             f"{given_as}: {model_path} is no HuggingFace directory or name ({reason})"
         ) from error
+
+
+def check_dashboard_port(config: RunConfig) -> None:
+    """Raise ConfigError when the dashboard of a local Ray cannot have its port on loopback."""
+    port = config.cluster.dashboard_port
+    if port is None or "RAY_ADDRESS" in os.environ:
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise ConfigError(
+                f"cluster.dashboard_port: port {port} is in use; choose another, or null for none"
+            ) from error

@@ -35,6 +35,7 @@ from hgpo_rllib.run.scheduling import (
 )
 from hgpo_rllib.run.trainer import PhaseTimes, prepare_inputs, terminate_like_interrupt
 from hgpo_rllib.run.trial import LOG, RunTrial
+from hgpo_rllib.run.watchdog import exit_when_ray_ends
 
 TUNE_ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # whose tables come even where none are asked for
@@ -78,6 +79,8 @@ def _run_trials(
             with console.stage("starting Ray"):
                 stack.enter_context(ray_cluster(trials[0].config))
             stack.enter_context(terminate_like_interrupt())  # Ray has set its own handler
+            remedy = f"continue with: hgpo sweep --resume {folder}"
+            stack.enter_context(exit_when_ray_ends(lambda: remedy))
             _compare_with_supply(demand, console)
             sweep.save(folder)
             configs = [_prepare(trial, folder / trial.name, console) for trial in trials]

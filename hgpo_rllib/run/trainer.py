@@ -7,7 +7,6 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
 from transformers.utils import logging as transformers_logging
 
 from hgpo_rllib.advantages.diagnostics import level_sizes, size_distribution
@@ -20,7 +19,7 @@ from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.rollout.trajectories import score_groups
 from hgpo_rllib.run.cluster import ray_cluster
-from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
 from hgpo_rllib.run.folders import whole_version, write_folder
 from hgpo_rllib.run.live_metrics import LiveMetrics
 from hgpo_rllib.run.metrics import (
@@ -28,7 +27,10 @@ from hgpo_rllib.run.metrics import (
     learner_metrics,
     rollout_metrics,
 )
+from hgpo_rllib.run.tensorboard import TensorBoard
 from hgpo_rllib.run.trackers import Trackers
+from hgpo_rllib.run.watchdog import exit_when_ray_ends
+from hgpo_rllib.section import RunStoppedError
 from hgpo_rllib.warmstart import prepare
 from hgpo_rllib.warmstart.domain import HAVE_DOMAINS, find_domain
 
@@ -54,13 +56,21 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
         with contextlib.ExitStack() as stack:
             label = "starting Ray, the policy server (vLLM) and the learner"
             with console.stage(label), seconds.phase("start"):
-                stack.enter_context(ray_cluster(config))
+                stack.enter_context(ray_cluster(config, logs=directory.path / "ray_logs"))
                 stack.enter_context(terminate_like_interrupt())  # Ray has set its own handler
+                stack.enter_context(exit_when_ray_ends(lambda: how_to_continue(directory)))
                 algorithm = HGPOConfig.from_run_config(config).build_algo()
+                Path(algorithm.logdir).rmdir()  # RLlib's, in the home directory; stays empty
                 stack.callback(algorithm.stop)
             Training(config, directory, console, seconds, algorithm).run(resume is not None)
+    except ConfigError:
+        raise
     except BaseException as error:
-        say_how_to_continue(console, directory, error)
+        full = describe_full_disk(error)
+        if full is not None:
+            raise RunStoppedError(f"{full}: make room; {how_to_continue(directory)}") from error
+        what = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        console.say(f"{what}; {how_to_continue(directory)}")
         raise
     with console.stage("writing the report"):
         report = write_report([directory.path])
@@ -127,7 +137,7 @@ class Training:
         self.live = LiveMetrics(directory.path.name, lambda: algorithm.env_runner.prompts_in_flight)
         self.tokenizer = load_tokenizer(str(config.model.model_path))
         self.settings: AlgorithmSettings = config.algorithm
-        self.writer = SummaryWriter(str(directory.path / "tensorboard"))
+        self.tensorboard = TensorBoard(directory.path / "tensorboard")
         self.trackers = Trackers(config, directory.path, console.say)
 
     def run(self, resumed: bool) -> None:
@@ -160,7 +170,7 @@ class Training:
                 yield rows
         after = self._evaluate(self.algorithm.iteration)
         self._save(after)
-        self.writer.close()
+        self.tensorboard.close()
         self.directory.write_summary({"seconds": self.seconds.seconds})
         self.console.summary(before, after, {"seconds": self.seconds.describe()})
         yield after
@@ -194,9 +204,8 @@ class Training:
         split = self.config.env.train_split
         records = episode_records(scored, sizes, self.tokenizer, iteration, split)
         self.directory.write_episodes(iteration, records)
-        for name, value in row.items():
-            if value is not None:
-                self.writer.add_scalar(name, value, iteration)
+        numbers = {name: value for name, value in row.items() if value is not None}
+        self.tensorboard.log(numbers, iteration)
         self.live.publish_iteration(row)
         self.trackers.log_iteration(row)
         self.console.iteration(row)
@@ -209,10 +218,8 @@ class Training:
         seconds = time.monotonic() - start
         rows = evaluation_rows(result, iteration, self.config.evaluation.temperature, seconds)
         self.directory.append(self.directory.evaluations, rows)
-        for row in rows:
-            self.writer.add_scalar(
-                f"evaluation/{row['split']}/success_rate", row["success_rate"], iteration
-            )
+        rates = {f"evaluation/{row['split']}/success_rate": row["success_rate"] for row in rows}
+        self.tensorboard.log(rates, iteration)
         self.live.publish_evaluation(rows)
         self.trackers.log_evaluation(rows)
         self.console.evaluation(rows)
@@ -293,14 +300,8 @@ def terminate_like_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def say_how_to_continue(
-    console: TrainingConsole, directory: RunDirectory, error: BaseException
-) -> None:
-    """One line on what is kept and how to go on."""
-    if isinstance(error, ConfigError):
-        return
-    what = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+def how_to_continue(directory: RunDirectory) -> str:
+    """The command that goes on after the last checkpoint."""
     if directory.has_state():
-        console.say(f"{what}; continue with: hgpo train --resume {directory.path}")
-    else:
-        console.say(f"{what} before the first checkpoint; start again")
+        return f"continue with: hgpo train --resume {directory.path}"
+    return "there is no checkpoint yet: start again"

@@ -46,6 +46,7 @@ class RunTrial(tune.Trainable):
             settings = HGPOConfig.from_run_config(run)
             settings.serve_prefix = serve_prefix
             self._algorithm = settings.build_algo()
+            Path(self._algorithm.logdir).rmdir()  # RLlib's, in the home directory; stays empty
         training = Training(run, directory, console, seconds, self._algorithm)
         self._evaluations = training.evaluations(directory.has_state())
 

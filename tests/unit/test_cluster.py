@@ -8,17 +8,48 @@ import pytest
 
 from hgpo_rllib.config import ConfigError, RunConfig, parse_config
 from hgpo_rllib.policy_server.deployment import check_model_is_here
-from hgpo_rllib.run.cluster import LOOPBACK, check_address, check_port_is_free, check_supply
+from hgpo_rllib.run.cluster import check_address, check_supply, protect_token
+from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port, check_inputs
 
 
-def test_a_port_in_use_is_named() -> None:
+def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is generated; a cluster that is there has a dashboard already."""
     with socket.socket() as server:
         server.bind((LOOPBACK, 0))
         server.listen()
         port = server.getsockname()[1]
+        config = parse_config({"cluster": {"dashboard_port": port}})
         with pytest.raises(ConfigError, match=f"port {port} is in use"):
-            check_port_is_free(port)
-    check_port_is_free(port)
+            check_inputs(config)
+        monkeypatch.setenv("RAY_ADDRESS", "auto")
+        check_dashboard_port(config)
+        monkeypatch.delenv("RAY_ADDRESS")
+    check_inputs(config)
+
+
+def test_the_token_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ray would write it for all to read; one that is there is kept."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    token = tmp_path / ".ray" / "auth_token"
+    protect_token()
+    assert token.stat().st_mode & 0o777 == 0o600
+    written = token.read_text()
+    assert len(written) >= 32
+    token.chmod(0o644)
+    protect_token()
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert token.read_text() == written
+
+
+def test_a_token_of_the_environment_needs_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    protect_token()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_address_for_clients_is_refused() -> None:

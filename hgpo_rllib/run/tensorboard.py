@@ -1,0 +1,34 @@
+"""Metrics as TensorBoard events."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.summary_pb2 import Summary
+
+
+class TensorBoard:
+    """Writes scalars to an event file, and raises OSError where it cannot.
+
+    tensorboardX's own `SummaryWriter` writes in a thread, which ends without a word when the disk
+    is full. Its queue then blocks the caller for ever.
+    """
+
+    def __init__(self, folder: Path):
+        """Begin a new event file in `folder`."""
+        folder.mkdir(exist_ok=True)
+        self._file = EventsWriter(str(folder / "events"))
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Write the values of one step by name; they are on disk when this returns."""
+        summary = Summary(
+            value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        )
+        self._file.write_event(Event(step=step, wall_time=time.time(), summary=summary))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

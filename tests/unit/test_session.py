@@ -1,0 +1,119 @@
+"""Ray's files: private while a command runs, and gone when it has ended, however it did."""
+
+import contextlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hgpo_rllib.config import ConfigError
+from hgpo_rllib.run.session import ray_session, temporary_folder, writers
+
+# A command whose "Ray" is a process that writes a log of its session, and has another name and
+# session id by then.
+COMMAND = """
+import os, subprocess, sys
+from pathlib import Path
+from hgpo_rllib.run.session import ray_session
+with ray_session(Path(sys.argv[1])) as folder:
+    session = folder / f"session_today_{os.getpid()}"
+    (session / "logs").mkdir(parents=True)
+    child = "import time; print('a line', flush=True); time.sleep(600)"
+    with (session / "logs" / "worker.out").open("w") as log:
+        worker = subprocess.Popen([sys.executable, "-c", child], stdout=log, start_new_session=True)
+    print(worker.pid, session, flush=True)
+    sys.stdin.readline()
+    raise RuntimeError
+"""
+
+
+@pytest.fixture
+def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's folder for temporary files is another one."""
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return tmp_path / f"hgpo-{os.getuid()}"
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def is_running(process: int) -> bool:
+    """A zombie, which waits for its new parent to notice, is not."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def test_nobody_else_can_look_into_the_folder(private: Path) -> None:
+    """Also where it was there already, open to all, and where Ray opens its own one to all."""
+    private.mkdir(mode=0o777)
+    private.chmod(0o777)
+    with ray_session() as folder:
+        folder.mkdir(mode=0o777, exist_ok=True)
+        assert folder.is_relative_to(private)
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+
+
+def test_a_folder_of_somebody_else_is_refused(private: Path, tmp_path: Path) -> None:
+    private.symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="RAY_TMPDIR"):
+        temporary_folder()
+
+
+def test_a_chosen_folder_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    assert temporary_folder() == tmp_path
+
+
+def test_a_session_is_removed_at_the_end(private: Path, tmp_path: Path) -> None:
+    with ray_session(tmp_path / "logs") as folder:
+        session = folder / f"session_today_{os.getpid()}"
+        (session / "logs").mkdir(parents=True)
+        other = folder / "session_today_1"
+        other.mkdir()
+    assert not session.exists()
+    assert other.exists()
+    assert not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize("ending", ["killed", "error"])
+def test_what_is_left_is_ended_and_removed(ending: str, private: Path, tmp_path: Path) -> None:
+    """The worker's log is kept, and a process that only reads it goes on."""
+    logs = tmp_path / "logs"
+    command = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, str(logs)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert command.stdout is not None
+    assert command.stdin is not None
+    worker, session = command.stdout.readline().split()
+    log = Path(session) / "logs" / "worker.out"
+    with log.open() as reading:
+        wait_until(lambda: log.stat().st_size > 0)
+        assert writers(Path(session)) == [int(worker)]
+        if ending == "killed":
+            command.send_signal(signal.SIGKILL)
+        else:
+            command.stdin.write("\n")
+            command.stdin.flush()
+        wait_until(lambda: not Path(session).exists())
+        assert reading.read() == "a line\n"
+    assert not is_running(int(worker))
+    assert (logs / "worker.out").read_text() == "a line\n"
+    command.communicate()

@@ -1,0 +1,36 @@
+"""The end of a process that a command depends on is noticed at once."""
+
+import subprocess
+import threading
+
+from hgpo_rllib.run.watchdog import on_exit_of
+
+
+def test_the_end_of_a_process_is_reported_by_name() -> None:
+    first, second = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
+    ended, names = threading.Event(), []
+
+    def call(name: str) -> None:
+        names.append(name)
+        ended.set()
+
+    try:
+        with on_exit_of({first.pid: "first", second.pid: "second"}, call):
+            assert not ended.wait(0.2)
+            second.kill()
+            assert ended.wait(10)
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.wait()
+    assert names == ["second"]
+
+
+def test_nothing_is_reported_after_the_block() -> None:
+    process = subprocess.Popen(["sleep", "600"])
+    names: list[str] = []
+    with on_exit_of({process.pid: "process"}, names.append):
+        pass
+    process.kill()
+    process.wait()
+    assert names == []
