@@ -1,6 +1,5 @@
 """Directories of generated data: written whole or not at all, and known again by their manifest."""
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from env_wrappers.errors import DataError
+from env_wrappers.files import read_json
 
 MANIFEST = "manifest.json"
 
@@ -27,7 +27,7 @@ def is_generated(out: Path, version: int, spec: Mapping[str, Any]) -> bool:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     try:
-        manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(out / MANIFEST)
         found = manifest["generator_version"], manifest["spec"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,12 +15,14 @@ from env_wrappers.alfworld.games import (
     TASK_TYPES,
     TREE,
     DataError,
+    game_files,
     is_supported,
     task_type_of,
 )
 from env_wrappers.alfworld.planner import why_not_won
 from env_wrappers.alfworld.workers import map_games, workers_for
 from env_wrappers.datasets import MANIFEST
+from env_wrappers.files import open_regular, read_json
 
 UNKNOWN_FAMILY = "unknown"
 
@@ -59,13 +60,13 @@ class TreeCheck:
     kind: str
     """"generated" (it has a manifest) or "official"."""
     games: list[GameCheck]
-    manifest_fault: str | None
+    faults: dict[str, str]
+    """Reason by file or folder, of what is wrong beside the games."""
 
     @property
     def broken(self) -> dict[str, str]:
         """Reason by file."""
-        faults = {game.file: game.fault for game in self.games if game.fault}
-        return faults | ({MANIFEST: self.manifest_fault} if self.manifest_fault else {})
+        return {game.file: game.fault for game in self.games if game.fault} | self.faults
 
 
 def check_tree(
@@ -81,13 +82,16 @@ def check_tree(
         on_progress: called with the numbers of games checked and found, after each game.
 
     Raises:
-        DataError: there is no tree, or no game file in it.
+        DataError: there is no tree, it cannot be read, or no game file is in it.
     """
     data = Path(data).expanduser()
     tree = data if data.name == TREE else data / TREE
     if not tree.is_dir():
         raise DataError(f"no ALFWorld games: {tree} is not a directory. {_expected()}")
-    files = sorted(tree.glob(f"*/*/*/{GAME_FILE}"))
+    unreadable: list[OSError] = []
+    files = game_files(tree, levels=3, on_error=unreadable.append)
+    if not files and unreadable:
+        raise DataError(f"cannot read {unreadable[0].filename}: {unreadable[0].strerror}")
     if not files:
         raise DataError(f"no ALFWorld games: no game file in {tree}. {_expected()}")
     games = []
@@ -98,8 +102,14 @@ def check_tree(
         on_progress(len(games), len(files))
     manifest = tree.parent / MANIFEST
     kind = "generated" if manifest.is_file() else "official"
+    faults = {}
+    for error in unreadable:
+        name = Path(error.filename).relative_to(tree.parent).as_posix()
+        faults[name] = f"cannot be read: {error.strerror}"
     fault = _manifest_fault(manifest, files) if kind == "generated" else None
-    return TreeCheck(kind, games, fault)
+    if all(game.skipped for game in games):
+        faults[TREE] = "no game can be played: all are unsolvable or of an unsupported kind"
+    return TreeCheck(kind, games, faults | ({MANIFEST: fault} if fault else {}))
 
 
 def check_game(file: Path, replay: bool) -> GameCheck:
@@ -124,7 +134,7 @@ def check_game(file: Path, replay: bool) -> GameCheck:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        game = json.loads(file.read_text(encoding="utf-8"))
+        game = read_json(file)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -184,13 +194,14 @@ def _replay(game: dict[str, Any]) -> None:
 def _manifest_fault(manifest: Path, files: list[Path]) -> str | None:
     """Say what differs between a generated tree and what its generator wrote down."""
     try:
-        expected = json.loads(manifest.read_text(encoding="utf-8"))["sha256"]
+        expected = read_json(manifest)["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"cannot be read: {error!r}"
     digest = hashlib.sha256()
     for file in files:
         try:
-            content = file.read_bytes()
+            with open_regular(file) as opened:
+                content = opened.read()
         except OSError:
             continue  # reported with the game; the sum cannot agree
         digest.update(file.relative_to(manifest.parent).as_posix().encode() + b"\0" + content)

@@ -7,7 +7,6 @@ the engine once. Not for threads: TextWorld's parsers are global.
 
 import functools
 import hashlib
-import json
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from textworld import GameState
 
 from env_wrappers.alfworld.memo import changing_predicates, make_core, texts_are_plain
 from env_wrappers.errors import DataError
+from env_wrappers.files import read_json
 
 ENGINES_KEPT = 512
 STATES_KEPT = 2048
@@ -270,7 +270,7 @@ def get_engine(game: str | Path) -> GameEngine:
 
 
 def _content(game: Path) -> Mapping[str, Any]:
-    content = json.loads(game.read_text(encoding="utf-8"))
+    content = read_json(game)
     if not isinstance(content, Mapping):
         raise TypeError("not a JSON object")
     return content

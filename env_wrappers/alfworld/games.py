@@ -1,17 +1,17 @@
 """Finding the game files of an ALFWorld data directory, and choosing among them."""
 
 import functools
-import json
 import operator
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from env_wrappers.errors import DataError
+from env_wrappers.files import open_regular, parse_json, read_json
 
 TASK_TYPES: tuple[str, ...] = (
     "pick_and_place_simple",
@@ -62,9 +62,10 @@ def find_games(
     try:
         if not folder.is_dir():
             raise DataError(f"no ALFWorld games: {folder}{source} is not a directory. {_REMEDY}")
-        found = sorted(folder.glob(f"*/*/{GAME_FILE}"))
+        found = game_files(folder, levels=2)
     except OSError as error:
-        raise DataError(f"cannot read {folder}{source}: {error.strerror}. {_REMEDY}") from error
+        where = f"{error.filename or folder}{source}"
+        raise DataError(f"cannot read {where}: {error.strerror}. {_REMEDY}") from error
     games = [game for game in found if is_supported(game) and task_type_of(game) in wanted]
     games = [game for game in games if is_solvable(game)]
     if not games:
@@ -74,6 +75,44 @@ def find_games(
             f"({len(found)} game files there). {_REMEDY}"
         )
     return games
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def game_files(
+    folder: Path, levels: int, on_error: Callable[[OSError], None] = _raise
+) -> list[Path]:
+    """Return the game files that are so many levels of folders below ``folder``, sorted.
+
+    Args:
+        folder: where to begin.
+        levels: two below a split, three below the tree.
+        on_error: called for each folder that cannot be read; ``Path.glob`` would pass over it.
+    """
+    folders = [folder]
+    for _ in range(levels):
+        folders = [inner for outer in folders for inner in _folders_in(outer, on_error)]
+    return sorted(file for each in folders for file in _game_in(each, on_error))
+
+
+def _folders_in(folder: Path, on_error: Callable[[OSError], None]) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return [Path(entry) for entry in entries if entry.is_dir()]
+    except OSError as error:
+        on_error(error)
+        return []
+
+
+def _game_in(folder: Path, on_error: Callable[[OSError], None]) -> Iterator[Path]:
+    file = folder / GAME_FILE
+    try:
+        if file.exists():
+            yield file
+    except OSError as error:
+        on_error(error)
 
 
 def choose_game(
@@ -124,12 +163,13 @@ def is_solvable(game: Path) -> bool:
 @functools.lru_cache(maxsize=65_536)
 def _is_solvable(game: Path, modified_ns: int, size: int) -> bool:
     """Read a file once, however many environments list it (128 of them read 0.5 million files)."""
-    content = game.read_bytes()
+    with open_regular(game) as file:
+        content = file.read()
     mark = _SOLVABLE.search(content)
     if mark is None:
         # Parsing all files would take long; one that was cut off has lost its mark, or fails later.
         try:
-            json.loads(content)
+            parse_json(content)
         except ValueError as error:
             raise DataError(
                 f"{game} is cut off or no game: {error}; remove the file or fetch it again"
@@ -150,7 +190,7 @@ def task_type_of(game: Path) -> str:
         return prefix
     traj = game.parent / "traj_data.json"
     try:
-        return str(json.loads(traj.read_text(encoding="utf-8"))["task_type"])
+        return str(read_json(traj)["task_type"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"cannot read the task type of {game} from {traj}: {error!r}") from error
 

@@ -1,6 +1,5 @@
 """Plans that solve a game: the recorded one, or Fast Downward's under a time limit."""
 
-import json
 import multiprocessing
 import os
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from env_wrappers.alfworld.engine import GameEngine, get_engine
 from env_wrappers.alfworld.memo import SWITCH, make_core
 from env_wrappers.errors import DataError
+from env_wrappers.files import read_json
 
 
 def recorded_plan(game: Path) -> list[str]:
@@ -19,7 +19,7 @@ def recorded_plan(game: Path) -> list[str]:
         DataError: the file cannot be read, or has none.
     """
     try:
-        plan = json.loads(game.read_text(encoding="utf-8")).get("walkthrough")
+        plan = read_json(game).get("walkthrough")
     except (OSError, ValueError, AttributeError) as error:
         raise DataError(f"cannot read the walkthrough of {game}: {error}") from error
     if not isinstance(plan, list) or not plan or not all(isinstance(c, str) for c in plan):

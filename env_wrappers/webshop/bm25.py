@@ -24,6 +24,7 @@ from typing import Self
 import numpy as np
 
 from env_wrappers.errors import DataError
+from env_wrappers.files import read_json
 from env_wrappers.webshop.tokens import analyze
 
 K1 = np.float32(0.9)
@@ -108,7 +109,7 @@ class Index:
             DataError: there is none, it is not whole, or another version wrote it.
         """
         try:
-            summary = _Summary(**json.loads((folder / _SUMMARY).read_text(encoding="utf-8")))
+            summary = _Summary(**read_json(folder / _SUMMARY))
             if summary.format != FORMAT:
                 raise ValueError(f"format {summary.format} instead of {FORMAT}")
             return cls(summary, {name: _map(folder, name, summary) for name in _TYPES})

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from env_wrappers.errors import DataError
+from env_wrappers.files import open_regular, read_json
 
 Facts = dict[str, Any]
 
@@ -72,7 +73,7 @@ def read_seal(folder: Path) -> Facts | None:
     reading gigabytes at each start would take too long.
     """
     try:
-        seal = json.loads((folder / _SEAL).read_bytes())
+        seal = read_json(folder / _SEAL)
         intact = all(_checksum(folder / name) == want for name, want in seal["files"].items())
         return seal["facts"] if intact and isinstance(seal["facts"], dict) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -108,7 +109,7 @@ def _hash_of(file: Path, entry: Any) -> dict[str, Any]:
         before = stamp(file)
         if isinstance(entry, dict) and entry.get("stamp") == before and "sha256" in entry:
             return entry
-        with file.open("rb") as content:
+        with open_regular(file) as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
         if stamp(file) != before:
             raise DataError(f"{file} changes while it is read; try again when it is complete")
@@ -119,7 +120,7 @@ def _hash_of(file: Path, entry: Any) -> dict[str, Any]:
 
 def _read_memo(root: Path) -> dict[str, Any]:
     try:
-        memo = json.loads((root / _HASHES).read_bytes())
+        memo = read_json(root / _HASHES)
     except (OSError, ValueError):
         return {}
     return memo if isinstance(memo, dict) else {}
@@ -189,7 +190,7 @@ def _make_beside(folder: Path, suffix: str) -> Path:
 def _checksum(path: Path) -> list[int]:
     """Return the size of a file and a checksum of its two ends."""
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         checksum = zlib.crc32(file.read(_SAMPLE))
         if size > _SAMPLE:
             file.seek(max(_SAMPLE, size - _SAMPLE))

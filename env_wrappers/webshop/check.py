@@ -1,7 +1,6 @@
 """Looking through a WebShop catalogue: what is there, and whether its goals can be reached."""
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +8,14 @@ from pathlib import Path
 
 from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
+from env_wrappers.files import open_regular, read_json
 from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
 from env_wrappers.webshop.goals import SPLITS
 from env_wrappers.webshop.goals import Kind as GoalKind
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import oracle_actions
-from env_wrappers.webshop.source import find_sources
+from env_wrappers.webshop.source import ATTRIBUTES, HUMAN, find_sources
 
 _OWN = [(split, SPLITS[split]) for split in ("test", "dev", "train")]  # they share no goal
 
@@ -84,11 +84,16 @@ def check_catalogue(
         on_progress: called with the numbers of goals played and to be played.
 
     Raises:
-        DataError: the files cannot be used.
+        DataError: the files cannot be used, or no goal can be made of them.
     """
     folder = find_sources(data).folder
     catalogue = open_catalogue(folder)
     shops = {kind: open_shop(folder, kind) for kind in _kinds(catalogue)}
+    if not shops:
+        raise DataError(
+            f"{folder}: no goal for any of the {len(catalogue)} products: {ATTRIBUTES} has no "
+            f'"instruction" for them, nor {HUMAN} a wish; fetch or generate the files again'
+        )
     chosen = {kind: _evenly(len(shop.goals), limit) for kind, shop in shops.items()}
     total = sum(map(len, chosen.values()))
     goals: dict[str, GoalCheck] = {}
@@ -154,7 +159,7 @@ def _splits(count: int) -> dict[str, int]:
 def _changed(manifest: Path) -> dict[str, str]:
     """The files that are not as they were generated."""
     try:
-        expected = json.loads(manifest.read_text(encoding="utf-8"))["sha256"].items()
+        expected = read_json(manifest)["sha256"].items()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return {manifest.name: f"cannot be read: {error!r}"}
     why = "is not as it was generated: its sha256 differs"
@@ -163,7 +168,7 @@ def _changed(manifest: Path) -> dict[str, str]:
 
 def _sha256(file: Path) -> str:
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError:
         return ""

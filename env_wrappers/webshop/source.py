@@ -4,20 +4,22 @@ The files of the full store take gigabytes, so that products are read one after 
 read is checked: a wrong record is named by its file, its number there and its field.
 """
 
+import fnmatch
 import json
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import ijson
 
 from env_wrappers.errors import DataError
+from env_wrappers.files import BoundedFile, open_regular
 from env_wrappers.webshop.records import Product
 
 DATA_VARIABLE = "WEBSHOP_DATA"
@@ -112,11 +114,12 @@ def find_sources(data: str | Path | None = None) -> Sources:
         folder = Path(named).expanduser().resolve()
         if not folder.is_dir():
             raise DataError(f"no WebShop data: {folder}{origin} is not a directory; {_REMEDY}")
-        human = folder / HUMAN
+        # Path.glob finds nothing in a folder that it is not allowed to read.
+        names = [file.name for file in folder.iterdir()]
         return Sources(
-            products=_only_match(folder, PRODUCTS),
-            attributes=_only_match(folder, ATTRIBUTES),
-            human=human if human.exists() else None,
+            products=_only_match(folder, names, PRODUCTS),
+            attributes=_only_match(folder, names, ATTRIBUTES),
+            human=folder / HUMAN if HUMAN in names else None,
         )
     except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, DataError):
@@ -165,17 +168,16 @@ def read_listings(
         seen.add(asin)
 
 
-def _only_match(folder: Path, pattern: str) -> Path:
-    found = sorted(folder.glob(pattern))
+def _only_match(folder: Path, names: Sequence[str], pattern: str) -> Path:
+    found = sorted(fnmatch.filter(names, pattern))
     if not found:
         raise DataError(f"no {pattern} in {folder}; {_REMEDY}")
     if len(found) > 1:
-        names = ", ".join(file.name for file in found)
         raise DataError(
-            f"several files match {pattern} in {folder}: {names}; keep one there, "
+            f"several files match {pattern} in {folder}: {', '.join(found)}; keep one there, "
             "with the others in directories of their own"
         )
-    return found[0]
+    return folder / found[0]
 
 
 def _reason_to_skip(asin: str, seen: set[str]) -> str:
@@ -197,7 +199,7 @@ def _read_list(path: Path) -> Iterator[Any]:
             for element in ijson.items(file, "item", use_float=True):
                 count += 1
                 yield element
-        except (ijson.JSONError, UnicodeDecodeError) as error:
+        except (ijson.JSONError, ValueError) as error:
             raise DataError(
                 f"{path} is cut off or no JSON after product {count}: {_first_line(error)}; "
                 f"{_DAMAGED}"
@@ -211,7 +213,7 @@ def _read_object(path: Path) -> dict[str, bytes]:
         try:
             for key, value in ijson.kvitems(file, "", use_float=True):
                 entries[key] = json.dumps(value).encode()
-        except (ijson.JSONError, UnicodeDecodeError) as error:
+        except (ijson.JSONError, ValueError) as error:
             raise DataError(
                 f"{path} is cut off or no JSON after entry {len(entries)}: {_first_line(error)}; "
                 f"{_DAMAGED}"
@@ -220,14 +222,14 @@ def _read_object(path: Path) -> dict[str, bytes]:
 
 
 @contextmanager
-def _opened(path: Path, start: bytes, expected: str) -> Iterator[BinaryIO]:
+def _opened(path: Path, start: bytes, expected: str) -> Iterator[BoundedFile]:
     """Open a JSON file and see that it starts as it should."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if file.read(4096).lstrip()[:1] != start:
                 raise DataError(f"{path} is not a JSON {expected}; {_DAMAGED}")
             file.seek(0)
-            yield file
+            yield BoundedFile(file)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; make it readable") from error
 

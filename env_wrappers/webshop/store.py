@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from env_wrappers.errors import DataError
+from env_wrappers.files import parse_json
 from env_wrappers.webshop.records import Product
 from env_wrappers.webshop.source import Listing, Wish
 
@@ -190,7 +191,7 @@ def _encode(listing: Listing) -> bytes:
 
 
 def _decode(index: int, line: bytes) -> Listing:
-    values, in_attributes, made, human = json.loads(line)
+    values, in_attributes, made, human = parse_json(line)
     product = dict(zip(_FIELDS, values, strict=True))
     for name in ("bullets", "prices", "attributes"):
         product[name] = tuple(product[name])

@@ -5,13 +5,14 @@ random order, those too that never hold what it looks for. Where to look is left
 reinforcement learning to find out.
 """
 
-import json
 import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from env_wrappers.files import read_json
 
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 _SEEN = re.compile(r"(?:you see|In it, you see) (.*)\.")
@@ -40,7 +41,7 @@ class Goal:
 
 def goal_of(game: Path) -> Goal:
     """The goal of a game from the traj_data.json beside it."""
-    trajectory = json.loads((game.parent / "traj_data.json").read_text())
+    trajectory = read_json(game.parent / "traj_data.json")
     return Goal.from_params(trajectory["task_type"], trajectory["pddl_params"])
 
 

@@ -1,6 +1,7 @@
 """Checking trees: sound games pass, each kind of damage is named."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 
 from env_wrappers.alfworld import check
 from env_wrappers.alfworld.check import check_tree
+from env_wrappers.alfworld.engine import GameEngine
 from env_wrappers.alfworld.games import TREE, find_games
 from env_wrappers.alfworld.generator import GenerationSpec
+from env_wrappers.alfworld.planner import recorded_plan
 from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
 from tests.unit.test_alfworld_planner import genuine_game  # noqa: F401 (a fixture)
@@ -119,6 +122,76 @@ def test_broken_files(tree: Path, content: bytes, reason: str) -> None:
     find_games(tree, "train")[0].write_bytes(content)
     (why,) = check_tree(tree).broken.values()
     assert reason in why
+
+
+def test_a_deeply_nested_game_is_refused_before_it_is_parsed(tree: Path) -> None:
+    """Parsing it ended in a RecursionError, which is no ValueError."""
+    game = find_games(tree, "train")[0]
+    game.write_bytes(b"[" * 100_000)
+    (why,) = check_tree(tree).broken.values()
+    assert "nested deeper than" in why
+    for read in (lambda: find_games(tree, "train"), lambda: recorded_plan(game)):
+        with pytest.raises(DataError, match="nested deeper than"):
+            read()
+    with pytest.raises(DataError, match="nested deeper than"):
+        GameEngine(game)
+
+
+def test_a_deeply_nested_trajectory_is_refused_before_it_is_parsed(tree: Path) -> None:
+    game = find_games(tree, "train")[0]
+    task = game.parent.parent  # tells no family, so that traj_data.json is read
+    (game.parent / "traj_data.json").write_bytes(b'{"a":' * 100_000)
+    task.rename(task.with_name("fold_the_towel-Towel-None-Bed-1"))
+    (why,) = check_tree(tree).broken.values()
+    assert "nested deeper than" in why
+
+
+def test_a_pipe_in_place_of_a_game_does_not_block(tree: Path) -> None:
+    game = find_games(tree, "train")[0]
+    game.unlink()
+    os.mkfifo(game)
+    assert check_tree(tree).broken == {
+        game.relative_to(tree).as_posix(): "cannot be read: Not a regular file"
+    }
+    with pytest.raises(DataError, match="Not a regular file"):
+        find_games(tree, "train")
+
+
+@pytest.mark.parametrize("part", ["", "valid_seen", "a task"])
+def test_a_folder_that_cannot_be_read_is_reported(
+    tree: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other games are checked; none is played without those that are missing."""
+    task = find_games(tree, "valid_seen")[0].parent.parent
+    folder = {"a task": task}.get(part, tree / TREE / part)
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:  # root reads all folders, whatever their permissions say
+        if Path(path) == folder:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    if part == "":
+        with pytest.raises(DataError, match=f"cannot read {folder}: Permission denied"):
+            check_tree(tree)
+        return
+    found = check_tree(tree)
+    assert found.broken == {
+        folder.relative_to(tree).as_posix(): "cannot be read: Permission denied"
+    }
+    assert len([game for game in found.games if game.split == "train"]) == 3
+    with pytest.raises(DataError, match=f"cannot read {folder}: Permission denied"):
+        find_games(tree, "valid_seen")
+
+
+def test_a_tree_of_which_nothing_can_be_played(tree: Path) -> None:
+    for split in ("train", "valid_seen", "valid_unseen"):
+        for game in find_games(tree, split):
+            edit(game, lambda content: content.update(solvable=False))
+    assert check_tree(tree).broken == {
+        TREE: "no game can be played: all are unsolvable or of an unsupported kind"
+    }
 
 
 def test_an_unknown_family(tree: Path) -> None:

@@ -1,6 +1,7 @@
 """WebShop's data files become a catalogue; what is wrong with them is named."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,9 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"human": {"B1": [{}]}}, 'has no field "instruction_attributes"'),
     ({"human": {"B1": [said("a") | {"instruction_options": None}]}}, "instruction_options"),
     ({"human": b"{"}, "items_human_ins.json is cut off"),
+    ({"items": b"[" * 100_000}, "after product 0: nested deeper than 32 levels; fetch or"),
+    ({"entries": b'{"a":' * 100_000}, "after entry 0: nested deeper than 32 levels; fetch or"),
+    ({"human": b'{"B1": ' + b"[" * 100_000}, "after entry 0: nested deeper than 32 levels"),
 ]  # fmt: skip
 
 
@@ -212,6 +216,26 @@ def test_a_file_that_is_a_directory_is_named(data: Path) -> None:
     (data / HUMAN).mkdir()
     with pytest.raises(DataError, match=r"cannot read .*items_human_ins.json: Is a directory"):
         open_catalogue(data)
+
+
+@pytest.mark.parametrize("name", [PRODUCTS, ATTRIBUTES, HUMAN])
+def test_a_pipe_in_place_of_a_file_does_not_block(data: Path, name: str) -> None:
+    (data / name).unlink()
+    os.mkfifo(data / name)
+    with pytest.raises(DataError, match=f"cannot read .*{name}: Not a regular file"):
+        open_catalogue(data)
+
+
+def test_a_folder_that_cannot_be_read_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as one without files."""
+
+    def refuse(path: Any) -> Any:  # root reads all folders, whatever their permissions say
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match=f"cannot read '{data}': .*Permission denied"):
+        find_sources(data)
 
 
 # --- looking things up -------------------------------------------------------------------------

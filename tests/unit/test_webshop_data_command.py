@@ -12,6 +12,7 @@ import pytest
 from env_wrappers.webshop.generator import HUMAN, ITEMS, CatalogueSpec, generate
 from hgpo_rllib.cli.data_webshop import generate_webshop
 from hgpo_rllib.cli.main import main
+from tests.unit.webshop_data import item, write_data
 
 FEW = ("--products", "30", "--seed", "4", "--lookalikes", "2")
 Hgpo = Callable[..., tuple[int, str, str]]
@@ -121,6 +122,14 @@ class TestCheck:
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()
         assert ITEMS in line
+
+    def test_a_store_without_goals(self, hgpo: Hgpo, tmp_path: Path) -> None:
+        """It has products, but nobody wishes for anything: exit code 2."""
+        write_data(tmp_path, items=[item("B1")], entries={"B1": {"attributes": ["soft"]}}, human={})
+        status, stdout, stderr = hgpo("check", "webshop", tmp_path)
+        assert (status, stdout) == (2, "")
+        (line,) = stderr.splitlines()
+        assert f"{tmp_path}: no goal for any of the 1 products" in line
 
     def test_bad_input(self, hgpo: Hgpo, tmp_path: Path) -> None:
         status, _, stderr = hgpo("check", "webshop", tmp_path, "--limit", "0")

@@ -1,0 +1,107 @@
+"""Reading files that somebody else wrote: regular files only, and JSON of bounded depth.
+
+JSON parsers recurse, or store the path of every level: 100 KB of ``[`` end in a RecursionError, and
+took ijson 23 GB of memory. Opening a FIFO blocks until another process writes to it.
+"""
+
+import errno
+import json
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+MAX_DEPTH = 32
+"""Levels of lists and objects; files of ALFWorld and WebShop have ten at most."""
+
+_CHUNK = 1 << 20
+_STEPS = bytes.maketrans(b"[{]}", np.array([1, 1, -1, -1], np.int8).tobytes())
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading; never block on another kind of file.
+
+    Raises:
+        OSError: it cannot be read, or is a FIFO, a device or a socket.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # without, a FIFO blocks
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "Not a regular file", str(path))
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+        ValueError: it is not JSON, or nested deeper than ``MAX_DEPTH``.
+    """
+    with open_regular(path) as file:
+        return parse_json(file.read())
+
+
+def parse_json(content: bytes) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: it is not JSON, or nested deeper than ``MAX_DEPTH``.
+    """
+    _DepthLimit().check(content)
+    # Decoded here: json.loads would also take UTF-16, whose bytes hide brackets from the check.
+    return json.loads(content.decode("utf-8"))
+
+
+class BoundedFile:
+    """A JSON file for parsers that read it piece by piece: each piece is checked first."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        """Read from ``file``."""
+        self._file = file
+        self._limit = _DepthLimit()
+
+    def read(self, size: int = -1) -> bytes:
+        """Return what ``file.read(size)`` returns.
+
+        Raises:
+            ValueError: the file is nested deeper than ``MAX_DEPTH`` up to here.
+        """
+        content = self._file.read(size)
+        self._limit.check(content)
+        return content
+
+
+class _DepthLimit:
+    """Counts the brackets outside of strings: a few passes in C, faster than any parser."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = False
+        self._escape = b""  # a backslash that ended the chunk before
+
+    def check(self, content: bytes) -> None:
+        """Raise a ValueError if the text, which goes on with ``content``, is nested too deep."""
+        for start in range(0, len(content), _CHUNK):
+            self._check_chunk(content[start : start + _CHUNK])
+
+    def _check_chunk(self, chunk: bytes) -> None:
+        chunk = (self._escape + chunk).replace(rb"\\", b"")
+        self._escape = b"\\" if chunk.endswith(b"\\") else b""
+        # Without escaped ones, every quotation mark begins or ends a string.
+        parts = chunk.replace(rb"\"", b"").split(b'"')
+        outside = b"".join(parts[self._in_string :: 2])
+        self._in_string ^= len(parts) % 2 == 0
+        steps = np.frombuffer(outside.translate(_STEPS, _NO_BRACKETS), np.int8)
+        if len(steps):
+            depths = self._depth + np.cumsum(steps, dtype=np.int64)
+            if depths.max() > MAX_DEPTH:
+                raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+            self._depth = int(depths[-1])
