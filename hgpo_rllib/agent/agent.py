@@ -3,14 +3,16 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import jinja2
-from transformers import PreTrainedTokenizerBase
 
 from hgpo_rllib.agent.memory import Memory, Turn
 from hgpo_rllib.agent.parsing import ParsedAction, is_offered, parse_completion
 from hgpo_rllib.agent.templates import load_template, render
+
+if TYPE_CHECKING:  # its import takes seconds, and commands that only read episodes need none of it
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class StepAgent(TextAgent):
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: "PreTrainedTokenizerBase",
         prompt: str,
         memory_length: int,
         max_prompt_tokens: int,

@@ -34,6 +34,16 @@ def parse_completion(completion: str) -> ParsedAction:
     return ParsedAction(action, thinks and not _CHINESE.search(completion))
 
 
+def find_thought(completion: str) -> str | None:
+    """Return the text between the first ``<think>`` and the next ``</think>``; None without both.
+
+    In linear time: a regular expression would look for the end again from every unclosed tag.
+    """
+    _, _, rest = completion.partition("<think>")
+    thought, closing_tag, _ = rest.partition("</think>")
+    return thought if closing_tag else None
+
+
 def is_offered(action: str, admissible_actions: Sequence[str]) -> bool:
     """Whether an action is one of those that the prompt offers."""
     if action in admissible_actions:

@@ -7,11 +7,11 @@ from pathlib import Path
 import jinja2
 
 from hgpo_rllib.agent.memory import Turn
+from hgpo_rllib.agent.parsing import find_thought
 
 PROMPTS = Path(__file__).parent / "prompts"
 SIDE_ACTIONS = ("examine", "look", "inventory")
 SEPARATOR = " [SEP] "  # between the parts of a WebShop page
-_THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 _SIDE_PART = re.compile(
     r"(Back to Search|Page \d+ \(.*\)|< Prev|Next >|(Price: )?\$.*|Rating: .*"
     r"|Description|Features|Reviews)$"
@@ -92,8 +92,7 @@ def main_actions(actions: Sequence[str]) -> list[str]:
 
 def thought(completion: str) -> str:
     """What stands inside the first pair of thinking tags, on one line; nothing without them."""
-    found = _THOUGHT.search(completion)
-    return " ".join(found[1].split()) if found else ""
+    return " ".join((find_thought(completion) or "").split())
 
 
 def page_parts(observation: str) -> list[str]:

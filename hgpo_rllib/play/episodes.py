@@ -1,6 +1,5 @@
 """Show a recorded episode turn by turn: what was seen, thought and done, and what it was worth."""
 
-import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ from rich.rule import Rule
 from rich.text import Text
 
 from hgpo_rllib import evaluation
+from hgpo_rllib.agent.parsing import find_thought
 from hgpo_rllib.play.console import QUIT, ask, plain
 from hgpo_rllib.reporting.run_data import EPISODE_FORMAT, Row, RunError, read_jsonl
 from hgpo_rllib.reporting.stats import decimal, number
-
-_THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 
 def read_episode(file: Path, index: int) -> Row:
@@ -82,8 +80,8 @@ def _show_step(step: Row, position: int, steps: int, console: Console) -> None:
 def thought_of(step: Row) -> str:
     """The text inside the tags, or the whole completion where it has none."""
     completion = str(step.get("completion", ""))
-    found = _THOUGHT.search(completion)
-    return plain((found.group(1) if found else completion).strip())
+    thought = find_thought(completion)
+    return plain((completion if thought is None else thought).strip())
 
 
 def marks_of(step: Row) -> list[str]:

@@ -6,11 +6,11 @@ once and named by its number. The page puts them in as text, never as markup.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hgpo_rllib.agent.parsing import find_thought
 from hgpo_rllib.reporting.curves import Curve
 from hgpo_rllib.reporting.run_data import EpisodeFile, Row, RunData, read_episodes
 from hgpo_rllib.reporting.stats import number
@@ -26,8 +26,6 @@ MAX_RUNS = 8
 GAME_PARTS = 4
 FULL_COLOUR = 0.95
 """Share of the advantages other than 0 that are told apart by their colour."""
-
-_THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 
 @dataclass
@@ -171,7 +169,6 @@ def _episode(episode: Row, texts: Texts) -> dict[str, Any]:
 
 def _step(index: int, step: Row, texts: Texts) -> dict[str, Any]:
     completion = str(step.get("completion") or "")
-    thought = _THOUGHT.search(completion)
     flags = {
         "invalid": step.get("is_valid") is False,
         "inadmissible": bool(step.get("inadmissible")),
@@ -183,7 +180,7 @@ def _step(index: int, step: Row, texts: Texts) -> dict[str, Any]:
         "observation": texts.add(str(step.get("anchor") or "")),
         "prompt": texts.add(str(step.get("prompt") or "")),
         "completion": texts.add(completion),
-        "thought": thought.group(1).strip() if thought else "",
+        "thought": (find_thought(completion) or "").strip(),
         "action": str(step.get("action") or ""),
         "flags": [name for name, is_set in flags.items() if is_set],
         "reward": number(step, "reward"),

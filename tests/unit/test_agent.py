@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import Memory, ParsedAction, StepAgent, parse_completion
 from hgpo_rllib.agent.agent import EncodedPrompt
-from hgpo_rllib.agent.parsing import ANY_SEARCH, is_offered
+from hgpo_rllib.agent.parsing import ANY_SEARCH, find_thought, is_offered
 from hgpo_rllib.agent.templates import (
     PROMPTS,
     brief,
@@ -18,6 +18,7 @@ from hgpo_rllib.agent.templates import (
     main_parts,
     page_parts,
     render,
+    thought,
 )
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
@@ -26,6 +27,31 @@ RELEASED = Path(__file__).parents[3] / "shared/parity/prompt_templates.json"
 ROOM = "You are in the middle of a room. Looking quickly around you, you see a desk 1, a shelf 1."
 DESK = "You arrive at desk 1. On the desk 1, you see a mug 2."
 ADMISSIBLE = ["examine desk 1", "go to shelf 1", "inventory", "look", "take mug 2 from desk 1"]
+
+
+@pytest.mark.parametrize(
+    ("completion", "found"),
+    [
+        ("<think>a</think>b</think>", "a"),
+        ("x<think><think> a\n</think><think>b</think>", "<think> a\n"),
+        ("</think><think>a</think>", "a"),
+        ("<think></think>", ""),
+        ("<think>a", None),
+        ("</think>a<think>", None),
+        ("", None),
+    ],
+)
+def test_thoughts(completion: str, found: str | None) -> None:
+    assert find_thought(completion) == found
+    assert thought(completion) == " ".join((found or "").split())
+
+
+def test_unclosed_tags_are_read_in_linear_time() -> None:
+    """From each of these tags on, a regular expression looked for an end: for hours."""
+    completion = "<think>" * 700_000
+    assert find_thought(completion) is None
+    assert thought(completion) == ""
+    assert not parse_completion(completion).is_valid
 
 
 def remembered(*turns: tuple[str, str]) -> Memory:

@@ -35,6 +35,16 @@ def grouped(group, outcomes, advantages=(0.5, -0.5)):
     ]
 
 
+def test_unclosed_thoughts_are_packed_in_linear_time(run_dir):
+    """From each of these tags on, a regular expression looked for an end: for hours."""
+    members = grouped("group", [True, False])
+    members[0]["steps"][0] |= {"completion": "<think>" * 350_000}
+    write(run_dir, 9, members)
+    *_, shown = pack(run_dir)["sets"]
+    assert shown["iteration"] == 9
+    assert shown["groups"][0]["members"][0]["steps"][0]["thought"] == ""
+
+
 def test_a_step_has_all_that_the_browser_shows(run_dir):
     packed = pack(run_dir)
     (shown,) = packed["sets"]
