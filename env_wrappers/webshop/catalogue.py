@@ -125,8 +125,8 @@ def open_catalogue(data: str | Path | None = None, num_products: int | None = No
     Raises:
         DataError: the data cannot be used, or there is nowhere to keep what is derived from it.
     """
-    if num_products is not None and num_products < 1:
-        raise DataError(f"{num_products} products make no catalogue: ask for at least 1, or None")
+    if num_products is not None and (type(num_products) is not int or num_products < 1):
+        raise DataError(f"{num_products!r} products make no catalogue: ask for at least 1, or None")
     sources = find_sources(data)
     roots = cache_roots(sources.folder)
     data_hash = _hash(sources, roots, num_products)

@@ -40,6 +40,7 @@ were trained and evaluated with; there, too, no goal is in both.
 """
 
 _FORMAT = 1
+_SEEDS = range(-(2**63), 2**63)
 _LIMITS = tuple(10.0 * tens for tens in range(1, 100))
 _CHOICES = 4  # of the limits above the price, the lowest so many
 _MOST_GOALS = 500_000_000  # 2 GB while they are shuffled
@@ -145,10 +146,9 @@ def open_goals(
         shuffle_seed: orders the goals; 233 gives the canonical order.
 
     Raises:
-        DataError: the kind is unknown, or the catalogue has no such goals.
+        DataError: an argument is unknown or out of range, or the catalogue has no such goals.
     """
-    if kind not in get_args(Kind):
-        raise DataError(f"unknown kind of goals {kind!r}: choose {' or '.join(get_args(Kind))}")
+    check_goals(kind, price_seed, shuffle_seed)
     if kind == "synthetic":
         _check_attributes(catalogue)
 
@@ -165,6 +165,16 @@ def open_goals(
     except OSError:  # the folder cannot be written: each process has its own then
         arrays = _draw(catalogue, kind, price_seed, shuffle_seed)
     return GoalList(catalogue, kind, arrays)
+
+
+def check_goals(kind: str, price_seed: int, shuffle_seed: int) -> None:
+    """Raise DataError for arguments that `open_goals` does not take."""
+    if kind not in get_args(Kind):
+        raise DataError(f"unknown kind of goals {kind!r}: choose {' or '.join(get_args(Kind))}")
+    for name, seed in (("price_seed", price_seed), ("shuffle_seed", shuffle_seed)):
+        # Both are part of the name of a folder.
+        if type(seed) is not int or seed not in _SEEDS:
+            raise DataError(f"{name} must be a whole number of at most 64 bits, not {seed!r}")
 
 
 def goal_range(split: str, count: int) -> range:

@@ -101,11 +101,14 @@ class Session:
 
     @property
     def state_hash(self) -> str:
-        """Hex digest of all that the future depends on, however it came about."""
+        """Hex digest of all that the future depends on, and of the order of the chosen options.
+
+        The order decides no purchase, but it is part of the address (the observation mode "url").
+        """
         page = self.page
         state = (
             *(self.goal.index, page.kind, page.keywords, page.number, page.sub_page),
-            *(page.product and page.product.asin, sorted(page.chosen.items())),
+            *(page.product and page.product.asin, list(page.chosen.items())),
             *(sorted(page.visited), self._drawn),
         )
         # JSON is ASCII: it writes half a character pair, which no encoding takes, as an escape.

@@ -13,7 +13,7 @@ from env_wrappers.errors import DataError
 from env_wrappers.webshop import pyserini_backend
 from env_wrappers.webshop.cache import ensure_folder
 from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
-from env_wrappers.webshop.goals import GoalList, open_goals
+from env_wrappers.webshop.goals import GoalList, check_goals, open_goals
 from env_wrappers.webshop.nouns import NounExtractor, make_noun_extractor
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import Score, score
@@ -95,10 +95,11 @@ def open_shop(
         search: own BM25, or Lucene's own through pyserini where that is installed.
 
     Raises:
-        DataError: the data cannot be used, or an argument is unknown.
+        DataError: the data cannot be used, or an argument is unknown or out of range.
     """
     # All that can be refused at once is, before a large catalogue is built, which takes long.
     make_noun_extractor(nouns)
+    check_goals(goals, price_seed, shuffle_seed)
     if search not in _SEARCHES:
         raise DataError(f"unknown search {search!r}: choose {' or '.join(_SEARCHES)}")
     return _open(open_catalogue(data, num_products), goals, price_seed, shuffle_seed, nouns, search)

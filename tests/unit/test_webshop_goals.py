@@ -276,6 +276,13 @@ def test_splits_without_goals_are_refused() -> None:
 def test_what_gives_no_goals_is_named(tmp_path: Path, small: Catalogue) -> None:
     with pytest.raises(DataError, match="unknown kind of goals 'robot': choose synthetic or human"):
         open_goals(small, "robot", 0)  # type: ignore[arg-type]
+    before = sorted(small.folder.rglob("*"))
+    for seed in ("../../escaped", "7", 7.0, True, None, 2**63, -(2**63) - 1):
+        with pytest.raises(DataError, match="price_seed must be a whole number"):
+            open_goals(small, "synthetic", seed)  # type: ignore[arg-type]
+        with pytest.raises(DataError, match="shuffle_seed must be a whole number"):
+            open_goals(small, "synthetic", 0, seed)  # type: ignore[arg-type]
+    assert sorted(small.folder.rglob("*")) == before
     bare = open_catalogue(
         write_data(tmp_path / "bare", entries={asin: {} for asin in ENTRIES}, human=None)
     )

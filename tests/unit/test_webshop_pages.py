@@ -55,13 +55,18 @@ def test_options_last_until_the_product_is_left(session: Session) -> None:
     assert not play(session, "click[< prev]").page.chosen
 
 
-def test_the_order_of_choices_is_no_part_of_the_state(shop: Shop) -> None:
+def test_the_order_of_choices_is_part_of_the_state(shop: Shop) -> None:
+    """As it is of the address; choosing the same values in the same order again changes nothing."""
     choices = ["click[red]", "click[small]"]
     one, two = (
         play(open_product(start(shop), SHIRT), *order) for order in (choices, choices[::-1])
     )
     assert one.observation("url") != two.observation("url")
-    assert one.state_hash == two.state_hash
+    assert one.state_hash != two.state_hash
+    assert one.observation("text") == two.observation("text")
+    again = play(open_product(start(shop), SHIRT), "click[small]", *choices, "click[red]")
+    assert again.observation("url") == two.observation("url")
+    assert again.state_hash == two.state_hash
 
 
 def test_what_was_clicked_is_marked_in_rich_text(session: Session) -> None:
