@@ -76,15 +76,16 @@ def ray_session(logs: Path | None = None) -> Iterator[Path]:
         cleaner.wait()
 
 
-def clean_up(session: Path, logs: Path | None) -> None:
+def clean_up(session: Path, command: int, logs: Path | None) -> None:
     """End all processes of a session, and remove its folder.
 
     Args:
         session: a folder of Ray's.
+        command: process id of the command, which may go on: Ray leaves its logs open there.
         logs: where to keep the logs in it, if anywhere.
     """
     start = time.monotonic()
-    while (processes := writers(session)) and time.monotonic() < start + LIMIT_S:
+    while (processes := set(writers(session)) - {command}) and time.monotonic() < start + LIMIT_S:
         if time.monotonic() > start + GRACE_S:
             for process in processes:
                 with contextlib.suppress(ProcessLookupError):
@@ -120,7 +121,7 @@ def _is_written(process: Path, descriptor: Path, folder: Path) -> bool:
 def _main(folder: str, process: str, logs: str) -> None:
     finished = sys.stdin.buffer.read() == FINISHED
     for session in Path(folder).glob(f"session_*_{process}"):  # as Ray names it
-        clean_up(session, Path(logs) if logs and not finished else None)
+        clean_up(session, int(process), Path(logs) if logs and not finished else None)
 
 
 if __name__ == "__main__":

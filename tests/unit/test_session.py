@@ -79,9 +79,11 @@ def test_a_chosen_folder_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_a_session_is_removed_at_the_end(private: Path, tmp_path: Path) -> None:
-    with ray_session(tmp_path / "logs") as folder:
+    """The command goes on, with a log still open, as Ray leaves them."""
+    with contextlib.ExitStack() as still_open, ray_session(tmp_path / "logs") as folder:
         session = folder / f"session_today_{os.getpid()}"
         (session / "logs").mkdir(parents=True)
+        still_open.enter_context((session / "logs" / "driver.log").open("w"))
         other = folder / "session_today_1"
         other.mkdir()
     assert not session.exists()
