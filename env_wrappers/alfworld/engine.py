@@ -2,16 +2,17 @@
 
 The members of a group play the same game, and often the same situations. ``GameEngine`` keeps one
 genuine engine for a game; an episode merely holds a ``State``, and every transition is asked of
-the engine once. Not for threads: TextWorld's parsers are global.
+the engine once. Threads may share engines: one at a time asks TextWorld, whose parsers are global.
 """
 
 import functools
 import hashlib
+import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from textworld import GameState
 
@@ -28,6 +29,25 @@ _BANNER = "-= Welcome to TextWorld, ALFRED! =-"
 _LOAD_ERRORS = (Exception, SystemExit)
 
 _free_cores: list[Any] = []
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+# Held while TextWorld works: its parsers, the PDDL translator with its `sys.argv` and `sys.stdout`,
+# and what `memo` replaces in TextWorld's modules are the process's. Reentrant: engines are loaded
+# in `get_engine`, and one engine lets another forget.
+_textworld = threading.RLock()
+
+
+def _alone(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let one thread at a time call the functions decorated with this."""
+
+    @functools.wraps(function)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with _textworld:
+            return function(*args, **kwargs)
+
+    return wrapper
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -72,6 +92,7 @@ class _Operator:
 class GameEngine:
     """A loaded game: ``reset`` and ``step`` are pure functions of their arguments."""
 
+    @_alone
     def __init__(self, game: str | Path | Mapping[str, Any]) -> None:
         """Load a game.
 
@@ -130,6 +151,7 @@ class GameEngine:
             answer = snapshot.answers[key] = self._ask(state, command)
         return answer
 
+    @_alone
     def _ask(self, state: State, command: str) -> tuple[State, str]:
         self._restore(state._snapshot)
         after, _, _ = self._core.step(command)
@@ -186,6 +208,7 @@ class GameEngine:
             self._operators[key] = _Operator(operator)
         return self._operators[key]
 
+    @_alone
     def forget(self) -> None:
         """Drop all states but the first; episodes go on from the states that they hold."""
         for state in self._states.values():
@@ -258,6 +281,7 @@ def _cached_engine(game: str) -> GameEngine:
     return GameEngine(game)
 
 
+@_alone
 def get_engine(game: str | Path) -> GameEngine:
     """Return the engine of a game file, shared by all who ask for it in this process.
 
