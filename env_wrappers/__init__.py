@@ -10,7 +10,6 @@ import gymnasium
 gymnasium.register(
     id="hgpo/ALFWorld-v0",
     entry_point="env_wrappers.alfworld.env:ALFWorldEnv",
-    vector_entry_point="env_wrappers.alfworld.vector:ALFWorldVectorEnv",
     order_enforce=True,
     disable_env_checker=True,
 )

@@ -1,25 +1,68 @@
-"""Spaces for text whose characters nobody can list in advance."""
+"""A space of text whose characters nobody can list in advance."""
 
 import string
-from typing import Any
+from typing import Any, NoReturn
 
-from gymnasium.spaces import Text
+import numpy as np
+from gymnasium.spaces import Space, flatdim, flatten, flatten_space, unflatten
+from gymnasium.vector.utils import create_empty_array
+
+_PRINTABLE = tuple(string.printable)
 
 
-class AnyText(Text):
-    """A string of at most ``max_length`` characters, of any script.
+class AnyText(Space[str]):
+    """A string of at most ``max_length`` characters, of any script; samples are printable ASCII.
 
-    ``gymnasium.spaces.Text`` needs its alphabet spelled out, yet a language model may write any
-    character: this space samples printable ASCII and contains every string that is short enough.
+    This is not a ``gymnasium.spaces.Text``, which needs its alphabet spelled out: whatever handles
+    ``Text`` encodes characters by that alphabet, and would fail or return other text here. Text of
+    any script has no fixed size as an array. Gymnasium's functions that need one refuse this space:
+    ``AsyncVectorEnv`` works with ``shared_memory=False``, the ``flatten`` functions do not.
     """
 
-    def __init__(self, max_length: int) -> None:
-        super().__init__(max_length, min_length=0, charset=string.printable)
+    def __init__(self, max_length: int, seed: int | np.random.Generator | None = None) -> None:
+        if max_length < 0:
+            raise ValueError(f"max_length must be at least 0, not {max_length}")
+        self.max_length = max_length
+        super().__init__(dtype=str, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """False: see the class."""
+        return False
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """Return printable ASCII of a random length; masks are refused."""
+        if mask is not None or probability is not None:
+            raise ValueError(f"{self} takes neither a mask nor probabilities: it has no alphabet")
+        length = self.np_random.integers(self.max_length + 1)
+        return "".join(self.np_random.choice(_PRINTABLE, size=length))
 
     def contains(self, x: Any) -> bool:
         """Return whether ``x`` is a string of at most ``max_length`` characters."""
         return isinstance(x, str) and len(x) <= self.max_length
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether ``other`` contains the same strings."""
+        return isinstance(other, AnyText) and self.max_length == other.max_length
+
     def __repr__(self) -> str:
         """Return the space as the call that makes it."""
         return f"AnyText({self.max_length})"
+
+
+@create_empty_array.register(AnyText)
+def _create_empty_array(space: AnyText, n: int = 1, fn: Any = None) -> tuple[str, ...]:
+    return ("",) * n
+
+
+# Without these, Gymnasium's message would be "Unknown space", or would blame a Graph or Sequence.
+# (mypy: Gymnasium declares the first argument of `flatten` as a generic Space.)
+@flatdim.register(AnyText)
+@flatten.register(AnyText)
+@unflatten.register(AnyText)
+@flatten_space.register(AnyText)
+def _refuse_to_flatten(space: AnyText, x: Any = None) -> NoReturn:  # type: ignore[misc]
+    raise ValueError(
+        f"{space} cannot be flattened: text of any script has no fixed size as an array; "
+        "tokenize the text instead"
+    )

@@ -4,93 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-from gymnasium.error import ResetNeeded
-
 from env_wrappers.alfworld.engine import GameEngine, State, get_engine
 from env_wrappers.alfworld.games import choose_game, find_games, task_type_of
 from env_wrappers.errors import DataError
-from env_wrappers.spaces import AnyText
+from env_wrappers.text_env import TextEnv
 
 _TASK_MARK = "Your task is to: "
 MAX_OBSERVATION = 16_384  # characters; a crowded room takes about 2,000
 MAX_ACTION = 16_384
 
 
-class Episode:
-    """One player's episode after another; what an environment and a vector of them share."""
-
-    def __init__(self, max_steps: int, success_reward: float) -> None:
-        """Take the rules.
-
-        Raises:
-            DataError: ``max_steps`` is not positive.
-        """
-        if max_steps < 1:
-            raise DataError(f"max_steps must be at least 1, not {max_steps}")
-        self._max_steps = max_steps
-        self._success_reward = float(success_reward)
-        self._engine: GameEngine | None = None
-        self._state: State | None = None  # None: no episode is running
-
-    def reset(self, game: str) -> tuple[str, dict[str, Any]]:
-        """Start an episode of a game file and return its introduction and info.
-
-        Raises:
-            DataError: the game cannot be loaded.
-        """
-        self._state = None
-        self._engine = get_engine(game)
-        self._state, observation = self._engine.reset()
-        goal = observation.rpartition(_TASK_MARK)[2].strip()
-        self._constant = {"task_type": task_type_of(Path(game)), "game": game, "goal": goal}
-        self._steps = self._inadmissible = 0
-        return observation, self._info(self._state, inadmissible=False)
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Play one command: observation, reward, terminated, truncated, info.
-
-        Raises:
-            gymnasium.error.ResetNeeded: no episode is running.
-            TypeError: the action is not a string.
-            DataError: the game's grammar has no words for what happens now.
-        """
-        if self._state is None or self._engine is None:
-            raise ResetNeeded("no episode is running: call reset() first (or again, after its end)")
-        if not isinstance(action, str):
-            raise TypeError(f"an action is a string, not {type(action).__name__}")
-        inadmissible = action.strip() not in self._state.admissible
-        try:
-            state, observation = self._engine.step(self._state, action)
-        except Exception as error:  # a grammar that lacks a text: TextWorld only now looks for it
-            self.end()
-            raise DataError(
-                f"{self._constant['game']} cannot answer {action[:80]!r}: "
-                f"{type(error).__name__}: {error}; remove the file or fetch it again"
-            ) from error
-        self._steps += 1
-        self._inadmissible += inadmissible
-        truncated = self._steps >= self._max_steps and not state.won
-        reward = self._success_reward if state.won else 0.0
-        self._state = None if state.won or truncated else state
-        return observation, reward, state.won, truncated, self._info(state, inadmissible)
-
-    def end(self) -> None:
-        """End the episode, and let the game's engine be used for another game."""
-        self._state = self._engine = None
-
-    def _info(self, state: State, inadmissible: bool) -> dict[str, Any]:
-        return {
-            "admissible_actions": list(state.admissible),
-            "won": state.won,
-            **self._constant,
-            "state_hash": state.state_hash,
-            "inadmissible": inadmissible,
-            "inadmissible_count": self._inadmissible,
-        }
-
-
-class ALFWorldEnv(gymnasium.Env[str, str]):
+class ALFWorldEnv(TextEnv):
     """A household task in text: an action is one command, an observation the answer to it.
 
     ``reset(seed=s)`` plays the game ``games[s % num_tasks]``: a seed is an index into the sorted
@@ -112,7 +36,7 @@ class ALFWorldEnv(gymnasium.Env[str, str]):
         num_tasks: how many there are.
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own convention)
+    _task_option = "game"
 
     def __init__(
         self,
@@ -121,41 +45,84 @@ class ALFWorldEnv(gymnasium.Env[str, str]):
         task_types: Sequence[str] | None = None,
         max_steps: int = 50,
         success_reward: float = 10.0,
+        render_mode: str | None = None,
     ) -> None:
         """Find the games; see ``games.find_games`` for ``data``, ``split`` and ``task_types``.
 
         Raises:
-            DataError: there is no such data, or ``max_steps`` is not positive.
+            DataError: there is no such data, ``max_steps`` is not positive, or the render mode is
+                unknown.
         """
-        self._episode = Episode(max_steps, success_reward)
+        super().__init__(MAX_OBSERVATION, MAX_ACTION, max_steps, render_mode)
         self.games: list[str] = [str(game) for game in find_games(data, split, task_types)]
         self.num_tasks = len(self.games)
-        self.observation_space = AnyText(MAX_OBSERVATION)
-        self.action_space = AnyText(MAX_ACTION)
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
-        """Start an episode and return its introduction, which ends with the task.
-
-        Raises:
-            DataError: the game cannot be loaded, or ``options`` asks for one that is not there.
-        """
-        super().reset(seed=seed)
-        self._episode.end()
-        game = (options or {}).get("game")
-        return self._episode.reset(choose_game(self.games, self.np_random, seed, game))
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Play one command.
-
-        Raises:
-            gymnasium.error.ResetNeeded: no episode is running.
-            TypeError: the action is not a string.
-            DataError: the game's grammar has no words for what happens now.
-        """
-        return self._episode.step(action)
+        self._success_reward = float(success_reward)
+        self._engine: GameEngine | None = None
+        self._state: State | None = None
 
     def close(self) -> None:
         """End the episode, and let the game's engine be used for another game."""
-        self._episode.end()
+        super().close()
+        self._engine = self._state = None
+
+    def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
+        self._engine = self._state = None  # the engine may be used for another game
+        self._game = choose_game(self.games, self.np_random, seed, task)
+        self._engine = get_engine(self._game)
+        self._state, observation = self._engine.reset()
+        goal = observation.rpartition(_TASK_MARK)[2].strip()
+        task_type = task_type_of(Path(self._game))
+        self._constant = {"task_type": task_type, "game": self._game, "goal": goal}
+        self._taken: tuple[str, ...] = ()
+        self._inadmissible = 0
+        return observation, self._info(self._state, inadmissible=False)
+
+    def _act(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        assert self._engine is not None, "an episode is running"
+        assert self._state is not None
+        inadmissible = action.strip() not in self._state.admissible
+        try:
+            state, observation = self._engine.step(self._state, action)
+        except Exception as error:  # a grammar that lacks a text: TextWorld only now looks for it
+            raise DataError(
+                f"{self._game} cannot answer {action[:80]!r}: "
+                f"{type(error).__name__}: {error}; remove the file or fetch it again"
+            ) from error
+        self._inadmissible += inadmissible
+        if not inadmissible:
+            self._taken += (action,)
+        self._state = state
+        reward = self._success_reward if state.won else 0.0
+        return observation, reward, state.won, self._info(state, inadmissible)
+
+    def _info(self, state: State, inadmissible: bool) -> dict[str, Any]:
+        return {
+            "admissible_actions": list(state.admissible),
+            "won": state.won,
+            **self._constant,
+            "state_hash": state.state_hash,
+            "inadmissible": inadmissible,
+            "inadmissible_count": self._inadmissible,
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the engine and its state, which are a process's own."""
+        state_hash = self._state.state_hash if self._running and self._state else None
+        return self.__dict__ | {"_engine": None, "_state": state_hash}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        """Come to the same state again by taking the same actions: an engine is not pickled.
+
+        Raises:
+            DataError: the game cannot be loaded any more, or is another one.
+        """
+        state_hash = values["_state"]
+        self.__dict__ |= values | {"_state": None}
+        if state_hash is None:
+            return
+        self._engine = get_engine(self._game)
+        self._state, _ = self._engine.reset()
+        for action in self._taken:
+            self._state, _ = self._engine.step(self._state, action)
+        if self._state.state_hash != state_hash:
+            raise DataError(f"{self._game} has changed since the episode began: start another one")

@@ -4,11 +4,8 @@ import operator
 from pathlib import Path
 from typing import Any, Literal
 
-import gymnasium
-from gymnasium.error import ResetNeeded
-
 from env_wrappers.errors import DataError
-from env_wrappers.spaces import AnyText
+from env_wrappers.text_env import TextEnv
 from env_wrappers.webshop import pages
 from env_wrappers.webshop.goals import goal_range
 from env_wrappers.webshop.session import Session
@@ -20,7 +17,7 @@ REWARDS = ("success", "score")
 ANY_SEARCH = "search[<your query>]"
 
 
-class WebShopEnv(gymnasium.Env[str, str]):
+class WebShopEnv(TextEnv):
     """Shopping in text: an action is ``search[words]`` or ``click[text]``, an observation a page.
 
     ``reset(seed=s)`` plays the goal ``s % num_tasks`` of the split, so that every environment with
@@ -43,7 +40,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         num_tasks: how many goals the split has.
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own convention)
+    _task_option = "goal"
 
     def __init__(
         self,
@@ -60,6 +57,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         show_attributes: bool = False,
         nouns: str = "auto",
         search: Literal["bm25", "pyserini"] = "bm25",
+        render_mode: str | None = None,
     ) -> None:
         """Open the store and find the goals.
 
@@ -74,12 +72,12 @@ class WebShopEnv(gymnasium.Env[str, str]):
                 the score.
             observation_mode: what a page is shown as; see ``pages.MODES``.
             show_attributes: whether products have a sub page that lists their attributes.
+            render_mode: "ansi", or None; see ``TextEnv``.
 
         Raises:
             DataError: the data cannot be used, or an argument is unknown or out of range.
         """
-        if max_steps < 1:
-            raise DataError(f"max_steps must be at least 1, not {max_steps}")
+        super().__init__(MAX_OBSERVATION, MAX_ACTION, max_steps, render_mode)
         _check("reward", reward, REWARDS)
         _check("observation_mode", observation_mode, tuple(pages.MODES))
         self._shop = shop = open_shop(
@@ -88,26 +86,13 @@ class WebShopEnv(gymnasium.Env[str, str]):
         self._session = Session(shop, show_attributes)
         self._split = split
         self._goals = goal_range(split, len(shop.goals))
-        self._max_steps = max_steps
         self._success_reward = float(success_reward)
         self._dense = reward == "score"
         self._mode = observation_mode
-        self._running = False
         self.num_tasks = len(self._goals)
-        self.observation_space = AnyText(MAX_OBSERVATION)
-        self.action_space = AnyText(MAX_ACTION)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
-        """Start an episode and return its index page.
-
-        Raises:
-            DataError: ``options`` asks for a goal that is not there.
-        """
-        super().reset(seed=seed)
-        self._running = False
-        place = self._choose(seed, (options or {}).get("goal"))
+    def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
+        place = self._choose(seed, task)
         self._session.start(self._goals[place])
         goal = self._session.goal
         self._constant = {
@@ -115,29 +100,15 @@ class WebShopEnv(gymnasium.Env[str, str]):
             "task_type": self._shop.department(goal),
             "game": f"{self._split}/{place}",
         }
-        self._steps = self._inadmissible = 0
-        self._running = True
+        self._inadmissible = 0
         return self._session.observation(self._mode), self._info()
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take one action.
-
-        Raises:
-            gymnasium.error.ResetNeeded: no episode is running.
-            TypeError: the action is not a string.
-        """
-        if not self._running:
-            raise ResetNeeded("no episode is running: call reset() first (or again, after its end)")
-        if not isinstance(action, str):
-            raise TypeError(f"an action is a string, not {type(action).__name__}")
+    def _act(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
         score, bought = self._session.step(action if len(action) <= MAX_ACTION else "")
-        self._steps += 1
         self._inadmissible += self._session.ignored
-        truncated = self._steps >= self._max_steps and not bought
-        self._running = not (bought or truncated)
         worth = score if self._dense else float(score == 1)
         observation = self._session.observation(self._mode)
-        return observation, self._success_reward * worth, bought, truncated, self._info()
+        return observation, self._success_reward * worth, bought, self._info()
 
     def _choose(self, seed: int | None, goal: Any) -> int:
         """Return the place of the goal to play, counted from 0 in the split."""

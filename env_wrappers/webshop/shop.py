@@ -2,10 +2,11 @@
 
 import functools
 import random
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from env_wrappers.webshop.goals import GoalList, check_goals, open_goals
 from env_wrappers.webshop.nouns import NounExtractor, make_noun_extractor
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import Score, score
+from env_wrappers.webshop.source import find_sources
 from env_wrappers.webshop.store import documents
 
 MAX_HITS = 50
@@ -35,12 +37,22 @@ class Shop:
         goals: what customers want, and what products cost.
         search: finds products by words.
         nouns: tells kinds of products apart in the score.
+        opened_with: the arguments of ``open_shop``, with the directory that held the data.
     """
 
     catalogue: Catalogue
     goals: GoalList
     search: Search
     nouns: NounExtractor
+    opened_with: tuple[Any, ...]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the shop itself: nothing in it changes."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have another process open the shop again: what it holds is memory-mapped."""
+        return _open_again, (self.catalogue.data_hash, self.nouns.name, *self.opened_with)
 
     def find(
         self, keywords: Sequence[str], rng: random.Random
@@ -102,13 +114,22 @@ def open_shop(
     check_goals(goals, price_seed, shuffle_seed)
     if search not in _SEARCHES:
         raise DataError(f"unknown search {search!r}: choose {' or '.join(_SEARCHES)}")
-    return _open(open_catalogue(data, num_products), goals, price_seed, shuffle_seed, nouns, search)
+    data = find_sources(data).folder
+    with _opening:
+        catalogue = open_catalogue(data, num_products)
+        return _open(catalogue, data, goals, num_products, price_seed, shuffle_seed, nouns, search)
+
+
+# Two threads that open a shop at the same time get the same one.
+_opening = threading.Lock()
 
 
 @functools.cache
 def _open(
     catalogue: Catalogue,
+    data: Path,
     goals: Literal["synthetic", "human"],
+    num_products: int | None,
     price_seed: int,
     shuffle_seed: int,
     nouns: str,
@@ -119,7 +140,23 @@ def _open(
         goals=open_goals(catalogue, goals, price_seed, shuffle_seed),
         search=_SEARCHES[search](catalogue),
         nouns=make_noun_extractor(nouns),
+        opened_with=(data, goals, num_products, price_seed, shuffle_seed, nouns, search),
     )
+
+
+def _open_again(data_hash: str, noun_extractor: str, data: Path, *settings: Any) -> Shop:
+    """Open a pickled shop.
+
+    Raises:
+        DataError: it cannot be opened here, or would not be the same.
+    """
+    shop = open_shop(data, *settings)
+    if (shop.catalogue.data_hash, shop.nouns.name) != (data_hash, noun_extractor):
+        raise DataError(
+            f"{data} is not the store that was pickled: its files, or the noun extractor "
+            f"({noun_extractor!r} then, {shop.nouns.name!r} now), have changed"
+        )
+    return shop
 
 
 def _lucene_search(catalogue: Catalogue) -> Search:

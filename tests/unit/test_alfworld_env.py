@@ -15,7 +15,6 @@ from gymnasium.utils.env_checker import check_env
 import env_wrappers  # noqa: F401 (registers the environment)
 from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.errors import DataError
-from env_wrappers.spaces import AnyText
 
 INFO = {
     "admissible_actions": list,
@@ -130,7 +129,7 @@ def test_members_of_a_group_share_the_engine_but_not_the_episode(generated_games
     first, second = ALFWorldEnv(generated_games), ALFWorldEnv(generated_games)
     start, info = first.reset(seed=0)
     assert second.reset(seed=0)[0] == start
-    assert first._episode._engine is second._episode._engine
+    assert first._engine is second._engine
     moves = [a for a in info["admissible_actions"] if a.startswith("go to ")]
     one = first.step(moves[0])
     two = second.step(moves[1])
@@ -174,7 +173,7 @@ def test_an_episode_is_cut_off_at_max_steps(generated_games: Path) -> None:
 
 def test_success_at_the_last_step_is_no_truncation(env: ALFWorldEnv) -> None:
     solution = _solution(Path(env.games[0]))
-    env._episode._max_steps = len(solution)
+    env._max_steps = len(solution)
     env.reset(seed=0)
     assert [env.step(action)[2:4] for action in solution][-1] == (True, False)
 
@@ -229,12 +228,3 @@ def test_an_action_must_be_a_string(env: ALFWorldEnv, action: object) -> None:
 def test_max_steps_must_be_positive(generated_games: Path) -> None:
     with pytest.raises(DataError, match="max_steps"):
         ALFWorldEnv(generated_games, max_steps=0)
-
-
-def test_any_text_contains_any_script_up_to_its_length() -> None:
-    space = AnyText(4)
-    assert "" in space
-    assert "☕\n ü" in space
-    assert "12345" not in space
-    assert 3 not in space
-    assert space.sample() in space

@@ -1,8 +1,10 @@
-"""What sessions share: Lucene's own search, where pyserini is installed."""
+"""What sessions share: one shop, and Lucene's own search, where pyserini is installed."""
 
 import errno
 import importlib.util
+import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,20 @@ import pytest
 
 from env_wrappers.errors import DataError
 from env_wrappers.webshop import pyserini_backend
-from env_wrappers.webshop.shop import open_shop
+from env_wrappers.webshop.shop import Shop, open_shop
 from tests.unit.webshop_store import SHIRT, play, start, write_store
+
+
+def test_threads_that_open_a_store_at_once_share_it(tmp_path: Path) -> None:
+    data = write_store(tmp_path / "data")
+    start_together = threading.Barrier(4)
+
+    def open_it(_: int) -> Shop:
+        start_together.wait()
+        return open_shop(data, nouns="words")
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(open_it, range(4)))) == 1
 
 
 def test_lucene_can_search_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,129 @@
+"""What the text environments share: spaces, limits, rendering, and the checks of each call."""
+
+import abc
+from typing import Any
+
+import gymnasium
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+
+from env_wrappers.errors import DataError
+from env_wrappers.spaces import AnyText
+
+
+class TextEnv(gymnasium.Env[str, str], abc.ABC):
+    """Base of the text environments; ``_begin`` starts an episode, ``_act`` takes an action.
+
+    With ``render_mode="ansi"``, ``render()`` returns the last observation. Copies and pickles
+    continue from the same state, and go on as the original would.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium's convention)
+    _task_option: str
+    """The key of ``reset(options=...)`` that names the task."""
+
+    def __init__(
+        self, max_observation: int, max_action: int, max_steps: int, render_mode: str | None
+    ) -> None:
+        """Set the limits: of texts, in characters, and of an episode, in steps.
+
+        Raises:
+            DataError: ``max_steps`` is not positive, or the render mode is unknown.
+        """
+        if max_steps < 1:
+            raise DataError(f"max_steps must be at least 1, not {max_steps}")
+        if render_mode not in (None, "ansi"):
+            raise DataError(f"unknown render_mode {render_mode!r}: choose 'ansi', or None")
+        self.render_mode = render_mode
+        self.observation_space = AnyText(max_observation)
+        self.action_space = AnyText(max_action)
+        self._max_steps = max_steps
+        self._steps = 0
+        self._running = self._closed = False
+        self._shown: str | None = None  # the last observation
+
+    @abc.abstractmethod
+    def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
+        """Start the episode of a seed or of a task; return observation and info."""
+
+    @abc.abstractmethod
+    def _act(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        """Take an action; return observation, reward, whether it ended the episode, and info."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start an episode and return its first observation.
+
+        Raises:
+            DataError: the task is not there or cannot be loaded, or the seed or the options are
+                none; no episode is running then.
+            gymnasium.error.ClosedEnvironmentError: it is closed.
+        """
+        self._require_open()
+        self._running, self._shown, self._steps = False, None, 0
+        _check_seed(seed)
+        self._check_options(options)
+        super().reset(seed=seed)
+        self._shown, info = self._begin(seed, (options or {}).get(self._task_option))
+        self._running = True
+        return self._shown, info
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take one action.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode is running.
+            gymnasium.error.ClosedEnvironmentError: it is closed.
+            TypeError: the action is not a string.
+            DataError: the data cannot answer it.
+        """
+        self._require_open()
+        if not self._running:
+            raise ResetNeeded("no episode is running: call reset() first (or again, after its end)")
+        if not isinstance(action, str):
+            raise TypeError(f"an action is a string, not {type(action).__name__}")
+        self._running = False  # after an error, too
+        self._shown, reward, terminated, info = self._act(action)
+        self._steps += 1
+        truncated = self._steps >= self._max_steps and not terminated
+        self._running = not (terminated or truncated)
+        return self._shown, reward, terminated, truncated, info
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """Return the last observation in render mode "ansi", None without a render mode.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there was none yet.
+            gymnasium.error.ClosedEnvironmentError: it is closed.
+        """
+        self._require_open()
+        if self.render_mode is None:
+            gymnasium.logger.warn('render() shows nothing: make the env with render_mode="ansi"')
+            return None
+        if self._shown is None:
+            raise ResetNeeded("there is nothing to render yet: call reset() first")
+        return self._shown
+
+    def close(self) -> None:
+        """End the episode; a closed environment cannot be used any more."""
+        self._running, self._closed, self._shown = False, True, None
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedEnvironmentError("the environment is closed: make another one")
+
+    def _check_options(self, options: Any) -> None:
+        if options is None:
+            return
+        if not isinstance(options, dict):
+            raise DataError(f"reset: options is a dictionary, not {type(options).__name__}")
+        known = self._task_option
+        for key in options:
+            if key != known:
+                raise DataError(f"reset: unknown option {key!r}: the only one is {known!r}")
+
+
+def _check_seed(seed: Any) -> None:
+    # A bool is an int to Gymnasium, which would play task 0 or 1.
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
+        raise DataError(f"reset: a seed is an integer from 0 on, or None, not {seed!r}")
