@@ -134,7 +134,10 @@ class HGPOLearner(TorchLearner):
             return {}, {}, {}
         self._measured = Statistics()  # of engine and learner at the weights that sampled
         if self._settings.old_logp == "recomputed":
-            columns = columns | {"old_logp": self._recomputed_logp(columns, plan)}
+            # Without the rows of the first mini-batch: their first training pass computes the same.
+            rows = np.unique(np.concatenate([part.rows for part in plan]))
+            rows = np.setdiff1d(rows, plan[0].rows)
+            columns = columns | {"old_logp": self._recomputed_logp(columns, rows)}
             self._first_logp = torch.full_like(columns["old_logp"], math.nan)
         update, skipped = Statistics(), 0
         for number in range(len(plan)):
@@ -170,15 +173,13 @@ class HGPOLearner(TorchLearner):
         logger.warning("%s; the policy stays as it is (learner.on_no_signal=skip)", message)
         return True
 
-    def _recomputed_logp(self, columns: dict[str, Tensor], plan: list[MiniBatch]) -> Tensor:
-        """The learner's log-probabilities before the first optimiser step, as a column.
+    def _recomputed_logp(self, columns: dict[str, Tensor], rows: NDArray[np.int64]) -> Tensor:
+        """The learner's log-probabilities of these rows as a column, NaN for all others.
 
-        Without the rows of the first mini-batch: their first training pass computes the same.
+        To be called before the first optimiser step.
         """
         dtype = torch.promote_types(next(iter(self._params.values())).dtype, torch.float32)
         old_logp = torch.full(columns["behaviour_logp"].shape, math.nan, dtype=dtype)
-        rows = np.unique(np.concatenate([part.rows for part in plan]))
-        rows = np.setdiff1d(rows, plan[0].rows)
         with torch.no_grad():
             for tokens in self._micro_batches(columns, rows):
                 logp = self.module[POLICY_ID].forward_train(tokens)["logp"]
@@ -218,6 +219,8 @@ class HGPOLearner(TorchLearner):
         if self._settings.on_bad_batch == "stop":
             raise RunStoppedError(f"{message}; {REMEDY}")
         logger.warning("%s; %s", message, SKIPPED)
+        if number == 0 and "old_logp" in columns:
+            self._complete_first_logp(columns, plan[0])
         return False
 
     def _compute_gradients(
@@ -233,10 +236,8 @@ class HGPOLearner(TorchLearner):
         troubles, statistics = zip(*gather((trouble, self._statistics.on_host())), strict=True)
         if any(troubles):
             return next(filter(None, troubles))
-        if first and "old_logp" in columns:  # for later epochs
-            old_logp = columns["old_logp"]
-            computed = join(self._first_logp, self._device)
-            old_logp.copy_(torch.where(old_logp.isnan(), computed, old_logp))
+        if first and "old_logp" in columns:
+            self._keep_first_logp(columns)
         self._statistics = Statistics.of_parts(statistics)
         if not self._settings.shard_parameters:
             sum_gradients(list(self._params.values()))
@@ -245,6 +246,22 @@ class HGPOLearner(TorchLearner):
             norm = torch.nn.utils.clip_grad_norm_(group, self._settings.grad_clip)
             self._statistics.add_part(name, whole(norm).cpu())
         return find_trouble(self._statistics.values(), self._settings.max_ratio)
+
+    def _keep_first_logp(self, columns: dict[str, Tensor]) -> None:
+        """Fill in what the first training pass has computed of ``old_logp``, for later epochs."""
+        _fill(columns["old_logp"], join(self._first_logp, self._device))
+
+    def _complete_first_logp(self, columns: dict[str, Tensor], part: MiniBatch) -> None:
+        """Compute what a first training pass that ran out of memory has not.
+
+        The weights are still those that sampled: its optimiser step is left out. Without gradients
+        this takes much less memory.
+        """
+        self._keep_first_logp(columns)
+        old_logp = columns["old_logp"]
+        missing = part.rows[old_logp[torch.from_numpy(part.rows), 0].isnan().numpy()]
+        if len(missing):
+            _fill(old_logp, self._recomputed_logp(columns, missing))
 
     def _accumulate_gradients(
         self, columns: dict[str, Tensor], part: MiniBatch, first: bool
@@ -348,6 +365,11 @@ class HGPOLearner(TorchLearner):
         batch = {key: value.to(self._device) for key, value in batch.items()}
         with torch.no_grad():
             return self.module[POLICY_ID].forward_train(batch)["logp"].cpu().numpy()
+
+
+def _fill(column: Tensor, values: Tensor) -> None:
+    """Replace what is NaN."""
+    column.copy_(torch.where(column.isnan(), values, column))
 
 
 def learning_rate(settings: LearnerSettings, steps: int, iterations: int) -> float:

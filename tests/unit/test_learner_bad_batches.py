@@ -150,6 +150,33 @@ def test_out_of_memory(model_path: str, caplog: pytest.LogCaptureFixture) -> Non
         assert "learner.micro_batch_tokens=1 (CUDA out of memory." in message
 
 
+@pytest.mark.parametrize("failing", range(4))
+def test_out_of_memory_in_the_first_mini_batch_of_two_epochs(
+    model_path: str, failing: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Later epochs have the old log-probabilities of its steps, each measured once."""
+    chosen = COMMON | {"micro_batch_tokens": 1, "kl_coeff": 0, "max_ratio": None}
+    learner = make_learner(
+        model_path, on_bad_batch="skip", old_logp="recomputed", num_epochs=2, **chosen
+    )
+    batch = make_columns(llm_of(learner), STEPS, noise=0.0)
+    batch["behaviour_logp"] += torch.arange(STEPS)[:, None]
+    gaps = torch.arange(STEPS).repeat_interleave(batch["response_length"]).double()
+    recomputed = STEPS // 2  # passes before the first mini-batch's: one a step of the others
+    passes = iter(range(100))
+
+    def run_out(*_: Any) -> None:
+        if next(passes) == recomputed + failing:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    llm_of(learner).base_model.register_forward_pre_hook(run_out)
+    results = update(learner, batch)
+    assert "bad mini-batch 1 of 4 in update 1: out of memory" in one_warning(caplog)
+    assert results["skipped_batches"] == 1
+    assert weights_of(learner).isfinite().all()
+    assert results["behaviour_logp_gap_mean"] == pytest.approx(gaps.mean().item(), abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("chosen", "signal"),
     [
