@@ -17,7 +17,7 @@ from hgpo_rllib.advantages.contexts import Contexts
 from hgpo_rllib.advantages.groups import Normalize
 from hgpo_rllib.learner.settings import LearnerSettings, check_sharding
 from hgpo_rllib.policy_server.settings import PolicyServerSettings
-from hgpo_rllib.section import ConfigError, Section
+from hgpo_rllib.section import ConfigError, Section, Seed
 
 _ESTIMATOR = EstimatorSettings()
 
@@ -57,7 +57,7 @@ class GamesSettings(Section):
     """Task families; null: all six."""
     max_receptacles: int = Field(60, ge=2)
     """Largest room, counted in receptacles."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the generator."""
 
 
@@ -69,7 +69,7 @@ class StoreSettings(Section):
 
     products: int = Field(400, ge=1)
     """Products; with an instruction each gives seven or eight goals."""
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Seed of the generator."""
     lookalikes: int = Field(3, ge=1, le=6)
     """Products of the same brand and kind: how closely titles have to be read."""
@@ -88,8 +88,8 @@ class WarmStartSettings(Section):
     """Chance that a slip replaces the demonstrated action (the label stays the player's)."""
     vocabulary: int = Field(1000, ge=300)
     """Size of the BPE vocabulary."""
-    hidden_size: int = 96
-    """Width; heads have 32 dimensions (the smallest head that vLLM runs on a CPU)."""
+    hidden_size: int = Field(96, ge=32, multiple_of=32)
+    """Width, a multiple of 32: heads have 32 dimensions, the smallest that vLLM runs on a CPU."""
     layers: int = Field(3, ge=1)
     """Transformer layers."""
     optimizer_steps: int = Field(6000, ge=1)
@@ -100,7 +100,7 @@ class WarmStartSettings(Section):
     """Peak learning rate, decayed linearly."""
     prompt_loss: float = Field(1.0, ge=0)
     """Weight of predicting the prompt too, which teaches copying quickly."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of demonstrations, initial weights and batches."""
 
 
@@ -215,7 +215,7 @@ class EvaluationSettings(Section):
 
     interval: int = Field(5, ge=0)
     """Iterations between evaluations; 0: only before and after training."""
-    splits: list[str] = ["valid_seen", "valid_unseen"]
+    splits: list[str] = Field(["valid_seen", "valid_unseen"], min_length=1)
     """Splits to play."""
     episodes: int = Field(40, ge=1)
     """Episodes per split: its games in one fixed order, each once, then again."""
@@ -253,7 +253,7 @@ class RunConfig(Section):
     """Where run directories are made."""
     cache: str = "data"
     """Where generated games and warm-started models are kept for the next run."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of task order, sampling and mini-batches."""
     iterations: int = Field(150, ge=1)
     """Training iterations."""

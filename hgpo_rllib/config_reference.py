@@ -7,7 +7,7 @@ while the file is out of date.
 import json
 import types
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
@@ -75,19 +75,24 @@ def _table(fields: dict[str, FieldInfo]) -> str:
 
 def _values(field: FieldInfo) -> str:
     """Type and bounds in words: ``whole number ≥ 1``."""
-    bounds = [
-        f"{sign} {getattr(bound, attribute):g}"
+    kind, null, _ = _type(field.annotation).partition(" or null")
+    return f"{kind} {_bounds(field)}".strip() + null
+
+
+def _bounds(field: FieldInfo) -> str:
+    return ", ".join(
+        f"{sign} {getattr(bound, attribute):.12g}"
         for kind, attribute, sign in BOUNDS
         for bound in field.metadata
         if isinstance(bound, kind)
-    ]
-    kind, null, _ = _type(field.annotation).partition(" or null")
-    return f"{kind} {', '.join(bounds)}".strip() + null
+    )
 
 
 def _type(annotation: Any) -> str:
     arguments = get_args(annotation)
     origin = get_origin(annotation)
+    if origin is Annotated:
+        return f"{_type(arguments[0])} {_bounds(arguments[1])}"
     if origin is types.UnionType:
         return " or ".join("null" if a is type(None) else _type(a) for a in arguments)
     if origin is Literal:

@@ -1,6 +1,6 @@
 """The section `learner` of a run file."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,8 @@ Aggregation = Literal["token-mean", "seq-mean", "micro-batch-mean"]
 KLEstimator = Literal["k1", "k2", "k3"]
 Level = Literal["token", "sequence"]
 CriticKind = Literal["none", "head", "separate"]
+Bound = Annotated[float, Field(ge=0, allow_inf_nan=True)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class LearnerSettings(Section):
@@ -23,12 +25,12 @@ class LearnerSettings(Section):
     """Iterations over which the rate falls to zero; null: constant."""
     lr_decay: Literal["linear", "cosine"] = "linear"
     """Shape of that fall."""
-    adam_betas: tuple[float, float] = (0.9, 0.999)
+    adam_betas: tuple[Decay, Decay] = (0.9, 0.999)
     """AdamW's decay rates of the gradient's mean and of its square."""
     weight_decay: float = Field(0.01, ge=0)
     """AdamW weight decay."""
-    grad_clip: float = Field(1.0, gt=0)
-    """Largest global norm of a gradient."""
+    grad_clip: float = Field(1.0, gt=0, allow_inf_nan=True)
+    """Largest global norm of a gradient; `.inf`: any."""
     old_logp: Literal["behaviour", "recomputed"] = "behaviour"
     """What the token ratio divides by: the log-probabilities of the engine that sampled, or those
     that the learner computes at the same weights (released), for which the steps of all but the
@@ -65,7 +67,7 @@ class LearnerSettings(Section):
     importance_cap: float | None = Field(None, gt=0)
     """Multiply the policy loss by that weight, truncated at this (usual: 2); null: no weights.
     Needs old_logp=recomputed."""
-    importance_mask: tuple[float, float] | None = None
+    importance_mask: tuple[Bound, Bound] | None = None
     """Take the policy loss from tokens (steps, at that level) with a weight outside these bounds;
     denominators still count them. Needs old_logp=recomputed."""
     critic: CriticKind = "none"

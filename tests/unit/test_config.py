@@ -1,10 +1,13 @@
 """Run files become settings; settings become an RLlib config and back."""
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
@@ -180,6 +183,15 @@ class TestErrors:
             ("rollout.group_size=1", r"^rollout\.group_size: .*greater than or equal to 2"),
             ("algorithm.normalize=std", r"^algorithm\.normalize: .*mean_std.*got 'std'"),
             ("algorithm.estimator=hgop", r"^algorithm\.estimator: unknown .*'hgop'; known: hgpo, "),
+            ("seed=-1", r"^seed: .*greater than or equal to 0 \(got -1\)"),
+            ("seed=4294967296", r"^seed: .*less than or equal to 4294967295"),
+            ("games.seed=-1", r"^games\.seed: .*greater than or equal to 0"),
+            ("warm_start.seed=-1", r"^warm_start\.seed: .*greater than or equal to 0"),
+            ("warm_start.hidden_size=40", r"^warm_start\.hidden_size: .*multiple of 32"),
+            ("learner.lr=.inf", r"^learner\.lr: .*finite number \(got inf\)"),
+            ("learner.adam_betas=[0.9, 1]", r"^learner\.adam_betas\.1: .*less than 1"),
+            ("learner.importance_mask=[-1, 2]", r"^learner\.importance_mask\.0: .*equal to 0"),
+            ("evaluation.splits=[]", r"^evaluation\.splits: .*at least 1 item"),
             ("games.rooms=[bedroom, cellar]", r"^games\.rooms\.1: .*got 'cellar'"),
             ("algorithm=3", r"^algorithm: .*got 3"),
             ("name.x=3", "^name.x: name is not a section$"),
@@ -205,6 +217,27 @@ class TestErrors:
         assert message_of(path).startswith(f"{path} is not YAML: ")
         path.write_text("- name\n")
         assert message_of(path).startswith(f"{path} must hold sections")
+
+
+def test_largest_seed(run_file: Path) -> None:
+    """All that take a seed take it."""
+    config = load_config(run_file, ["seed=4294967295"])
+    np.random.seed(config.seed)
+    torch.manual_seed(config.seed)
+
+
+def test_infinite_bounds(run_file: Path) -> None:
+    """Gradients of any norm; importance weights without an upper bound."""
+    config = load_config(
+        run_file,
+        [
+            "learner.grad_clip=.inf",
+            "learner.old_logp=recomputed",
+            "learner.importance_mask=[0.5, .inf]",
+        ],
+    )
+    assert config.learner.grad_clip == math.inf
+    assert config.learner.importance_mask == (0.5, math.inf)
 
 
 def test_saved_settings_load_again(run_file: Path, tmp_path: Path) -> None:
