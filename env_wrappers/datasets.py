@@ -1,16 +1,21 @@
 """Directories of generated data: written whole or not at all, and known again by their manifest."""
 
+import errno
+import fcntl
+import glob
 import os
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from env_wrappers.errors import DataError
 from env_wrappers.files import read_json
 
 MANIFEST = "manifest.json"
+LOCK = ".lock"
 
 
 def is_generated(out: Path, version: int, spec: Mapping[str, Any]) -> bool:
@@ -43,12 +48,64 @@ def is_generated(out: Path, version: int, spec: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def new_directory(out: Path) -> Iterator[Path]:
-    """Give a scratch directory beside `out`, which becomes `out` if the block ends well."""
-    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
+    """Give a directory beside `out`, which becomes `out` if the block ends well.
+
+    If another process has made `out` meanwhile, that is kept.
+    """
+    with partial_directory(out) as partial:
+        yield partial
+        try:
+            partial.rename(out)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+        else:
+            (out / LOCK).unlink()
+
+
+@contextmanager
+def partial_directory(out: Path) -> Iterator[Path]:
+    """Give a directory beside `out`, empty but for a lock, that is removed when the block ends."""
+    partial = _partial_path(out)
     partial.mkdir(parents=True)
     try:
-        yield partial
-        partial.rename(out)
-    except BaseException:
+        with (partial / LOCK).open("wb") as lock:
+            _lock(lock)
+            yield partial
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        raise
+
+
+@contextmanager
+def new_file(out: Path) -> Iterator[BinaryIO]:
+    """Give a file beside `out`, which replaces `out` if the block ends well."""
+    partial = _partial_path(out)
+    try:
+        with partial.open("wb") as file:
+            _lock(file)
+            yield file
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _partial_path(out: Path) -> Path:
+    """A new path beside `out`; what killed processes have left beside it is removed.
+
+    A lock tells that from what living processes write: the kernel releases it when its process
+    ends. A process id would say nothing about a process on another host, or in another container.
+    """
+    for left in out.parent.glob(f"{glob.escape(out.name)}.partial-*"):
+        with suppress(OSError), (left / LOCK if left.is_dir() else left).open("rb+") as lock:
+            if _lock(lock):
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+    return out.with_name(f"{out.name}.partial-{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def _lock(file: BinaryIO) -> bool:
+    """Take the lock if that can be done; False on file systems without locks as well."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

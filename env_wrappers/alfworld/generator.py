@@ -6,7 +6,6 @@ A data set is written as ALFWorld's own tree, so that everything that reads ALFW
 import functools
 import hashlib
 import json
-import multiprocessing
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,6 +32,7 @@ from env_wrappers.alfworld.rooms import (
 )
 from env_wrappers.datasets import MANIFEST, is_generated, new_directory
 from env_wrappers.errors import DataError
+from env_wrappers.processes import process_pool
 
 GENERATOR_VERSION = 2
 SPLITS = ("train", "valid_seen", "valid_unseen")
@@ -246,8 +246,8 @@ def _map(make: Callable[[_Slot], Path], slots: list[_Slot], workers: int) -> Ite
     if workers <= 1:
         yield from map(make, slots)
         return
-    with multiprocessing.get_context("spawn").Pool(min(workers, len(slots))) as pool:
-        yield from pool.imap_unordered(make, slots)
+    with process_pool(min(workers, len(slots))) as pool:
+        yield from pool.map(make, slots)
 
 
 def _manifest(root: Path, spec: GenerationSpec) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """The same work on many games, in as many processes as that is worth."""
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
+
+from env_wrappers.processes import process_pool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -24,6 +24,5 @@ def map_games(
     if workers <= 1:
         yield from map(work, games)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with process_pool(workers) as pool:
         yield from pool.map(work, games, chunksize=4)

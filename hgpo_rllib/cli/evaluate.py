@@ -60,7 +60,8 @@ def evaluate(
     request = make_request(
         words or [], env, split, agent, protocol, data, games, seeds, trials, name, output
     )
-    with progress("playing") as on_progress:
+    again = "the same command goes on after the episodes that have ended"
+    with progress("playing", interrupted=again) as on_progress:
         finished = run_evaluation(request, on_progress)
     show_evaluation(finished, make_console())
 

@@ -1,5 +1,6 @@
 """`hgpo`: exit code 0 when all went well, 2 for bad input (one line, no traceback), 1 otherwise."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ import typer
 
 from hgpo_rllib.cli import bench, data, evaluate, play, preflight, serve, sweep
 from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.run.interrupt import terminate_like_interrupt
+from hgpo_rllib.run.lock import locked
 from hgpo_rllib.section import RunStoppedError
 
 app = typer.Typer(
@@ -57,14 +60,16 @@ def train(
 
         print_dry_run(settings)
         return
-    from hgpo_rllib.run.inputs import check_inputs
-    from hgpo_rllib.run.job import check_paths_are_kept
+    # A run that another process writes to is refused at once: the imports below take seconds.
+    with contextlib.nullcontext() if resume is None else locked(resume):
+        from hgpo_rllib.run.inputs import check_inputs
+        from hgpo_rllib.run.job import check_paths_are_kept
 
-    check_paths_are_kept(settings, resume or Path(settings.output))
-    check_inputs(settings)
-    from hgpo_rllib.run.trainer import train as run_training
+        check_paths_are_kept(settings, resume or Path(settings.output))
+        check_inputs(settings)
+        from hgpo_rllib.run.trainer import train as run_training
 
-    run_training(settings, resume)
+        run_training(settings, resume)
 
 
 @app.command()
@@ -86,10 +91,12 @@ def main() -> None:
     # same cores, an update then takes several times as long. Read when torch is first imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from env_wrappers.errors import DataError
+    from hgpo_rllib.reporting.console import log_events
     from hgpo_rllib.reporting.run_data import RunError
 
     try:
-        app(standalone_mode=True)
+        with log_events(), terminate_like_interrupt():
+            app(standalone_mode=True)
     except (ConfigError, DataError, RunError) as error:
         print(f"hgpo: {error}", file=sys.stderr)
         sys.exit(2)

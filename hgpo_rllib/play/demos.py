@@ -3,16 +3,16 @@
 import functools
 import gzip
 import json
-import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.alfworld.workers import map_games, workers_for
+from env_wrappers.datasets import new_file
 from env_wrappers.errors import DataError
 from hgpo_rllib.agent import Memory
 from hgpo_rllib.agent.templates import load_template, render
@@ -139,18 +139,12 @@ def _choose(games: list[str], limit: int | None) -> list[str]:
 
 
 @contextmanager
-def _replacing(out: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+def _replacing(out: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
     """Give a stream whose content becomes the file `out` if the block ends well."""
-    partial = out.with_name(f"{out.name}.partial-{os.getpid()}")
-    try:
-        with partial.open("wb") as raw:
-            if out.suffix == ".gz":
-                # No name and no time inside: equal demonstrations are equal bytes.
-                with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-                    yield packed
-            else:
-                yield raw
-        partial.replace(out)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with new_file(out) as raw:
+        if out.suffix == ".gz":
+            # No name and no time inside: equal demonstrations are equal bytes.
+            with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+                yield packed
+        else:
+            yield raw

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ HEADER_EVERY = 20
 PLAIN_WIDTH = 120
 PROGRESS_SECONDS = 5.0
 PROGRESS_SHARE = 0.1
+LOGGERS = ("hgpo_rllib", "env_wrappers")
 
 Row = Mapping[str, Any]
 Format = Callable[[float], str]
@@ -44,8 +46,43 @@ COLUMNS: tuple[tuple[str, str, int, Format], ...] = (
 )
 
 
+def timed(event: str) -> str:
+    """A line about an event, with the time of day before it."""
+    return f"{time.strftime('%H:%M:%S')} {event}"
+
+
+class EventHandler(logging.Handler):
+    """Prints what this project logs as lines with a time, to standard error or to a file."""
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        super().__init__()
+        self._file = file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        # Looked up for each line: live displays put a stream of their own in its place, so that
+        # lines appear above them.
+        stream = sys.stderr if self._file is None else self._file
+        print(timed(self.format(record)), file=stream, flush=True)
+
+
+@contextmanager
+def log_events(file: TextIO | None = None) -> Iterator[None]:
+    """Print warnings of this project as lines with a time of day."""
+    handler = EventHandler(file)
+    for name in LOGGERS:
+        logging.getLogger(name).addHandler(handler)
+    try:
+        yield
+    finally:
+        for name in LOGGERS:
+            logging.getLogger(name).removeHandler(handler)
+
+
 class TrainingConsole:
     """Everything a run prints, through one rich console on standard output.
+
+    Lines about events carry the time of day; those of tables do not.
 
     On a terminal, stages and progress are live displays. Anywhere else they are plain lines
     without control characters, each flushed as it is written.
@@ -65,7 +102,11 @@ class TrainingConsole:
             else Console(file=stream, force_terminal=False, color_system=None, width=PLAIN_WIDTH)
         )
 
-    def say(self, text: str) -> None:
+    def say(self, event: str) -> None:
+        """Print one line with the time of day."""
+        self._line(timed(event))
+
+    def _line(self, text: str) -> None:
         """Print one line as it is: names of games and tasks are not markup."""
         self.console.print(Text(text), soft_wrap=True)
         self.console.file.flush()
@@ -122,16 +163,17 @@ class TrainingConsole:
     def iteration(self, metrics: Row) -> None:
         """One aligned line for one training iteration."""
         if self._lines % HEADER_EVERY == 0:
-            self.say("".join(heading.rjust(width) for _, heading, width, _ in COLUMNS))
+            self._line("".join(heading.rjust(width) for _, heading, width, _ in COLUMNS))
         self._lines += 1
-        self.say("".join(_cell(metrics, key, form).rjust(width) for key, _, width, form in COLUMNS))
+        cells = (_cell(metrics, key, form).rjust(width) for key, _, width, form in COLUMNS)
+        self._line("".join(cells))
 
     def evaluation(self, rows: Sequence[Row]) -> None:
         """One line for every split evaluated."""
         for row in rows:
             split = "all held-out" if row.get("split") == ALL else row.get("split")
             self.say(
-                f"  evaluation after iteration {row.get('iteration')}, {split}: "
+                f"evaluation after iteration {row.get('iteration')}, {split}: "
                 f"{percent(success(row))} of {decimal(number(row, 'episodes'), 0)} episodes"
             )
 
@@ -159,7 +201,7 @@ class TrainingConsole:
             )
         self.console.print(table)
         for key, value in (facts or {}).items():
-            self.say(f"{key}: {value}")
+            self._line(f"{key}: {value}")
         self.console.file.flush()
 
 

@@ -2,16 +2,15 @@
 
 import functools
 import json
-import multiprocessing
 import random
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import gymnasium
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
+from env_wrappers.processes import process_pool
 from hgpo_rllib.agent import Memory
 from hgpo_rllib.agent.templates import load_template, render
 
@@ -86,8 +85,7 @@ def demonstrate_all(
     The result does not depend on the number of workers.
     """
     examples: list[Example] = []
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with process_pool(workers) as pool:
         total = len(spec.task_names)
         work = functools.partial(_demonstrate_task, spec)
         for done, batch in enumerate(pool.map(work, range(total), chunksize=4), start=1):

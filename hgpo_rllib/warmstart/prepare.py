@@ -3,13 +3,13 @@
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from env_wrappers.datasets import new_directory, partial_directory
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
@@ -56,8 +56,9 @@ def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[Exampl
     warm = config.warm_start
     assert config.agent.memory_length is not None, "RunConfig ties it where it is not set"
     domain = find_domain(config.env.env_id)
-    data = model_path(config).with_name(model_path(config).name + f".data-{os.getpid()}")
-    try:
+    path = model_path(config)
+    with partial_directory(path.with_name(f"{path.name}-demonstrations")) as partial:
+        data = partial / "data"
         names = domain.make_demonstration_data(
             config, data, lambda n, total: on_progress(n * warm.games // total, 2 * warm.games)
         )
@@ -77,8 +78,6 @@ def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[Exampl
         return demonstrate_all(
             spec, workers, lambda n, total: on_progress(warm.games + n, 2 * warm.games)
         )
-    finally:
-        shutil.rmtree(data, ignore_errors=True)
 
 
 def make_model_directory(
@@ -103,13 +102,9 @@ def make_model_directory(
         on_progress=on_progress,
     )
     path = model_path(config)
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    model.save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    if path.is_dir():  # another run made the same model meanwhile
-        shutil.rmtree(partial)
-    else:
-        partial.rename(path)
+    with new_directory(path) as partial:
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
     return path
 
 

@@ -1,12 +1,22 @@
 """What the console prints during training."""
 
 import io
+import logging
 import re
 
 import pytest
 
-from hgpo_rllib.reporting.console import HEADER_EVERY, TrainingConsole
+from hgpo_rllib.reporting.console import HEADER_EVERY, TrainingConsole, log_events
 from tests.unit.reporting_rows import evaluation_row, metrics_row
+
+TIME = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
+
+
+def events(stream):
+    """The lines without their times of day."""
+    lines = stream.getvalue().splitlines()
+    assert all(re.match(f"{TIME} ", line) for line in lines)
+    return [line.partition(" ")[2] for line in lines]
 
 
 class Clock:
@@ -54,7 +64,8 @@ class TestConsole:
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
         assert "loading [bold]games[/bold] ...\n" in text
         assert "rolling out: 3/3\n" in text
-        assert "evaluation after iteration 0, all held-out: 20.0 % ± 3.0 of 100 episodes" in text
+        said = "evaluation after iteration 0, all held-out: 20.0 % ± 3.0 of 100 episodes"
+        assert re.search(rf"^{TIME} {said}$", text, re.MULTILINE)
         assert re.search(
             r"all held-out .* 100 .* 20\.0 % ± 3\.0 .* 36\.0 % ± 4\.0 .* \+16\.0", text
         )
@@ -72,7 +83,7 @@ class TestConsole:
         console = TrainingConsole(stream, clock)
         with console.stage("generating games"):
             clock.now = 4.25
-        assert stream.getvalue() == "generating games ...\ngenerating games: 4.2 s\n"
+        assert events(stream) == ["generating games ...", "generating games: 4.2 s"]
 
     def test_stage_says_that_it_failed(self, stream):
         console = TrainingConsole(stream, Clock())
@@ -86,8 +97,7 @@ class TestConsole:
             for done in range(1, 1001):
                 clock.now = done / 10  # 100 s: ten parts of ten seconds
                 advance(done)
-        lines = stream.getvalue().splitlines()
-        assert lines == [f"steps: {done}/1000" for done in range(100, 1001, 100)]
+        assert events(stream) == [f"steps: {done}/1000" for done in range(100, 1001, 100)]
 
     def test_progress_of_a_short_task_is_said_once(self, stream):
         clock = Clock()
@@ -95,7 +105,7 @@ class TestConsole:
             for done in range(1, 1001):
                 clock.now = done / 250
                 advance(done)
-        assert stream.getvalue() == "steps: 1000/1000\n"
+        assert events(stream) == ["steps: 1000/1000"]
 
     def test_iterations_are_aligned_under_a_repeated_header(self, stream):
         console = TrainingConsole(stream)
@@ -122,3 +132,23 @@ class TestConsole:
         assert "\x1b[" in stream.getvalue()
         assert "in between\n" in stream.getvalue()
         assert re.search(r"generating: \d\.\d s\n", stream.getvalue())
+
+
+class TestWarnings:
+    """What this project logs looks like the lines of the console."""
+
+    WARNING = "policy server: no replica runs"
+
+    def test_on_standard_error(self, capsys):
+        """As long as the block lasts, once each, with the time of day."""
+        with log_events():
+            logging.getLogger("hgpo_rllib.policy_server.outage").warning(self.WARNING)
+        assert re.fullmatch(f"{TIME} {self.WARNING}\n", capsys.readouterr().err)
+        logging.getLogger("env_wrappers.webshop").warning("later")
+        assert not re.search(TIME, capsys.readouterr().err)
+
+    def test_in_the_log_of_a_trial(self, stream):
+        with log_events(stream):
+            logging.getLogger("env_wrappers.webshop.cache").warning(self.WARNING)
+            logging.getLogger("ray.serve").warning("none of ours")
+        assert events(stream) == [self.WARNING]
