@@ -33,6 +33,7 @@ from hgpo_rllib.evaluation.scripted import scripted_play
 from hgpo_rllib.evaluation.summary import results
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, Play, Rollout
+from hgpo_rllib.run.lock import locked
 from hgpo_rllib.section import RunStoppedError
 
 OUTPUT = "evaluations"
@@ -86,7 +87,7 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
         plan = make_plan(request, len(games.names))
         protocol = describe_protocol(request, plan, games)
         directory = ResultsDirectory(request.output or default_output(request, protocol), protocol)
-        with directory.locked():
+        with locked(directory.path):
             summary = directory.summary()
             if summary is not None:
                 return Finished(directory.path, summary, 0)

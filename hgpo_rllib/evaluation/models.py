@@ -12,6 +12,7 @@ from hgpo_rllib.evaluation.agents import MakeSpeaker
 from hgpo_rllib.evaluation.protocol import describe_model
 from hgpo_rllib.evaluation.records import Decode
 from hgpo_rllib.rollout.member import PolicySpeaker, Speaker
+from hgpo_rllib.run.interrupt import terminate_like_interrupt
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,6 @@ class LocalModel:
 @contextmanager
 def _in_own_cluster(config: RunConfig) -> Iterator[Model]:
     from hgpo_rllib.run.cluster import ray_cluster
-    from hgpo_rllib.run.trainer import terminate_like_interrupt
     from hgpo_rllib.run.watchdog import exit_when_ray_ends
 
     with (

@@ -1,10 +1,8 @@
 """The directory of an evaluation: episodes as they end, and a summary when all have."""
 
-import contextlib
-import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,20 +53,6 @@ class ResultsDirectory:
                 _replace(found, json.dumps(protocol, indent=2) + "\n")
         except OSError as error:
             raise ConfigError(f"--output: cannot write {path}: {error.strerror}") from error
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Nobody else writes in the block.
-
-        Raises:
-            ConfigError: somebody does.
-        """
-        with (self.path / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise ConfigError(f"--output: another command writes to {self.path}") from error
-            yield
 
     def records(self) -> list[Record]:
         """The episodes that have ended; a line that was cut when a command was killed is none."""

@@ -14,7 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from hgpo_rllib.reporting.heat_map import HeatMap, draw, span
-from hgpo_rllib.reporting.run_data import ALL, Row
+from hgpo_rllib.reporting.run_data import ALL, Row, read_jsonl
 from hgpo_rllib.reporting.stats import (
     Estimate,
     number,
@@ -67,8 +67,7 @@ def is_finished(run: Path) -> bool:
 
 def held_out_rows(run: Path) -> list[Row]:
     """The run's evaluations so far, all splits together."""
-    lines = (run / "evaluation.jsonl").read_text().splitlines()
-    return [row for row in map(json.loads, lines) if row["split"] == ALL]
+    return [row for row in read_jsonl(run / "evaluation.jsonl") if row["split"] == ALL]
 
 
 def read_outcome(run: Path) -> Outcome:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
+from hgpo_rllib.reporting.run_data import read_jsonl
 from hgpo_rllib.run.folders import previous, write_folder
 
 
@@ -22,6 +23,8 @@ class RunDirectory:
         self.path = path
         self.metrics = path / "metrics.jsonl"
         self.evaluations = path / "evaluation.jsonl"
+        self.started = path / "started.json"
+        """What the run was last started with; see `hgpo_rllib.run.changes`."""
         self.checkpoint = path / "checkpoint"
         """The policy in HuggingFace format."""
         self.best = path / "best"
@@ -70,16 +73,22 @@ class RunDirectory:
             stream.write(text)
 
     def evaluation_rows(self) -> list[dict[str, Any]]:
-        """The rows of evaluation.jsonl."""
-        return [json.loads(line) for line in self.evaluations.read_text().splitlines()]
+        """The rows of evaluation.jsonl; see `read_jsonl`."""
+        return list(read_jsonl(self.evaluations))
 
     def truncate(self, file: Path, last_iteration: int) -> None:
-        """Drop lines of iterations after `last_iteration` (they are played again on resume)."""
+        """Drop lines of iterations after `last_iteration` (they are played again on resume).
+
+        A last line that was cut off when the run was killed is dropped as well.
+
+        Raises:
+            RunError: another line is not JSON.
+        """
         if not file.exists():
             return
-        lines = [line for line in file.read_text().splitlines() if line.endswith("}")]
-        kept = [line for line in lines if json.loads(line)["iteration"] <= last_iteration]
-        self._replace(file, lambda path: path.write_text("".join(line + "\n" for line in kept)))
+        kept = [row for row in read_jsonl(file) if row["iteration"] <= last_iteration]
+        text = "".join(json.dumps(row) + "\n" for row in kept)
+        self._replace(file, lambda path: path.write_text(text))
 
     def write_episodes(self, iteration: int, records: Iterable[Mapping[str, Any]]) -> None:
         """Write the episodes of one iteration."""
@@ -95,8 +104,11 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
-        text = json.dumps(summary, indent=2) + "\n"
-        self._replace(self.path / "summary.json", lambda path: path.write_text(text))
+        self._write_json(self.path / "summary.json", summary)
+
+    def write_started(self, start: Mapping[str, Any]) -> None:
+        """Write started.json."""
+        self._write_json(self.started, start)
 
     def keep_best(self) -> None:
         """Keep the policy of `checkpoint` as the best one."""
@@ -104,6 +116,10 @@ class RunDirectory:
             self.best,
             lambda path: shutil.copytree(self.checkpoint, path, copy_function=_link_or_copy),
         )
+
+    def _write_json(self, file: Path, content: Mapping[str, Any]) -> None:
+        text = json.dumps(content, indent=2) + "\n"
+        self._replace(file, lambda path: path.write_text(text))
 
     def _replace(self, file: Path, write: Callable[[Path], Any]) -> None:
         partial = file.with_name(f".{file.name}.partial")

@@ -5,10 +5,13 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 MANIFEST = "manifest.json"  # size and CRC-32 of every other file; written last
+_MANIFEST = TypeAdapter(dict[str, tuple[int, int]])
 CHUNK = 1 << 22
 
 
@@ -51,13 +54,9 @@ def write_folder(final: Path, write: Callable[[Path], Any], keep_previous: bool 
 
 def check_folder(folder: Path) -> None:
     """Raise DamagedFolderError unless all files are as they were written."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-    except (OSError, ValueError) as error:
-        raise DamagedFolderError(f"{folder} is damaged: {MANIFEST} cannot be read") from error
-    for name, (size, checksum) in manifest.items():
+    for name, (size, value) in _read_manifest(folder).items():
         path = folder / name
-        if not path.is_file() or path.stat().st_size != size or _checksum(path) != checksum:
+        if not path.is_file() or path.stat().st_size != size or checksum(path) != value:
             raise DamagedFolderError(f"{folder} is damaged: {name} is not what was written")
 
 
@@ -83,18 +82,37 @@ def whole_version(final: Path) -> tuple[Path | None, list[str]]:
     return None, problems
 
 
+def _read_manifest(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and checksum by file name; the names stay inside the folder."""
+    try:
+        manifest = _MANIFEST.validate_json((folder / MANIFEST).read_bytes(), strict=True)
+    except (OSError, ValidationError) as error:
+        raise DamagedFolderError(f"{folder} is damaged: {MANIFEST} cannot be read") from error
+    outside = [name for name in manifest if not _is_inside(name)]
+    if outside or not manifest:
+        what = f"names {outside[0]!r}" if outside else "names no file"
+        raise DamagedFolderError(f"{folder} is damaged: {MANIFEST} {what}")
+    return manifest
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+
+
 def _seal(folder: Path) -> None:
     (folder / MANIFEST).unlink(missing_ok=True)  # of a folder that this one shares files with
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     manifest = {
-        str(path.relative_to(folder)): (path.stat().st_size, _checksum(path)) for path in files
+        str(path.relative_to(folder)): (path.stat().st_size, checksum(path)) for path in files
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
     for path in [*files, folder / MANIFEST, *(p for p in folder.rglob("*") if p.is_dir()), folder]:
         _sync(path)
 
 
-def _checksum(path: Path) -> int:
+def checksum(path: Path) -> int:
+    """CRC-32 of a file."""
     value = 0
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):

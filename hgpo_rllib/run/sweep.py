@@ -12,7 +12,7 @@ from typing import Any
 from ray import serve, tune
 from transformers.utils import logging as transformers_logging
 
-from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
+from hgpo_rllib.config import ConfigError, RunConfig, save_config
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.reporting.stats import percent
@@ -26,6 +26,8 @@ from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.demand import Demand, check_demand, concurrent_trials, supply, trial_demand
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.grid import SWEEP_FILE, Sweep, Trial
+from hgpo_rllib.run.interrupt import terminate_like_interrupt
+from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.scheduling import (
     ITERATION,
     TrialsThatFit,
@@ -33,8 +35,8 @@ from hgpo_rllib.run.scheduling import (
     is_crowded,
     make_scheduler,
 )
-from hgpo_rllib.run.trainer import PhaseTimes, prepare_inputs, terminate_like_interrupt
-from hgpo_rllib.run.trial import LOG, RunTrial
+from hgpo_rllib.run.trainer import PhaseTimes, prepare_inputs
+from hgpo_rllib.run.trial import ERROR, LOG, RunTrial, why_failed
 from hgpo_rllib.run.watchdog import exit_when_ray_ends
 
 TUNE_ENVIRONMENT = {
@@ -53,7 +55,11 @@ def run_sweep(sweep: Sweep, folder: Path) -> bool:
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    console = TrainingConsole()
+    with locked(folder):
+        return _run_sweep(sweep, folder, TrainingConsole())
+
+
+def _run_sweep(sweep: Sweep, folder: Path, console: TrainingConsole) -> bool:
     left = [trial for trial in sweep.trials if not is_finished(folder / trial.name)]
     console.say(f"sweep directory: {folder}")
     console.say(f"{sweep}, {len(sweep.trials) - len(left)} of them finished")
@@ -83,10 +89,9 @@ def _run_trials(
             stack.enter_context(exit_when_ray_ends(lambda: remedy))
             _compare_with_supply(demand, console)
             sweep.save(folder)
-            configs = [_prepare(trial, folder / trial.name, console) for trial in trials]
             paths = [folder.absolute() / trial.name for trial in trials]
-            for path, config in zip(paths, configs, strict=True):
-                _make_directory(path, config)
+            for trial, path in zip(trials, paths, strict=True):
+                prepare_trial(trial, path, console)
             prefix = f"hgpo-sweep-{uuid.uuid4().hex[:8]}"
             stack.callback(delete_applications, prefix)
             spaces = [
@@ -114,22 +119,23 @@ def _compare_with_supply(demand: Demand, console: TrainingConsole) -> None:
         console.say("others use so much of it that trials have to wait for them")
 
 
-def _prepare(trial: Trial, path: Path, console: TrainingConsole) -> RunConfig:
-    """The trial's settings with data and model that are there.
+def prepare_trial(trial: Trial, path: Path, console: TrainingConsole) -> None:
+    """Make the run directory of a trial, and the data and the model that it needs.
 
-    A trial that has a checkpoint goes on with those that it began with.
+    A directory with a checkpoint is left as it is; one without begins again.
+
+    Raises:
+        ConfigError: another process writes to it.
     """
-    if (path / "state").is_dir():
-        return load_config(path / "config.yaml", [])
-    return with_absolute_paths(prepare_inputs(trial.config, console, PhaseTimes()))
-
-
-def _make_directory(path: Path, config: RunConfig) -> None:
-    """Make the run directory of a trial, from the start where it has no checkpoint."""
-    if not (path / "state").is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-        path.mkdir(parents=True)
-        save_config(config, path / "config.yaml")
+    if RunDirectory(path).has_state():
+        (path / ERROR).unlink(missing_ok=True)
+        return
+    config = with_absolute_paths(prepare_inputs(trial.config, console, PhaseTimes()))
+    with locked(path):
+        pass
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    save_config(config, path / "config.yaml")
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
@@ -205,7 +211,8 @@ class TrialEvents(tune.Callback):
         """See `tune.Callback`; what is left of the trial would keep others from starting."""
         delete_applications(trial.config["trial"]["serve_prefix"])
         path = Path(trial.config["trial"]["path"])
-        TrainingConsole().say(f"{path.name} failed, see {path / LOG}")
+        reason = why_failed(path, trial.get_pickled_error())
+        TrainingConsole().say(f"{path.name} failed: {reason}; see {path / LOG}")
 
 
 def delete_applications(prefix: str) -> None:

@@ -1,7 +1,6 @@
 """`hgpo train`: prepare, start Ray, evaluate, iterate, evaluate, report."""
 
 import contextlib
-import signal
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -16,12 +15,16 @@ from hgpo_rllib.evaluation.in_run import ALL_SPLITS
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.report import write_report
+from hgpo_rllib.reporting.run_data import RunError
 from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.rollout.trajectories import score_groups
+from hgpo_rllib.run.changes import check_changes
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
 from hgpo_rllib.run.folders import whole_version, write_folder
+from hgpo_rllib.run.interrupt import terminate_like_interrupt
 from hgpo_rllib.run.live_metrics import LiveMetrics
+from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.metrics import (
     evaluation_rows,
     learner_metrics,
@@ -42,16 +45,41 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
 
     Args:
         config: the settings (of the interrupted run when resuming).
-        resume: run directory of an interrupted run to continue.
+        resume: run directory of an interrupted run to continue, whose lock the caller holds.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     console = TrainingConsole()
     seconds = PhaseTimes()
-    config = prepare_inputs(config, console, seconds)
+    try:
+        config = prepare_inputs(config, console, seconds)
+    except KeyboardInterrupt:
+        console.say(
+            "interrupted before the first iteration; start again: data and models that were "
+            "finished are kept"
+        )
+        raise
     directory = RunDirectory(resume) if resume else RunDirectory.create(config)
-    console.say(f"run directory: {directory.path}")
-    console.say(describe_estimator(config))
+    with contextlib.nullcontext() if resume else locked(directory.path):
+        console.say(f"run directory: {directory.path}")
+        console.say(describe_estimator(config))
+        check_changes(directory, config, console)
+        _run(config, directory, console, seconds, resume is not None)
+        with console.stage("writing the report"):
+            report = write_report([directory.path])
+    console.say(f"policy (HuggingFace format): {directory.checkpoint}")
+    console.say(f"report: {report}")
+    return directory.path
+
+
+def _run(
+    config: RunConfig,
+    directory: RunDirectory,
+    console: TrainingConsole,
+    seconds: "PhaseTimes",
+    resumed: bool,
+) -> None:
+    """Start Ray, train, and stop all that was started; if that fails, say how to go on."""
     try:
         with contextlib.ExitStack() as stack:
             label = "starting Ray, the policy server (vLLM) and the learner"
@@ -62,8 +90,8 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
                 algorithm = HGPOConfig.from_run_config(config).build_algo()
                 Path(algorithm.logdir).rmdir()  # RLlib's, in the home directory; stays empty
                 stack.callback(algorithm.stop)
-            Training(config, directory, console, seconds, algorithm).run(resume is not None)
-    except ConfigError:
+            Training(config, directory, console, seconds, algorithm).run(resumed)
+    except (ConfigError, RunError):
         raise
     except BaseException as error:
         full = describe_full_disk(error)
@@ -72,11 +100,6 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
         what = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         console.say(f"{what}; {how_to_continue(directory)}")
         raise
-    with console.stage("writing the report"):
-        report = write_report([directory.path])
-    console.say(f"policy (HuggingFace format): {directory.checkpoint}")
-    console.say(f"report: {report}")
-    return directory.path
 
 
 def prepare_inputs(config: RunConfig, console: TrainingConsole, seconds: "PhaseTimes") -> RunConfig:
@@ -280,24 +303,6 @@ class PhaseTimes:
     def describe(self) -> str:
         """``games 20, cloning 190, …``."""
         return ", ".join(f"{name} {value:.0f}" for name, value in self.seconds.items())
-
-
-@contextlib.contextmanager
-def terminate_like_interrupt() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does: Ray, Serve and vLLM are stopped."""
-    # Processes of Ray's inherit a blocked SIGINT, so that Ctrl-C passes them by: jobs do, too.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-    def interrupt(signum: int, frame: Any) -> None:
-        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a background job of a shell
-            raise KeyboardInterrupt
-        signal.raise_signal(signal.SIGINT)
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def how_to_continue(directory: RunDirectory) -> str:

@@ -1,6 +1,7 @@
 """One run of a sweep, as Ray Tune sees it."""
 
 import contextlib
+import textwrap
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +12,19 @@ from transformers.utils import logging as transformers_logging
 
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import load_config
-from hgpo_rllib.reporting.console import TrainingConsole
+from hgpo_rllib.reporting.console import TrainingConsole, log_events, timed
 from hgpo_rllib.reporting.run_data import ALL
 from hgpo_rllib.reporting.sweep_results import is_finished
+from hgpo_rllib.run.changes import check_changes
 from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.scheduling import report
 from hgpo_rllib.run.trainer import PhaseTimes, Training
 
 LOG = "log.txt"
 """What `hgpo train` would print, in the run directory."""
+ERROR = "error.txt"
+"""Why the trial failed, in one line."""
 
 
 class RunTrial(tune.Trainable):
@@ -34,13 +39,17 @@ class RunTrial(tune.Trainable):
         self._path = Path(config["trial"]["path"])
         self._log = (self._path / LOG).open("a")
         self._algorithm: HGPO | None = None
+        self._held = contextlib.ExitStack()
         with self._logged_errors():
+            self._held.enter_context(locked(self._path))
+            self._held.enter_context(log_events(self._log))
             self._start(config["trial"]["serve_prefix"], TrainingConsole(self._log))
 
     def _start(self, serve_prefix: str, console: TrainingConsole) -> None:
         transformers_logging.set_verbosity_error()
         run = load_config(self._path / "config.yaml", [])
         directory = RunDirectory(self._path)
+        check_changes(directory, run, console)
         seconds = PhaseTimes()
         with console.stage("starting the policy server and the learner"), seconds.phase("start"):
             settings = HGPOConfig.from_run_config(run)
@@ -62,7 +71,7 @@ class RunTrial(tune.Trainable):
 
     def cleanup(self) -> None:
         """Stop what `setup` started; see `tune.Trainable`."""
-        with self._log, self._logged_errors():
+        with self._log, self._held, self._logged_errors():
             if self._algorithm is not None:
                 self._evaluations.close()
                 self._algorithm.stop()
@@ -71,7 +80,28 @@ class RunTrial(tune.Trainable):
     def _logged_errors(self) -> Iterator[None]:
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             traceback.print_exc(file=self._log)
             self._log.flush()
+            (self._path / ERROR).write_text(describe(error) + "\n")
             raise
+
+
+def why_failed(path: Path, error: Exception | None) -> str:
+    """Why a trial failed: what it wrote itself, or if it could not, what Ray knows of its end.
+
+    Args:
+        path: its run directory.
+        error: of Ray's.
+    """
+    if not (path / ERROR).is_file():
+        reason = describe(error) if error else "its process ended"
+        (path / ERROR).write_text(f"{reason}\n")
+        with (path / LOG).open("a") as log:
+            log.write(timed(f"failed: {reason}") + "\n")
+    return (path / ERROR).read_text().strip()
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    return textwrap.shorten(f"{type(error).__name__}: {error}", 500, placeholder=" …")

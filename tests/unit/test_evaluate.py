@@ -1,6 +1,7 @@
 """`hgpo evaluate` without Ray: a scripted model at the seam, real games, real files."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.protocol import protocol_hash
 from hgpo_rllib.evaluation.results import ResultsDirectory, open_evaluation
 from hgpo_rllib.policy_server.types import RequestFailedError
+from hgpo_rllib.run.lock import locked
 from hgpo_rllib.section import RunStoppedError
 from tests.unit.scripted_model import ScriptedModel, draw, lines, make
 
@@ -192,8 +194,8 @@ class TestInterrupted:
         request = make(generated_games, tmp_path / "e", ScriptedModel(draw), games=1)
         protocol = evaluate(request).summary["protocol"]
         with (
-            ResultsDirectory(tmp_path / "e", protocol).locked(),
-            pytest.raises(ConfigError, match="another command writes to"),
+            locked(ResultsDirectory(tmp_path / "e", protocol).path),
+            pytest.raises(ConfigError, match=f"e is in use: process {os.getpid()} on"),
         ):
             evaluate(request)
 

@@ -8,18 +8,21 @@ from hypothesis import strategies as st
 
 from hgpo_rllib.cli.sweep import repeat_grid
 from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.demand import Demand, check_demand, concurrent_trials, trial_demand
 from hgpo_rllib.run.grid import (
     ASHA,
     NAME_LENGTH,
     Axis,
     Sweep,
+    Trial,
     make_sweep,
     new_folder,
     open_sweep,
     parse_axis,
     trial_name,
 )
+from hgpo_rllib.run.sweep import prepare_trial
 from tests.unit.test_cli import POCKET, assert_refused
 
 ALPHA = "algorithm.weight_alpha"
@@ -232,3 +235,20 @@ def test_too_little_is_one_line(
     assert "\n" not in str(caught.value)
     for part in (*named, "policy_server.*"):
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("state", ["state", "state.previous", None])
+def test_a_trial_with_a_checkpoint_is_kept(tmp_path: Path, state: str | None) -> None:
+    """Also one that was killed between the two renames that exchange it; others begin again."""
+    run = tmp_path / "01"
+    (run / (state or "plots")).mkdir(parents=True)
+    (run / "config.yaml").write_text("name: began\n")
+    config = load_config(POCKET, ["env.data=games", "model.model_path=model"])
+    prepare_trial(Trial("01", {}, config), run, TrainingConsole())
+    files = {path.name for path in run.iterdir()}
+    if state is not None:
+        assert files == {state, "config.yaml"}
+        assert (run / "config.yaml").read_text() == "name: began\n"
+    else:
+        assert files == {"config.yaml"}
+        assert load_config(run / "config.yaml", []).name == "alfworld_pocket"

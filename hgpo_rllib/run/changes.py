@@ -1,0 +1,123 @@
+"""What a run was started with, and what is different when it is resumed."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+import env_wrappers  # noqa: F401  registers the environments with Gymnasium
+from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.evaluation.games import digest, find_games
+from hgpo_rllib.evaluation.protocol import OTHER_FILES
+from hgpo_rllib.reporting.console import TrainingConsole
+from hgpo_rllib.run.checkpoint import WEIGHTS
+from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.folders import checksum
+from hgpo_rllib.warmstart.domain import HAVE_DOMAINS
+
+FIXED = ("env.env_id", "env.train_split", "model.lora_rank", "model.lora_alpha", "learner.critic")
+"""Settings that the checkpoint's parameters, or its place in the order of tasks, depend on."""
+
+
+class Start(BaseModel):
+    """What started.json holds."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    settings: dict[str, Any]
+    games: dict[str, str]
+    """A hash of the games of each split, in their order; of an environment of the user's, none."""
+    model: str
+    """A hash of the files of the model that the run begins with; of one on a hub, its name."""
+
+
+def check_changes(directory: RunDirectory, config: RunConfig, console: TrainingConsole) -> None:
+    """Say which settings have changed since the run was last started, and record the present ones.
+
+    Raises:
+        ConfigError: a change that does not fit the checkpoint, such as other games or another
+            model; the same ones at another path are no change.
+    """
+    now = Start(
+        settings=config.model_dump(mode="json"),
+        games=_hash_games(config),
+        model=_hash_model(str(config.model.model_path)),
+    )
+    before = _read(directory.started)
+    if before is not None:
+        changes = dict(_changes(before.settings, now.settings))
+        if misfit := _misfit(before, now, changes):
+            raise ConfigError(
+                f"{directory.path} cannot go on from its checkpoint with {misfit}; set it back in "
+                f"{directory.path / 'config.yaml'}, or start a new run"
+            )
+        notes = {"model.model_path": " (the same model)"}
+        if now.games:
+            notes["env.data"] = " (the same games)"
+        for key, change in changes.items():
+            note = notes.get(key, "")
+            console.say(f"changed since the run was last started: {key} {change}{note}")
+    directory.write_started(now.model_dump())
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    before, now = dict(_flat(old)), dict(_flat(new))
+    for key in dict.fromkeys([*before, *now]):
+        if before.get(key) != now.get(key):
+            yield key, f"{json.dumps(before.get(key))} -> {json.dumps(now.get(key))}"
+
+
+def _misfit(before: Start, now: Start, changes: Mapping[str, str]) -> str | None:
+    """What does not fit the checkpoint; None: all that has changed may change."""
+    for key in FIXED:
+        if key in changes:
+            return f"{key} changed: {changes[key]}"
+    for split, games in now.games.items():
+        if before.games.get(split, games) != games:
+            return f"other games in {split} (env.data, env.options)"
+    return "another model in model.model_path" if before.model != now.model else None
+
+
+def _read(file: Path) -> Start | None:
+    try:
+        return Start.model_validate_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise ConfigError(f"{file} cannot be read: remove it to go on without it") from error
+
+
+def _hash_games(config: RunConfig) -> dict[str, str]:
+    env = config.env
+    if env.env_id not in HAVE_DOMAINS:
+        return {}
+    hashes = {}
+    for split in dict.fromkeys([env.train_split, *config.evaluation.splits]):
+        with contextlib.closing(
+            gymnasium.make(env.env_id, split=split, data=env.data, **env.options)
+        ) as made:
+            games = find_games(made, env, split)
+        hashes[split] = digest(json.dumps([games.names, games.data_hash]).encode())
+    return hashes
+
+
+def _hash_model(model: str) -> str:
+    folder = Path(model)
+    if not folder.is_dir():
+        return model
+    files = {file for pattern in (*WEIGHTS, *OTHER_FILES) for file in folder.glob(pattern)}
+    sums = {file.name: [file.stat().st_size, checksum(file)] for file in sorted(files)}
+    return digest(json.dumps(sums, sort_keys=True).encode())
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys as the command line has them; values that are no mappings."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
