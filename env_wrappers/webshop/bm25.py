@@ -25,6 +25,7 @@ import numpy as np
 
 from env_wrappers.errors import DataError
 from env_wrappers.files import read_json
+from env_wrappers.webshop.arrays import new_array, save_array
 from env_wrappers.webshop.tokens import analyze
 
 K1 = np.float32(0.9)
@@ -228,7 +229,7 @@ class _Counted:
         keys, counts = np.unique(keys, return_counts=True)
         words, documents = np.divmod(keys, np.uint64(end - first))
         block = np.stack((words, documents + np.uint64(first), counts.astype(np.uint64)))
-        np.save(self._block(self._blocks), block.astype(np.uint32))
+        save_array(self._block(self._blocks), block.astype(np.uint32))
         self._blocks += 1
         self._pending = array("I")
         self._pending_from = end
@@ -245,9 +246,9 @@ def _write_arrays(counted: _Counted, folder: Path) -> _Summary:
     for words, _, _ in counted.blocks():
         frequencies += np.bincount(words, minlength=len(hashes))
     starts = np.concatenate(([0], np.cumsum(frequencies[order])))
-    np.save(folder / _WORDS, hashes[order])
-    np.save(folder / _STARTS, starts)
-    np.save(folder / _RANKS, _ranks(counted.identifiers))
+    save_array(folder / _WORDS, hashes[order])
+    save_array(folder / _STARTS, starts)
+    save_array(folder / _RANKS, _ranks(counted.identifiers))
     next_free = np.empty_like(frequencies)
     next_free[order] = starts[:-1]
     _write_postings(counted, folder, next_free, int(starts[-1]))
@@ -266,10 +267,10 @@ def _write_postings(counted: _Counted, folder: Path, next_free: np.ndarray, post
     """Put each block's postings where those of their words go on; ``next_free`` is used up."""
     if not postings:  # nothing cannot be mapped
         for name in (_DOCUMENTS, _OCCURRENCES):
-            np.save(folder / name, np.empty(0, dtype=_TYPES[name]))
+            save_array(folder / name, np.empty(0, dtype=_TYPES[name]))
         return
-    documents = _new_map(folder, _DOCUMENTS, postings)
-    occurrences = _new_map(folder, _OCCURRENCES, postings)
+    documents = new_array(folder / _DOCUMENTS, _TYPES[_DOCUMENTS], postings)
+    occurrences = new_array(folder / _OCCURRENCES, _TYPES[_OCCURRENCES], postings)
     scale = _inverse_norms(np.array(counted.lengths))
     for words, numbers, counts in counted.blocks():
         runs = np.flatnonzero(np.diff(words, prepend=words[0] + 1))
@@ -315,10 +316,6 @@ def _ranks(identifiers: list[str]) -> np.ndarray:
         len(identifiers)
     )
     return ranks
-
-
-def _new_map(folder: Path, name: str, size: int) -> np.memmap:
-    return np.lib.format.open_memmap(folder / name, "w+", _TYPES[name], (size,))
 
 
 def _map(folder: Path, name: str, summary: _Summary) -> np.ndarray:

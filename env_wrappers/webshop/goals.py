@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 
 from env_wrappers.errors import DataError
+from env_wrappers.webshop.arrays import save_array
 from env_wrappers.webshop.cache import ensure_folder
 from env_wrappers.webshop.catalogue import Catalogue
 from env_wrappers.webshop.records import Goal
@@ -154,7 +155,7 @@ def open_goals(
 
     def build(folder: Path) -> dict[str, Any]:
         for name, values in _draw(catalogue, kind, price_seed, shuffle_seed).items():
-            np.save(folder / f"{name}.npy", values)
+            save_array(folder / f"{name}.npy", values)
         return {}
 
     name = f"{kind}-prices{price_seed}-order{shuffle_seed}-v{_FORMAT}"

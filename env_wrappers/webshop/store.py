@@ -17,6 +17,7 @@ import numpy as np
 
 from env_wrappers.errors import DataError
 from env_wrappers.files import parse_json
+from env_wrappers.webshop.arrays import save_array
 from env_wrappers.webshop.records import Product
 from env_wrappers.webshop.source import Listing, Wish
 
@@ -56,10 +57,10 @@ def write_store(listings: Iterable[Listing], folder: Path) -> dict[str, Any]:
                 keys[name].append(_key(getattr(product, name)))
             if not listing.in_attributes:
                 lacking.append(product.asin)
-    np.save(folder / _OFFSETS, np.array(offsets))
-    np.save(folder / _PRICES, np.array(prices).reshape(-1, 2))
-    np.save(folder / _GOALS, np.array(goals))
-    np.save(folder / _HUMAN, np.array(human))
+    save_array(folder / _OFFSETS, np.array(offsets))
+    save_array(folder / _PRICES, np.array(prices).reshape(-1, 2))
+    save_array(folder / _GOALS, np.array(goals))
+    save_array(folder / _HUMAN, np.array(human))
     for name in _KEYED:
         _write_lookup(folder, name, np.array(keys[name]))
     return {
@@ -164,8 +165,8 @@ def _count_goals(listing: Listing) -> int:
 
 def _write_lookup(folder: Path, name: str, keys: np.ndarray) -> None:
     order = np.argsort(keys, kind="stable")
-    np.save(_keys_file(folder, name), keys[order])
-    np.save(_order_file(folder, name), order.astype(np.uint32))
+    save_array(_keys_file(folder, name), keys[order])
+    save_array(_order_file(folder, name), order.astype(np.uint32))
 
 
 def _keys_file(folder: Path, name: str) -> Path:

@@ -1,10 +1,13 @@
 """The catalogue's cache on disk: built once, whole or not at all, whatever happens meanwhile."""
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 from env_wrappers.errors import DataError
 from env_wrappers.webshop import cache, catalogue
 from env_wrappers.webshop.catalogue import open_catalogue
+from env_wrappers.webshop.generator import CatalogueSpec, generate
 from env_wrappers.webshop.source import Listing, find_sources, read_listings
 from tests.unit.webshop_data import (
     ATTRIBUTES,
@@ -175,6 +179,65 @@ def test_data_that_changes_while_it_is_read_is_refused(
         open_catalogue(data)
     monkeypatch.undo()
     assert len(open_catalogue(data)) == 2
+
+
+def test_a_disk_without_room_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Space is allocated before an array is written: one line, and nothing half-made."""
+
+    def no_room(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    with pytest.raises(
+        DataError, match=r"cannot write .* \(No space left on device\) nor "
+    ) as error:
+        open_catalogue(data)
+    assert "\n" not in str(error.value)
+    assert not [path for path in data.rglob(".webshop-cache/*") if path.is_dir()]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Return what mounts a file system of so many KiB."""
+    mounted: list[Path] = []
+
+    def mount(size: int) -> Path:
+        folder = tmp_path / f"disk-{size}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(folder)]
+        if shutil.which("mount") is None or subprocess.run(command, check=False).returncode:
+            pytest.skip("file systems cannot be mounted here, which takes root")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_ends_the_build_with_one_line(
+    tmp_path: Path, disk: Callable[[int], Path]
+) -> None:
+    """A mapped file that was not allocated killed the process with SIGBUS."""
+    data = tmp_path / "store"
+    generate(data, CatalogueSpec(products=1500))
+    needed = sum(file.stat().st_size for file in open_catalogue(data).folder.rglob("*")) // 1024
+    shutil.rmtree(data / ".webshop-cache")
+    (data / ".webshop-cache").write_text("")  # so that the user's cache is taken
+    for size in (needed // 2, needed, needed + 160):  # the last has room for all but scratch files
+        folder = disk(size)
+        done = subprocess.run(
+            [sys.executable, "-m", "hgpo_rllib.cli.main", "data", "check", "webshop", str(data)],
+            env=os.environ | {"XDG_CACHE_HOME": str(folder)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2, (size, done)
+        (line,) = done.stderr.splitlines()
+        assert "No space left on device" in line
+        left = [path for path in folder.rglob("*") if path.is_file()]
+        assert {path.suffix for path in left} <= {".lock", ".json"}
 
 
 def test_processes_that_start_at_once_share_one_catalogue(data: Path) -> None:
