@@ -1,4 +1,4 @@
-"""Reading files that somebody else wrote: regular files only, and JSON of bounded depth.
+"""Reading files that somebody else wrote, and names that become part of a path.
 
 JSON parsers recurse, or store the path of every level: 100 KB of ``[`` end in a RecursionError, and
 took ijson 23 GB of memory. Opening a FIFO blocks until another process writes to it.
@@ -7,6 +7,7 @@ took ijson 23 GB of memory. Opening a FIFO blocks until another process writes t
 import errno
 import json
 import os
+import re
 import stat
 from io import BufferedReader
 from pathlib import Path
@@ -14,12 +15,30 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from env_wrappers.errors import DataError
+
 MAX_DEPTH = 32
 """Levels of lists and objects; files of ALFWorld and WebShop have ten at most."""
 
+_NAME = re.compile(r"\w[\w.,=+@-]{0,119}")
 _CHUNK = 1 << 20
 _STEPS = bytes.maketrans(b"[{]}", np.array([1, 1, -1, -1], np.int8).tobytes())
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
+
+
+def check_name(name: str) -> str:
+    """Return a name that is to become part of a path: it must not lead to another folder.
+
+    Raises:
+        DataError: it is longer than 120 characters, holds others than letters, digits and
+            ``.,=+@_-``, or does not start with a letter, a digit or an underscore.
+    """
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    raise DataError(
+        f"{name!r} is not a name: give up to 120 letters, digits and .,=+@_-, "
+        "beginning with a letter or digit"
+    )
 
 
 def open_regular(path: Path) -> BufferedReader:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from env_wrappers.files import check_name
 from hgpo_rllib.advantages import EstimatorSettings, find_estimator
 from hgpo_rllib.advantages.contexts import Contexts
 from hgpo_rllib.advantages.groups import Normalize
@@ -35,6 +36,11 @@ class EnvSettings(Section):
     """Steps after which an episode is truncated."""
     train_split: str = "train"
     """Split that training plays."""
+
+    @field_validator("train_split")
+    @classmethod
+    def _split_is_a_name(cls, split: str) -> str:
+        return check_name(split)
 
 
 class GamesSettings(Section):
@@ -222,6 +228,11 @@ class EvaluationSettings(Section):
     temperature: float = Field(0.4, gt=0)
     """Sampling temperature."""
 
+    @field_validator("splits")
+    @classmethod
+    def _splits_are_names(cls, splits: list[str]) -> list[str]:
+        return [check_name(split) for split in splits]
+
 
 class ClusterSettings(Section):
     """Ray."""
@@ -274,6 +285,11 @@ class RunConfig(Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     cluster: ClusterSettings = ClusterSettings()
     tracking: TrackingSettings = TrackingSettings()
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, name: str) -> str:
+        return check_name(name)
 
     @model_validator(mode="after")
     def _critic_has_its_use(self) -> Self:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from env_wrappers.errors import DataError
-from env_wrappers.files import open_regular, parse_json, read_json
+from env_wrappers.files import check_name, open_regular, parse_json, read_json
 
 TASK_TYPES: tuple[str, ...] = (
     "pick_and_place_simple",
@@ -204,5 +204,6 @@ def _split_folder(data: str | Path | None, split: str) -> tuple[Path, str]:
     """Return the folder of a split, and who named it where the caller did not."""
     named = os.environ.get(DATA_VARIABLE) or _DEFAULT_DATA
     source = f" (from {DATA_VARIABLE} or its default)" if data is None else ""
+    check_name(split)
     root = Path(named if data is None else data).expanduser()
     return (root if root.name == TREE else root / TREE) / split, source

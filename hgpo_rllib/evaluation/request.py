@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+from env_wrappers.files import check_name
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.evaluation.agents import AGENTS, REFLEXION_TRIALS, agent_overrides
 from hgpo_rllib.evaluation.chat import find_endpoint, is_url
@@ -62,6 +63,7 @@ def make_request(
         raise ConfigError("--name: it is for the URL of a server with several models")
     config = settings_of(model, env, data, agent, overrides)
     split = split or SPLITS.get(config.env.env_id) or config.evaluation.splits[0]
+    check_name(split)
     check_environment(config, split)
     return Request(
         config=config,

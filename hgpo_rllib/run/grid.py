@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from env_wrappers.files import check_name
 from hgpo_rllib.config import ConfigError, RunConfig, load_config, parse_config
 
 SWEEP_FILE = "sweep.json"
@@ -162,7 +163,7 @@ def open_sweep(folder: Path) -> Sweep:
     return Sweep(
         tuple(Axis(axis["key"], tuple(axis["values"])) for axis in content["axes"]),
         tuple(
-            Trial(trial["name"], trial["point"], parse_config(trial["config"]))
+            Trial(check_name(trial["name"]), trial["point"], parse_config(trial["config"]))
             for trial in content["trials"]
         ),
         content["scheduler"],

@@ -10,7 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env_wrappers.files import MAX_DEPTH, BoundedFile, open_regular, parse_json, read_json
+from env_wrappers.alfworld.games import TREE, find_games
+from env_wrappers.errors import DataError
+from env_wrappers.files import (
+    MAX_DEPTH,
+    BoundedFile,
+    check_name,
+    open_regular,
+    parse_json,
+    read_json,
+)
+from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.evaluation.request import make_request
+from hgpo_rllib.run.grid import open_sweep
 
 VALUES = st.recursive(
     st.text('[]{}"\\ü', max_size=4) | st.none(),
@@ -72,3 +84,42 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
         read_json(tmp_path)
     with pytest.raises(FileNotFoundError):
         read_json(tmp_path / "missing")
+
+
+HOSTILE = ["", ".", "..", "../x", "a/b", "/tmp/x", "~", ".x", "-x", "a\nb", "a\0b", "x" * 121]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_do_not_leave_their_folder(name: str, tmp_path: Path) -> None:
+    """Of runs, splits and trials; all of them become part of a path."""
+    with pytest.raises(DataError, match="is not a name: give up to 120 letters"):
+        check_name(name)
+    for key, value in (("name", name), ("env.train_split", name), ("evaluation.splits", [name])):
+        with pytest.raises(ConfigError, match="is not a name") as error:
+            load_config(None, [f"{key}={json.dumps(value)}"])
+        assert str(error.value).startswith(key)
+        assert "\n" not in str(error.value)
+    (tmp_path / TREE / "train").mkdir(parents=True)
+    with pytest.raises(DataError, match="is not a name"):
+        find_games(tmp_path, name)
+
+
+@pytest.mark.parametrize("name", ["train", "valid_seen", "01-lr=1e-05,x", "Größe+2.5@a", "x" * 120])
+def test_names(name: str) -> None:
+    assert check_name(name) == name
+    config = load_config(None, [f"{key}={json.dumps(name)}" for key in ("name", "env.train_split")])
+    assert (config.name, config.env.train_split) == (name, name)
+
+
+def test_names_in_other_files_do_not_leave_their_folder(tmp_path: Path) -> None:
+    """A sweep's trials, and the split of an evaluation."""
+    content = {
+        "scheduler": None,
+        "axes": [],
+        "trials": [{"name": "../../escaped", "point": {}, "config": {}}],
+    }
+    (tmp_path / "sweep.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"'../../escaped' is not a name"):
+        open_sweep(tmp_path)
+    with pytest.raises(DataError, match=r"'../escaped' is not a name"):
+        make_request([], "alfworld", "../escaped", "random", "census", tmp_path, *[None] * 5)
