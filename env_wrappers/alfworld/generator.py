@@ -34,7 +34,7 @@ from env_wrappers.datasets import MANIFEST, is_generated, new_directory
 from env_wrappers.errors import DataError
 from env_wrappers.processes import process_pool
 
-GENERATOR_VERSION = 2
+GENERATOR_VERSION = 3
 SPLITS = ("train", "valid_seen", "valid_unseen")
 
 _DRAWS = 200  # rooms and goals tried for one seed
@@ -49,7 +49,7 @@ class GenerationSpec:
     Attributes:
         seed: the same spec gives the same bytes; another seed gives other games.
         splits: number of games per split, of "train", "valid_seen" and "valid_unseen". The first
-            two share floor plans, the third has its own.
+            two share floor plans, the third has its own (see ``rooms.UNSEEN_SCENES``).
         task_types: the families, which share each split evenly.
         rooms: where games may take place.
         max_receptacles: the most pieces of furniture in a room: how hard searching gets.
