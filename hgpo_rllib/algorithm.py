@@ -50,7 +50,8 @@ from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
 from hgpo_rllib.learner.settings import check_sharding
 from hgpo_rllib.models import load_tokenizer, save_model
-from hgpo_rllib.policy_server.deployment import start_lifeline, start_policy_server
+from hgpo_rllib.policy_server.deployment import start_policy_server
+from hgpo_rllib.policy_server.owner_liveness import start_owner_liveness
 from hgpo_rllib.policy_server.types import Prompt, RequestFailedError, Sampling, WeightTag
 from hgpo_rllib.rollout.group import POLICY_ID, policy_of_member
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
@@ -246,7 +247,7 @@ class HGPO(Algorithm):
         tokenizer = load_tokenizer(self.config.model_path)
         if not tokenizer.chat_template:
             raise ValueError(f"{self.config.model_path} has no chat template to build prompts with")
-        self._lifeline = start_lifeline()
+        self._liveness = start_owner_liveness()
         try:
             self._server = start_policy_server(
                 app,
@@ -254,7 +255,7 @@ class HGPO(Algorithm):
                 self.config.settings(AgentSettings),
                 self.config.settings(PolicyServerSettings),
                 seed=self.config.seed or 0,
-                lifeline=self._lifeline,
+                owner=self._liveness,
             )
             super().setup(self.config)
         except BaseException:  # an interrupt while the engines start is one, too
@@ -364,7 +365,7 @@ class HGPO(Algorithm):
 
     def _delete_policy_server(self) -> None:
         serve.delete(self.config.serve_app)
-        ray.kill(self._lifeline)
+        ray.kill(self._liveness)
 
 
 def stale_rate(groups: list[MultiAgentEpisode], present: str) -> float:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import gymnasium as gym
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
-from ray.serve.handle import DeploymentHandle
 
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench.bare_engine import BareEngine
@@ -21,6 +20,7 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.evaluation.in_run import members
 from hgpo_rllib.policy_server.client import PolicyClient
 from hgpo_rllib.policy_server.engine import engine_arguments, replica_environment
+from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.policy_server.standalone import running_policy_server
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Prompt, Sampling
 from hgpo_rllib.rollout.member import response_seed
@@ -99,25 +99,23 @@ def bench_rollout(plan: Plan) -> tuple[list[Requests], list[Episodes]]:
     """
     server = plan.config.policy_server.model_copy(update={"max_num_seqs": plan.concurrency})
     config = plan.config.model_copy(update={"policy_server": server})
-    with served(config) as (handle, runner):
+    with served(config) as runner:
         prompts = recorded_prompts(runner, config, (1 + plan.repeats) * plan.prompts)
-        requests = compare_requests(plan, config, handle, runner, prompts)
-        episodes = compare_episodes(plan, handle, runner) if plan.lock_step else []
+        requests = compare_requests(plan, config, runner, prompts)
+        episodes = compare_episodes(plan, runner) if plan.lock_step else []
     return requests, episodes
 
 
 @contextmanager
-def served(config: RunConfig) -> Iterator[tuple[DeploymentHandle, HGPOEnvRunner]]:
-    """A policy server and a runner that plays with it, without a learner."""
-    with running_policy_server(config.model, config.agent, config.policy_server, config.seed) as (
-        app,
-        handle,
-    ):
+def served(config: RunConfig) -> Iterator[HGPOEnvRunner]:
+    """A runner that plays with a policy server of its own, without a learner."""
+    server = running_policy_server(config.model, config.agent, config.policy_server, config.seed)
+    with server as app:
         algorithm = HGPOConfig.from_run_config(config)
         algorithm.serve_app = app
         runner = HGPOEnvRunner(config=algorithm)
         try:
-            yield handle, runner
+            yield runner
         finally:
             runner.stop()
 
@@ -136,7 +134,6 @@ def recorded_prompts(runner: HGPOEnvRunner, config: RunConfig, count: int) -> li
 def compare_requests(
     plan: Plan,
     config: RunConfig,
-    handle: DeploymentHandle,
     runner: HGPOEnvRunner,
     prompts: Sequence[Prompt],
 ) -> list[Requests]:
@@ -149,7 +146,7 @@ def compare_requests(
         for turn in range(1 + plan.repeats):
             part = prompts[turn * plan.prompts : (turn + 1) * plan.prompts]
             alone = bare.generate(part, sampling)
-            results.append(_requests(plan, handle, part, sampling, alone))
+            results.append(_requests(plan, runner.replicas, part, sampling, alone))
     finally:
         bare.close()
     return results[1:]
@@ -157,13 +154,13 @@ def compare_requests(
 
 def _requests(
     plan: Plan,
-    handle: DeploymentHandle,
+    replicas: Replicas,
     prompts: Sequence[Prompt],
     sampling: Sampling,
     alone: tuple[float, int],
 ) -> Requests:
     start = time.perf_counter()
-    answers = asyncio.run(_ask_all(handle, prompts, sampling, plan.concurrency))
+    answers = asyncio.run(_ask_all(replicas, prompts, sampling, plan.concurrency))
     return Requests(
         concurrency=plan.concurrency,
         prompts=len(prompts),
@@ -177,10 +174,10 @@ def _requests(
 
 
 async def _ask_all(
-    handle: DeploymentHandle, prompts: Sequence[Prompt], sampling: Sampling, concurrency: int
+    replicas: Replicas, prompts: Sequence[Prompt], sampling: Sampling, concurrency: int
 ) -> list[tuple[Generation, float]]:
     """Each response with its seconds, through the rollouts' client."""
-    client = PolicyClient(handle, sampling, STARTING_WEIGHTS)
+    client = PolicyClient(replicas, sampling, STARTING_WEIGHTS)
     slots = asyncio.Semaphore(concurrency)
 
     async def one(prompt: Prompt) -> tuple[Generation, float]:
@@ -191,7 +188,7 @@ async def _ask_all(
     return await asyncio.gather(*(one(prompt) for prompt in prompts))
 
 
-def compare_episodes(plan: Plan, handle: DeploymentHandle, runner: HGPOEnvRunner) -> list[Episodes]:
+def compare_episodes(plan: Plan, runner: HGPOEnvRunner) -> list[Episodes]:
     """Both sides on the first tasks of the training split, again and again with other seeds."""
     rollout, split = plan.config.rollout, plan.config.env.train_split
     tasks = list(range(min(rollout.groups_per_iteration, runner.num_tasks(split))))
@@ -203,7 +200,9 @@ def compare_episodes(plan: Plan, handle: DeploymentHandle, runner: HGPOEnvRunner
         start = time.perf_counter()
         groups = runner.play(split, tasks, rollout.group_size, rollout.temperature, 1000 * turn)
         seconds = time.perf_counter() - start
-        client = PolicyClient(handle, runner.sampling(rollout.temperature), STARTING_WEIGHTS)
+        client = PolicyClient(
+            runner.replicas, runner.sampling(rollout.temperature), STARTING_WEIGHTS
+        )
         start = time.perf_counter()
         steps = asyncio.run(play_in_lock_step(envs, each, f"lock-{turn}", runner.agent, client))
         results.append(_episodes(groups, seconds, steps, time.perf_counter() - start))

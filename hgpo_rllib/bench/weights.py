@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from ray.serve.handle import DeploymentHandle
 from transformers import PreTrainedModel
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.models import checkpoint_form, load_model
-from hgpo_rllib.policy_server.client import ask
+from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.policy_server.standalone import running_policy_server
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
@@ -55,16 +54,17 @@ def bench_weights(
     """
     assert model.model_path is not None
     agent = AgentSettings(max_prompt_tokens=64, max_response_tokens=CHECKED_TOKENS)
-    with running_policy_server(model, agent, server) as (_, handle):
-        _ask(handle, STARTING_WEIGHTS, tokens=1)  # the engine's first forward pass is slower
+    with running_policy_server(model, agent, server) as app:
+        replicas = Replicas.of(app, server.max_outage_s)
+        _ask(replicas, STARTING_WEIGHTS, tokens=1)  # the engine's first forward pass is slower
         learner = load_model(model.model_path)
         publisher = WeightPublisher(getattr(torch, model.dtype))
-        measured = [_update(handle, learner, publisher) for _ in range(1 + updates)]
+        measured = [_update(replicas, learner, publisher) for _ in range(1 + updates)]
         return measured[1:]
 
 
 def _update(
-    handle: DeploymentHandle, learner: PreTrainedModel, publisher: WeightPublisher
+    replicas: Replicas, learner: PreTrainedModel, publisher: WeightPublisher
 ) -> WeightUpdate:
     with torch.no_grad():
         for parameter in learner.parameters():
@@ -72,17 +72,17 @@ def _update(
     begin = time.perf_counter()
     tag = publisher.publish(checkpoint_form(learner.state_dict(), learner.config))
     published = time.perf_counter()
-    first = _ask(handle, tag, tokens=1)
+    first = _ask(replicas, tag, tokens=1)
     answered = time.perf_counter()
     if first.version != tag.version:
         raise RuntimeError(f"the policy server answered under {first.version}, not {tag.version}")
-    gap = _logp_gap(learner, _ask(handle, tag, CHECKED_TOKENS))
+    gap = _logp_gap(learner, _ask(replicas, tag, CHECKED_TOKENS))
     return WeightUpdate(published - begin, answered - begin, gap)
 
 
-def _ask(handle: DeploymentHandle, tag: WeightTag, tokens: int) -> Generation:
+def _ask(replicas: Replicas, tag: WeightTag, tokens: int) -> Generation:
     sampling = Sampling(1.0, max_tokens=tokens, stop_token_ids=())
-    (answer,) = asyncio.run(ask(handle, [PROMPT], sampling, tag))
+    (answer,) = asyncio.run(replicas.generate([PROMPT], sampling, tag))
     if isinstance(answer, RequestFailedError):
         raise answer
     return answer

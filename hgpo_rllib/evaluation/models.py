@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
@@ -79,7 +78,7 @@ def served(config: RunConfig) -> Iterator[Model]:
     from hgpo_rllib.agent import StepAgent
     from hgpo_rllib.models import eos_token_ids, load_tokenizer
     from hgpo_rllib.policy_server.client import PolicyClient
-    from hgpo_rllib.policy_server.outage import running_replicas, unless_down
+    from hgpo_rllib.policy_server.replicas import Replicas
     from hgpo_rllib.policy_server.standalone import running_policy_server
     from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Sampling
 
@@ -94,9 +93,10 @@ def served(config: RunConfig) -> Iterator[Model]:
         tuple(eos_token_ids(path, tokenizer)),
     )
     starting = running_policy_server(config.model, config.agent, server, config.seed)
-    with starting as (app, handle):
+    with starting as app:
         several = max(server.num_replicas, server.max_replicas or 0) > 1
-        client = PolicyClient(handle, sampling, STARTING_WEIGHTS, several)
+        replicas = Replicas.of(app, server.max_outage_s)
+        client = PolicyClient(replicas, sampling, STARTING_WEIGHTS, several)
 
         def speaker(settings: AgentSettings) -> Speaker:
             agent = StepAgent(
@@ -109,9 +109,4 @@ def served(config: RunConfig) -> Iterator[Model]:
             )
             return PolicySpeaker(agent, client)
 
-        running = partial(running_replicas, app)
-        yield Model(
-            speaker,
-            tokenizer.decode,
-            lambda work: asyncio.run(unless_down(work, running, server.max_outage_s)),
-        )
+        yield Model(speaker, tokenizer.decode, asyncio.run)

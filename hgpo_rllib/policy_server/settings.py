@@ -25,7 +25,8 @@ class PolicyServerSettings(Section):
     """Custom resources of Ray reserved for a replica besides, such as `{rollout: 1}`: it runs on
     nodes that were started with them (docs/cluster.md)."""
     max_outage_s: float = Field(600, gt=0)
-    """Seconds that a run waits while no replica runs, because a node died, before it fails."""
+    """Seconds that a request waits, or is sent again, while replicas, engines or nodes are lost,
+    before the run fails."""
     max_num_seqs: int = Field(128, ge=1)
     """Requests an engine decodes together."""
     memory_utilization: float = Field(0.6, gt=0, le=1)

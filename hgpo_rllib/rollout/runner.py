@@ -6,12 +6,11 @@ import time
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import gymnasium as gym
 import ray
-from ray import serve
 from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_runner import EnvRunner
@@ -31,8 +30,8 @@ from ray.rllib.utils.metrics import (
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.agent import StepAgent
 from hgpo_rllib.models import eos_token_ids, load_tokenizer
-from hgpo_rllib.policy_server.client import PolicyClient, ask
-from hgpo_rllib.policy_server.outage import running_replicas, unless_down
+from hgpo_rllib.policy_server.client import PolicyClient
+from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
     Generation,
@@ -144,9 +143,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self, split: str, tasks: list[int], group_size: int, temperature: float, first: int
     ) -> "Played":
         start = time.perf_counter()
-        handle = serve.get_app_handle(self.config.serve_app)
         several = max(self.config.num_replicas, self.config.max_replicas or 0) > 1
-        client = PolicyClient(handle, self.sampling(temperature), self._weights, several)
+        client = PolicyClient(self.replicas, self.sampling(temperature), self._weights, several)
         rollout = Rollout(
             partial(play_member, speaker=PolicySpeaker(self.agent, client)),
             self._pool(split),
@@ -157,7 +155,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         names = [f"{seed}/{split}/{first + index}" for index in range(len(tasks))]
         self._clients.append(client)
         try:
-            groups = self._wait_for(rollout.groups(tasks, names, group_size))
+            playing = listed(rollout.groups(tasks, names, group_size), self._under_way)
+            groups = asyncio.run(playing)
         finally:
             self._clients.remove(client)
         failures = {name: rollout.failures[name] for name in FAILURES}
@@ -167,18 +166,16 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         """How responses of episodes are drawn."""
         return Sampling(temperature, self.config.max_response_tokens, self._eos)
 
+    @cached_property
+    def replicas(self) -> Replicas:
+        """The policy server."""
+        return Replicas.of(self.config.serve_app, self.config.max_outage_s)
+
     def ask(
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
     ) -> list[Generation | RequestFailedError]:
         """The policy server's responses to prompts, outside of any episode."""
-        handle = serve.get_app_handle(self.config.serve_app)
-        return self._wait_for(ask(handle, prompts, sampling, weights))
-
-    def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of what asks the policy server, which may be down for a while."""
-        running = partial(running_replicas, self.config.serve_app)
-        waiting = unless_down(work, running, self.config.max_outage_s)
-        return asyncio.run(listed(waiting, self._under_way))
+        return asyncio.run(self.replicas.generate(prompts, sampling, weights))
 
     @property
     def prompts_in_flight(self) -> int:

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 RUN_FILE = "tuned_examples/alfworld_pocket.yaml"
 """Of the upload: a job runs in its folder."""
-OURS = re.compile(r"hgpo train|ray::(ServeReplica|Lifeline|JobSupervisor)|EngineCore")
+OURS = re.compile(r"hgpo train|ray::(ServeReplica|OwnerLiveness|JobSupervisor)|EngineCore")
 """Command lines of what a job starts."""
 
 

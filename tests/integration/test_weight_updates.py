@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server import deployment
+from hgpo_rllib.policy_server.owner_liveness import start_owner_liveness
 from hgpo_rllib.policy_server.settings import UpdateMode
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
@@ -42,7 +43,7 @@ class NamedReplica(deployment.PolicyReplica):
 
     async def set_mode(self, mode: UpdateMode) -> None:
         """As if the server had been started with it."""
-        self._update_mode = mode
+        self._engine.update_mode = mode
 
 
 class Learner:
@@ -67,14 +68,14 @@ def server(run_config: RunConfig, cluster: None) -> Iterator[Any]:
     """Handle of a server with two replicas, beside that of the algorithm."""
     app = f"updates-{uuid.uuid4().hex[:8]}"
     settings = run_config.policy_server.model_copy(update={"num_replicas": 2, "replica_cpus": 0})
-    lifeline = deployment.start_lifeline()
+    owner = start_owner_liveness()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deployment, "PolicyReplica", NamedReplica)
         yield deployment.start_policy_server(
-            app, run_config.model, run_config.agent, settings, seed=1, lifeline=lifeline
+            app, run_config.model, run_config.agent, settings, seed=1, owner=owner
         )
     serve.delete(app)
-    ray.kill(lifeline)
+    ray.kill(owner)
 
 
 @pytest.fixture(scope="module")

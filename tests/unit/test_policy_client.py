@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostError, RayTaskError
+from ray.serve.exceptions import DeploymentUnavailableError
 
-from hgpo_rllib.policy_server import client
-from hgpo_rllib.policy_server.client import MAX_BATCH, PolicyClient, ask
-from hgpo_rllib.policy_server.outage import PolicyServerDownError, unless_down
+from hgpo_rllib.policy_server.client import MAX_BATCH, PolicyClient
+from hgpo_rllib.policy_server.replicas import Replicas, describe
 from hgpo_rllib.policy_server.types import (
     EngineDiedError,
     Prompt,
@@ -17,6 +17,7 @@ from hgpo_rllib.policy_server.types import (
     Sampling,
     WeightTag,
 )
+from hgpo_rllib.section import RunStoppedError
 
 SAMPLING = Sampling(1.0, max_tokens=4, stop_token_ids=())
 WEIGHTS = WeightTag("now", 1, None)
@@ -26,14 +27,18 @@ LOST = [
     ActorUnavailableError("unreachable", None),
     ObjectLostError("00" * 28, None, "call"),
     EngineDiedError("out of memory"),
+    DeploymentUnavailableError("policy"),
 ]
+ENGINE_HANGS = RayTaskError("generate", "", EngineDiedError("the engine has not answered for 31 s"))
 
 
 class PaperServer:
     """A handle whose first calls fail as listed; then it answers each prompt with itself."""
 
-    def __init__(self, *failures: Exception) -> None:
+    def __init__(self, *failures: Exception, seconds: float = 0) -> None:
         self.failures = list(failures)
+        self.seconds = seconds
+        """That each answer takes."""
         self.calls: list[tuple[Sequence[Any], WeightTag]] = []
         self.sessions: list[str] = []
         self.generate = self
@@ -49,39 +54,78 @@ class PaperServer:
         await asyncio.sleep(0)
         if self.failures:
             raise self.failures.pop(0)
+        await asyncio.sleep(self.seconds)
         return list(prompts)
 
 
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seven attempts to repeat, at once."""
-    monkeypatch.setattr(client, "PAUSES_S", (0,) * 7)
+class DeadServer(PaperServer):
+    """Every call loses its replica."""
+
+    async def remote(self, prompts: Sequence[Any], *args: Any) -> list[Any]:
+        self.calls.append((prompts, WEIGHTS))
+        raise ActorDiedError()
+
+
+def replicas(
+    server: PaperServer, running: Callable[[], int] = lambda: 1, max_outage_s: float = 60
+) -> Replicas:
+    """Time is real here, in hundredths of a second."""
+    return Replicas(server, running, max_outage_s, look_s=0.01, pause_s=0.001)  # type: ignore[arg-type]
+
+
+def ask(
+    server: PaperServer, running: Callable[[], int] = lambda: 1, max_outage_s: float = 60
+) -> list[Any]:
+    """The answers to two prompts."""
+    asked = replicas(server, running, max_outage_s)
+    return asyncio.run(asked.generate([[1], [2]], SAMPLING, WEIGHTS))
 
 
 def test_lost_prompts_are_asked_again_under_the_same_weights() -> None:
     """Whatever way the replica was lost; its successor must serve the present weights."""
-    server = PaperServer(*LOST)
-    assert asyncio.run(ask(server, [[1], [2]], SAMPLING, WEIGHTS)) == [[1], [2]]
-    assert server.calls == [([[1], [2]], WEIGHTS)] * (len(LOST) + 1)
+    server = PaperServer(*LOST, ENGINE_HANGS.as_instanceof_cause())
+    assert ask(server) == [[1], [2]]
+    assert server.calls == [([[1], [2]], WEIGHTS)] * (len(LOST) + 2)
+
+
+def test_a_dead_replica_may_be_hit_for_as_long_as_an_outage_may_last() -> None:
+    """Serve may take minutes to replace it: what counts is the time, not how often."""
+    server = PaperServer(*(ActorDiedError() for _ in range(100)))
+    assert ask(server) == [[1], [2]]
+    assert len(server.calls) == 101
 
 
 def test_a_prompt_that_kills_every_replica_is_given_up() -> None:
-    server = PaperServer(*(ActorDiedError() for _ in range(100)))
-    with pytest.raises(ActorDiedError):
-        asyncio.run(ask(server, [[1]], SAMPLING, WEIGHTS))
-    assert len(server.calls) == 8
+    """Also when other prompts are answered meanwhile."""
+    with pytest.raises(RunStoppedError, match=r"policy_server\.max_outage_s.*ActorDiedError"):
+        ask(DeadServer(), max_outage_s=0.1)
 
 
 def test_other_errors_are_not_repeated() -> None:
     """A prompt that is too long fails on every replica."""
     server = PaperServer(ValueError("prompt too long"))
     with pytest.raises(ValueError, match="too long"):
-        asyncio.run(ask(server, [[1]], SAMPLING, WEIGHTS))
+        ask(server)
     assert len(server.calls) == 1
 
 
+def test_the_console_says_why_a_replica_was_lost_once(caplog: pytest.LogCaptureFixture) -> None:
+    """One line for all requests that it had, without Ray's traceback."""
+    failures = [ENGINE_HANGS.as_instanceof_cause() for _ in range(8)]
+    policy = Replicas(PaperServer(*failures), lambda: 1, 60, pause_s=0)  # type: ignore[arg-type]
+
+    async def work() -> None:
+        await asyncio.gather(*(policy.generate([[1]], SAMPLING, WEIGHTS) for _ in range(8)))
+
+    asyncio.run(work())
+    assert [record.message for record in caplog.records] == [
+        "policy server: EngineDiedError: the engine has not answered for 31 s; asking again"
+    ]
+    assert describe(ValueError("several\nlines")) == "ValueError: several"
+
+
 async def generate_all(server: PaperServer, prompts: list[Any]) -> list[Any]:
-    policy = PolicyClient(server, SAMPLING, WEIGHTS)
+    policy = PolicyClient(replicas(server), SAMPLING, WEIGHTS)
     answers = await asyncio.gather(
         *(policy.generate(prompt) for prompt in prompts), return_exceptions=True
     )
@@ -101,7 +145,7 @@ def test_a_refused_prompt_fails_alone() -> None:
     assert asyncio.run(generate_all(PaperServer(), [[1], refused, [2]])) == [[1], refused, [2]]
 
     async def one() -> None:
-        await PolicyClient(PaperServer(), SAMPLING, WEIGHTS).generate(refused)
+        await PolicyClient(replicas(PaperServer()), SAMPLING, WEIGHTS).generate(refused)
 
     with pytest.raises(RequestFailedError, match="too long"):
         asyncio.run(one())
@@ -113,7 +157,7 @@ def test_sessions_have_calls_of_their_own_where_there_are_several_replicas() -> 
 
     async def work(by_session: bool) -> PaperServer:
         server = PaperServer()
-        policy = PolicyClient(server, SAMPLING, WEIGHTS, by_session)
+        policy = PolicyClient(replicas(server), SAMPLING, WEIGHTS, by_session)
         assert await asyncio.gather(*map(policy.generate, prompts)) == prompts
         return server
 
@@ -128,7 +172,7 @@ def test_new_weights_count_from_the_next_call() -> None:
     server = PaperServer()
 
     async def work() -> None:
-        policy = PolicyClient(server, SAMPLING, WEIGHTS)
+        policy = PolicyClient(replicas(server), SAMPLING, WEIGHTS)
         await policy.generate(Prompt([1]))
         policy.weights = NEWER
         await policy.generate(Prompt([2]))
@@ -142,23 +186,15 @@ def test_an_error_reaches_everyone_of_the_call() -> None:
     assert [type(answer) for answer in answers] == [ValueError, ValueError]
 
 
-class TestUnlessDown:
-    """Time is real here, in hundredths of a second."""
+class TestOutage:
+    """No replica runs, and Serve lets requests wait without an error."""
 
-    def wait(self, seconds: float, running: Callable[[], int], max_outage_s: float) -> str:
-        async def work() -> str:
-            await asyncio.sleep(seconds)
-            return "done"
-
-        return asyncio.run(unless_down(work(), running, max_outage_s, period_s=0.01))
-
-    def test_work_ends_while_replicas_run(self) -> None:
-        assert self.wait(0.3, lambda: 1, max_outage_s=0.05) == "done"
+    def test_long_work_is_left_alone_while_replicas_run(self) -> None:
+        assert ask(PaperServer(seconds=0.3), lambda: 1, max_outage_s=0.05) == [[1], [2]]
 
     def test_an_outage_is_survived_and_told(self, caplog: pytest.LogCaptureFixture) -> None:
-        """It may last as long as is allowed, and the next one again."""
         counts = iter([1, 0, 0, 1, 0, 0, *[1] * 1000])
-        assert self.wait(0.3, lambda: next(counts), max_outage_s=5) == "done"
+        assert ask(PaperServer(seconds=0.3), lambda: next(counts), max_outage_s=5) == [[1], [2]]
         messages = [record.message for record in caplog.records]
         assert [("no replica" in m, "runs again" in m) for m in messages] == [
             (True, False),
@@ -166,16 +202,36 @@ class TestUnlessDown:
         ] * 2
 
     def test_a_lasting_outage_names_the_setting(self) -> None:
-        with pytest.raises(PolicyServerDownError, match=r"policy_server\.max_outage_s"):
-            self.wait(60, lambda: 0, max_outage_s=0.05)
+        with pytest.raises(RunStoppedError, match=r"policy_server\.max_outage_s"):
+            ask(PaperServer(seconds=60), lambda: 0, max_outage_s=0.05)
 
     def test_a_short_outage_after_a_long_time_is_no_long_outage(self) -> None:
         counts = iter([*[1] * 20, 0, *[1] * 1000])
-        assert self.wait(0.5, lambda: next(counts), max_outage_s=0.15) == "done"
+        assert ask(PaperServer(seconds=0.5), lambda: next(counts), max_outage_s=0.15) == [[1], [2]]
 
-    def test_errors_of_the_work_come_through(self) -> None:
-        async def broken() -> None:
-            raise ValueError("of the work")
+    def test_requests_that_wait_share_the_looks(self) -> None:
+        """Serve's controller is asked by one of them."""
+        looks = 0
 
-        with pytest.raises(ValueError, match="of the work"):
-            asyncio.run(unless_down(broken(), lambda: 1, 1.0, period_s=0.01))
+        def running() -> int:
+            nonlocal looks
+            looks += 1
+            return 1
+
+        policy = replicas(PaperServer(seconds=0.2), running)
+
+        async def work() -> None:
+            await asyncio.gather(*(policy.generate([[1]], SAMPLING, WEIGHTS) for _ in range(50)))
+
+        asyncio.run(work())
+        assert 1 < looks <= 20
+
+    def test_a_request_that_is_cancelled_leaves_no_other_behind(self) -> None:
+        async def work() -> None:
+            policy = replicas(PaperServer(seconds=60))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(policy.generate([[1]], SAMPLING, WEIGHTS), 0.05)
+            await asyncio.sleep(0)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        asyncio.run(work())

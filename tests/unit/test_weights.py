@@ -12,7 +12,6 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from hgpo_rllib.models import checkpoint_form
-from hgpo_rllib.policy_server.deployment import PolicyReplica, generation
 from hgpo_rllib.policy_server.transfer import mapped_tensors, shared_with_engine
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
@@ -21,6 +20,7 @@ from hgpo_rllib.policy_server.types import (
     Sampling,
     WeightTag,
 )
+from hgpo_rllib.policy_server.versioned_engine import VersionedEngine, generation
 from hgpo_rllib.policy_server.weights import servable_weights
 
 SOMEWHERE = ray.ObjectRef.nil()
@@ -127,23 +127,17 @@ class BrokenEngine:
         """See `AsyncLLM`."""
 
 
-def test_half_an_update_ends_a_replica(model: Qwen2ForCausalLM) -> None:
-    """It answers nobody any more, and Serve, which asks for its health, replaces it."""
+def test_an_engine_with_half_an_update_answers_nobody(model: Qwen2ForCausalLM) -> None:
+    """Under whatever weights; its replica ends."""
 
     async def weights() -> Any:
         return weights_of(model, torch.float32)
 
-    async def update() -> PolicyReplica:
-        replica = PolicyReplica.__new__(PolicyReplica)
-        replica._engine = BrokenEngine()  # type: ignore[assignment]
-        replica._held, replica._broken, replica._updating = STARTING_WEIGHTS, None, None
-        replica._update_mode = "wait"
+    async def update() -> None:
+        engine = VersionedEngine(BrokenEngine(), "wait")  # type: ignore[arg-type]
         tag = WeightTag("a", 1, weights())  # type: ignore[arg-type]
         for wanted in (tag, tag, STARTING_WEIGHTS):
             with pytest.raises(EngineDiedError, match=r"model\.norm\.weight"):
-                await replica.generate([], Sampling(1.0, 1, ()), wanted)
-        with pytest.raises(ValueError, match=r"model\.norm\.weight"):
-            await replica.check_health()
-        return replica
+                await engine.generate([], Sampling(1.0, 1, ()), wanted)
 
-    assert asyncio.run(update())._held == STARTING_WEIGHTS
+    asyncio.run(update())

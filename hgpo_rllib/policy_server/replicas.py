@@ -1,0 +1,168 @@
+"""The replicas of a policy server, as who needs answers sees them: some may be lost."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from ray import serve
+from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
+from ray.serve.exceptions import DeploymentUnavailableError
+from ray.serve.handle import DeploymentHandle
+
+from hgpo_rllib.policy_server.types import (
+    EngineDiedError,
+    Generation,
+    Prompt,
+    RequestFailedError,
+    Sampling,
+    WeightTag,
+)
+from hgpo_rllib.section import RunStoppedError
+
+logger = logging.getLogger(__name__)
+
+# With the replica, its engine or its node. Serve says `unavailable` when replicas do not start.
+LOST = (RayActorError, ObjectLostError, EngineDiedError, DeploymentUnavailableError)
+PAUSE_S = 1.0  # before a request is sent again
+LOOK_S = 5.0  # between looks at what runs
+Responses = list[Generation | RequestFailedError]
+
+
+class Replicas:
+    """Sends requests to the replicas, and again when these are lost; gives up after a while.
+
+    May be used from several threads and event loops.
+    """
+
+    def __init__(
+        self,
+        handle: DeploymentHandle,
+        running: Callable[[], int],
+        max_outage_s: float,
+        look_s: float = LOOK_S,
+        pause_s: float = PAUSE_S,
+    ):
+        """See `of`.
+
+        Args:
+            handle: of the deployment.
+            running: counts the replicas that run; called in a thread.
+            max_outage_s: seconds after which a request that nobody answers is given up.
+            look_s: seconds between counts.
+            pause_s: seconds before a request is sent again.
+        """
+        self._handle = handle
+        self._running = running
+        self._max_outage_s = max_outage_s
+        self._look_s = look_s
+        self._pause_s = pause_s
+        self._next_look = 0.0
+        self._down = False
+        self._next_warning = 0.0
+
+    @classmethod
+    def of(cls, app: str, max_outage_s: float) -> Self:
+        """The replicas of a Serve application."""
+        return cls(serve.get_app_handle(app), lambda: running_replicas(app), max_outage_s)
+
+    async def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag, session: str = ""
+    ) -> Responses:
+        """One response to each prompt, drawn under `weights`, or why there is none.
+
+        A replica that dies takes its requests with it. They are sent again, to another replica or
+        to its successor, which loads `weights` first. While no replica runs, requests wait.
+
+        Args:
+            prompts: what to continue.
+            sampling: how.
+            weights: present ones.
+            session: requests of one session go to the same replica as long as it runs.
+
+        Raises:
+            RunStoppedError: for `max_outage_s` all replicas that had the request were lost, or
+                there was none.
+        """
+        handle = self._handle.options(session_id=session) if session else self._handle
+        failing_since: float | None = None
+
+        def failing(why: str) -> None:
+            nonlocal failing_since
+            now = time.monotonic()
+            failing_since = failing_since or now
+            if now - failing_since > self._max_outage_s:
+                raise RunStoppedError(
+                    f"no replica of the policy server has answered for {self._max_outage_s:g} s "
+                    f"(policy_server.max_outage_s): {why}"
+                )
+
+        while True:
+            request = asyncio.ensure_future(_answer(handle, prompts, sampling, weights))
+            try:
+                while not (await asyncio.wait({request}, timeout=self._look_s))[0]:
+                    if not await self._any_runs():
+                        failing("none runs; start a node that holds one")
+                responses = request.result()
+            except LOST as error:
+                self._warn(error)
+                failing(describe(error))
+                await asyncio.sleep(self._pause_s)
+            else:
+                self._up()
+                return responses
+            finally:
+                request.cancel()
+
+    async def _any_runs(self) -> bool:
+        """Whether any replica ran at the last look; all requests that wait share the looks."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + self._look_s
+            if await asyncio.to_thread(self._running):
+                self._up()
+            elif not self._down:
+                self._down = True
+                logger.warning(
+                    "policy server: no replica runs; waiting up to %g s for one", self._max_outage_s
+                )
+        return not self._down
+
+    def _up(self) -> None:
+        if self._down:
+            logger.warning("policy server: a replica runs again")
+        self._down = False
+
+    def _warn(self, error: Exception) -> None:
+        """One line for all requests that were lost together."""
+        now = time.monotonic()
+        if now >= self._next_warning:
+            self._next_warning = now + self._look_s
+            logger.warning("policy server: %s; asking again", describe(error))
+
+
+async def _answer(
+    handle: DeploymentHandle, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
+) -> Responses:
+    return await handle.generate.remote(prompts, sampling, weights)
+
+
+def running_replicas(app: str) -> int:
+    """Replicas of the application that run, as far as Serve knows.
+
+    Serve learns of a dead process at once, of a dead node after some 15 seconds.
+    """
+    try:
+        application = serve.status().applications.get(app)
+    except RayError:  # the controller is being restarted
+        return 0
+    deployments = application.deployments.values() if application else ()
+    return sum(deployment.replica_states.get("RUNNING", 0) for deployment in deployments)
+
+
+def describe(error: Exception) -> str:
+    """``EngineDiedError: the engine has ended``; Ray's own texts have many lines."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    text = str(cause).strip().partition("\n")[0]
+    return f"{type(cause).__name__}: {text}" if text else type(cause).__name__

@@ -1,0 +1,205 @@
+"""Engines that die or hang, and processes of Ray that are lost beside them, at a policy server.
+
+Real Ray, Serve and vLLM with a tiny random model. Each test prints how long it took.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings, RunConfig
+from hgpo_rllib.models import checkpoint_form
+from hgpo_rllib.policy_server.client import PolicyClient
+from hgpo_rllib.policy_server.replicas import Replicas
+from hgpo_rllib.policy_server.standalone import running_policy_server
+from hgpo_rllib.policy_server.types import Prompt, Sampling, WeightTag
+from hgpo_rllib.policy_server.weights import WeightPublisher
+from hgpo_rllib.run.cluster import ray_cluster
+from tests.processes import Processes, command_line
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+ENGINE, REPLICA, OWNER = "EngineCore", "ServeReplica:", "OwnerLiveness"
+ROOT = Path(__file__).parents[2]
+MODULE = "tests.slow.test_engine_faults"
+AGENT = AgentSettings(max_prompt_tokens=64, max_response_tokens=64)
+SAMPLING = Sampling(1.0, max_tokens=64, stop_token_ids=())
+
+
+def tiny_model(folder: Path) -> Qwen2ForCausalLM:
+    """A random model, saved."""
+    config = Qwen2Config(
+        vocab_size=64,
+        hidden_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        tie_word_embeddings=True,
+    )
+    model = Qwen2ForCausalLM(config)
+    model.save_pretrained(folder)
+    return model
+
+
+class Server:
+    """A policy server, asked as rollouts ask it."""
+
+    def __init__(self, app: str, model: Qwen2ForCausalLM) -> None:
+        self.app = app
+        self.replicas = Replicas.of(app, max_outage_s=300)
+        self.model = model
+        self.publisher = WeightPublisher(torch.float32)
+
+    def publish(self) -> WeightTag:
+        """New weights."""
+        with torch.no_grad():
+            self.model.model.norm.weight.mul_(1.01)
+        state = checkpoint_form(self.model.state_dict(), self.model.config)
+        return self.publisher.publish(state)
+
+    def play(self, weights: WeightTag, during: Callable[[], None], episodes: int = 32) -> float:
+        """Ask as so many episodes of 10 turns, and do something amid them; seconds of it all."""
+        client = PolicyClient(self.replicas, SAMPLING, weights)
+
+        async def episode(number: int) -> list[str]:
+            prompts = [Prompt([number, turn, 3], seed=turn) for turn in range(10)]
+            return [(await client.generate(prompt)).version for prompt in prompts]
+
+        async def play() -> list[list[str]]:
+            playing = asyncio.gather(*map(episode, range(episodes)))
+            await asyncio.sleep(0.3)
+            assert client.in_flight == episodes
+            during()
+            return await playing
+
+        start = time.monotonic()
+        played = asyncio.run(play())
+        assert {version for versions in played for version in versions} == {weights.version}
+        return time.monotonic() - start
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for all tests but the last."""
+    folder = tmp_path_factory.mktemp("model")
+    random = tiny_model(folder)
+    model = ModelSettings(model_path=str(folder), dtype="float32")
+    with (
+        ray_cluster(RunConfig()),
+        running_policy_server(model, AGENT, PolicyServerSettings()) as app,
+    ):
+        yield Server(app, random)
+
+
+def find(name: str) -> psutil.Process:
+    """The process below this one that has the name in its title; waits until there is one."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        below = psutil.Process().children(recursive=True)
+        found = [process for process in below if name in command_line(process)]
+        if len(found) == 1:
+            return found[0]
+        time.sleep(0.1)
+    raise AssertionError(f"{len(found)} processes are called {name}")
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(signal.SIGKILL, "has ended"), (signal.SIGSTOP, "has not answered for")],
+    ids=["dead", "hung"],
+)
+def test_requests_survive_their_engine(
+    server: Server, number: signal.Signals, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The replica is replaced at once; prompts are asked again, and the console says why."""
+    weights = server.publish()
+    usual = server.play(weights, lambda: None)
+    engine, replica = find(ENGINE), find(REPLICA)
+    seconds = server.play(weights, lambda: engine.send_signal(number))
+    print(f"\n{number.name}: {usual:.1f} s without, {seconds:.1f} s with it")
+    assert psutil.wait_procs([engine, replica], 10)[1] == []
+    lines = [record.message for record in caplog.records if reason in record.message]
+    assert len(lines) == 1, caplog.text
+    assert lines[0].startswith("policy server: EngineDiedError: the engine")
+
+
+def test_an_engine_that_hangs_while_it_loads_weights(server: Server) -> None:
+    """Requests wait for the update meanwhile, and get the new weights from the next replica."""
+    engine, replica = find(ENGINE), find(REPLICA)
+    engine.suspend()
+    seconds = server.play(server.publish(), lambda: None)
+    print(f"\nSIGSTOP before an update: {seconds:.1f} s")
+    assert psutil.wait_procs([engine, replica], 10)[1] == []
+
+
+def test_an_engine_that_dies_with_nothing_to_do_is_replaced(server: Server) -> None:
+    replica = find(REPLICA)
+    find(ENGINE).kill()
+    assert psutil.wait_procs([replica], 10)[1] == []
+    server.play(server.publish(), lambda: None)
+
+
+def test_a_replica_that_is_killed_takes_its_engine_with_it(server: Server) -> None:
+    engine, replica = find(ENGINE), find(REPLICA)
+    server.play(server.publish(), replica.kill)
+    assert psutil.wait_procs([engine], 10)[1] == []
+
+
+def test_the_loss_of_the_owner_liveness_actor_ends_nothing(server: Server) -> None:
+    """Ray starts it again; replica and engine are the same as before."""
+    engine, replica, owner = find(ENGINE), find(REPLICA), find(OWNER)
+    server.play(server.publish(), owner.kill)
+    assert find(OWNER) != owner
+    time.sleep(10)
+    server.play(server.publish(), lambda: None)
+    assert [find(ENGINE), find(REPLICA)] == [engine, replica]
+
+
+def serve_until_killed(folder: str) -> None:
+    """A policy server in a Ray of its own, by a driver that notices nothing."""
+    model = ModelSettings(model_path=folder, dtype="float32")
+    with ray_cluster(RunConfig()), running_policy_server(model, AGENT, PolicyServerSettings()):
+        print("serving", flush=True)
+        time.sleep(600)
+
+
+@pytest.mark.parametrize(
+    ("victim", "seconds"),
+    # A raylet waits 60 s for the GCS to come back, then it ends.
+    [("raylet/raylet", 20), ("gcs/gcs_server", 90)],
+    ids=["raylet", "GCS"],
+)
+def test_no_engine_outlives_ray(tmp_path: Path, victim: str, seconds: float) -> None:
+    tiny_model(tmp_path)
+    code = f"import sys; from {MODULE} import *; serve_until_killed(sys.argv[1])"
+    processes = Processes()
+    driver = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        env=os.environ | processes.environment,
+        text=True,
+    )
+    try:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "serving\n"
+        engine, replica = processes.find(ENGINE), processes.find(REPLICA)
+        start = time.monotonic()
+        processes.find(victim).kill()
+        _, left = psutil.wait_procs([engine, replica], seconds)
+        print(f"\n{victim}: gone after {time.monotonic() - start:.1f} s")
+        assert left == []
+    finally:
+        for process in processes.alive():
+            process.kill()
+        driver.wait()
