@@ -3,6 +3,7 @@
 Runs in the processes that hold the model; they import this module for `WorkerExtension`.
 """
 
+import multiprocessing
 from dataclasses import dataclass
 
 from vllm.distributed.weight_transfer.base import (
@@ -17,6 +18,7 @@ from vllm.model_executor.model_loader.reload import (
 )
 from vllm.platforms import current_platform
 
+from hgpo_rllib.policy_server.parent_death import die_with_parent
 from hgpo_rllib.policy_server.transfer import mapped_tensors
 
 BACKEND = "hgpo"
@@ -84,3 +86,9 @@ class WorkerExtension:
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryEngine)
+
+# A replica that was killed cannot stop its engine, nor an engine its workers, and vLLM's own pipes
+# tell them nothing while they are suspended or wait for a device. vLLM starts these processes from
+# threads that live as long as theirs (Serve's for user code, the engine's main thread).
+if parent := multiprocessing.parent_process():
+    die_with_parent(parent.pid)
