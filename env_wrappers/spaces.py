@@ -8,10 +8,11 @@ from gymnasium.spaces import Space, flatdim, flatten, flatten_space, unflatten
 from gymnasium.vector.utils import create_empty_array
 
 _PRINTABLE = tuple(string.printable)
+_SAMPLE = 1_000  # characters of the longest sample
 
 
 class AnyText(Space[str]):
-    """A string of at most ``max_length`` characters, of any script; samples are printable ASCII.
+    """A string of any script, of any length or of at most ``max_length`` characters.
 
     This is not a ``gymnasium.spaces.Text``, which needs its alphabet spelled out: whatever handles
     ``Text`` encodes characters by that alphabet, and would fail or return other text here. Text of
@@ -19,8 +20,10 @@ class AnyText(Space[str]):
     ``AsyncVectorEnv`` works with ``shared_memory=False``, the ``flatten`` functions do not.
     """
 
-    def __init__(self, max_length: int, seed: int | np.random.Generator | None = None) -> None:
-        if max_length < 0:
+    def __init__(
+        self, max_length: int | None = None, seed: int | np.random.Generator | None = None
+    ) -> None:
+        if max_length is not None and max_length < 0:
             raise ValueError(f"max_length must be at least 0, not {max_length}")
         self.max_length = max_length
         super().__init__(dtype=str, seed=seed)
@@ -31,15 +34,16 @@ class AnyText(Space[str]):
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Return printable ASCII of a random length; masks are refused."""
+        """Return printable ASCII of at most 1,000 characters; masks are refused."""
         if mask is not None or probability is not None:
             raise ValueError(f"{self} takes neither a mask nor probabilities: it has no alphabet")
-        length = self.np_random.integers(self.max_length + 1)
+        longest = _SAMPLE if self.max_length is None else min(self.max_length, _SAMPLE)
+        length = self.np_random.integers(longest + 1)
         return "".join(self.np_random.choice(_PRINTABLE, size=length))
 
     def contains(self, x: Any) -> bool:
-        """Return whether ``x`` is a string of at most ``max_length`` characters."""
-        return isinstance(x, str) and len(x) <= self.max_length
+        """Return whether ``x`` is a string that is not too long."""
+        return isinstance(x, str) and (self.max_length is None or len(x) <= self.max_length)
 
     def __eq__(self, other: object) -> bool:
         """Return whether ``other`` contains the same strings."""
@@ -47,7 +51,7 @@ class AnyText(Space[str]):
 
     def __repr__(self) -> str:
         """Return the space as the call that makes it."""
-        return f"AnyText({self.max_length})"
+        return f"AnyText({'' if self.max_length is None else self.max_length})"
 
 
 @create_empty_array.register(AnyText)

@@ -1,4 +1,4 @@
-"""What the text environments share: spaces, limits, rendering, and the checks of each call."""
+"""What the text environments share: spaces, step limit, rendering, and the checks of each call."""
 
 import abc
 from typing import Any
@@ -21,10 +21,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
     _task_option: str
     """The key of ``reset(options=...)`` that names the task."""
 
-    def __init__(
-        self, max_observation: int, max_action: int, max_steps: int, render_mode: str | None
-    ) -> None:
-        """Set the limits: of texts, in characters, and of an episode, in steps.
+    def __init__(self, max_steps: int, render_mode: str | None) -> None:
+        """Set the limit of an episode, and what ``render()`` does.
 
         Raises:
             DataError: ``max_steps`` is not positive, or the render mode is unknown.
@@ -34,8 +32,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         if render_mode not in (None, "ansi"):
             raise DataError(f"unknown render_mode {render_mode!r}: choose 'ansi', or None")
         self.render_mode = render_mode
-        self.observation_space = AnyText(max_observation)
-        self.action_space = AnyText(max_action)
+        self.observation_space = AnyText()
+        self.action_space = AnyText()
         self._max_steps = max_steps
         self._steps = 0
         self._running = self._closed = False

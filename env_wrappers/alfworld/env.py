@@ -10,8 +10,6 @@ from env_wrappers.errors import DataError
 from env_wrappers.text_env import TextEnv
 
 _TASK_MARK = "Your task is to: "
-MAX_OBSERVATION = 16_384  # characters; a crowded room takes about 2,000
-MAX_ACTION = 16_384
 
 
 class ALFWorldEnv(TextEnv):
@@ -53,7 +51,7 @@ class ALFWorldEnv(TextEnv):
             DataError: there is no such data, ``max_steps`` is not positive, or the render mode is
                 unknown.
         """
-        super().__init__(MAX_OBSERVATION, MAX_ACTION, max_steps, render_mode)
+        super().__init__(max_steps, render_mode)
         self.games: list[str] = [str(game) for game in find_games(data, split, task_types)]
         self.num_tasks = len(self.games)
         self._success_reward = float(success_reward)

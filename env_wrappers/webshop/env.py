@@ -11,8 +11,7 @@ from env_wrappers.webshop.goals import goal_range
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import open_shop
 
-MAX_OBSERVATION = 1 << 20  # characters; the longest description of 1,000 products has 15,500
-MAX_ACTION = 16_384
+MAX_ACTION = 16_384  # characters
 REWARDS = ("success", "score")
 ANY_SEARCH = "search[<your query>]"
 
@@ -77,7 +76,7 @@ class WebShopEnv(TextEnv):
         Raises:
             DataError: the data cannot be used, or an argument is unknown or out of range.
         """
-        super().__init__(MAX_OBSERVATION, MAX_ACTION, max_steps, render_mode)
+        super().__init__(max_steps, render_mode)
         _check("reward", reward, REWARDS)
         _check("observation_mode", observation_mode, tuple(pages.MODES))
         self._shop = shop = open_shop(

@@ -27,6 +27,9 @@ def test_it_contains_any_script_up_to_its_length() -> None:
     assert "☕\n ü" in space
     assert "12345" not in space
     assert 3 not in space
+    assert "☕" * 10**7 in AnyText()
+    assert 3 not in AnyText()
+    assert AnyText().sample() in AnyText()
     with pytest.raises(ValueError, match="max_length must be at least 0, not -1"):
         AnyText(-1)
 
@@ -51,9 +54,10 @@ def test_there_is_no_alphabet_to_mask(argument: str) -> None:
 def test_spaces_of_one_length_are_equal() -> None:
     assert AnyText(4) == AnyText(4)
     assert AnyText(4) != AnyText(5)
+    assert AnyText(4) != AnyText()
     assert AnyText(4) != Text(4)
     assert Text(4) != AnyText(4)
-    assert repr(AnyText(4)) == "AnyText(4)"
+    assert (repr(AnyText(4)), repr(AnyText())) == ("AnyText(4)", "AnyText()")
     for copy in (deepcopy(AnyText(4, seed=1)), pickle.loads(pickle.dumps(AnyText(4, seed=1)))):
         assert copy == AnyText(4)
         assert copy.sample() == AnyText(4, seed=1).sample()
