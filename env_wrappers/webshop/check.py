@@ -14,7 +14,7 @@ from env_wrappers.webshop.goals import SPLITS
 from env_wrappers.webshop.goals import Kind as GoalKind
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop, open_shop
-from env_wrappers.webshop.shopper import oracle_actions
+from env_wrappers.webshop.shopper import NotFoundError, oracle_actions
 from env_wrappers.webshop.source import ATTRIBUTES, HUMAN, find_sources
 
 _OWN = [(split, SPLITS[split]) for split in ("test", "dev", "train")]  # they share no goal
@@ -125,7 +125,7 @@ def why_missed(shop: Shop, goal: int) -> str | None:
     reward, bought = 0.0, False
     try:
         actions = oracle_actions(session.goal, product, shop.catalogue)
-    except DataError as error:
+    except NotFoundError as error:
         return str(error)
     for action in actions:
         reward, bought = session.step(action)

@@ -37,6 +37,10 @@ _FILLER = frozenset(
 )
 
 
+class NotFoundError(DataError):
+    """No search for words of an instruction finds the product."""
+
+
 class Finder(Protocol):
     """What the oracle needs of a catalogue."""
 
@@ -87,7 +91,7 @@ def oracle_actions(goal: Goal, product: Product, catalogue: Finder) -> list[str]
         catalogue: where to search for it.
 
     Raises:
-        DataError: no search for words of the instruction finds the product.
+        NotFoundError: no search for words of the instruction finds the product.
     """
     query, place = _best_query(goal, product, catalogue)
     options = _values_for(goal, product)
@@ -110,7 +114,7 @@ def _best_query(goal: Goal, product: Product, catalogue: Finder) -> tuple[str, i
             if found[-1][0] < PAGE_SIZE:
                 break
     if not found:
-        raise DataError(f"no search for words of the instruction finds {product.asin}")
+        raise NotFoundError(f"no search for words of the instruction finds {product.asin}")
     place, query = min(found)
     return query, place
 

@@ -106,13 +106,35 @@ def _alfworld_oracle(info: Mapping[str, Any], key: str) -> Player:
 
 def _webshop_oracle(info: Mapping[str, Any], key: str, settings: EnvSettings) -> Player:
     from env_wrappers.webshop.goals import goal_range
-    from env_wrappers.webshop.shopper import oracle_actions
+    from env_wrappers.webshop.shopper import NotFoundError, oracle_actions
 
     shop = shop_of(settings)
     split, place = info["game"].split("/")
     goal = shop.goals[goal_range(split, len(shop.goals))[int(place)]]
-    plan = oracle_actions(goal, shop.catalogue[goal.product], shop.catalogue)
-    return PlanPlayer(plan, info["game"])
+    try:
+        plan = oracle_actions(goal, shop.catalogue[goal.product], shop.catalogue)
+        return WebShopOracle(plan, "the plan does not buy the product")
+    except NotFoundError as error:
+        return WebShopOracle([], str(error))
+
+
+class WebShopOracle:
+    """Plays a plan; where it does not end the episode, searches until the last step.
+
+    Some goals of the original's data are out of reach: an evaluation counts them as lost.
+    """
+
+    def __init__(self, plan: list[str], why_lost: str):
+        """`why_lost`: the completion of steps beyond the plan."""
+        self._rest = iter(plan)
+        self._why_lost = why_lost
+
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Act:
+        """See `Player`."""
+        action = next(self._rest, None)
+        if action is not None:
+            return Act(action, is_valid=True)
+        return Act(f"search[{info['goal']}]", is_valid=True, completion=self._why_lost)
 
 
 class HumanPlayer:

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hgpo_rllib.evaluation.evaluate import Finished
+from hgpo_rllib.evaluation.results import EPISODES
 
 WIDTH = 116  # where the output is no terminal
 SHORT_HASH = 10
@@ -24,6 +25,10 @@ def show_evaluation(finished: Finished, console: Console) -> None:
     """Print the results and the protocol that they hold for."""
     summary = finished.summary
     console.print(results_table(summary))
+    lost = summary["results"]["all"]["lost"]
+    if summary["protocol"]["agent"]["name"] == "oracle" and lost:
+        line = f"the oracle lost {lost} episodes: their goals are out of its reach, see {EPISODES}"
+        console.print(Text(line), soft_wrap=True)
     for line in protocol_lines(summary):
         console.print(Text(line), soft_wrap=True)
     what = f"{finished.played} episodes played" if finished.played else "nothing left to play"

@@ -65,6 +65,7 @@ def result(records: Sequence[Record]) -> dict[str, Any]:
     }
     return {
         "episodes": common["episodes"],
+        "lost": sum(not record["success"] for record in records),
         "games": len(set(games)),
         **{name: estimate_share(values[name], games).as_dict() for name in MEASURES},
         "steps": common["episode_length"],

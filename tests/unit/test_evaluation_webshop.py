@@ -1,5 +1,6 @@
 """Evaluations in a generated WebShop: names of games, scores, the oracle, prompts."""
 
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.evaluation.evaluate import Request, evaluate
 from hgpo_rllib.evaluation.games import WEBSHOP
 from hgpo_rllib.evaluation.plan import Kind
+from hgpo_rllib.evaluation.show import make_console, show_evaluation
 from tests.unit.scripted_model import ScriptedModel, lines
+from tests.unit.webshop_data import entry, item, write_data
+
+ARCHIVE = Path(__file__).parents[3] / "shared/data/webshop_1k.tar.xz"
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +47,54 @@ def test_oracle(store: Path, tmp_path: Path) -> None:
         assert f"click[{asin.lower()}]" in [step["action"] for step in episode["steps"]]
     protocol = finished.summary["protocol"]
     assert len(protocol["env"]["data_sha256"]) == 64
+
+
+def test_an_oracle_that_finds_no_way_loses_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A goal that no search finds, and one whose product cannot be opened."""
+    names = {"B1": "Blue mug", "B2": "Red bowl", "b3": "Pink jar"}
+    data = write_data(
+        tmp_path / "store",
+        items=[item(asin, name=name) for asin, name in names.items()],
+        entries={
+            "B1": entry("xylophone", "soft"),  # words that are nowhere in the store
+            "B2": entry("red bowl", "soft"),
+            "b3": entry("pink jar", "soft"),  # asins in small letters are links to nowhere
+        },
+        human={},
+    )
+    settings = [f"env.env_id={WEBSHOP}", f"env.data={data}", "env.max_steps=4"]
+    config = load_config(None, [*settings, "env.options.nouns=words"])
+    request = Request(config, None, "oracle", "test", "census", 1, None, 2, tmp_path / "out", "")
+    finished = evaluate(request)
+    assert finished.summary["results"]["all"]["lost"] == 2
+    assert finished.summary["results"]["all"]["success_rate"]["mean"] == pytest.approx(1 / 3)
+    why = {
+        episode["game"][:2]: episode["steps"][-1]["completion"]
+        for episode in lines(finished)
+        if not episode["success"]
+    }
+    assert why == {
+        "B1": "no search for words of the instruction finds B1",
+        "b3": "the plan does not buy the product",
+    }
+    show_evaluation(finished, make_console())
+    assert "the oracle lost 2 episodes" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not ARCHIVE.exists(), reason="the original's 1,000 products are not there")
+def test_the_oracle_on_genuine_goals(tmp_path: Path) -> None:
+    """It plays all 500 of the test split: no search finds 12 of them, 20 purchases earn less."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    settings = [f"env.env_id={WEBSHOP}", f"env.data={tmp_path / 'webshop_1k'}", "env.max_steps=15"]
+    config = load_config(None, [*settings, "env.options.nouns=words"])
+    request = Request(config, None, "oracle", "test", "census", 1, None, 2, tmp_path / "out", "")
+    finished = evaluate(request)
+    lost = [episode for episode in lines(finished) if not episode["success"]]
+    unfound = [e for e in lost if "no search for words" in e["steps"][-1]["completion"]]
+    assert (len(unfound), len(lost)) == (12, 32)
 
 
 def test_a_part_of_the_score(store: Path, tmp_path: Path) -> None:
