@@ -38,7 +38,8 @@ algorithm:
   key, lists and other values are replaced. The files in `tuned_examples/` for the methods that HGPO
   is compared with are made so.
 - **`hgpo train FILE --dry-run`** prints all settings that result, as YAML on standard output. What
-  they ask of Ray, and an estimate of memory, go to standard error.
+  they ask of Ray, and an estimate of memory, go to standard error. Data, `env.options`, the prompt
+  template and a local model are checked first: exit code 2 and one line where one is broken.
 - **`HGPOConfig().training(key=value)`** takes the fields of the sections `model`, `agent`,
   `rollout`, `policy_server`, `algorithm` and `learner`, without the section's name.
 - A wrong key or a value out of range ends the command with exit code 2 and one line that names it.

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.run import estimate
+from hgpo_rllib.run.inputs import check_files
 
 WIDTH = 100  # where the output is no terminal
 
@@ -17,8 +18,9 @@ def print_dry_run(config: RunConfig) -> None:
     """Settings to standard output, where a program can read them; tables to standard error.
 
     Raises:
-        ConfigError: the model's config.json cannot be used.
+        ConfigError, DataError: a model, a template, data or options cannot be used.
     """
+    check_files(config)
     shape = estimate.find_shape(config)
     typer.echo(yaml.safe_dump(config.model_dump(), sort_keys=False), nl=False)
     console = Console(stderr=True, highlight=False)

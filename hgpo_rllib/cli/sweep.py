@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from hgpo_rllib.config import ConfigError, Section
+from hgpo_rllib.config import ConfigError
 from hgpo_rllib.run.grid import Sweep, make_sweep, new_folder, open_sweep, parse_axis
 
 GRID = "--grid"
@@ -82,9 +82,10 @@ def check_trials(plan: Sweep) -> None:
     """Raise ConfigError or DataError for a trial whose settings or inputs are wrong."""
     from hgpo_rllib.run.inputs import check_inputs
 
-    checked: list[tuple[Section, ...]] = []
+    checked: list[tuple[object, ...]] = []
     for trial in plan.trials:
-        inputs = (trial.config.env, trial.config.model, trial.config.evaluation)
+        run = trial.config
+        inputs = (run.env, run.games, run.store, run.model, run.agent.prompt, run.evaluation)
         if inputs not in checked:
-            check_inputs(trial.config)
+            check_inputs(run)
             checked.append(inputs)

@@ -6,10 +6,9 @@ from pathlib import Path
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.folders import MANIFEST, DamagedFolderError, check_folder
-from hgpo_rllib.run.inputs import check_model_path
+from hgpo_rllib.run.inputs import WEIGHTS, check_model_path
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-WEIGHTS = ("*.safetensors", "*.bin")
 KINDS = "give a run directory, a HuggingFace directory, or the name of a model on the hub"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from env_wrappers.alfworld.games import TASK_TYPES, find_games
+from env_wrappers.alfworld.games import GAME_FILE, TASK_TYPES, TREE, find_games
 from env_wrappers.alfworld.generator import GENERATOR_VERSION, GenerationSpec, generate
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.warmstart import explorer
@@ -43,13 +43,16 @@ with you your task actions around picked picking
 
     def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
         """Generate the three splits."""
-        games = config.games
-        splits = {
-            "train": games.train,
-            "valid_seen": games.valid_seen,
-            "valid_unseen": games.valid_unseen,
-        }
-        generate(path, _spec(config, splits, games.seed), on_progress, workers=os.cpu_count() or 1)
+        generate(path, _data_spec(config), on_progress, workers=os.cpu_count() or 1)
+
+    def make_sample(self, config: RunConfig, path: Path) -> None:
+        """Files with the mark of a game that can be won, and nothing to play."""
+        spec = _data_spec(config)
+        for split, count in spec.splits.items():
+            for task_type in spec.task_types[:count]:
+                game = path / TREE / split / task_type / "sample" / GAME_FILE
+                game.parent.mkdir(parents=True)
+                game.write_text('{"solvable": true}')
 
     def make_demonstration_data(
         self, config: RunConfig, path: Path, on_progress: Progress
@@ -64,6 +67,16 @@ with you your task actions around picked picking
     def make_player(info: Info, rng: random.Random) -> Explorer:
         """The explorer."""
         return Explorer(goal_of(Path(info["game"])), info["admissible_actions"], rng)
+
+
+def _data_spec(config: RunConfig) -> GenerationSpec:
+    games = config.games
+    splits = {
+        "train": games.train,
+        "valid_seen": games.valid_seen,
+        "valid_unseen": games.valid_unseen,
+    }
+    return _spec(config, splits, games.seed)
 
 
 def _spec(config: RunConfig, splits: dict[str, int], seed: int) -> GenerationSpec:

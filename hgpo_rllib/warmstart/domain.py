@@ -48,6 +48,13 @@ class Domain(ABC):
         """Write the data of training and evaluation."""
 
     @abstractmethod
+    def make_sample(self, config: RunConfig, path: Path) -> None:
+        """Write data with the splits and kinds of tasks of `make_data`, in a moment.
+
+        They are good for making environments, to check the settings, and not always for playing.
+        """
+
+    @abstractmethod
     def make_demonstration_data(
         self, config: RunConfig, path: Path, on_progress: Progress
     ) -> Sequence[str]:

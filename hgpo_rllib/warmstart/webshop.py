@@ -14,6 +14,8 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.warmstart.demonstrations import Info
 from hgpo_rllib.warmstart.domain import Domain, Progress
 
+SAMPLE = 400
+"""Products; they make 2,700 goals, and the last split begins at 1,500."""
 HASTE = 0.4
 """Chance that a customer buys instead of choosing the next option: a habit to be unlearned."""
 
@@ -48,6 +50,12 @@ than that the to total want with
     def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
         """Generate the catalogue."""
         generate(path, CatalogueSpec(**config.store.model_dump()), on_progress)
+
+    def make_sample(self, config: RunConfig, path: Path) -> None:
+        """A catalogue of at most so many products that no split is empty."""
+        products = min(config.store.products, SAMPLE)
+        spec = CatalogueSpec(**config.store.model_dump() | {"products": products})
+        generate(path, spec)
 
     def make_demonstration_data(
         self, config: RunConfig, path: Path, on_progress: Progress

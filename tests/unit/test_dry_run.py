@@ -1,16 +1,21 @@
 """`hgpo train --dry-run`: the settings on standard output, what they need on standard error."""
 
 import importlib.util
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import Result
 from ray.tune.search.variant_generator import generate_variants
 from typer.testing import CliRunner
 
+from env_wrappers.webshop.generator import CatalogueSpec, generate
+from env_wrappers.webshop.nouns import SPACY_MODEL, make_noun_extractor
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import load_config
@@ -18,6 +23,23 @@ from hgpo_rllib.config import load_config
 FOLDER = Path(__file__).parents[2] / "tuned_examples"
 EXAMPLES = sorted(FOLDER.glob("*.yaml"))
 SCRIPTS = sorted(FOLDER.glob("*.py"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _data_of_the_examples(
+    generated_games: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Work where the examples' data are, with a stand-in for spaCy's model."""
+    folder = tmp_path_factory.mktemp("examples")
+    shutil.copytree(generated_games, folder / "data/alfworld")
+    generate(folder / "data/webshop", CatalogueSpec(products=300))
+    model = SimpleNamespace(meta={"version": "0"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setitem(sys.modules, SPACY_MODEL, SimpleNamespace(load=lambda **_: model))
+        make_noun_extractor.cache_clear()
+        yield
+    make_noun_extractor.cache_clear()
 
 
 @cache
