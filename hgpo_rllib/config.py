@@ -31,7 +31,7 @@ class EnvSettings(Section):
     data: str | None = None
     """Directory of the environment's data; null: generate them as `games` or `store` says."""
     options: dict[str, Any] = {}
-    """Further arguments of the environment (ALFWorld: `task_types`; WebShop: `goals`, …)."""
+    """More options of the environment (ALFWorld: `task_types`, `trusted`; WebShop: `goals`, …)."""
     max_steps: int = Field(50, ge=1)
     """Steps after which an episode is truncated."""
     train_split: str = "train"

@@ -7,9 +7,10 @@ the engine once. Threads may share engines: one at a time asks TextWorld, whose 
 
 import functools
 import hashlib
+import re
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -25,6 +26,7 @@ STATES_KEPT = 2048
 """Remembered states of all engines together: a few kB each."""
 
 _BANNER = "-= Welcome to TextWorld, ALFRED! =-"
+_WORD = re.compile(r"\S+")
 # What TextWorld raises on a broken file is of every kind, SystemExit included (the translator).
 _LOAD_ERRORS = (Exception, SystemExit)
 
@@ -93,24 +95,27 @@ class GameEngine:
     """A loaded game: ``reset`` and ``step`` are pure functions of their arguments."""
 
     @_alone
-    def __init__(self, game: str | Path | Mapping[str, Any]) -> None:
+    def __init__(self, game: str | Path | Mapping[str, Any], trusted: bool = False) -> None:
         """Load a game.
 
         Args:
             game: a ``game.tw-pddl`` file, or the content of one.
+            trusted: whether code in the game's grammar may run; see ``trust``.
 
         Raises:
-            DataError: it cannot be read or understood.
+            DataError: it cannot be read or understood, or would have to be trusted.
         """
         core = _free_cores.pop() if _free_cores else make_core()
         # An engine object goes back into use when no episode can reach this game any more.
         weakref.finalize(self, _free_cores.append, core)
+        name = "a game" if isinstance(game, Mapping) else game
         try:
-            content = game if isinstance(game, Mapping) else _content(Path(game))
-            core.load(content)
+            content = game if isinstance(game, Mapping) else read_content(Path(game))
+            core.load(content, trusted)
             first = core.reset()
+        except DataError as error:
+            raise DataError(f"cannot load {name}: {error}") from None
         except _LOAD_ERRORS as error:
-            name = "a game" if isinstance(game, Mapping) else game
             raise DataError(
                 f"cannot load {name}: {type(error).__name__}: {_first_line(error)}; "
                 "remove the file or fetch it again"
@@ -132,6 +137,11 @@ class GameEngine:
     def names(self) -> dict[str, str]:
         """The display name ("mug 2") of each entity id of the game's PDDL problem."""
         return {key: info.name.strip() for key, info in self._core._entity_infos.items()}
+
+    def commands(self, plan: Sequence[str]) -> list[str]:
+        """Return a plan in the words of the game: "mug 2" where it has the id of an entity."""
+        names = self.names
+        return [_WORD.sub(lambda word: names.get(word[0].lower(), word[0]), step) for step in plan]
 
     def reset(self) -> tuple[State, str]:
         """Return the first state and the introduction, which ends with the task."""
@@ -277,23 +287,28 @@ def _predicates_in(condition: Any) -> set[str]:
 
 
 @functools.lru_cache(maxsize=ENGINES_KEPT)
-def _cached_engine(game: str) -> GameEngine:
-    return GameEngine(game)
+def _cached_engine(game: str, trusted: bool) -> GameEngine:
+    return GameEngine(game, trusted)
 
 
 @_alone
-def get_engine(game: str | Path) -> GameEngine:
+def get_engine(game: str | Path, trusted: bool = False) -> GameEngine:
     """Return the engine of a game file, shared by all who ask for it in this process.
 
     The ``ENGINES_KEPT`` last used ones are kept.
 
     Raises:
-        DataError: the file cannot be read or understood.
+        DataError: as for ``GameEngine``.
     """
-    return _cached_engine(str(game))
+    return _cached_engine(str(game), trusted)
 
 
-def _content(game: Path) -> Mapping[str, Any]:
+def read_content(game: Path) -> Mapping[str, Any]:
+    """Return what a game file holds.
+
+    Raises:
+        OSError, ValueError, TypeError: it cannot be read, or is no JSON object.
+    """
     content = read_json(game)
     if not isinstance(content, Mapping):
         raise TypeError("not a JSON object")

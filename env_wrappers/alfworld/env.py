@@ -44,17 +44,25 @@ class ALFWorldEnv(TextEnv):
         max_steps: int = 50,
         success_reward: float = 10.0,
         render_mode: str | None = None,
+        trusted: bool = False,
     ) -> None:
         """Find the games; see ``games.find_games`` for ``data``, ``split`` and ``task_types``.
 
+        Args:
+            trusted: whether code in the grammar of a game may run; a game whose grammar or PDDL
+                domain is not ALFWorld's is refused otherwise.
+
         Raises:
-            DataError: there is no such data, ``max_steps`` is not positive, or the render mode is
-                unknown.
+            DataError: there is no such data, ``max_steps`` is not positive, the render mode is
+                unknown, or ``trusted`` is no bool.
         """
+        if not isinstance(trusted, bool):
+            raise DataError(f"trusted must be true or false, not {trusted!r}")
         super().__init__(max_steps, render_mode)
         self.games: list[str] = [str(game) for game in find_games(data, split, task_types)]
         self.num_tasks = len(self.games)
         self._success_reward = float(success_reward)
+        self._trusted = trusted
         self._engine: GameEngine | None = None
         self._state: State | None = None
 
@@ -66,7 +74,7 @@ class ALFWorldEnv(TextEnv):
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
         self._engine = self._state = None  # the engine may be used for another game
         self._game = choose_game(self.games, self.np_random, seed, task)
-        self._engine = get_engine(self._game)
+        self._engine = get_engine(self._game, self._trusted)
         self._state, observation = self._engine.reset()
         goal = observation.rpartition(_TASK_MARK)[2].strip()
         task_type = task_type_of(Path(self._game))
@@ -118,7 +126,7 @@ class ALFWorldEnv(TextEnv):
         self.__dict__ |= values | {"_state": None}
         if state_hash is None:
             return
-        self._engine = get_engine(self._game)
+        self._engine = get_engine(self._game, self._trusted)
         self._state, _ = self._engine.reset()
         for action in self._taken:
             self._state, _ = self._engine.step(self._state, action)

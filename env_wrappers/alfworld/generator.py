@@ -10,7 +10,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,12 @@ from env_wrappers.alfworld.rooms import (
     fill_room,
     scenes,
 )
+from env_wrappers.alfworld.trust import alfworld_data
 from env_wrappers.datasets import MANIFEST, is_generated, new_directory
 from env_wrappers.errors import DataError
 from env_wrappers.processes import process_pool
 
-GENERATOR_VERSION = 2
+GENERATOR_VERSION = 3
 SPLITS = ("train", "valid_seen", "valid_unseen")
 
 _DRAWS = 200  # rooms and goals tried for one seed
@@ -49,7 +49,7 @@ class GenerationSpec:
     Attributes:
         seed: the same spec gives the same bytes; another seed gives other games.
         splits: number of games per split, of "train", "valid_seen" and "valid_unseen". The first
-            two share floor plans, the third has its own.
+            two share floor plans, the third has its own (see ``rooms.UNSEEN_SCENES``).
         task_types: the families, which share each split evenly.
         rooms: where games may take place.
         max_receptacles: the most pieces of furniture in a room: how hard searching gets.
@@ -138,8 +138,8 @@ def generate_game(
     name = f"trial_gen_{seed:08d}"
     problem = write_problem(rng, task_type, room, contents, goal, name)
     game: dict[str, Any] = {
-        "pddl_domain": _alfworld_data("alfred.pddl"),
-        "grammar": _alfworld_data("alfred.twl2").replace(
+        "pddl_domain": alfworld_data("alfred.pddl"),
+        "grammar": alfworld_data("alfred.twl2").replace(
             "UNKNOWN GOAL", describe_goal(rng, task_type, goal)
         ),
         "pddl_problem": problem,
@@ -213,10 +213,6 @@ def _traj_data(task_type: str, goal: Goal, scene: int, name: str) -> dict[str, A
         "plan": {},
         "images": [],
     }
-
-
-def _alfworld_data(name: str) -> str:
-    return (resources.files("alfworld") / "data" / name).read_text(encoding="utf-8")
 
 
 # --- data sets ---------------------------------------------------------------------------------

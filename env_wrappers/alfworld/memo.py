@@ -26,6 +26,7 @@ from textworld.envs.pddl import logic as pddl_logic
 from textworld.logic import Placeholder, Rule
 
 from env_wrappers.alfworld.translations import translate
+from env_wrappers.alfworld.trust import require_alfworld
 
 SUPPORTED_TEXTWORLD = "1.7.0"
 SWITCH = "HGPO_ALFWORLD_MEMO"
@@ -71,7 +72,10 @@ class _PlainPddlEnv(PddlEnv):
     def __init__(self) -> None:
         super().__init__(textworld.EnvInfos(admissible_commands=True))
 
-    def load(self, filename_or_data: Any) -> None:
+    def load(self, filename_or_data: Any, trusted: bool = False) -> None:
+        """Load the content of a game file; unless it is trusted, it must be like ALFWorld's."""
+        if not trusted:
+            require_alfworld(filename_or_data)
         argv = sys.argv  # the PDDL translator overwrites it
         try:
             super().load(filename_or_data)
@@ -92,13 +96,13 @@ class _PlainPddlEnv(PddlEnv):
 class _MemoPddlEnv(_PlainPddlEnv):
     """The same engine; translations, parses and command strings are computed once."""
 
-    def load(self, filename_or_data: Any) -> None:
+    def load(self, filename_or_data: Any, trusted: bool = False) -> None:
         self._actions: dict[int, Any] = {}
         self._commands: dict[int, str] = {}
         self._texts: dict[Any, str] = {}
         self._unused_state: Any = None
         with _memoised_logic():
-            super().load(filename_or_data)
+            super().load(filename_or_data, trusted)
         self._unused_state = self._pddl_state
         self._names = {key: info.name for key, info in self._entity_infos.items()}
         self._plain_texts = texts_are_plain(self._logic)
@@ -349,7 +353,7 @@ class MemoGrammar(textgen.ContextSensitiveGrammar):
                 contexts = _query(symbol.given, context) if symbol.given else [context]
                 return [(symbol.expression, each) for each in contexts]
             case textgen.EvalSymbol():
-                # The expression comes from the game file, as in TextWorld itself.
+                # The expression comes from the game file, as in TextWorld itself: see trust.py.
                 value = eval(_compile(symbol.expression), {}, context["variables"])
                 return [(textgen.TerminalSymbol(value), context)]
             case textgen.ListSymbol():

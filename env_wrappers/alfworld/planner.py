@@ -6,14 +6,19 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from env_wrappers.alfworld.engine import GameEngine, get_engine
+from env_wrappers.alfworld.engine import GameEngine, get_engine, read_content
 from env_wrappers.alfworld.memo import SWITCH, make_core
 from env_wrappers.errors import DataError
 from env_wrappers.files import read_json
 
 
-def recorded_plan(game: Path) -> list[str]:
+def recorded_plan(game: Path, trusted: bool = False) -> list[str]:
     """Return the walkthrough that a game file carries: of generated games, the oracle's.
+
+    Args:
+        game: a game file. Some copies of the official games write entities by their ids in the
+            PDDL problem, as TextWorld's planner does; what is returned has the game's own names.
+        trusted: as for ``GameEngine``.
 
     Raises:
         DataError: the file cannot be read, or has none.
@@ -24,10 +29,10 @@ def recorded_plan(game: Path) -> list[str]:
         raise DataError(f"cannot read the walkthrough of {game}: {error}") from error
     if not isinstance(plan, list) or not plan or not all(isinstance(c, str) for c in plan):
         raise DataError(f"{game} has no recorded walkthrough: let the planner find one")
-    return plan
+    return get_engine(game, trusted).commands(plan) if _has_ids(plan) else plan
 
 
-def find_plan(game: Path, seconds: float) -> list[str]:
+def find_plan(game: Path, seconds: float, trusted: bool = False) -> list[str]:
     """Return a plan by Fast Downward, replayed and seen to win.
 
     The search cannot be interrupted, and some kitchens take it minutes: it runs in a process of
@@ -36,12 +41,13 @@ def find_plan(game: Path, seconds: float) -> list[str]:
     Args:
         game: any game file.
         seconds: wall-clock limit, the start of the process (a few seconds) included.
+        trusted: as for ``GameEngine``.
 
     Raises:
         DataError: the game cannot be loaded, or no plan was found in time.
     """
-    engine = get_engine(game)
-    plan = _plan_apart(game, seconds)
+    engine = get_engine(game, trusted)
+    plan = _plan_apart(game, seconds, trusted)
     if not plan:
         raise DataError(f"the planner finds no plan for {game}: its goal cannot be reached")
     fault = why_not_won(engine, plan)
@@ -62,10 +68,15 @@ def why_not_won(engine: GameEngine, plan: Sequence[str]) -> str | None:
     return f"after all {len(plan)} commands the goal is not reached"
 
 
-def _plan_apart(game: Path, seconds: float) -> list[str]:
+def _has_ids(plan: Sequence[str]) -> bool:
+    """Return whether a plan writes entities by their ids: an official one has "|", mangled."""
+    return any("_bar_" in command for command in plan)
+
+
+def _plan_apart(game: Path, seconds: float, trusted: bool) -> list[str]:
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_plan, args=(str(game), sender), daemon=True)
+    process = context.Process(target=_send_plan, args=(game, trusted, sender), daemon=True)
     process.start()
     sender.close()  # so that the end of the process is the end of the pipe
     try:
@@ -80,9 +91,9 @@ def _plan_apart(game: Path, seconds: float) -> list[str]:
         receiver.close()
 
 
-def _send_plan(game: str, sender: Connection) -> None:
+def _send_plan(game: Path, trusted: bool, sender: Connection) -> None:
     os.environ[SWITCH] = "0"  # the memo layer leaves out the translation that the planner needs
     core = make_core()
-    core.load(game)
+    core.load(read_content(game), trusted)
     core.reset()
     sender.send(core._pddl_state.replan(core._entity_infos))

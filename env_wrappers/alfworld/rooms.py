@@ -18,6 +18,11 @@ ROOM_SCENES: dict[str, tuple[str, range]] = {
 }
 """Room name ("livingroom") to ALFWorld's name for it ("LivingRoom") and its scene numbers."""
 
+OFFICIAL_UNSEEN_SCENES = frozenset({10, 219, 308, 424})
+"""The floor plans of the official ``valid_unseen`` games, one of each room."""
+# ALFRED's scripts count these among the training scenes, as its published split does not.
+UNSEEN_SCENES = OFFICIAL_UNSEEN_SCENES | frozenset(tables.TEST_SCENE_NUMBERS)
+
 FURNITURE = sorted(tables.RECEPTACLES - tables.MOVABLE_RECEPTACLES_SET)
 FITS = {kind: frozenset(objects) for kind, objects in tables.VAL_RECEPTACLE_OBJECTS.items()}
 PORTABLE = frozenset(o for kinds in FITS.values() for o in kinds if not o.endswith("Sliced"))
@@ -105,10 +110,9 @@ def kind_of(receptacle: str) -> str:
 
 
 def scenes(room: str, split: str) -> list[int]:
-    """Return the floor plans of a room for a split: ALFRED's own division, no scene in both."""
+    """Return the floor plans of a room for a split: those of ``valid_unseen`` are in no other."""
     unseen = split == "valid_unseen"
-    allowed = set(tables.TEST_SCENE_NUMBERS if unseen else tables.TRAIN_SCENE_NUMBERS)
-    return [scene for scene in ROOM_SCENES[room][1] if scene in allowed]
+    return [scene for scene in ROOM_SCENES[room][1] if (scene in UNSEEN_SCENES) == unseen]
 
 
 def build_room(rng: random.Random, scene: int) -> Room:

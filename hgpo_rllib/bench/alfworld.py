@@ -6,7 +6,6 @@ what it answered; the fast engine is then sent the same. Seconds are CPU seconds
 
 import contextlib
 import functools
-import json
 import os
 import random
 import tempfile
@@ -17,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from env_wrappers.alfworld.engine import GameEngine
+from env_wrappers.alfworld.engine import GameEngine, read_content
 from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.generator import GenerationSpec, generate
+from env_wrappers.alfworld.planner import recorded_plan
 from env_wrappers.alfworld.translations import SETTING
+from env_wrappers.alfworld.trust import require_alfworld
 from env_wrappers.errors import DataError
 from hgpo_rllib.bench.measure import new_process, resident, timed_clean
 
@@ -193,17 +194,31 @@ def _genuine_engine() -> Any:
 
 
 def play_genuine(game: str, max_steps: int) -> list[Episode]:
-    """Play one episode by each policy with TextWorld's engine."""
+    """Play one episode by each policy with TextWorld's engine.
+
+    Raises:
+        DataError: the game has texts that TextWorld could run as code.
+    """
+    content = read_content(Path(game))
+    try:
+        require_alfworld(content)
+    except DataError as error:
+        raise DataError(f"{game}: {error}") from None
+    scripts = {"oracle": recorded_plan(Path(game)) if content.get("walkthrough") else []}
     engine = _genuine_engine()
-    return [_play_genuine(engine, game, policy, max_steps) for policy in POLICIES]
+    return [
+        _play_genuine(engine, game, policy, scripts.get(policy, []), max_steps)
+        for policy in POLICIES
+    ]
 
 
-def _play_genuine(engine: Any, game: str, policy: str, max_steps: int) -> Episode:
+def _play_genuine(
+    engine: Any, game: str, policy: str, script: list[str], max_steps: int
+) -> Episode:
     load_seconds, _ = timed_clean(lambda: (engine.load(game), engine.reset()))
     reset_seconds, state = timed_clean(engine.reset)
     rng = random.Random(f"{policy} {Path(game).parent}")
-    content = json.loads(Path(game).read_text(encoding="utf-8"))
-    script = list(content.get("walkthrough") or []) if policy == "oracle" else []
+    script = list(script)
     commands: list[str] = []
     intro, offered, won = _answer(state)
     answers = [(intro.replace(_BANNER, "").strip(), offered, won)]

@@ -39,6 +39,11 @@ DataArgument = Annotated[
     ),
 ]
 
+TrustedOption = Annotated[
+    bool,
+    typer.Option("--trusted", help="accept grammars that are not ALFWorld's: they can run code"),
+]
+
 
 @generate_app.command("alfworld")
 def generate_alfworld(
@@ -101,13 +106,14 @@ def check_alfworld(
     replay: Annotated[
         bool, typer.Option("--replay", help="also play every recorded walkthrough: it must win")
     ] = False,
+    trusted: TrustedOption = False,
 ) -> None:
     """Count the games per split and family and name the broken files (exit code 1)."""
     from env_wrappers.alfworld.check import check_tree
 
     data = data or _default_data()
     with progress("checking games") as on_progress:
-        found = check_tree(data, replay, on_progress)
+        found = check_tree(data, replay, trusted, on_progress)
     if as_json:
         typer.echo(json.dumps(_as_json(data, found)))
     else:
@@ -158,6 +164,7 @@ def demos_alfworld(
     planner_seconds: Annotated[
         float, typer.Option(help="time limit of the planner for one game")
     ] = 120.0,
+    trusted: TrustedOption = False,
 ) -> None:
     """Write demonstrations as JSON lines: one prompt with its response per step of a won game."""
     import jinja2
@@ -172,7 +179,9 @@ def demos_alfworld(
         raise ConfigError(
             "--memory-length must be at least 0, --limit 1, --planner-seconds above 0"
         )
-    spec = DemoSpec(data, split, expert, prompt, memory_length, limit, seed, planner_seconds)
+    spec = DemoSpec(
+        data, split, expert, prompt, memory_length, limit, seed, planner_seconds, trusted
+    )
     try:
         load_template(prompt)
     except (FileNotFoundError, jinja2.TemplateError) as error:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from hgpo_rllib.cli import play_webshop
+from hgpo_rllib.cli.data import TrustedOption
 from hgpo_rllib.config import ConfigError, EnvSettings
 
 app = typer.Typer(help="Play a game, or show a recorded episode.", no_args_is_help=True)
@@ -38,6 +39,7 @@ def alfworld(
     step_by_step: Annotated[
         bool, typer.Option("--step-by-step", help="wait for Enter before each turn of the episode")
     ] = False,
+    trusted: TrustedOption = False,
 ) -> None:
     """Play a game in the terminal, or with --episode see a recorded one turn by turn."""
     from hgpo_rllib.play.console import make_console
@@ -47,7 +49,8 @@ def alfworld(
 
         if index is not None or step_by_step:
             raise ConfigError("--index and --step-by-step show a recorded episode: add --episode")
-        play_game(_find_game(data, split, game or "0"), EnvSettings().max_steps, make_console())
+        found = _find_game(data, split, game or "0")
+        play_game(found, EnvSettings().max_steps, make_console(), trusted)
         return
     if data is not None or game is not None:
         raise ConfigError("--episode shows a recorded game: leave out --data and --game")

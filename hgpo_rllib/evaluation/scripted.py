@@ -92,16 +92,16 @@ def oracle_maker(settings: EnvSettings) -> MakeScripted:
         ConfigError: nobody knows it in this environment.
     """
     if settings.env_id == ALFWORLD:
-        return _alfworld_oracle
+        return functools.partial(_alfworld_oracle, trusted=settings.options.get("trusted", False))
     if settings.env_id == WEBSHOP:
         return functools.partial(_webshop_oracle, settings=settings)
     raise ConfigError(f"--agent oracle: there is none for {settings.env_id}")
 
 
-def _alfworld_oracle(info: Mapping[str, Any], key: str) -> Player:
+def _alfworld_oracle(info: Mapping[str, Any], key: str, trusted: bool) -> Player:
     from env_wrappers.alfworld.planner import recorded_plan
 
-    return PlanPlayer(recorded_plan(Path(info["game"])), info["game"])
+    return PlanPlayer(recorded_plan(Path(info["game"]), trusted), info["game"])
 
 
 def _webshop_oracle(info: Mapping[str, Any], key: str, settings: EnvSettings) -> Player:

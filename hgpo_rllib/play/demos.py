@@ -41,6 +41,8 @@ class DemoSpec:
     """Seed of the explorer's search."""
     planner_seconds: float
     """Time limit of the planner for one game."""
+    trusted: bool = False
+    """As for `env_wrappers.alfworld.engine.GameEngine`."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def write_demos(
     Raises:
         DataError: there are no games, or none could be demonstrated; nothing is written.
     """
-    games = _choose(_environment(spec.data, spec.split).games, spec.limit)
+    games = _choose(_environment(spec.data, spec.split, spec.trusted).games, spec.limit)
     demos: list[Demo] = []
     with _replacing(out) as stream:
         work = functools.partial(demonstrate_game, spec)
@@ -91,10 +93,10 @@ def demonstrate_game(spec: DemoSpec, game: str) -> Demo:
 
 
 def _play(spec: DemoSpec, game: str, name: str, rng: random.Random) -> Demo:
-    env = _environment(spec.data, spec.split)
+    env = _environment(spec.data, spec.split, spec.trusted)
     template, memory = load_template(spec.prompt), Memory()
     observation, info = env.reset(options={"game": game})
-    player = make_player(spec.expert, info, rng, spec.planner_seconds)
+    player = make_player(spec.expert, info, rng, spec.planner_seconds, spec.trusted)
     records: list[dict[str, Any]] = []
     last: str | None = None
     done = False
@@ -128,8 +130,8 @@ def _play(spec: DemoSpec, game: str, name: str, rng: random.Random) -> Demo:
 
 
 @functools.lru_cache(maxsize=1)  # once per process: listing a large split takes a second
-def _environment(data: Path, split: str) -> ALFWorldEnv:
-    return ALFWorldEnv(data, split=split, max_steps=EnvSettings().max_steps)
+def _environment(data: Path, split: str, trusted: bool) -> ALFWorldEnv:
+    return ALFWorldEnv(data, split, max_steps=EnvSettings().max_steps, trusted=trusted)
 
 
 def _choose(games: list[str], limit: int | None) -> list[str]:

@@ -50,25 +50,38 @@ def thoughts_for(plan: Sequence[str]) -> list[str]:
 
 
 def make_player(
-    expert: str, info: Mapping[str, Any], rng: random.Random, planner_seconds: float
+    expert: str,
+    info: Mapping[str, Any],
+    rng: random.Random,
+    planner_seconds: float,
+    trusted: bool = False,
 ) -> Player:
     """The expert of that name (see `EXPERTS`) for the episode that `info` began.
+
+    Args:
+        trusted: whether the game is, as for `env_wrappers.alfworld.engine.GameEngine`.
 
     Raises:
         DataError: it cannot play this game.
     """
-    return EXPERTS[expert](info, rng, planner_seconds)
+    return EXPERTS[expert](info, rng, planner_seconds, trusted)
 
 
-def _oracle(info: Mapping[str, Any], rng: random.Random, planner_seconds: float) -> Player:
-    return PlanFollower(recorded_plan(Path(info["game"])))
+def _oracle(
+    info: Mapping[str, Any], rng: random.Random, planner_seconds: float, trusted: bool
+) -> Player:
+    return PlanFollower(recorded_plan(Path(info["game"]), trusted))
 
 
-def _planner(info: Mapping[str, Any], rng: random.Random, planner_seconds: float) -> Player:
-    return PlanFollower(find_plan(Path(info["game"]), planner_seconds))
+def _planner(
+    info: Mapping[str, Any], rng: random.Random, planner_seconds: float, trusted: bool
+) -> Player:
+    return PlanFollower(find_plan(Path(info["game"]), planner_seconds, trusted))
 
 
-def _explorer(info: Mapping[str, Any], rng: random.Random, planner_seconds: float) -> Player:
+def _explorer(
+    info: Mapping[str, Any], rng: random.Random, planner_seconds: float, trusted: bool
+) -> Player:
     game = Path(info["game"])
     try:
         goal = goal_of(game)
@@ -77,7 +90,7 @@ def _explorer(info: Mapping[str, Any], rng: random.Random, planner_seconds: floa
     return Explorer(goal, info["admissible_actions"], rng)
 
 
-EXPERTS: dict[str, Callable[[Mapping[str, Any], random.Random, float], Player]] = {
+EXPERTS: dict[str, Callable[[Mapping[str, Any], random.Random, float, bool], Player]] = {
     "oracle": _oracle,
     "explorer": _explorer,
     "planner": _planner,

@@ -10,13 +10,16 @@ from env_wrappers.alfworld.engine import GameEngine
 from hgpo_rllib.play.console import QUIT, ask
 
 
-def play_game(game: Path, max_steps: int, console: Console) -> bool:
+def play_game(game: Path, max_steps: int, console: Console, trusted: bool = False) -> bool:
     """Play until the goal is reached, the steps are used up or the player quits; return if won.
+
+    Args:
+        trusted: whether the game is, as for `GameEngine`.
 
     Raises:
         DataError: the game cannot be loaded.
     """
-    engine = GameEngine(game)
+    engine = GameEngine(game, trusted)
     state, observation = engine.reset()
     steps = 0
     console.print(Text(f"A number or a command is a step, {QUIT!r} ends the game."), style="dim")

@@ -118,7 +118,7 @@ def test_a_grammar_of_another_version_is_named(
 ) -> None:
     content = _content(generated_games)
     game = _write(tmp_path, content | {"grammar": change(content["grammar"])})
-    env = ALFWorldEnv(tmp_path)
+    env = ALFWorldEnv(tmp_path, trusted=True)
     with pytest.raises(DataError) as caught:
         env.reset(seed=0)
     message = _message(caught)
@@ -133,7 +133,7 @@ def test_a_grammar_that_lacks_an_answer_is_named_when_it_is_needed(
     content = _content(generated_games)
     grammar = content["grammar"].replace('"GotoLocation.feedback"', '"MoveTo.feedback"')
     game = _write(tmp_path, content | {"grammar": grammar})
-    env = ALFWorldEnv(tmp_path)
+    env = ALFWorldEnv(tmp_path, trusted=True)
     _, info = env.reset(seed=0)
     move = next(a for a in info["admissible_actions"] if a.startswith("go to "))
     with pytest.raises(DataError) as caught:
@@ -150,7 +150,7 @@ def test_the_older_wording_of_a_grammar_is_played(generated_games: Path, tmp_pat
     assert template in content["grammar"]
     grammar = content["grammar"].replace(template, "put {o} in/on {r}")
     _write(tmp_path, content | {"grammar": grammar})
-    env = ALFWorldEnv(tmp_path)
+    env = ALFWorldEnv(tmp_path, trusted=True)
     env.reset(seed=0)
     for command in content["walkthrough"]:
         *_, info = env.step(command)

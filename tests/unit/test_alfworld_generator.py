@@ -18,10 +18,11 @@ from env_wrappers.alfworld import generator
 from env_wrappers.alfworld.engine import GameEngine
 from env_wrappers.alfworld.games import GAME_FILE, find_games, task_type_of
 from env_wrappers.alfworld.generator import GenerationSpec, generate, generate_game
-from env_wrappers.alfworld.rooms import FURNITURE, build_room, kind_of
+from env_wrappers.alfworld.rooms import FURNITURE, build_room, kind_of, scenes
 from env_wrappers.errors import DataError
 
 ARCHIVE = Path(__file__).parents[3] / "shared/data/alfworld_games.tar.xz"
+OFFICIAL_UNSEEN = {10, 219, 308, 424}
 TINY = GenerationSpec(
     seed=5,
     splits={"train": 2},
@@ -150,8 +151,19 @@ def test_other_scenes_are_furnished_like_those_of_their_room(
 
 def test_unseen_scenes_are_unseen(generated_games: Path) -> None:
     seen = _scenes(generated_games, "train") | _scenes(generated_games, "valid_seen")
-    assert all(scene % 100 > 6 for scene in seen)
-    assert all(1 <= scene % 100 <= 6 for scene in _scenes(generated_games, "valid_unseen"))
+    assert all(scene % 100 > 6 and scene not in OFFICIAL_UNSEEN for scene in seen)
+    unseen = _scenes(generated_games, "valid_unseen")
+    assert all(1 <= scene % 100 <= 6 or scene in OFFICIAL_UNSEEN for scene in unseen)
+
+
+@pytest.mark.parametrize("room", ["kitchen", "livingroom", "bedroom", "bathroom"])
+def test_the_official_unseen_scenes_are_unseen(room: str) -> None:
+    """Every room has one; who trains on generated games has not seen the official rooms."""
+    train, seen, unseen = (set(scenes(room, s)) for s in ("train", "valid_seen", "valid_unseen"))
+    assert len(unseen & OFFICIAL_UNSEEN) == 1
+    assert train == seen
+    assert not train & (unseen | OFFICIAL_UNSEEN)
+    assert len(train | unseen) == 30
 
 
 def test_no_two_games_are_the_same(generated_games: Path) -> None:

@@ -85,7 +85,8 @@ def test_an_engine_plays_from_a_kept_translation(
     for command in game["walkthrough"]:
         state, _ = engine.step(state, command)
     assert state.won
-    GameEngine(game | {"grammar": game["grammar"].replace("Your task", "The task")})
+    other = game | {"grammar": game["grammar"].replace("Your task", "The task")}
+    GameEngine(other, trusted=True)
     assert len(translated) == 1
     problem = game["pddl_problem"]
     cut = problem[problem.index("(canContain") :]

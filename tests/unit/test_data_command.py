@@ -340,7 +340,7 @@ class TestDemos:
         self, generated_games: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         env = ALFWorldEnv(generated_games, max_steps=2)
-        monkeypatch.setattr(demos, "_environment", lambda data, split: env)
+        monkeypatch.setattr(demos, "_environment", lambda *arguments: env)
         spec = demos.DemoSpec(
             generated_games, "train", "explorer", "alfworld_compact", 2, None, 0, 1.0
         )

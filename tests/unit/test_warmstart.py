@@ -10,7 +10,10 @@ from transformers import PreTrainedTokenizerFast
 
 from env_wrappers.alfworld.env import ALFWorldEnv
 from hgpo_rllib.agent import parse_completion
+from hgpo_rllib.config import load_config
 from hgpo_rllib.models import load_tokenizer
+from hgpo_rllib.warmstart import alfworld as warmstart
+from hgpo_rllib.warmstart import prepare
 from hgpo_rllib.warmstart.alfworld import ALFWorldDomain
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import Example, demonstrate
@@ -160,6 +163,16 @@ class TestDemonstrations:
         """Too few steps to win."""
         env = ALFWorldEnv(generated_games, split="train", max_steps=1)
         assert play(env, env.games[0], noise=0.0, seed=0) == []
+
+
+def test_what_was_made_with_other_scenes_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to version 2 of the generator, train had the official unseen scenes."""
+    config = load_config(None, [])
+    now = prepare.data_path(config), prepare.model_path(config)
+    monkeypatch.setattr(warmstart, "GENERATOR_VERSION", 2)
+    before = prepare.data_path(config), prepare.model_path(config)
+    assert now[0] != before[0]
+    assert now[1] != before[1]
 
 
 class TestCloning:

@@ -1,0 +1,82 @@
+"""Refusing game files that could run code.
+
+TextWorld evaluates every ``{...}`` in a game's grammar as a Python expression, and its planner is
+written in C. All of ALFWorld's games share one grammar and one PDDL domain; they differ in the
+words of the task and in the PDDL problem. So the shared parts must be known, and the others must
+be plain data: no braces, which TextWorld would evaluate or format, and no names that are too long
+for the planner's buffers.
+"""
+
+import functools
+import hashlib
+import re
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from env_wrappers.errors import DataError
+
+REMEDY = (
+    "fetch the game again, or, if you trust who made it, allow it with env.options.trusted=true "
+    "(--trusted in `hgpo data` and `hgpo play`)"
+)
+
+# SHA-256 of what the game files of ALFWorld's 0.4 releases hold. They differ from the files of the
+# installed package: in "help", and in a comment that is none there. A digest of the grammar is one
+# with UNKNOWN GOAL as the task, a digest of the domain one without comments and line breaks.
+_RELEASED_GRAMMAR = "cce0702cd250cc6af6c3ea047a21f6c4c1c8d29a1739efefb5221ef4c3dcac57"
+_RELEASED_DOMAIN = "9549a55d7ecd967fcbd3f32645c16b56b27a823bc72f2ab7c7e43660f794a063"
+
+# The task's words in a rule of the grammar; without backslashes they are what JSON reads.
+_TASK = re.compile(r'"Your task is to: [^"\\{}\[\]#]*"')
+_UNKNOWN_TASK = '"Your task is to: UNKNOWN GOAL."'
+_PDDL_COMMENT = re.compile(r";.*")
+_NOT_IN_PDDL = re.compile(r"[^A-Za-z0-9_\s():?=.-]")
+_LONGEST_WORD = 128  # of genuine games 87; the planner's buffers hold a whole action in 1,024
+
+
+def require_alfworld(game: Mapping[str, Any]) -> None:
+    """Accept a game whose texts TextWorld can evaluate without running anything foreign.
+
+    Args:
+        game: the content of a game file.
+
+    Raises:
+        DataError: its grammar or domain is not ALFWorld's, or its problem is not plain data.
+    """
+    if _grammar_digest(game["grammar"]) not in _known_grammars():
+        raise DataError(f"its grammar is not ALFWorld's, and could run code: {REMEDY}")
+    if _domain_digest(game["pddl_domain"]) not in _known_domains():
+        raise DataError(f"its PDDL domain is not ALFWorld's: {REMEDY}")
+    problem = game["pddl_problem"]
+    if _NOT_IN_PDDL.search(problem) or max(map(len, problem.split()), default=0) > _LONGEST_WORD:
+        raise DataError(f"its PDDL problem has names that could not be ALFWorld's: {REMEDY}")
+
+
+@functools.cache
+def alfworld_data(name: str) -> str:
+    """Return the text of a file that comes with the alfworld package."""
+    return (resources.files("alfworld") / "data" / name).read_text(encoding="utf-8")
+
+
+def _grammar_digest(grammar: str) -> str:
+    return _digest(_TASK.sub(_UNKNOWN_TASK, grammar))
+
+
+@functools.lru_cache(maxsize=8)
+def _domain_digest(domain: str) -> str:
+    return _digest(" ".join(_PDDL_COMMENT.sub("", domain).split()))
+
+
+@functools.cache
+def _known_grammars() -> frozenset[str]:
+    return frozenset({_RELEASED_GRAMMAR, _grammar_digest(alfworld_data("alfred.twl2"))})
+
+
+@functools.cache
+def _known_domains() -> frozenset[str]:
+    return frozenset({_RELEASED_DOMAIN, _domain_digest(alfworld_data("alfred.pddl"))})
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
