@@ -17,10 +17,17 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="port to listen on", min=1, max=65535)] = 8000,
     name: Annotated[str, typer.Option(help="the model's name in requests")] = "policy",
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="offer /metrics for Prometheus, under the same key")
+    ] = False,
+    shutdown_timeout: Annotated[
+        float,
+        typer.Option(help="seconds for running requests to finish after Ctrl-C or SIGTERM", min=0),
+    ] = 30,
 ) -> None:
     """Serve a policy through vLLM's OpenAI-compatible server until Ctrl-C."""
     from hgpo_rllib.policy_server.openai_server import make_endpoint, serve_policy
     from hgpo_rllib.run.checkpoint import find_policy
 
-    endpoint = make_endpoint(host, port, name)
-    serve_policy(find_policy(checkpoint, overrides or []), endpoint)
+    endpoint = make_endpoint(host, port, name, metrics)
+    serve_policy(find_policy(checkpoint, overrides or []), endpoint, shutdown_timeout)

@@ -1,7 +1,7 @@
 """A finished policy behind vLLM's own OpenAI-compatible server.
 
-The server is a process of its own, and its engine one below it, which vLLM leaves behind when the
-server is killed, and at times when this command is killed: a keeper (keeper.py) ends them all.
+This command starts a supervisor (supervisor.py), the supervisor vLLM's server (vllm_serve.py), and
+the server its engine, as processes. Whichever is killed, the others end.
 """
 
 import contextlib
@@ -27,8 +27,17 @@ from hgpo_rllib.policy_server.engine import engine_arguments, replica_environmen
 from hgpo_rllib.section import RunStoppedError
 
 KEY_VARIABLE = "HGPO_API_KEY"
-MIDDLEWARE = "hgpo_rllib.policy_server.openai_paths.OpenAIPathsOnly"
-VLLM_SERVER = "vllm.entrypoints.launchers.api_server.entry"
+VLLM_SERVE = "hgpo_rllib.policy_server.vllm_serve"
+PATHS = "hgpo_rllib.policy_server.openai_paths.OpenAIPathsOnly"
+PATHS_AND_METRICS = "hgpo_rllib.policy_server.openai_paths.OpenAIPathsAndMetrics"
+MIDDLEWARE = (
+    "hgpo_rllib.policy_server.openai_requests.GrammarErrors",
+    "hgpo_rllib.policy_server.openai_requests.Drain",
+)
+ENGINE_EXIT_S = 10
+"""Seconds that vLLM waits for its engine to exit, when no request runs any more."""
+SOCKET_FOLDER_LENGTH = 70
+"""Paths of sockets have 107 characters at most; vLLM's file names have 36."""
 FOR_ROLLOUTS = ("skip_tokenizer_init", "worker_extension_cls", "weight_transfer_config")
 """Engine arguments of a policy in training: token ids instead of text, new weights in place."""
 
@@ -44,6 +53,8 @@ class Endpoint:
     """Of the model in requests."""
     key: str | None = field(repr=False)
     """Clients have to show it; None: nobody has to."""
+    metrics: bool = False
+    """Whether /metrics is there, for Prometheus."""
 
     @property
     def url(self) -> str:
@@ -52,7 +63,7 @@ class Endpoint:
         return f"http://{host}:{self.port}"
 
 
-def make_endpoint(host: str, port: int, name: str) -> Endpoint:
+def make_endpoint(host: str, port: int, name: str, metrics: bool = False) -> Endpoint:
     """Check `host` and `port`, and take the key from the environment.
 
     Raises:
@@ -74,11 +85,17 @@ def make_endpoint(host: str, port: int, name: str) -> Endpoint:
         raise ConfigError(
             f"--host {host} --port {port} cannot be used ({error.strerror}): choose others"
         ) from error
-    return Endpoint(str(place[0]), port, name, key)
+    return Endpoint(str(place[0]), port, name, key, metrics)
 
 
-def serve_policy(config: RunConfig, endpoint: Endpoint) -> None:
+def serve_policy(config: RunConfig, endpoint: Endpoint, shutdown_timeout: float) -> None:
     """Serve `config.model.model_path` until Ctrl-C or SIGTERM, and print where.
+
+    Args:
+        config: settings whose `model.model_path` is the policy.
+        endpoint: where, and to whom.
+        shutdown_timeout: seconds that running requests have to finish after Ctrl-C or SIGTERM; a
+            second one ends them at once.
 
     Raises:
         ConfigError: the model has no tokenizer, or the installed vLLM is for another device.
@@ -86,16 +103,21 @@ def serve_policy(config: RunConfig, endpoint: Endpoint) -> None:
         KeyboardInterrupt: at Ctrl-C and SIGTERM; no process is left.
     """
     check_device(config.policy_server, vllm_is_for_cpu())
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tempfile.TemporaryDirectory(prefix="hgpo-serve-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hgpo-serve-", ignore_cleanup_errors=True) as folder:
         write_tokenizer(str(config.model.model_path), Path(folder))
         arguments = server_arguments(config, endpoint, folder)
-        command = [sys.executable, "-m", VLLM_SERVER, *map(flag, arguments, arguments.values())]
+        environment = server_environment(config, endpoint.key, folder)
         print(f"starting vLLM for {arguments['model']} …", flush=True)
-        with kept(command, server_environment(config, endpoint.key)) as server:
-            wait_until_healthy(server, endpoint.url)
-            print(describe(endpoint, arguments), flush=True)
-            raise RunStoppedError(f"vLLM's server ended with exit code {server.wait()}, see above")
+        with supervised(server_command(arguments), environment, folder) as server:
+            try:
+                wait_until_healthy(server, endpoint.url)
+                print(describe(endpoint, arguments), flush=True)
+                server.wait()
+            except KeyboardInterrupt:
+                drain(server, shutdown_timeout)
+                raise
+            code = server.returncode
+            raise RunStoppedError(f"vLLM's server ended with exit code {code}, see above")
 
 
 def check_device(server: PolicyServerSettings, for_cpu: bool) -> None:
@@ -141,7 +163,8 @@ def write_tokenizer(model: str, folder: Path) -> None:
 def server_arguments(config: RunConfig, endpoint: Endpoint, tokenizer: str) -> dict[str, Any]:
     """vLLM's arguments: those of an engine in training, but text in and out."""
     engine = engine_arguments(config.model, config.agent, config.policy_server, config.seed)
-    arguments = {key: value for key, value in engine.items() if key not in FOR_ROLLOUTS}
+    left_out = (*FOR_ROLLOUTS, *(["disable_log_stats"] if endpoint.metrics else []))
+    arguments = {key: value for key, value in engine.items() if key not in left_out}
     return arguments | {
         "tokenizer": tokenizer,
         "max_model_len": min(arguments["max_model_len"], positions(arguments["model"])),
@@ -149,7 +172,11 @@ def server_arguments(config: RunConfig, endpoint: Endpoint, tokenizer: str) -> d
         "host": endpoint.address,
         "port": endpoint.port,
         "uvicorn_log_level": "warning",
-        "middleware": MIDDLEWARE,
+        "shutdown_timeout": ENGINE_EXIT_S,
+        # By default vLLM checks a grammar for one library or another, but its engine compiles all
+        # of them with the library of the first request: what is refused depends on the order.
+        "structured_outputs_config": json.dumps({"backend": "xgrammar"}),
+        "middleware": [*MIDDLEWARE, PATHS_AND_METRICS if endpoint.metrics else PATHS],
     }
 
 
@@ -161,21 +188,37 @@ def positions(model: str) -> int:
     return getattr(text, "max_position_embeddings", None) or sys.maxsize
 
 
-def flag(name: str, value: Any) -> str:
-    """An argument as vLLM's command line writes it."""
+def server_command(arguments: dict[str, Any]) -> list[str]:
+    """`vllm serve` with these arguments."""
+    options = {name: value for name, value in arguments.items() if name != "model"}
+    words = [word for name, value in options.items() for word in option(name, value)]
+    return [sys.executable, "-m", VLLM_SERVE, arguments["model"], *words]
+
+
+def option(name: str, value: Any) -> list[str]:
+    """An argument as vLLM's command line takes it; several for a list."""
     name = name.replace("_", "-")
     if isinstance(value, bool):
-        return f"--{name}" if value else f"--no-{name}"
-    return f"--{name}={value}"
+        return [f"--{name}" if value else f"--no-{name}"]
+    values = value if isinstance(value, list) else [value]
+    return [f"--{name}={one}" for one in values]
 
 
-def server_environment(config: RunConfig, key: str | None) -> dict[str, str]:
+def server_environment(config: RunConfig, key: str | None, folder: str) -> dict[str, str]:
     """The server's environment: the key is in it, and not in arguments, which `ps` shows."""
     ours = (KEY_VARIABLE, "VLLM_API_KEY")
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     environment |= replica_environment(config.policy_server)
     # vLLM's processes talk to each other over TCP, by default on the address of a network card.
     environment |= {"VLLM_HOST_IP": "127.0.0.1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    environment |= {
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # vllm_serve.py counts on it
+        # One request may ask for as many responses as the engine decodes together, and no more.
+        "VLLM_MAX_N_SEQUENCES": str(config.policy_server.max_num_seqs),
+        "VLLM_MAX_COMPLETION_PROMPTS": str(config.policy_server.max_num_seqs),
+    }
+    if len(folder) < SOCKET_FOLDER_LENGTH:
+        environment["TMPDIR"] = folder  # vLLM leaves sockets and other files when it is killed
     if Path(str(config.model.model_path)).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     if key is not None:
@@ -184,10 +227,15 @@ def server_environment(config: RunConfig, key: str | None) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def kept(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A command's `keeper`: it ends with the block, or with this process, with all descendants."""
+def supervised(
+    command: list[str], environment: dict[str, str], folder: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A command's supervisor: it ends with the block, or with this process, with all processes.
+
+    It deletes `folder` then.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-m", "hgpo_rllib.policy_server.keeper", *command],
+        [sys.executable, "-m", "hgpo_rllib.policy_server.supervisor", folder, *command],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=sys.stderr,  # standard output has the address alone
@@ -200,6 +248,18 @@ def kept(command: list[str], environment: dict[str, str]) -> Iterator[subprocess
         process.stdin.close()
         with ignored(signal.SIGINT, signal.SIGTERM):  # which say what is done already
             process.wait()
+
+
+def drain(server: subprocess.Popen[bytes], timeout: float) -> None:
+    """Let running requests finish, for some seconds at most, or until another Ctrl-C or SIGTERM."""
+    print(
+        f"waiting up to {timeout:g} s for running requests; Ctrl-C ends them",
+        file=sys.stderr,
+        flush=True,
+    )
+    server.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+        server.wait(timeout)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openai
@@ -18,7 +19,7 @@ import torch
 from openai import OpenAI
 from openai.types import CompletionChoice
 
-from hgpo_rllib.config import ConfigError, RunConfig, save_config
+from hgpo_rllib.config import ConfigError, PolicyServerSettings, RunConfig, save_config
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.request import make_request
 from hgpo_rllib.models import load_model, load_tokenizer
@@ -27,6 +28,8 @@ from tests.processes import Command
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 KEY = "a-key-of-this-test"
 ROOM = "You are in the middle of a room. Looking quickly around you, you see a shelf 1, a sink 2."
+NO_PATTERN = {"type": "object", "patternProperties": {"(": {}}}
+LIMIT = PolicyServerSettings().max_num_seqs
 GOLDEN = Path(__file__).parents[1] / "unit" / "golden"
 PROMPTS = (ROOM, *(file.read_text() for file in sorted(GOLDEN.glob("alfworld_compact_*.txt"))))
 
@@ -76,7 +79,7 @@ def client(address: str) -> OpenAI:
 
 
 def descendants(command: Command) -> list[psutil.Process]:
-    """Return the keeper, vLLM's server, its engine and their resource tracker."""
+    """Return the supervisor, vLLM's server, its engine and their resource tracker."""
     return psutil.Process(command.process.pid).children(recursive=True)
 
 
@@ -175,10 +178,46 @@ def test_evaluation(
     assert not any(KEY in file.read_text() for file in finished.path.iterdir())
 
 
-def test_it_ends_whole(command: Command) -> None:
-    """SIGTERM to the command alone: no process is left, and nothing but the end is said."""
-    processes = descendants(command)
-    os.kill(command.process.pid, signal.SIGTERM)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n": LIMIT + 1},
+        {"n": 10**12},
+        {"prompt": [ROOM] * (LIMIT + 1)},
+        {"extra_body": {"structured_outputs": {"regex": "("}}},
+        {"extra_body": {"structured_outputs": {"json": {"type": "nothing"}}}},
+        {"extra_body": {"structured_outputs": {"grammar": "root ::= "}}},
+        # The engine alone finds these out.
+        {"extra_body": {"structured_outputs": {"grammar": "root ::= root"}}},
+        {"extra_body": {"structured_outputs": {"json": NO_PATTERN}}},
+    ],
+    ids=str,
+)
+def test_requests_that_cannot_be_met(client: OpenAI, settings: dict) -> None:
+    """Are the client's fault, and harm nobody."""
+    with pytest.raises(openai.BadRequestError):
+        complete(client, **{"prompt": ROOM, "max_tokens": 8, **settings})
+    assert complete(client, ROOM, n=2, max_tokens=1).finish_reason == "length"
+
+
+def test_a_schema_is_kept_to(client: OpenAI) -> None:
+    choice = complete(client, ROOM, extra_body={"structured_outputs": {"choice": ["go", "stop"]}})
+    assert choice.text in ("go", "stop")
+
+
+def test_it_ends_whole(command: Command, client: OpenAI, address: str) -> None:
+    """SIGTERM to the command alone: running requests finish, new ones get 503, nothing is left."""
+    settings = {"max_tokens": 400, "extra_body": {"ignore_eos": True}}
+    assert len(command.processes.alive()) == 5
+    with ThreadPoolExecutor(24) as clients:
+        running = [clients.submit(complete, client, ROOM, **settings) for _ in range(24)]
+        time.sleep(1)
+        os.kill(command.process.pid, signal.SIGTERM)
+        time.sleep(0.3)
+        with pytest.raises(openai.InternalServerError) as refused:  # the client's word for 5xx
+            client.models.list()
+        assert refused.value.status_code == 503
+        assert [one.result().finish_reason for one in running] == ["length"] * 24
     assert command.process.wait(60) == 130, command.log.read_text()
-    assert psutil.wait_procs(processes, 10)[1] == []
+    command.assert_nothing_survives(10)
     assert "Traceback" not in command.log.read_text()

@@ -78,6 +78,16 @@ def test_the_command_refuses(tmp_path: Path, arguments: tuple[str, ...], named: 
     assert_refused(tmp_path, arguments, named)
 
 
+def test_a_damaged_checkpoint(tmp_path: Path) -> None:
+    """Is refused before anything is started."""
+    save_config(load_config(None, []), tmp_path / "config.yaml")
+    (tmp_path / "checkpoint").mkdir()
+    for name in ("config.json", "model.safetensors", "manifest.json"):
+        (tmp_path / "checkpoint" / name).write_text("damaged")
+    with pytest.raises(ConfigError, match=r"checkpoint is damaged: manifest.json cannot be read"):
+        settings_of(str(tmp_path), "alfworld", None, "hgpo", [])
+
+
 def test_defaults(generated_games: Path) -> None:
     """Of the environment; one episode of each game where more would be the same."""
     arguments = NOTHING | {"data": generated_games, "env": "alfworld"}

@@ -1,14 +1,10 @@
 """`hgpo serve` without vLLM: what it serves, to whom, with which arguments, and how it ends."""
 
+import dataclasses
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,17 +17,20 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config
 from hgpo_rllib.config import ConfigError, PolicyServerSettings, load_config, save_config
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.policy_server import openai_server
-from hgpo_rllib.policy_server.openai_paths import OpenAIPathsOnly
+from hgpo_rllib.policy_server.openai_paths import OpenAIPathsAndMetrics, OpenAIPathsOnly
 from hgpo_rllib.policy_server.openai_server import KEY_VARIABLE, Endpoint
 from hgpo_rllib.run.checkpoint import find_policy
 from hgpo_rllib.run.folders import MANIFEST, write_folder
-from hgpo_rllib.section import RunStoppedError
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.unit.test_cli import assert_refused
 
-ROOT = Path(__file__).parents[2]
 TEXT = "You are in the bathroom. On the cabinet 4, you see a soapbottle 2."
 ENDPOINT = Endpoint("127.0.0.1", 8000, "policy", "secret")
+PATHS = ("/health", "/v1/models", "/metrics", "/invocations", "/v1", "/v1x", "//v1/models")
+SERVER = Starlette(
+    routes=[Route(path, lambda request: PlainTextResponse("here")) for path in PATHS]
+)
+"""Answers at some of the paths that vLLM's server has."""
 
 
 @pytest.fixture
@@ -158,6 +157,12 @@ class TestToWhom:
             assert "secret" not in f"{endpoint}{shown}"
             assert "$HGPO_API_KEY" in shown
 
+    def test_the_example_is_a_request(self) -> None:
+        """Its body is JSON and names the model."""
+        shown = openai_server.describe(ENDPOINT, {"dtype": "float32", "max_model_len": 1})
+        body = json.loads(shown.partition("-d '")[2].removesuffix("'"))
+        assert body["model"] == "policy"
+
     def test_addresses_that_cannot_be_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A port that is taken, an address of another machine."""
         monkeypatch.setenv(KEY_VARIABLE, "secret")
@@ -170,12 +175,23 @@ class TestToWhom:
 
     def test_paths(self) -> None:
         """Only what the key guards, and /health."""
-        paths = ("/health", "/v1/models", "/metrics", "/invocations", "/v1", "/v1x", "//v1/models")
-        routes = [Route(path, lambda request: PlainTextResponse("here")) for path in paths]
-        client = TestClient(OpenAIPathsOnly(Starlette(routes=routes)))
-        answers = {path: client.get(f"http://testserver{path}").status_code for path in paths}
-        assert [path for path, status in answers.items() if status == 200] == list(paths[:2])
-        assert {answers[path] for path in paths[2:]} == {404}
+        client = TestClient(OpenAIPathsOnly(SERVER))
+        answers = {path: client.get(f"http://testserver{path}").status_code for path in PATHS}
+        assert [path for path, status in answers.items() if status == 200] == list(PATHS[:2])
+        assert {answers[path] for path in PATHS[2:]} == {404}
+
+    def test_metrics_take_the_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They are there when asked for, and vLLM's own key does not guard them."""
+        monkeypatch.setenv("VLLM_API_KEY", "secret")
+        client = TestClient(OpenAIPathsAndMetrics(SERVER))
+        for shown in ("", "Bearer", "Bearer another", "Basic secret", "secret"):
+            assert client.get("/metrics", headers={"Authorization": shown}).status_code == 401
+        assert client.get("/metrics").status_code == 401
+        assert client.get("/metrics", headers={"Authorization": "Bearer secret"}).text == "here"
+        assert client.get("/health").status_code == 200
+        assert client.get("/invocations").status_code == 404
+        monkeypatch.delenv("VLLM_API_KEY")
+        assert TestClient(OpenAIPathsAndMetrics(SERVER)).get("/metrics").text == "here"
 
 
 @pytest.fixture
@@ -202,6 +218,7 @@ class TestArguments:
             "max_model_len": 512,
             "generation_config": "vllm",
             "logprobs_mode": "processed_logprobs",
+            "structured_outputs_config": '{"backend": "xgrammar"}',
         }
         assert {key: arguments[key] for key in expected} == expected
         assert arguments.keys().isdisjoint(openai_server.FOR_ROLLOUTS)
@@ -214,23 +231,52 @@ class TestArguments:
         assert arguments["max_model_len"] == 350
 
     def test_as_words(self) -> None:
-        assert openai_server.flag("enforce_eager", True) == "--enforce-eager"
-        assert openai_server.flag("enforce_eager", False) == "--no-enforce-eager"
-        assert openai_server.flag("served_model_name", "a_b") == "--served-model-name=a_b"
+        arguments = {
+            "enforce_eager": True,
+            "enable_prefix_caching": False,
+            "model": "a/model",
+            "served_model_name": "a_b",
+            "middleware": ["a.B", "c.D"],
+        }
+        assert openai_server.server_command(arguments)[3:] == [
+            "a/model",
+            "--enforce-eager",
+            "--no-enable-prefix-caching",
+            "--served-model-name=a_b",
+            "--middleware=a.B",
+            "--middleware=c.D",
+        ]
+
+    def test_metrics_are_off_unless_asked_for(self, run: Path) -> None:
+        """vLLM counts for them only."""
+        config = find_policy(str(run), [])
+        arguments = openai_server.server_arguments(config, ENDPOINT, "/tokenizer")
+        assert arguments["disable_log_stats"] is True
+        assert openai_server.PATHS in arguments["middleware"]
+        endpoint = dataclasses.replace(ENDPOINT, metrics=True)
+        arguments = openai_server.server_arguments(config, endpoint, "/tokenizer")
+        assert "disable_log_stats" not in arguments
+        assert openai_server.PATHS_AND_METRICS in arguments["middleware"]
 
     def test_environment(self, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The key as vLLM wants it; no statistics; no look at the hub for a directory."""
         monkeypatch.setenv(KEY_VARIABLE, "secret")
         monkeypatch.setenv("VLLM_API_KEY", "another")
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-        config = load_config(None, [f"model.model_path={model}"])
-        environment = openai_server.server_environment(config, "secret")
+        changes = [f"model.model_path={model}", "policy_server.max_num_seqs=3"]
+        config = load_config(None, changes)
+        environment = openai_server.server_environment(config, "secret", "/folder")
         assert environment["VLLM_API_KEY"] == "secret"
         assert (environment["VLLM_NO_USAGE_STATS"], environment["HF_HUB_OFFLINE"]) == ("1", "1")
         assert environment["VLLM_HOST_IP"] == "127.0.0.1"
         assert environment["PATH"] == os.environ["PATH"]
+        limits = ("VLLM_MAX_N_SEQUENCES", "VLLM_MAX_COMPLETION_PROMPTS")
+        assert [environment[name] for name in limits] == ["3", "3"]
+        assert environment["TMPDIR"] == "/folder"
+        environment = openai_server.server_environment(config, None, "/a-long-path" * 10)
+        assert environment.get("TMPDIR") == os.environ.get("TMPDIR"), "too long for a socket"
         config = load_config(None, ["model.model_path=some/model"])
-        environment = openai_server.server_environment(config, None)
+        environment = openai_server.server_environment(config, None, "/folder")
         assert environment.keys().isdisjoint(["VLLM_API_KEY", KEY_VARIABLE, "HF_HUB_OFFLINE"])
 
     def test_devices(self) -> None:
@@ -259,100 +305,3 @@ class TestArguments:
         (model / "tokenizer.json").unlink()
         with pytest.raises(ConfigError, match=r"holds no tokenizer.json"):
             openai_server.write_tokenizer(str(model), tmp_path / "tokenizer")
-
-
-# A process that does not end at SIGTERM and has a child of its own; says the numbers of both.
-STUBBORN = """
-import os, signal, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = os.fork()
-if child:
-    print(os.getpid(), child, file=sys.stderr, flush=True)
-time.sleep(60)
-"""
-
-
-def is_running(process: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
-    except OSError:
-        return False
-
-
-def wait_until_gone(*processes: int) -> None:
-    """Fail unless the processes end within seconds."""
-    deadline = time.monotonic() + 20
-    while (left := [p for p in processes if is_running(p)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
-
-
-class TestEnd:
-    @pytest.fixture
-    def keeper(self) -> Iterator["subprocess.Popen[str]"]:
-        """Return a keeper of a stubborn process."""
-        script = (
-            "import sys; from hgpo_rllib.policy_server import keeper; keeper.GRACE_S = 0.5; "
-            f"raise SystemExit(keeper.keep([sys.executable, '-c', {STUBBORN!r}]))"
-        )
-        with subprocess.Popen(
-            [sys.executable, "-c", script],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            yield process
-
-    def test_nobody_is_left_when_the_pipe_is_closed(self, keeper: "subprocess.Popen[str]") -> None:
-        """Neither one that ignores SIGTERM, nor its child."""
-        assert keeper.stderr is not None
-        assert keeper.stdin is not None
-        server, child = map(int, keeper.stderr.readline().split())
-        assert is_running(server)
-        assert is_running(child)
-        keeper.stdin.close()
-        assert keeper.wait(30) == 128 + signal.SIGKILL
-        wait_until_gone(server, child)
-
-    def test_nor_when_the_server_was_killed(self, keeper: "subprocess.Popen[str]") -> None:
-        """Its child, the engine, would go on."""
-        assert keeper.stderr is not None
-        server, child = map(int, keeper.stderr.readline().split())
-        os.kill(server, signal.SIGKILL)
-        assert keeper.wait(30) == 128 + signal.SIGKILL
-        wait_until_gone(child)
-
-    def test_nor_when_the_command_was_killed(self) -> None:
-        """Nothing in it has to run for that."""
-        sleeping = "import os, sys, time; print(os.getpid(), file=sys.stderr); time.sleep(60)"
-        script = (
-            "import os, sys, time\n"
-            "from hgpo_rllib.policy_server import openai_server\n"
-            f"command = [sys.executable, '-c', {sleeping!r}]\n"
-            "with openai_server.kept(command, dict(os.environ)):\n"
-            "    time.sleep(60)\n"
-        )
-        with subprocess.Popen(
-            [sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE, text=True
-        ) as holder:
-            assert holder.stderr is not None
-            server = int(holder.stderr.readline())
-            assert is_running(server)
-            holder.kill()
-        wait_until_gone(server)
-
-    def test_a_server_that_does_not_start(self) -> None:
-        command = [sys.executable, "-c", "raise SystemExit(3)"]
-        with (
-            pytest.raises(RunStoppedError, match="exit code 3"),
-            openai_server.kept(command, dict(os.environ)) as server,
-        ):
-            openai_server.wait_until_healthy(server, "http://127.0.0.1:9")
-
-    def test_the_example_is_a_request(self) -> None:
-        """Its body is JSON and names the model."""
-        shown = openai_server.describe(ENDPOINT, {"dtype": "float32", "max_model_len": 1})
-        body = json.loads(shown.partition("-d '")[2].removesuffix("'"))
-        assert body["model"] == "policy"
