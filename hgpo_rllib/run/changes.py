@@ -42,11 +42,12 @@ def check_changes(directory: RunDirectory, config: RunConfig, console: TrainingC
         ConfigError: a change that does not fit the checkpoint, such as other games or another
             model; the same ones at another path are no change.
     """
-    now = Start(
-        settings=config.model_dump(mode="json"),
-        games=_hash_games(config),
-        model=_hash_model(str(config.model.model_path)),
-    )
+    with console.stage("hashing games and model"):
+        now = Start(
+            settings=config.model_dump(mode="json"),
+            games=_hash_games(config),
+            model=_hash_model(str(config.model.model_path)),
+        )
     before = _read(directory.started)
     if before is not None:
         changes = dict(_changes(before.settings, now.settings))

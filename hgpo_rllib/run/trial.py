@@ -81,9 +81,10 @@ class RunTrial(tune.Trainable):
         try:
             yield
         except BaseException as error:
-            traceback.print_exc(file=self._log)
-            self._log.flush()
-            (self._path / ERROR).write_text(describe(error) + "\n")
+            with contextlib.suppress(OSError):  # a full disk, which may be the error
+                (self._path / ERROR).write_text(describe(error) + "\n")
+                traceback.print_exc(file=self._log)
+                self._log.flush()
             raise
 
 
@@ -94,12 +95,14 @@ def why_failed(path: Path, error: Exception | None) -> str:
         path: its run directory.
         error: of Ray's.
     """
-    if not (path / ERROR).is_file():
-        reason = describe(error) if error else "its process ended"
+    with contextlib.suppress(OSError):
+        if written := (path / ERROR).read_text().strip():
+            return written
+    reason = describe(error) if error else "its process ended"
+    with contextlib.suppress(OSError), (path / LOG).open("a") as log:
         (path / ERROR).write_text(f"{reason}\n")
-        with (path / LOG).open("a") as log:
-            log.write(timed(f"failed: {reason}") + "\n")
-    return (path / ERROR).read_text().strip()
+        log.write(timed(f"failed: {reason}") + "\n")
+    return reason
 
 
 def describe(error: BaseException) -> str:

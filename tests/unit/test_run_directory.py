@@ -188,7 +188,8 @@ class TestChanges:
         said = io.StringIO()
         config = load_config(run / "config.yaml", list(overrides))
         check_changes(RunDirectory(run), config, TrainingConsole(said))
-        return [line.partition(" ")[2] for line in said.getvalue().splitlines()]
+        lines = [line.partition(" ")[2] for line in said.getvalue().splitlines()]
+        return [line for line in lines if not line.startswith("hashing games and model")]
 
     def test_each_changed_setting_is_said_once(self, run: Path) -> None:
         assert self.resume(run) == []
@@ -262,6 +263,14 @@ class TestFailedTrial:
         assert (run / ERROR).read_text() == "ConfigError: two lines\n"
         assert f"run failed: ConfigError: two lines; see {run / LOG}\n" in capsys.readouterr().out
         assert "Traceback" in (run / LOG).read_text()
+
+    def test_by_a_full_disk(
+        self, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The other trials go on: nothing is raised where nothing can be written."""
+        (run / ERROR).mkdir()
+        self.fail(run, OutOfMemoryError("too much"), monkeypatch)
+        assert "run failed: OutOfMemoryError: too much; see" in capsys.readouterr().out
 
     def test_by_the_end_of_its_process(
         self, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
