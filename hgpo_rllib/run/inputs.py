@@ -84,16 +84,17 @@ def check_environment(config: RunConfig, split: str) -> None:
         check_options(config.env)
     env = _make_environment(config.env, split)
     if config.env.env_id == ALFWORLD:
-        check_games([Path(game) for game in env.get_wrapper_attr("games")])
+        games = [Path(game) for game in env.get_wrapper_attr("games")]
+        check_games(games, config.env.options.get("trusted", False))
     env.close()
 
 
-def check_games(games: list[Path]) -> None:
-    """Raise DataError for the first ALFWorld game file that is broken."""
+def check_games(games: list[Path], trusted: bool) -> None:
+    """Raise DataError for the first ALFWorld game that is broken, or not to be trusted."""
     from env_wrappers.alfworld.check import check_game
 
     for game in games:
-        fault = check_game(game, replay=False).fault
+        fault = check_game(game, replay=False, trusted=trusted).fault
         if fault:
             raise DataError(f"{game} is broken: {fault}; `hgpo data check alfworld` names all")
 

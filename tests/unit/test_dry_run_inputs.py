@@ -157,6 +157,17 @@ def test_broken_games(refused: Callable[..., str], games: Path) -> None:
     assert "valid_seen is not a directory" in refused(ALFWORLD, f"env.data={games}")
 
 
+def test_games_of_another_grammar_may_be_trusted(
+    dry_run: DryRun, refused: Callable[..., str], games: Path
+) -> None:
+    game = find_games(games, "train")[0]
+    content = json.loads(game.read_text())
+    game.write_text(json.dumps(content | {"grammar": content["grammar"] + "\n"}))
+    assert "env.options.trusted=true" in refused(ALFWORLD, f"env.data={games}")
+    status, _, stderr = dry_run(ALFWORLD, f"env.data={games}", "env.options.trusted=true")
+    assert status == 0, stderr
+
+
 def test_broken_stores(refused: Callable[..., str], store: Path, tmp_path: Path) -> None:
     data = tmp_path / "store"
     generate(data, CatalogueSpec(products=30))
