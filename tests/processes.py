@@ -1,5 +1,6 @@
 """Finds every process that a command has started, and waits for their end."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -63,7 +65,7 @@ class Processes:
 
 
 class Command:
-    """A running `hgpo`, and all that it has started."""
+    """A running `hgpo`, and all that it has started; as a context manager it leaves none of it."""
 
     def __init__(self, arguments: list[str], log: Path, command: str = "train") -> None:
         self.processes = Processes()
@@ -77,6 +79,15 @@ class Command:
             # Background jobs of a shell inherit "ignore", which Python would respect.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self.processes.alive():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
 
     def wait_for(self, file: Path, seconds: float = 300) -> None:
         """Wait until the command has written `file`."""

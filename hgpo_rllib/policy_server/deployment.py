@@ -19,6 +19,7 @@ from hgpo_rllib.policy_server.engine import (
     replica_seed,
 )
 from hgpo_rllib.policy_server.engine_watch import engine_failure
+from hgpo_rllib.policy_server.loopback import keep_grpc_on_loopback
 from hgpo_rllib.policy_server.owner_liveness import delete_with_owner
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 from hgpo_rllib.policy_server.settings import UpdateMode
@@ -61,6 +62,7 @@ class PolicyReplica:
         # Ray's workers look whether their raylet lives, but take a zombie for alive; it is one
         # until the driver, its parent, has noticed.
         die_with_parent()
+        keep_grpc_on_loopback()
         check_model_is_here(engine_arguments["model"])
         context = serve.get_replica_context()
         seed = replica_seed(engine_arguments["seed"], context.rank.rank)

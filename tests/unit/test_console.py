@@ -142,7 +142,7 @@ class TestWarnings:
     def test_on_standard_error(self, capsys):
         """As long as the block lasts, once each, with the time of day."""
         with log_events():
-            logging.getLogger("hgpo_rllib.policy_server.outage").warning(self.WARNING)
+            logging.getLogger("hgpo_rllib.policy_server.replicas").warning(self.WARNING)
         assert re.fullmatch(f"{TIME} {self.WARNING}\n", capsys.readouterr().err)
         logging.getLogger("env_wrappers.webshop").warning("later")
         assert not re.search(TIME, capsys.readouterr().err)

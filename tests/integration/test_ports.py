@@ -1,0 +1,31 @@
+"""A command that starts its own Ray can be reached from this machine alone."""
+
+import ipaddress
+
+import psutil
+import pytest
+
+from hgpo_rllib.algorithm import HGPO
+
+pytestmark = pytest.mark.integration
+
+
+def test_all_ports_are_on_loopback(algorithm: HGPO) -> None:
+    """Of Ray, Serve with its replica, and vLLM; docs/cluster.md says so."""
+    listening = {}
+    for process in psutil.Process().children(recursive=True):
+        for connection in process.net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN:
+                listening[connection.laddr] = process.name()
+    assert {"raylet", "gcs_server"} <= set(listening.values())
+    assert any("ServeRepl" in name for name in listening.values())
+    assert any("VLLM" in name for name in listening.values())
+    outside = {at: name for at, name in listening.items() if not is_loopback(at.ip)}
+    assert outside == {}
+
+
+def is_loopback(address: str) -> bool:
+    """Also as IPv6 writes it, ::ffff:127.0.0.1."""
+    parsed = ipaddress.ip_address(address)
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return (mapped or parsed).is_loopback

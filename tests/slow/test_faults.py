@@ -1,0 +1,255 @@
+"""Each process of a run is lost in turn, and so is its disk: docs/reliability.md. `pytest -m slow`.
+
+One run goes through all of it, in the order of this file: it is resumed after each end.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hgpo_rllib.reporting.sweep_results import is_finished
+from tests.integration.conftest import EXAMPLE, SMALL
+from tests.integration.test_command import rows
+from tests.integration.test_sweep import ONE_AT_A_TIME
+from tests.processes import Command
+from tests.slow.test_resume import run_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+PATIENCE_S = 600
+"""For what takes seconds on an idle machine."""
+LEARNER = "ray::_WrappedExecutable"
+
+
+@pytest.fixture(scope="module")
+def disk() -> Iterator[Path]:
+    """A small file system of its own, or a folder where that is not allowed."""
+    folder = Path(tempfile.mkdtemp(prefix="disk"))
+    mount = ["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    yield folder
+    if mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def temporary() -> Iterator[Path]:
+    """Where commands keep temporary files. A short path: those of sockets are limited."""
+    folder = Path(tempfile.mkdtemp(prefix="t"))
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = str(folder)
+    yield folder
+    del os.environ["TMPDIR"]
+    if before is not None:
+        os.environ["TMPDIR"] = before
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def run(disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has finished an iteration, and would go on for many."""
+    folder = tmp_path_factory.mktemp("first")
+    places = [f"cache={folder / 'cache'}", f"output={disk}"]
+    settings = ["iterations=1", "checkpoint_interval=1", "policy_server.max_outage_s=300"]
+    with Command([str(EXAMPLE), *SMALL, *places, *settings], folder / "log.txt") as first:
+        assert first.process.wait(PATIENCE_S) == 0, first.log.read_text()
+    path = run_of(disk)
+    change(path, "iterations: 1\n", "iterations: 1000\n")
+    return path
+
+
+def change(run: Path, old: str, new: str) -> None:
+    """Another setting from the next resumption on."""
+    config = (run / "config.yaml").read_text()
+    assert config.count(old) == 1
+    (run / "config.yaml").write_text(config.replace(old, new))
+
+
+def iterations(run: Path) -> int:
+    """As many as are written; none twice and none left out."""
+    numbers = [row["iteration"] for row in rows(run / "metrics.jsonl")]
+    assert numbers == list(range(1, len(numbers) + 1))
+    return len(numbers)
+
+
+@contextlib.contextmanager
+def resumed(run: Path, log: Path) -> Iterator[Command]:
+    """The run goes on, by two iterations, after at most one that is lost."""
+    before = iterations(run)
+    with Command(["--resume", str(run)], log) as command:
+        wait_for(command, lambda: "resumed after iteration" in log.read_text())
+        (number,) = re.findall(r"resumed after iteration (\d+)", log.read_text())
+        assert int(number) >= before - 1
+        wait_for_iterations(command, run, int(number) + 2)
+        yield command
+
+
+def wait_for(command: Command, true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert command.process.poll() is None, command.log.read_text()
+        assert time.monotonic() < deadline, command.log.read_text()
+        time.sleep(0.1)
+
+
+def wait_for_iterations(command: Command, run: Path, count: int) -> None:
+    """Lines are appended whole, so that the file can be read while the run goes on."""
+    wait_for(command, lambda: len(rows(run / "metrics.jsonl")) >= count)
+
+
+def find(command: Command, name: str) -> psutil.Process:
+    """The first process of a name, or a title that begins so."""
+    for process in command.processes.alive():
+        title = " ".join(process.cmdline())
+        if process.name() == name or title.startswith(name):
+            return process
+    raise AssertionError(f"no {name} in {command.survivors()}")
+
+
+def assert_nothing_is_left(command: Command, temporary: Path, run: Path) -> None:
+    """After a minute there is no process, no session of Ray's, and nothing half written."""
+    command.assert_nothing_survives(60)
+    assert list(temporary.rglob("session_[0-9]*")) == []
+    assert list(temporary.glob("hgpo-[!0-9]*")) == []
+    assert [path for path in run.iterdir() if "partial" in path.name] == []
+
+
+def stop(command: Command) -> None:
+    command.process.send_signal(signal.SIGINT)
+    assert command.process.wait(PATIENCE_S) == 130, command.log.read_text()
+
+
+def new_lines(command: Command, before: str) -> list[str]:
+    """What a command has printed since, without the lines of iterations."""
+    lines = command.log.read_text()[len(before) :].splitlines()
+    return [line for line in lines if line.strip() and not re.match(r" +\d", line)]
+
+
+def test_losses_that_a_run_outlives(run: Path, temporary: Path, tmp_path: Path) -> None:
+    """All of them in one run, each between two iterations that it finishes."""
+    names = ("VLLM::EngineCore", "ray::ServeReplica", "ray::ServeController", "ray::OwnerLiveness")
+    with resumed(run, tmp_path / "log.txt") as command:
+        for name in names:
+            done, begun = iterations(run), time.monotonic()
+            find(command, name).kill()
+            wait_for_iterations(command, run, done + 2)
+            print(f"{name}: two more iterations after {time.monotonic() - begun:.0f} s")
+        stop(command)
+        assert "Traceback" not in command.log.read_text()
+        assert_nothing_is_left(command, temporary, run)
+    iterations(run)
+
+
+def test_an_engine_that_hangs(run: Path, temporary: Path, tmp_path: Path) -> None:
+    """It is found out and replaced; the console says so, and when."""
+    with resumed(run, tmp_path / "log.txt") as command:
+        done, begun = iterations(run), time.monotonic()
+        engine = find(command, "VLLM::EngineCore")
+        engine.suspend()
+        wait_for_iterations(command, run, done + 2)
+        print(f"two more iterations after {time.monotonic() - begun:.0f} s")
+        assert not engine.is_running(), "the suspended engine holds its memory"
+        assert re.search(r"\d\d:\d\d:\d\d policy server: ", command.log.read_text())
+        stop(command)
+        assert_nothing_is_left(command, temporary, run)
+
+
+@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+def test_losses_that_end_a_run(name: str, run: Path, temporary: Path, tmp_path: Path) -> None:
+    """Within a minute, with one line that says how to go on."""
+    with resumed(run, tmp_path / "log.txt") as command:
+        assert_one_line_at_the_end(command, name, run)
+        assert_nothing_is_left(command, temporary, run)
+
+
+def assert_one_line_at_the_end(command: Command, name: str, run: Path) -> None:
+    before = command.log.read_text()
+    find(command, name).kill()
+    assert command.process.wait(60) == 1, command.log.read_text()
+    (said,) = new_lines(command, before)
+    assert f"continue with: hgpo train --resume {run}" in said
+
+
+def test_a_lost_learner(run: Path, temporary: Path, tmp_path: Path) -> None:
+    """One of two, in processes of their own."""
+    change(run, "num_learners: 0", "num_learners: 2")
+    change(run, "replica_cpus: 1\n", "replica_cpus: 0\n")
+    with resumed(run, tmp_path / "log.txt") as command:
+        assert_one_line_at_the_end(command, LEARNER, run)
+        assert_nothing_is_left(command, temporary, run)
+    change(run, "num_learners: 2", "num_learners: 0")
+    change(run, "replica_cpus: 0\n", "replica_cpus: 1\n")
+
+
+def test_a_killed_command(run: Path, temporary: Path, tmp_path: Path) -> None:
+    with resumed(run, tmp_path / "log.txt") as command:
+        command.survivors()  # remembers which processes there are
+        command.process.kill()
+        command.process.wait()
+        assert_nothing_is_left(command, temporary, run)
+
+
+def test_a_full_disk(run: Path, disk: Path, temporary: Path, tmp_path: Path) -> None:
+    """The run ends with one line, and goes on when there is room again (in the next test)."""
+    if not disk.is_mount():
+        pytest.skip("no file system can be mounted here")
+    with resumed(run, tmp_path / "log.txt") as command:
+        before = command.log.read_text()
+        filler = disk / "filler"
+        try:
+            fill(filler)
+            assert command.process.wait(60) == 1, command.log.read_text()
+        finally:
+            filler.unlink()
+        (said,) = new_lines(command, before)
+        assert said.startswith("hgpo: No space left on device")
+        assert f"continue with: hgpo train --resume {run}" in said
+        assert_nothing_is_left(command, temporary, run)
+
+
+def fill(file: Path) -> None:
+    """Write until nothing more can be written."""
+    with file.open("wb", buffering=0) as stream:
+        for size in (1 << 20, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    stream.write(bytes(size))
+
+
+def test_the_run_is_whole(run: Path, temporary: Path, tmp_path: Path) -> None:
+    with resumed(run, tmp_path / "log.txt") as command:
+        stop(command)
+        assert_nothing_is_left(command, temporary, run)
+    iterations(run)
+
+
+def test_a_killed_trial(temporary: Path, tmp_path: Path) -> None:
+    """The sweep goes on with the others, says why one failed, and resumes that one."""
+    folder = tmp_path / "sweep"
+    places = [f"cache={tmp_path / 'cache'}", f"--out={folder}", f"output={tmp_path / 'runs'}"]
+    settings = [*SMALL, "iterations=2", "checkpoint_interval=1", ONE_AT_A_TIME, *places]
+    grid = ["--grid", "algorithm.weight_alpha=0,1"]
+    first, second = (folder / f"0{n + 1}-weight_alpha={n}-seed=0" for n in range(2))
+    with Command([str(EXAMPLE), *settings, *grid], tmp_path / "log.txt", "sweep") as command:
+        command.wait_for(first / "metrics.jsonl", PATIENCE_S)
+        find(command, "ray::RunTrial").kill()
+        assert command.process.wait(PATIENCE_S) == 1, command.log.read_text()
+        assert re.search(f"{first.name} failed: .*died", command.log.read_text())
+        assert is_finished(second)
+        assert not is_finished(first)
+        assert_nothing_is_left(command, temporary, first)
+
+    with Command(["--resume", str(folder)], tmp_path / "resumed.txt", "sweep") as again:
+        assert again.process.wait(PATIENCE_S) == 0, again.log.read_text()
+        assert iterations(first) == iterations(second) == 2
+        assert_nothing_is_left(again, temporary, first)
