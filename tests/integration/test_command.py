@@ -70,7 +70,10 @@ def test_run_to_the_end(
 
 
 def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
-    """Ctrl-C stops everything and says how to go on; going on repeats and loses no iteration."""
+    """Ctrl-C stops everything and says how to go on; going on repeats and loses no iteration.
+
+    Meanwhile, another command cannot resume it; later, changed settings are said.
+    """
     settings = [*arguments, "iterations=50", "checkpoint_interval=1"]
     command = Command(settings, tmp_path / "log.txt")
     while not (found := list(tmp_path.glob("alfworld_pocket-*"))):
@@ -78,6 +81,9 @@ def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
         assert command.process.poll() is None, command.log.read_text()
     run = found[0]
     command.wait_for(run / "episodes" / "iteration_0002.jsonl.gz")
+    second = Command(["--resume", str(run)], tmp_path / "second.txt")
+    assert second.process.wait(120) == 2
+    assert f"is in use: process {command.process.pid} on " in second.log.read_text()
     command.process.send_signal(signal.SIGINT)
     assert command.process.wait(90) == 130, command.log.read_text()
     assert f"hgpo train --resume {run}" in command.log.read_text()
@@ -89,6 +95,8 @@ def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
     (run / "config.yaml").write_text(config.replace("iterations: 50", f"iterations: {done + 1}"))
     resumed = Command(["--resume", str(run)], tmp_path / "log2.txt")
     assert resumed.process.wait(400) == 0, resumed.log.read_text()
+    said = f"changed since the run was last started: iterations 50 -> {done + 1}\n"
+    assert said in resumed.log.read_text()
     iterations = [row["iteration"] for row in rows(run / "metrics.jsonl")]
     assert iterations == list(range(1, done + 2))
     resumed.assert_nothing_survives()

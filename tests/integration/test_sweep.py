@@ -74,6 +74,7 @@ def test_trials_that_fail_do_not_block_the_next(arguments: list[str], tmp_path: 
     log = command.log.read_text()
     for name in "ab":
         (line,) = [x for x in log.splitlines() if f"{name}.jinja" in x and "failed" in x]
+        assert f"failed: FileNotFoundError: no prompt template '/no/{name}.jinja'" in line
         trial = Path(line.rpartition("see ")[2])
         assert f"/no/{name}.jinja" in trial.read_text()
     assert "2 trials are left" in log
