@@ -36,6 +36,7 @@ FOLDERS = (
     "docker",
     "docs",
     "env_wrappers",
+    "examples",
     "hgpo_rllib",
     "requirements",
     "tests",
