@@ -1,8 +1,13 @@
 """What all tests share."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
+
+# As in `hgpo_rllib.cli.main`, and for the same reason: with other work on the same cores, torch's
+# threads would spin, and cloning a model take minutes. Read when torch is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,16 +4,20 @@ All of them get all steps, so that advantages, mini-batches and the weights of t
 single learner; the sum of their gradients then is its gradient, however uneven the shares.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from ray.exceptions import RayActorError, RayError
 from ray.rllib.core.learner.training_data import TrainingData
 from torch import Tensor
 
 from hgpo_rllib.learner.batching import micro_batches
+from hgpo_rllib.section import RunStoppedError
 
 T = TypeVar("T")
 
@@ -24,6 +28,21 @@ class WholeBatches(TrainingData):
     def shard(self, num_shards: int, *args: Any, **kwargs: Any) -> list[tuple[TrainingData, dict]]:
         """The same for all."""
         return [(TrainingData(episodes_refs=self.episodes_refs), {}) for _ in range(num_shards)]
+
+
+@contextlib.contextmanager
+def name_lost_learners() -> Iterator[None]:
+    """Raise RunStoppedError, one line, when a learner process has ended in the block.
+
+    Ray raises the error of that process, or of another learner that waited for it: there gloo says
+    that a connection was closed or reset by its peer.
+    """
+    try:
+        yield
+    except RayError as error:
+        if isinstance(error, RayActorError) or "by peer" in str(error):
+            raise RunStoppedError("a learner process has ended") from error
+        raise
 
 
 def rank() -> int:

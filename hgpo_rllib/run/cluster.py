@@ -22,12 +22,12 @@ NOISY_LOGGERS = ("ray", "ray.serve", "ray.rllib", "ray.tune", "ray._common.depre
 
 
 @contextmanager
-def ray_cluster(config: RunConfig, logs: Path | None = None) -> Iterator[None]:
+def ray_cluster(config: RunConfig, run: Path | None = None) -> Iterator[None]:
     """Connect to the cluster of RAY_ADDRESS, or start a local one and stop it in the end.
 
     Args:
         config: the settings.
-        logs: folder for the logs of a local Ray when the block ends with an error.
+        run: the run directory, if there is one; see `ray_session`.
 
     Raises:
         ConfigError: the dashboard port is taken, RAY_ADDRESS is none of a node, or the cluster is
@@ -36,13 +36,15 @@ def ray_cluster(config: RunConfig, logs: Path | None = None) -> Iterator[None]:
     """
     for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
+    # It writes the traceback of an error that the caller gets, too.
+    logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         if "RAY_ADDRESS" in os.environ:
             check_address(os.environ["RAY_ADDRESS"])
             ray.init(log_to_driver=False, logging_level=logging.ERROR)
         else:
             check_dashboard_port(config)
-            _start_ray(config.cluster.dashboard_port, stack.enter_context(ray_session(logs)))
+            _start_ray(config.cluster.dashboard_port, stack.enter_context(ray_session(run)))
         stack.callback(ray.shutdown)  # of a local cluster this ends Serve and every other process
         check_resources(config)
         # Before any trial or algorithm: Serve's controller does not fit into a placement group.

@@ -1,5 +1,6 @@
 """The directory of a run: every file that it writes."""
 
+import contextlib
 import errno
 import gzip
 import json
@@ -13,6 +14,7 @@ from typing import Any
 from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
 from hgpo_rllib.reporting.run_data import read_jsonl
 from hgpo_rllib.run.folders import previous, write_folder
+from hgpo_rllib.run.lock import locked
 
 
 class RunDirectory:
@@ -138,6 +140,16 @@ def _link_or_copy(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
+def remove_partial(run: Path) -> None:
+    """Remove what a killed process has left half written, unless another one writes there now."""
+    with contextlib.suppress(ConfigError), locked(run):
+        for path in run.rglob("*.partial"):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+
+
 def describe_full_disk(error: BaseException | None) -> str | None:
     """What is wrong if an error, or one behind it, says that a disk is full; otherwise None.
 
@@ -145,7 +157,8 @@ def describe_full_disk(error: BaseException | None) -> str | None:
     """
     while error is not None:
         if isinstance(error, OSError) and error.errno in FULL:
-            return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+            problem = os.strerror(error.errno)  # `error.strerror` may be in a library's own words
+            return f"{problem} ({error.filename})" if error.filename else problem
         if os.strerror(errno.ENOSPC) in str(error):
             return os.strerror(errno.ENOSPC)
         error = error.__cause__ or error.__context__

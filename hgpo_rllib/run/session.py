@@ -24,6 +24,8 @@ GRACE_S = 3.0
 LIMIT_S = 30.0
 """Seconds after which the clean-up gives up on a process that SIGKILL does not end."""
 FINISHED = b"finished"
+LOGS = "ray_logs"
+"""Folder of a run directory."""
 
 
 def temporary_folder() -> Path:
@@ -48,17 +50,18 @@ def temporary_folder() -> Path:
 
 
 @contextlib.contextmanager
-def ray_session(logs: Path | None = None) -> Iterator[Path]:
+def ray_session(run: Path | None = None) -> Iterator[Path]:
     """The folder for `ray.init(_temp_dir=…)`; what Ray leaves there goes with the block.
 
     The block starts Ray and stops it. Where it does not come to its end, because of an error or
     because the process is killed, processes that still use the session are ended, too.
 
     Args:
-        logs: folder for Ray's logs after such an end. None: they are removed as well.
+        run: the run directory, if there is one. After such an end it gets Ray's logs (`LOGS`), and
+            loses what was half written.
     """
     folder = temporary_folder()
-    arguments = [str(folder), str(os.getpid()), str(logs.absolute()) if logs else ""]
+    arguments = [str(folder), str(os.getpid()), str(run.absolute()) if run else ""]
     cleaner = subprocess.Popen(
         [sys.executable, "-m", __name__, *arguments],
         stdin=subprocess.PIPE,
@@ -76,13 +79,13 @@ def ray_session(logs: Path | None = None) -> Iterator[Path]:
         cleaner.wait()
 
 
-def clean_up(session: Path, command: int, logs: Path | None) -> None:
+def clean_up(session: Path, command: int, run: Path | None) -> None:
     """End all processes of a session, and remove its folder.
 
     Args:
         session: a folder of Ray's.
         command: process id of the command, which may go on: Ray leaves its logs open there.
-        logs: where to keep the logs in it, if anywhere.
+        run: see `ray_session`; None as well when the command came to its end.
     """
     start = time.monotonic()
     while (processes := set(writers(session)) - {command}) and time.monotonic() < start + LIMIT_S:
@@ -91,9 +94,12 @@ def clean_up(session: Path, command: int, logs: Path | None) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
         time.sleep(0.2)
-    if logs is not None:
+    if run is not None:
+        from hgpo_rllib.run.directory import remove_partial  # takes long to import
+
+        remove_partial(run)
         with contextlib.suppress(OSError):  # a full disk may be why the command failed
-            shutil.copytree(session / "logs", logs, dirs_exist_ok=True)
+            shutil.copytree(session / "logs", run / LOGS, dirs_exist_ok=True)
     shutil.rmtree(session, ignore_errors=True)
 
 
@@ -118,10 +124,10 @@ def _is_written(process: Path, descriptor: Path, folder: Path) -> bool:
     return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
 
 
-def _main(folder: str, process: str, logs: str) -> None:
+def _main(folder: str, process: str, run: str) -> None:
     finished = sys.stdin.buffer.read() == FINISHED
     for session in Path(folder).glob(f"session_*_{process}"):  # as Ray names it
-        clean_up(session, int(process), Path(logs) if logs and not finished else None)
+        clean_up(session, int(process), Path(run) if run and not finished else None)
 
 
 if __name__ == "__main__":

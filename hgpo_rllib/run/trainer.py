@@ -84,7 +84,7 @@ def _run(
         with contextlib.ExitStack() as stack:
             label = "starting Ray, the policy server (vLLM) and the learner"
             with console.stage(label), seconds.phase("start"):
-                stack.enter_context(ray_cluster(config, logs=directory.path / "ray_logs"))
+                stack.enter_context(ray_cluster(config, directory.path))
                 stack.enter_context(terminate_like_interrupt())  # Ray has set its own handler
                 stack.enter_context(exit_when_ray_ends(lambda: how_to_continue(directory)))
                 algorithm = HGPOConfig.from_run_config(config).build_algo()
@@ -94,9 +94,9 @@ def _run(
     except (ConfigError, RunError):
         raise
     except BaseException as error:
-        full = describe_full_disk(error)
-        if full is not None:
-            raise RunStoppedError(f"{full}: make room; {how_to_continue(directory)}") from error
+        reason = str(error) if isinstance(error, RunStoppedError) else describe_full_disk(error)
+        if reason is not None:
+            raise RunStoppedError(f"{reason}; {how_to_continue(directory)}") from error
         what = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         console.say(f"{what}; {how_to_continue(directory)}")
         raise

@@ -118,7 +118,7 @@ def find(command: Command, name: str) -> psutil.Process:
 
 def assert_nothing_is_left(command: Command, temporary: Path, run: Path) -> None:
     """After a minute there is no process, no session of Ray's, and nothing half written."""
-    command.assert_nothing_survives(60)
+    command.assert_nothing_survives(60)  # the clean-up is one of them
     assert list(temporary.rglob("session_[0-9]*")) == []
     assert list(temporary.glob("hgpo-[!0-9]*")) == []
     assert [path for path in run.iterdir() if "partial" in path.name] == []
@@ -184,11 +184,13 @@ def test_a_lost_learner(run: Path, temporary: Path, tmp_path: Path) -> None:
     """One of two, in processes of their own."""
     change(run, "num_learners: 0", "num_learners: 2")
     change(run, "replica_cpus: 1\n", "replica_cpus: 0\n")
-    with resumed(run, tmp_path / "log.txt") as command:
-        assert_one_line_at_the_end(command, LEARNER, run)
-        assert_nothing_is_left(command, temporary, run)
-    change(run, "num_learners: 2", "num_learners: 0")
-    change(run, "replica_cpus: 0\n", "replica_cpus: 1\n")
+    try:
+        with resumed(run, tmp_path / "log.txt") as command:
+            assert_one_line_at_the_end(command, LEARNER, run)
+            assert_nothing_is_left(command, temporary, run)
+    finally:
+        change(run, "num_learners: 2", "num_learners: 0")
+        change(run, "replica_cpus: 0\n", "replica_cpus: 1\n")
 
 
 def test_a_killed_command(run: Path, temporary: Path, tmp_path: Path) -> None:

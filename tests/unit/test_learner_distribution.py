@@ -11,15 +11,17 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ray.exceptions import RayActorError, RayTaskError
 from torch import Tensor, multiprocessing
 from transformers import PreTrainedModel
 
 from hgpo_rllib.learner import learner as learner_module
 from hgpo_rllib.learner import module as llm_module
 from hgpo_rllib.learner.critic import Critic, make_critic, step_values
-from hgpo_rllib.learner.distribution import share
+from hgpo_rllib.learner.distribution import name_lost_learners, share
 from hgpo_rllib.models import load_model
 from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.section import RunStoppedError
 from tests.unit.learner_reference import (
     build_learner,
     make_columns,
@@ -188,3 +190,25 @@ def test_shares(lengths: list[int], count: int) -> None:
     assert sorted(np.concatenate(shares)) == sorted(rows)
     tokens = [array[part].sum() for part in shares]
     assert max(tokens) - min(tokens) <= max(lengths)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RayActorError(),
+        RayTaskError("update", "… Connection closed by peer [127.0.0.1]:1", RuntimeError()),
+    ],
+)
+def test_a_lost_learner_is_one_line(error: Exception) -> None:
+    """Ray raises the error of the lost one, or of one that waited for it."""
+    with (
+        pytest.raises(RunStoppedError, match="a learner process has ended"),
+        name_lost_learners(),
+    ):
+        raise error
+
+
+def test_an_error_of_a_learner_keeps_its_traceback() -> None:
+    error = RayTaskError("update", "ValueError: a defect", ValueError("a defect"))
+    with pytest.raises(RayTaskError), name_lost_learners():
+        raise error

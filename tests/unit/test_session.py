@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from hgpo_rllib.config import ConfigError
-from hgpo_rllib.run.session import ray_session, temporary_folder, writers
+from hgpo_rllib.run.lock import LOCK
+from hgpo_rllib.run.session import LOGS, ray_session, temporary_folder, writers
 
 # A command whose "Ray" is a process that writes a log of its session, and has another name and
 # session id by then.
@@ -80,7 +81,7 @@ def test_a_chosen_folder_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_a_session_is_removed_at_the_end(private: Path, tmp_path: Path) -> None:
     """The command goes on, with a log still open, as Ray leaves them."""
-    with contextlib.ExitStack() as still_open, ray_session(tmp_path / "logs") as folder:
+    with contextlib.ExitStack() as still_open, ray_session(tmp_path) as folder:
         session = folder / f"session_today_{os.getpid()}"
         (session / "logs").mkdir(parents=True)
         still_open.enter_context((session / "logs" / "driver.log").open("w"))
@@ -88,15 +89,18 @@ def test_a_session_is_removed_at_the_end(private: Path, tmp_path: Path) -> None:
         other.mkdir()
     assert not session.exists()
     assert other.exists()
-    assert not (tmp_path / "logs").exists()
+    assert not (tmp_path / LOGS).exists()
 
 
 @pytest.mark.parametrize("ending", ["killed", "error"])
 def test_what_is_left_is_ended_and_removed(ending: str, private: Path, tmp_path: Path) -> None:
     """The worker's log is kept, and a process that only reads it goes on."""
-    logs = tmp_path / "logs"
+    run = tmp_path / "run"
+    (run / "state.partial" / "learner").mkdir(parents=True)
+    (run / ".metrics.jsonl.partial").touch()
+    (run / "metrics.jsonl").touch()
     command = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, str(logs)],
+        [sys.executable, "-c", COMMAND, str(run)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -117,5 +121,6 @@ def test_what_is_left_is_ended_and_removed(ending: str, private: Path, tmp_path:
         wait_until(lambda: not Path(session).exists())
         assert reading.read() == "a line\n"
     assert not is_running(int(worker))
-    assert (logs / "worker.out").read_text() == "a line\n"
+    assert (run / LOGS / "worker.out").read_text() == "a line\n"
+    assert {path.name for path in run.iterdir()} == {LOGS, "metrics.jsonl", LOCK}
     command.communicate()
