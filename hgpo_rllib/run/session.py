@@ -38,7 +38,7 @@ def temporary_folder() -> Path:
     """
     chosen = os.environ.get("RAY_TMPDIR")
     if chosen:
-        return Path(chosen)
+        return Path(chosen) / "ray"  # as Ray does without `_temp_dir`
     folder = Path(tempfile.gettempdir()) / f"hgpo-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

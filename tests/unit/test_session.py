@@ -75,8 +75,9 @@ def test_a_folder_of_somebody_else_is_refused(private: Path, tmp_path: Path) -> 
 
 
 def test_a_chosen_folder_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As Ray itself uses it: docs and containers name the files in there."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    assert temporary_folder() == tmp_path
+    assert temporary_folder() == tmp_path / "ray"
 
 
 def test_a_session_is_removed_at_the_end(private: Path, tmp_path: Path) -> None:
