@@ -1,4 +1,4 @@
-"""Reading files that somebody else wrote, and names that become part of a path.
+"""Reading files from other sources, and names that become part of a path.
 
 JSON parsers recurse, or store the path of every level: 100 KB of ``[`` end in a RecursionError, and
 took ijson 23 GB of memory. Opening a FIFO blocks until another process writes to it.

@@ -1,4 +1,4 @@
-"""A space of text whose characters nobody can list in advance."""
+"""A space of text whose characters are not known in advance."""
 
 import string
 from typing import Any, NoReturn

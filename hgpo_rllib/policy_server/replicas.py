@@ -49,7 +49,7 @@ class Replicas:
         Args:
             handle: of the deployment.
             running: counts the replicas that run; called in a thread.
-            max_outage_s: seconds after which a request that nobody answers is given up.
+            max_outage_s: seconds after which a request without an answer is given up.
             look_s: seconds between counts.
             pause_s: seconds before a request is sent again.
         """

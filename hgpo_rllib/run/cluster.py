@@ -72,7 +72,7 @@ def _start_ray(dashboard_port: int | None, folder: Path) -> None:
 
 
 def protect_token() -> None:
-    """Make sure that nobody else can read Ray's token: Ray would write it for all to read.
+    """Make sure that no other user can read Ray's token: Ray would write it for all to read.
 
     With the token another user of the machine could run code in this Ray.
     """
