@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
-from scipy.stats import spearmanr
 
 from hgpo_rllib.advantages import ESTIMATORS
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
@@ -87,9 +86,7 @@ def test_behaviour_log_probs_are_the_learners(algorithm: HGPO) -> None:
 def test_update_follows_the_advantages(algorithm: HGPO) -> None:
     """Tokens of steps with a positive advantage become likelier, those with a negative less so.
 
-    Negated advantages turn the sign of this correlation, shuffled ones make it vanish. It is one of
-    ranks: that of values is 0.28 on the games of generator version 3, and was 0.41 on those before,
-    with a bound of 0.3. Easier games for this test would allow for values again.
+    Negated advantages turn the sign of this correlation, shuffled ones make it vanish.
     """
     groups = algorithm.env_runner.play("train", list(range(6)), group_size=8, temperature=1.0)
     scored = score_groups(groups, algorithm.config.settings(AlgorithmSettings))
@@ -100,7 +97,7 @@ def test_update_follows_the_advantages(algorithm: HGPO) -> None:
     after = step_logp(algorithm, scored)
     change = np.array([(b - a).mean() for a, b in zip(before, after, strict=True)])
     changed = advantage != 0
-    assert spearmanr(advantage[changed], change[changed]).statistic > 0.3
+    assert np.corrcoef(advantage[changed], change[changed])[0, 1] > 0.3
 
 
 def test_every_estimator_scores_real_episodes(algorithm: HGPO) -> None:
