@@ -136,14 +136,14 @@ def make_run(path, before=0.20, after=0.36, seed=1, error=0.03, **algorithm):
         for split, episodes in (("valid_seen", 60), ("valid_unseen", 40), ("all", 100))
     ]
     write_jsonl(path / "evaluation.jsonl", rows)
-    write_jsonl(path / "episodes" / "train-4.jsonl.gz", EPISODES)
+    write_jsonl(path / "episodes" / "iteration_0004.jsonl.gz", EPISODES)
     (path / "summary.json").write_text(json.dumps({"seconds": {"games": 3.5}}))
     return path
 
 
 def crash(path):
     """Leave what a run leaves that ended in its first minutes, in the middle of a line."""
-    for name in ("summary.json", "evaluation.jsonl", "episodes/train-4.jsonl.gz"):
+    for name in ("summary.json", "evaluation.jsonl", "episodes/iteration_0004.jsonl.gz"):
         (path / name).unlink()
     rows = [json.dumps(metrics_row(iteration)) for iteration in (1, 2)]
     (path / "metrics.jsonl").write_text(f"{rows[0]}\n{rows[1][:50]}")

@@ -83,7 +83,7 @@ def test_files_without_group_sizes_or_advantages_are_shown(run_dir):
 
 
 def test_a_run_shows_its_first_a_middle_and_its_newest_iteration(run_dir):
-    (run_dir / "episodes" / "train-4.jsonl.gz").unlink()
+    (run_dir / "episodes" / "iteration_0004.jsonl.gz").unlink()
     for iteration in (1, 2, 5, 7, 9):
         write(run_dir, iteration, EPISODES)
     assert [shown["iteration"] for shown in pack(run_dir)["sets"]] == [1, 5, 9]
@@ -123,7 +123,7 @@ def test_texts_have_a_limit_and_every_iteration_an_episode(run_dir, monkeypatch)
             text = f"{iteration}-{member} " * 1000
             row["steps"] = [{"anchor": "x", "prompt": text, "completion": "", "advantage": 0.5}]
         write(run_dir, iteration, long)
-    (run_dir / "episodes" / "train-4.jsonl.gz").unlink()
+    (run_dir / "episodes" / "iteration_0004.jsonl.gz").unlink()
 
     def members() -> list[int]:
         return [len(each["groups"][0]["members"]) for each in pack(run_dir)["sets"]]
@@ -151,5 +151,5 @@ def test_long_paths_of_games_are_shortened(run_dir):
 
 
 def test_a_run_without_episodes(run_dir):
-    (run_dir / "episodes" / "train-4.jsonl.gz").unlink()
+    (run_dir / "episodes" / "iteration_0004.jsonl.gz").unlink()
     assert pack(run_dir) is None

@@ -113,7 +113,7 @@ class TestLoadRun:
             load_run(run_dir)
 
     def test_a_compressed_file_cut_off_keeps_its_whole_lines(self, run_dir):
-        file = run_dir / "episodes" / "train-4.jsonl.gz"
+        file = run_dir / "episodes" / "iteration_0004.jsonl.gz"
         whole = file.read_bytes()
         file.write_bytes(whole[:-20])
         assert 1 <= len(read_episodes(load_run(run_dir).episode_files)) < 4
@@ -130,7 +130,7 @@ class TestLoadRun:
         write_jsonl(run_dir / "episodes" / "eval-9.jsonl", [episode(8, True, [0.0], 9, "all")])
         (run_dir / "episodes" / "empty.jsonl").touch()
         assert [file.iteration for file in load_run(run_dir).episode_files] == [3, 4]
-        for name in ("z-3.jsonl", "train-4.jsonl.gz"):
+        for name in ("z-3.jsonl", "iteration_0004.jsonl.gz"):
             (run_dir / "episodes" / name).unlink()
         assert [file.iteration for file in load_run(run_dir).episode_files] == [9]
 

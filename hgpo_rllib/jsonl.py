@@ -1,0 +1,55 @@
+"""Read files of JSON lines, also while another process writes to them."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hgpo_rllib.config import ConfigError
+
+Row = dict[str, Any]
+
+
+class ResultsError(ConfigError):
+    """A file or directory that cannot be read as results: one line that says why."""
+
+
+def read_jsonl(file: Path) -> Iterator[Row]:
+    """Yield the objects of a file of JSON lines, plain or gzip; none where there is no file.
+
+    A last line that does not parse is one that a process has not finished, or was killed in; it is
+    left out. So is the end of a compressed file that was cut.
+
+    Raises:
+        ResultsError: the file cannot be read, or another line is not an object.
+    """
+    if not file.is_file():
+        return
+    bad: int | None = None
+    try:
+        for number, line in enumerate(_lines(file), start=1):
+            if not line.strip():
+                continue
+            if bad is not None:
+                raise ResultsError(f"{file}: line {bad} is not a JSON object")
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if isinstance(row, dict):
+                yield row
+            else:
+                bad = number
+    except (OSError, zlib.error) as error:
+        raise ResultsError(f"{file}: cannot be read ({error})") from error
+
+
+def _lines(file: Path) -> Iterator[str]:
+    opened = gzip.open if file.suffix == ".gz" else open
+    with opened(file, "rt", encoding="utf-8", errors="replace") as stream:
+        try:
+            yield from stream
+        except EOFError:  # the end of a compressed file that is being written
+            return

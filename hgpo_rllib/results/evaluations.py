@@ -1,0 +1,62 @@
+"""Evaluations as frames."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from hgpo_rllib.jsonl import ResultsError, Row
+from hgpo_rllib.results.frames import (
+    EVALUATED,
+    EVALUATED_EPISODES,
+    EVALUATED_STEPS,
+    episode_frames,
+    read_episodes,
+    read_object,
+)
+
+FORMAT = "hgpo-evaluation-1"
+PROTOCOL, EPISODES, SUMMARY = "protocol.json", "episodes.jsonl", "summary.json"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A finished evaluation of `hgpo evaluate`."""
+
+    path: Path
+    summary: Row
+    """What summary.json holds."""
+    episodes: pd.DataFrame
+    """One row per episode."""
+    steps: pd.DataFrame
+    """One row per step of the episodes."""
+
+    @property
+    def protocol(self) -> Row:
+        """What the numbers depend on."""
+        return self.summary["protocol"]
+
+
+def load_evaluation(path: str | Path) -> Evaluation:
+    """Read a finished evaluation.
+
+    Raises:
+        ResultsError: there is none in the directory, or it is not finished.
+    """
+    path = Path(path)
+    if not (path / SUMMARY).is_file():
+        unfinished = (path / PROTOCOL).is_file()
+        why = "is not finished: call `hgpo evaluate` again" if unfinished else "is no evaluation"
+        raise ResultsError(f"{path} {why} (it holds no {SUMMARY})")
+    summary = read_object(path / SUMMARY)
+    if summary.get("format") != FORMAT:
+        raise ResultsError(f"{path / SUMMARY}: format {summary.get('format')!r} is not known")
+    file = path / EPISODES
+    episodes, steps = evaluated_frames(read_episodes(file, EVALUATED_EPISODES), file)
+    return Evaluation(path, summary, episodes, steps)
+
+
+def evaluated_frames(rows: Sequence[Row], source: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """`Evaluation.episodes` and `Evaluation.steps` of the lines of episodes.jsonl."""
+    return episode_frames(rows, ("seed", "place"), EVALUATED, EVALUATED_STEPS, source)

@@ -1,0 +1,118 @@
+"""The columns of all frames with their types, and how they are made of the lines of files."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from hgpo_rllib.jsonl import ResultsError, Row, read_jsonl
+
+RUN_EPISODES, EVALUATED_EPISODES = "hgpo-episode-1", "hgpo-evaluated-episode-1"
+
+Columns = dict[str, str]
+
+
+def _typed(dtype: str, names: str) -> Columns:
+    return dict.fromkeys(names.split(), dtype)
+
+
+METRICS = _typed("int64", "iteration") | _typed(
+    "float64",
+    """wall_s iteration_s episodes env_steps success_rate return_mean episode_length invalid_rate
+    inadmissible_rate truncated_prompt_rate truncated_response_rate request_s engine_s env_s
+    env_errors env_timeouts request_errors stale_rate lost_members lost_groups tokens_generated loss
+    policy_loss kl clip_fraction entropy grad_norm ratio_max behaviour_logp_gap
+    behaviour_logp_gap_mean behaviour_kl value_loss value_clip_fraction critic_grad_norm
+    explained_variance importance_weight importance_cut_fraction skipped_batches
+    served_learner_logp_gap advantage_mean zero_advantage_fraction oracle_fraction
+    oracle_group_size oracle_gap_trajectory oracle_gap_step oracle_gap_hgpo rollout_s
+    rollout_wait_s update_s advantage_s advantage_peak_mib sync_s tokens_per_s""",
+)
+GROUP_SIZES = {"iteration": "int64", "depth": "int64", "size": "str", "share": "float64"}
+EVALUATIONS = {"iteration": "int64", "split": "str"} | _typed(
+    "float64", "success_rate standard_error episodes episode_length temperature evaluation_s"
+)
+FAMILIES = {"iteration": "int64", "split": "str", "task_type": "str"} | _typed(
+    "float64", "success_rate standard_error episodes"
+)
+_STEP = (
+    _typed("int64", "time")
+    | _typed("str", "anchor prompt completion action")
+    | _typed("bool", "is_valid inadmissible")
+    | _typed("float64", "reward response_tokens prompt_truncated response_truncated")
+)
+EPISODES = (
+    _typed("int64", "iteration")
+    | _typed("str", "split group member game task_type goal")
+    | _typed("bool", "success")
+    | _typed("float64", "episode_return episode_length")
+)
+STEPS = (
+    {"iteration": "int64", "group": "str", "member": "str"}
+    | _STEP
+    | _typed("float64", "step_return advantage weight_version request_s env_s")
+    | _typed("object", "group_sizes response_ids behaviour_logp weight_versions")
+)
+EVALUATED = (
+    _typed("int64", "seed place")
+    | _typed("str", "split game task_type goal")
+    | _typed("bool", "success")
+    | _typed("float64", "score episode_return episode_length trials prompt_tokens response_tokens")
+    | _typed("object", "lost_trials")
+)
+EVALUATED_STEPS = _typed("int64", "seed place") | _STEP | _typed("float64", "prompt_tokens")
+
+
+def read_object(file: Path) -> Row:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"{file}: not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise ResultsError(f"{file}: not a JSON object")
+    return value
+
+
+def read_episodes(file: Path, expected: str) -> list[Row]:
+    rows = list(read_jsonl(file))
+    for row in rows:
+        if row.get("format") != expected:
+            raise ResultsError(f"{file}: episode format {row.get('format')!r} is not {expected}")
+    return rows
+
+
+def episode_frames(
+    rows: Sequence[Row], keys: Sequence[str], columns: Columns, step_columns: Columns, source: Path
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    episodes, steps = [], []
+    for row in rows:
+        recorded = row.get("steps")
+        if not isinstance(recorded, list):
+            raise ResultsError(f"{source}: an episode without a list of steps")
+        others = {name: value for name, value in row.items() if name not in ("format", "steps")}
+        episodes.append(others | {"episode_length": len(recorded)})
+        steps += [{key: row.get(key) for key in keys} | step for step in recorded]
+    return make_frame(episodes, columns, source), make_frame(steps, step_columns, source)
+
+
+def make_frame(rows: Sequence[Row], columns: Columns, source: Path) -> pd.DataFrame:
+    """The rows with at least `columns`, in this order; absent numbers and texts are NaN.
+
+    Raises:
+        ResultsError: a key or a flag is absent, or a value is not of its column's type.
+    """
+    frame = pd.DataFrame(list(rows))
+    for name, dtype in columns.items() if rows else ():
+        if dtype in ("int64", "bool") and (name not in frame or frame[name].isna().any()):
+            raise ResultsError(f"{source}: a line without {name!r}: not a file of this kind")
+    frame = frame.reindex(columns=list(dict.fromkeys([*columns, *frame])))
+    for name, dtype in columns.items():
+        try:
+            frame[name] = frame[name].astype(dtype)
+        except (TypeError, ValueError) as error:
+            raise ResultsError(f"{source}: {name!r} has a value that is no {dtype}") from error
+        if dtype == "float64":
+            frame[name] = frame[name].where(np.isfinite(frame[name]))
+    return frame

@@ -1,0 +1,358 @@
+"""Runs as frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
+from hgpo_rllib.jsonl import ResultsError, Row, read_jsonl
+from hgpo_rllib.results.frames import (
+    EPISODES,
+    EVALUATIONS,
+    FAMILIES,
+    GROUP_SIZES,
+    METRICS,
+    RUN_EPISODES,
+    STEPS,
+    episode_frames,
+    make_frame,
+    read_episodes,
+    read_object,
+)
+
+CONFIG, SUMMARY = "config.yaml", "summary.json"
+ALL = "all"
+"""The split that holds the episodes of all evaluated splits."""
+ESTIMATOR = "algorithm.estimator"
+SAME_EXPERIMENT = ("seed", "name", "output", "cache", "checkpoint_interval", "cluster", "tracking")
+"""Settings and sections that may differ between the runs of one experiment."""
+LONGEST_VALUE = 24  # of a setting in the name of an experiment
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run directory, of `hgpo train` or of a sweep."""
+
+    path: Path
+    config: Row
+    """All settings, as in config.yaml."""
+    summary: Row | None
+    """What summary.json holds; None until the run has finished."""
+    metrics: pd.DataFrame
+    """One row per training iteration."""
+    group_sizes: pd.DataFrame
+    """One row per iteration, depth k and size of group: the share of steps in such groups."""
+    evaluations: pd.DataFrame
+    """One row per evaluation and split, ``all`` for the splits together; iteration 0 is the
+    evaluation before training."""
+    families: pd.DataFrame
+    """One row per evaluation, split and family of tasks."""
+    episode_files: Mapping[int, Path]
+    """By iteration, in ascending order."""
+
+    @property
+    def name(self) -> str:
+        """The configured name, or the directory's."""
+        return str(self.config.get("name") or self.path.name)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end, or was ended by a sweep's scheduler."""
+        return self.summary is not None
+
+    @property
+    def iterations(self) -> int:
+        """Number of training iterations so far."""
+        return int(self.metrics["iteration"].max()) if len(self.metrics) else 0
+
+    @cached_property
+    def episodes(self) -> pd.DataFrame:
+        """One row per training episode; read when first used."""
+        return self._recorded[0]
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row per step of the training episodes; read when first used."""
+        return self._recorded[1]
+
+    @cached_property
+    def _recorded(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        rows = [
+            row for file in self.episode_files.values() for row in read_episodes(file, RUN_EPISODES)
+        ]
+        source = self.path / "episodes"
+        return episode_frames(rows, ("iteration", "group", "member"), EPISODES, STEPS, source)
+
+
+class Runs:
+    """Several runs; its frames are those of a `Run`, with columns before them that say which run.
+
+    These are `run` (the directory's name, its path where two have one name), `experiment` and
+    `seed`. Runs whose settings differ in nothing but `SAME_EXPERIMENT` are seeds of one experiment,
+    which is named by as few settings as tell the experiments apart.
+    """
+
+    def __init__(self, members: Sequence[Run], labels: pd.DataFrame) -> None:
+        """`labels` has one row per run: what is written before the columns of its frames."""
+        self.members = list(members)
+        self.labels = labels.reset_index(drop=True)
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """One row per run."""
+        return self.labels.assign(
+            iterations=[run.iterations for run in self.members],
+            finished=[run.finished for run in self.members],
+            path=[str(run.path) for run in self.members],
+        )
+
+    @cached_property
+    def settings(self) -> pd.DataFrame:
+        """One row per run, one column per dotted setting, values as text."""
+        return pd.concat(
+            [self.labels[["run"]], pd.DataFrame([_settings(run.config) for run in self.members])],
+            axis="columns",
+        )
+
+    # See `Run` for these.
+    metrics = cached_property(lambda self: self._joined("metrics"))
+    group_sizes = cached_property(lambda self: self._joined("group_sizes"))
+    evaluations = cached_property(lambda self: self._joined("evaluations"))
+    families = cached_property(lambda self: self._joined("families"))
+    episodes = cached_property(lambda self: self._joined("episodes"))
+    steps = cached_property(lambda self: self._joined("steps"))
+
+    @cached_property
+    def changes(self) -> pd.DataFrame:
+        """One row per run and split: success before training, and in the newest evaluation."""
+        return _changes(self.evaluations, [*self.labels, "split"])
+
+    @cached_property
+    def family_changes(self) -> pd.DataFrame:
+        """One row per run, split and family of tasks, as `changes`."""
+        return _changes(self.families, [*self.labels, "split", "task_type"])
+
+    def experiments(self) -> dict[str, Runs]:
+        """The runs of each experiment, in the order of the first of them."""
+        return {
+            str(name): Runs([self.members[place] for place in part.index], part)
+            for name, part in self.labels.groupby("experiment", sort=False)
+        }
+
+    def _joined(self, name: str) -> pd.DataFrame:
+        frames = [getattr(run, name) for run in self.members]
+        places = np.repeat(np.arange(len(frames)), [len(frame) for frame in frames])
+        labels = self.labels.iloc[places].reset_index(drop=True)
+        return pd.concat([labels, pd.concat(frames, ignore_index=True)], axis="columns")
+
+
+def load_run(path: str | Path, iterations: Iterable[int] | None = None) -> Run:
+    """Read a run directory, of a run that has finished, goes on, or crashed.
+
+    A line that was cut off while it was written is left out. Of an iteration that was trained
+    again after a resume, the last one counts. Numbers that are not finite are NaN.
+
+    Args:
+        path: the directory.
+        iterations: those whose episodes and steps are read; None: all that were recorded.
+
+    Raises:
+        ResultsError: there is no run, or its files hold something else.
+    """
+    path = Path(path)
+    config, summary = _read_config(path), path / SUMMARY
+    evaluations, families = _evaluations(path / "evaluation.jsonl")
+    metrics, group_sizes = _metrics(path / "metrics.jsonl")
+    files = {
+        int(file.name.removeprefix("iteration_").partition(".")[0]): file
+        for file in sorted((path / "episodes").glob("iteration_*.jsonl*"))
+    }
+    wanted = files.keys() if iterations is None else set(iterations)
+    return Run(
+        path,
+        config,
+        read_object(summary) if summary.is_file() else None,
+        metrics,
+        group_sizes,
+        evaluations,
+        families,
+        {iteration: files[iteration] for iteration in sorted(files) if iteration in wanted},
+    )
+
+
+def load_runs(
+    paths: str | Path | Iterable[str | Path], iterations: Iterable[int] | None = None
+) -> Runs:
+    """Read several runs.
+
+    Args:
+        paths: run directories. A folder of run directories, such as a sweep's, stands for all in
+            it that have recorded something.
+        iterations: see `load_run`.
+
+    Raises:
+        ResultsError: see `load_run`.
+    """
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    wanted = None if iterations is None else set(iterations)
+    found = dict.fromkeys(run for path in given for run in _run_directories(Path(path)))
+    members = [load_run(path, wanted) for path in found]
+    if not members:
+        raise ResultsError("no run directory given")
+    return Runs(members, make_labels(members))
+
+
+def _run_directories(path: Path) -> list[Path]:
+    inside = sorted(config.parent for config in path.glob(f"*/{CONFIG}"))
+    if (path / CONFIG).is_file() or not inside:
+        return [path]
+    begun = [run for run in inside if _has_begun(run)]
+    if not begun:
+        raise ResultsError(f"{path}: none of its {len(inside)} runs has recorded anything yet")
+    return begun
+
+
+def _has_begun(run: Path) -> bool:
+    files = (run / "metrics.jsonl", run / "evaluation.jsonl")
+    return any(file.is_file() and file.stat().st_size > 0 for file in files)
+
+
+def _read_config(path: Path) -> Row:
+    if not path.is_dir():
+        raise ResultsError(f"{path}: no such directory")
+    file = path / CONFIG
+    if not file.is_file():
+        raise ResultsError(f"{path}: not a run directory (no {CONFIG} in it)")
+    try:
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ResultsError(f"{file}: not YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(config, dict):
+        raise ResultsError(f"{file}: not a mapping")
+    return config
+
+
+def _metrics(file: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    rows, sizes = [], []
+    for row in read_jsonl(file):
+        shares = row.pop("level_size_shares", None) or []
+        rows.append(row)
+        sizes += [
+            {"iteration": row.get("iteration"), "depth": depth, "size": size, "share": share}
+            for depth, level in enumerate(shares)
+            for size, share in zip(SIZE_LABELS, level, strict=True)
+        ]
+    others = {name for row in rows for name in row} - METRICS.keys()  # of each depth, for instance
+    columns = METRICS | dict.fromkeys(sorted(others), "float64")
+    metrics = make_frame(rows, columns, file).drop_duplicates("iteration", keep="last")
+    keys = ["iteration", "depth", "size"]
+    group_sizes = make_frame(sizes, GROUP_SIZES, file).drop_duplicates(keys, keep="last")
+    return tuple(  # type: ignore[return-value]
+        frame.sort_values("iteration", kind="stable", ignore_index=True)
+        for frame in (metrics, group_sizes)
+    )
+
+
+def _evaluations(file: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    by_key: dict[tuple[Any, Any], Row] = {}
+    for row in read_jsonl(file):
+        by_key[row.get("iteration"), row.get("split")] = row
+    families = [
+        {"iteration": iteration, "split": split, "task_type": name, **values}
+        for (iteration, split), row in by_key.items()
+        for name, values in row.pop("by_task_type", {}).items()
+    ]
+    frame = make_frame(families, FAMILIES, file)
+    rate = frame["success_rate"]
+    frame["standard_error"] = np.sqrt(rate * (1 - rate) / frame["episodes"])
+    return tuple(  # type: ignore[return-value]
+        each.sort_values("iteration", kind="stable", ignore_index=True)
+        for each in (make_frame([*by_key.values()], EVALUATIONS, file), frame)
+    )
+
+
+def _changes(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """First evaluation, before training, and last one after it; errors of the difference take the
+    two as independent."""
+    cells = pd.MultiIndex.from_frame(rows[by].drop_duplicates())
+    before, after = (
+        part.drop_duplicates(by, keep="last").set_index(by).reindex(cells)
+        for part in (rows[rows["iteration"] == 0], rows[rows["iteration"] > 0])
+    )
+    columns = {
+        "iteration": after["iteration"].astype("Int64"),
+        "episodes": after["episodes"].fillna(before["episodes"]),
+        "before": before["success_rate"],
+        "before_error": before["standard_error"],
+        "after": after["success_rate"],
+        "after_error": after["standard_error"],
+        "gain": after["success_rate"] - before["success_rate"],
+        "gain_error": np.hypot(before["standard_error"], after["standard_error"]),
+    }
+    return pd.DataFrame(columns).reset_index()
+
+
+def make_labels(members: Sequence[Run]) -> pd.DataFrame:
+    names = [run.path.name for run in members]
+    if len(set(names)) < len(names):
+        names = [str(run.path) for run in members]
+    seeds = [run.config.get("seed") for run in members]
+    return pd.DataFrame(
+        {
+            "run": pd.Series(names, dtype="str"),
+            "experiment": pd.Series(_experiments(members), dtype="str"),
+            "seed": pd.Series(seeds, dtype="Int64"),
+        }
+    )
+
+
+def _settings(config: Row) -> dict[str, str]:
+    """Dotted settings as text; 1 and 1.0 are the same."""
+    flat = pd.json_normalize(config).astype(object)
+    return {
+        str(key): str(int(value) if isinstance(value, float) and value.is_integer() else value)
+        for key, (value,) in flat.items()
+    }
+
+
+def _experiments(members: Sequence[Run]) -> list[str]:
+    """The name of each run's experiment; settings that not all runs know are not compared."""
+    if not members:
+        return []
+    settings = pd.DataFrame([_settings(run.config) for run in members]).dropna(axis="columns")
+    keys = [key for key in settings if key.partition(".")[0] not in SAME_EXPERIMENT]
+    used: list[str] = []
+    distinct = 1
+    for key in sorted(keys, key=lambda key: key != ESTIMATOR):
+        number = len(settings[[*used, key]].drop_duplicates())
+        if number > distinct:
+            used.append(key)
+            distinct = number
+    if not used:
+        return [members[0].name] * len(members)
+    for longest in (LONGEST_VALUE, None):
+        names = [
+            " · ".join(_part(key, row[key], used, longest) for key in used)
+            for row in settings.to_dict("records")
+        ]
+        if len(set(names)) == distinct:
+            break
+    return names
+
+
+def _part(key: str, text: str, keys: Sequence[str], longest: int | None) -> str:
+    if longest is not None and len(text) > longest:
+        text = f"…{text[-longest:]}"
+    if key == ESTIMATOR:
+        return text
+    short = key.rpartition(".")[2]
+    alike = sum(other.rpartition(".")[2] == short for other in keys) > 1
+    return f"{key if alike else short}={text}"
