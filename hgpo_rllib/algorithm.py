@@ -35,6 +35,7 @@ from torch import Tensor
 from hgpo_rllib.config import (
     AgentSettings,
     AlgorithmSettings,
+    EnvSettings,
     EvaluationSettings,
     LearnerSettings,
     ModelSettings,
@@ -89,7 +90,7 @@ class HGPOConfig(AlgorithmConfig):
         self.eval_temperature = EvaluationSettings().temperature
         self.serve_prefix = "hgpo-policy"  # of the application's name
         self.serve_app: str | None = None  # set by the algorithm: one application per run or trial
-        self.env = "hgpo/ALFWorld-v0"
+        self.env = EnvSettings().env_id
         self.env_runner_cls = HGPOEnvRunner
         self.num_env_runners = 0
         self.num_learners = 0

@@ -91,7 +91,7 @@ class WarmStartSettings(Section):
     max_steps: int = Field(20, ge=1)
     """Demonstrations that are not won by then are dropped."""
     action_noise: float = Field(0.15, ge=0, le=1)
-    """Chance that a slip replaces the demonstrated action (the label stays the player's)."""
+    """Probability that a perturbed action is executed; the label stays the expert's."""
     vocabulary: int = Field(1000, ge=300)
     """Size of the BPE vocabulary."""
     hidden_size: int = Field(96, ge=32, multiple_of=32)

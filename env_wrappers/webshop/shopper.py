@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.colors import first_color
@@ -21,6 +21,8 @@ from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import ALIKE_ABOVE
 
 MAX_PAGES = 3  # of results that the shopper turns to
+PREMATURE_PURCHASE = 0.4
+"""Of the noisy shopper; a habit for reinforcement learning to remove."""
 
 _PRICE_LIMIT = re.compile(r",? and price lower than ([\d.]+) dollars\s*$")
 _OPTIONS = re.compile(r" with (?=[^:,]{1,40}: )")
@@ -168,8 +170,8 @@ class Shopper:
 
     rng: random.Random
     """Decides where the texts leave a choice."""
-    haste: float = 0.0
-    """Chance to buy instead of choosing an option that is wanted and not chosen yet."""
+    premature_purchase: float = 0.0
+    """Probability to buy instead of choosing an option that is wanted and not chosen yet."""
     _last: str = ""
     _offered: frozenset[str] = frozenset()  # asins on the page of results seen last
     _asin: str = ""  # of the product opened last
@@ -239,10 +241,35 @@ class Shopper:
             return "not this one", f"click[{PREVIOUS.lower()}]"
         for group, value in wanted.items():
             if value and self._chosen.get(group) != value:
-                if self.rng.random() < self.haste:
+                if self.rng.random() < self.premature_purchase:
                     break
                 return f"{group} {value}", f"click[{value}]"
         return "buy it", f"click[{BUY_NOW.lower()}]"
+
+
+class NoisyShopper:
+    """A `Shopper` with an instruction, some premature purchases, and perturbed actions."""
+
+    def __init__(self, goal: str, rng: random.Random):
+        """`goal`: the instruction."""
+        self._goal = goal
+        self._shopper = Shopper(rng, premature_purchase=PREMATURE_PURCHASE)
+
+    def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
+        """Thought and action."""
+        return self._shopper.act(self._goal, observation, admissible, last)
+
+    def perturb(self, admissible: Sequence[str], rng: random.Random) -> str:
+        """Any click but the purchase, or, where nothing can be clicked, a search for one word."""
+        clicks = [a for a in admissible if a.startswith("click[") and a != "click[buy now]"]
+        if any(a.startswith("search[") for a in admissible):
+            return f"search[{rng.choice(self._goal.split())}]"
+        return rng.choice(clicks)
+
+    def is_worth_learning(self, info: Mapping[str, Any]) -> bool:
+        """Purchases that lack nothing but options."""
+        score = info["score_details"]
+        return bool(score and score["r_type"] == score["r_att"] == 1 and score["r_price"])
 
 
 def _shared(title: str, wish: Wish) -> int:

@@ -9,7 +9,7 @@ import gymnasium as gym
 
 from hgpo_rllib.agent import Memory
 from hgpo_rllib.config import AgentSettings, ConfigError
-from hgpo_rllib.evaluation.games import ALFWORLD, WEBSHOP
+from hgpo_rllib.environments import find_environment, short_names
 from hgpo_rllib.evaluation.records import observations
 from hgpo_rllib.evaluation.scripted import SCRIPTED
 from hgpo_rllib.rollout.environments import EnvPool
@@ -25,10 +25,14 @@ from hgpo_rllib.rollout.member import (
     response_seed,
 )
 
-MODEL_AGENTS = ("hgpo", "vanilla", "react", "reflexion")
-AGENTS = (*MODEL_AGENTS, *SCRIPTED)
-PROMPTS = {ALFWORLD: "alfworld", WEBSHOP: "webshop"}
-"""What the names of an environment's templates begin with."""
+KINDS = {
+    "hgpo": ("full",),
+    "vanilla": ("full",),
+    "react": ("react",),
+    "reflexion": ("react", "reflexion"),
+}
+"""The templates of `EnvironmentSpec.prompts` that an agent needs."""
+AGENTS = (*KINDS, *SCRIPTED)
 REFLEXION_TRIALS = 3
 WHOLE_EPISODE = 1000  # turns; prompts that grow too long lose the oldest
 
@@ -49,26 +53,27 @@ def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
     """
     if agent in SCRIPTED or (agent == "hgpo" and has_settings):
         return []
-    if env_id not in PROMPTS:
-        raise ConfigError(
-            f"--agent {agent}: there are prompts for {', '.join(PROMPTS.values())} only, not for "
-            f"{env_id}: evaluate a run of it with --agent hgpo"
-        )
-    prefix = PROMPTS[env_id]
+    prompts = find_environment(env_id).prompts
+    for kind in KINDS[agent]:
+        if kind not in prompts:
+            raise ConfigError(
+                f"--agent {agent}: there are prompts for {', '.join(short_names())} only, not for "
+                f"{env_id}: evaluate a run of it with --agent hgpo"
+            )
     if agent in ("react", "reflexion"):
         return [
-            f"agent.prompt={prefix}_react",
+            f"agent.prompt={prompts['react']}",
             f"agent.memory_length={WHOLE_EPISODE}",
             "agent.shorten_prompts=memory",
         ]
     memory = 0 if agent == "vanilla" else 2
-    return [f"agent.prompt={prefix}_full", f"agent.memory_length={memory}"]
+    return [f"agent.prompt={prompts['full']}", f"agent.memory_length={memory}"]
 
 
 def reflection_settings(agent: AgentSettings, env_id: str) -> AgentSettings:
     """The same agent when it looks back on an episode that it lost."""
     changes: dict[str, Any] = {
-        "prompt": f"{PROMPTS[env_id]}_reflexion",
+        "prompt": find_environment(env_id).prompts["reflexion"],
         "memory_length": WHOLE_EPISODE,
         "shorten_prompts": "memory",
     }
@@ -128,7 +133,7 @@ def memory_of(trajectory: Trajectory, lessons: tuple[str, ...]) -> Memory:
 def model_play(
     agent: str, settings: AgentSettings, env_id: str, trials: int, speaker: MakeSpeaker
 ) -> Play:
-    """How an agent of `MODEL_AGENTS` plays."""
+    """How an agent of `KINDS` plays."""
     if agent != "reflexion":
         return partial(play_member, speaker=speaker(settings))
     looking_back = speaker(reflection_settings(settings, env_id))

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-
-import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.config import RunConfig
+from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.evaluation.agents import model_play, reflection_settings
-from hgpo_rllib.evaluation.games import ALFWORLD, Games, find_games
 from hgpo_rllib.evaluation.models import Model, Subject
 from hgpo_rllib.evaluation.plan import Kind, Plan, Slot, census, parity
 from hgpo_rllib.evaluation.protocol import (
@@ -83,7 +79,8 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
         RunStoppedError: some episodes could not be played; the others are kept.
     """
     with environments(request) as pool:
-        games = find_games(pool.first, request.config.env, request.split)
+        env = request.config.env
+        games = find_environment(env.env_id).games(pool.first, env, request.split)
         plan = make_plan(request, len(games.names))
         protocol = describe_protocol(request, plan, games)
         directory = ResultsDirectory(request.output or default_output(request, protocol), protocol)
@@ -109,10 +106,10 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
 def environments(request: Request) -> Iterator[EnvPool]:
     """The environments of the split."""
     env = request.config.env
-    options = {"data": env.data, "max_steps": env.max_steps, **env.options}
+    make = partial(find_environment(env.env_id).make, env, request.split)
     thread = EnvThread(request.config.rollout.env_timeout_s)
     try:
-        pool = EnvPool(partial(gym.make, env.env_id, split=request.split, **options), thread)
+        pool = EnvPool(make, thread)
         try:
             yield pool
         finally:
@@ -124,7 +121,8 @@ def environments(request: Request) -> Iterator[EnvPool]:
 def make_plan(request: Request, num_tasks: int) -> Plan:
     """The episodes of a protocol."""
     if request.kind == "parity":
-        return parity(num_tasks, request.games, by_worker=request.config.env.env_id == ALFWORLD)
+        shuffles = find_environment(request.config.env.env_id).parity_shuffles
+        return parity(num_tasks, request.games, by_worker=shuffles)
     return census(num_tasks, request.seeds, request.games)
 
 
@@ -147,8 +145,7 @@ def describe_protocol(request: Request, plan: Plan, games: Games) -> Block:
 
 def default_output(request: Request, protocol: Block) -> Path:
     """A directory with the protocol's hash in its name."""
-    name = request.config.env.env_id.rpartition("/")[2].rpartition("-")[0].lower()
-    env = re.sub(r"\W+", "-", name)
+    env = find_environment(request.config.env.env_id).name
     hashed = protocol_hash(protocol)[:HASH_LENGTH]
     return Path(OUTPUT) / f"{env}-{request.split}-{request.agent}-{hashed}"
 

@@ -70,8 +70,8 @@ def parity(num_tasks: int, games: int | None, by_worker: bool) -> Plan:
     Args:
         num_tasks: games of the split.
         games: draws per seed; None: 512.
-        by_worker: each of the 128 environments walks through a shuffle of its own (ALFWorld);
-            otherwise one generator draws 128 different tasks a time (WebShop).
+        by_worker: each of the 128 environments walks through a shuffle of its own;
+            otherwise one generator draws 128 different tasks a time.
     """
     count = PARITY_TASKS if games is None else games
     draw = _walks if by_worker else _draws

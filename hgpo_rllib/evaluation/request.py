@@ -6,19 +6,15 @@ from pathlib import Path
 
 from env_wrappers.files import check_name
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.environments import environment_id, find_environment, short_names
 from hgpo_rllib.evaluation.agents import AGENTS, REFLEXION_TRIALS, agent_overrides
 from hgpo_rllib.evaluation.chat import find_endpoint, is_url
 from hgpo_rllib.evaluation.evaluate import Request
-from hgpo_rllib.evaluation.games import ALFWORLD, WEBSHOP
 from hgpo_rllib.evaluation.models import LocalModel, Subject
 from hgpo_rllib.evaluation.plan import CENSUS_SEEDS
 from hgpo_rllib.evaluation.scripted import SCRIPTED
 from hgpo_rllib.run.checkpoint import find_policy, run_file_of
-from hgpo_rllib.run.inputs import check_environment
 
-ENVIRONMENTS = {"alfworld": ALFWORLD, "webshop": WEBSHOP}
-MAX_STEPS = {ALFWORLD: 50, WEBSHOP: 15}
-SPLITS = {ALFWORLD: "valid_seen", WEBSHOP: "test"}
 ALWAYS = ("policy_server.num_replicas=1", "policy_server.max_replicas=null")
 """The order in which several replicas answer is nobody's."""
 _OVERRIDE = re.compile(r"[a-z_]+(\.[a-z_]+)*=")
@@ -62,9 +58,10 @@ def make_request(
     if name is not None and not (model and is_url(model)):
         raise ConfigError("--name: it is for the URL of a server with several models")
     config = settings_of(model, env, data, agent, overrides)
-    split = split or SPLITS.get(config.env.env_id) or config.evaluation.splits[0]
+    environment = find_environment(config.env.env_id)
+    split = split or environment.eval_split or config.evaluation.splits[0]
     check_name(split)
-    check_environment(config, split)
+    environment.check(config, split)
     return Request(
         config=config,
         subject=None if agent in SCRIPTED else find_subject(str(model), name, config),
@@ -102,9 +99,9 @@ def settings_of(
     run_file = run_file_of(model) if model and not is_url(model) else None
     has_settings = run_file is not None
     settings = load_config(run_file, [])
-    env_id = ENVIRONMENTS.get(env, env) if env else settings.env.env_id
+    env_id = environment_id(env) if env else settings.env.env_id
     if env is None and not has_settings:
-        raise ConfigError("--env: give alfworld or webshop")
+        raise ConfigError(f"--env: give {' or '.join(short_names())}")
     same = has_settings and env_id == settings.env.env_id
     changes = [*ALWAYS, *([] if same else new_environment(env_id))]
     if data is not None:
@@ -119,7 +116,8 @@ def settings_of(
 
 def new_environment(env_id: str) -> list[str]:
     """Settings of an environment that the model's run did not have."""
-    steps = [f"env.max_steps={MAX_STEPS[env_id]}"] if env_id in MAX_STEPS else []
+    max_steps = find_environment(env_id).max_steps
+    steps = [] if max_steps is None else [f"env.max_steps={max_steps}"]
     return [f"env.env_id={env_id}", "env.data=null", "env.options={}", *steps]
 
 

@@ -3,7 +3,6 @@
 import functools
 import random
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -13,8 +12,8 @@ from rich.text import Text
 
 from env_wrappers.errors import DataError
 from hgpo_rllib.agent.parsing import ANY_SEARCH
-from hgpo_rllib.config import ConfigError, EnvSettings
-from hgpo_rllib.evaluation.games import ALFWORLD, WEBSHOP, shop_of
+from hgpo_rllib.config import EnvSettings
+from hgpo_rllib.environments import OraclePlan, find_environment
 from hgpo_rllib.play.console import QUIT, ask, make_console, plain
 from hgpo_rllib.rollout.environments import EnvPool
 from hgpo_rllib.rollout.group import Play
@@ -40,7 +39,9 @@ def scripted_play(name: str, settings: EnvSettings) -> Play:
     """
     makers: dict[str, Callable[[], MakeScripted]] = {
         "random": lambda: RandomPlayer,
-        "oracle": lambda: oracle_maker(settings),
+        "oracle": lambda: functools.partial(
+            OraclePlayer, find_plan=find_environment(settings.env_id).oracle(settings)
+        ),
         "human": lambda: functools.partial(HumanPlayer, console=make_console()),
     }
     return functools.partial(_play, make=makers[name]())
@@ -66,12 +67,19 @@ class RandomPlayer:
         return Act(action, is_valid=True)
 
 
-class PlanPlayer:
-    """Plays a list of actions that wins."""
+class OraclePlayer:
+    """Plays a plan that wins."""
 
-    def __init__(self, plan: list[str], game: str):
-        self._rest = iter(plan)
-        self._game = game
+    def __init__(
+        self,
+        info: Mapping[str, Any],
+        key: str,
+        find_plan: Callable[[Mapping[str, Any]], OraclePlan],
+    ):
+        """`find_plan`: from `EnvironmentSpec.oracle`."""
+        self._plan = find_plan(info)
+        self._rest = iter(self._plan.actions)
+        self._game = info["game"]
 
     async def act(self, observation: str, info: Mapping[str, Any]) -> Act:
         """See `Player`.
@@ -80,61 +88,11 @@ class PlanPlayer:
             DataError: the plan is at its end, without having won.
         """
         action = next(self._rest, None)
-        if action is None:
-            raise DataError(f"{self._game}: the oracle's plan ends before the goal is reached")
-        return Act(action, is_valid=True)
-
-
-def oracle_maker(settings: EnvSettings) -> MakeScripted:
-    """Players that know the solution.
-
-    Raises:
-        ConfigError: nobody knows it in this environment.
-    """
-    if settings.env_id == ALFWORLD:
-        return functools.partial(_alfworld_oracle, trusted=settings.options.get("trusted", False))
-    if settings.env_id == WEBSHOP:
-        return functools.partial(_webshop_oracle, settings=settings)
-    raise ConfigError(f"--agent oracle: there is none for {settings.env_id}")
-
-
-def _alfworld_oracle(info: Mapping[str, Any], key: str, trusted: bool) -> Player:
-    from env_wrappers.alfworld.planner import recorded_plan
-
-    return PlanPlayer(recorded_plan(Path(info["game"]), trusted), info["game"])
-
-
-def _webshop_oracle(info: Mapping[str, Any], key: str, settings: EnvSettings) -> Player:
-    from env_wrappers.webshop.goals import goal_range
-    from env_wrappers.webshop.shopper import NotFoundError, oracle_actions
-
-    shop = shop_of(settings)
-    split, place = info["game"].split("/")
-    goal = shop.goals[goal_range(split, len(shop.goals))[int(place)]]
-    try:
-        plan = oracle_actions(goal, shop.catalogue[goal.product], shop.catalogue)
-        return WebShopOracle(plan, "the plan does not buy the product")
-    except NotFoundError as error:
-        return WebShopOracle([], str(error))
-
-
-class WebShopOracle:
-    """Plays a plan; where it does not end the episode, searches until the last step.
-
-    Some goals of the original's data are out of reach: an evaluation counts them as lost.
-    """
-
-    def __init__(self, plan: list[str], why_lost: str):
-        """`why_lost`: the completion of steps beyond the plan."""
-        self._rest = iter(plan)
-        self._why_lost = why_lost
-
-    async def act(self, observation: str, info: Mapping[str, Any]) -> Act:
-        """See `Player`."""
-        action = next(self._rest, None)
         if action is not None:
             return Act(action, is_valid=True)
-        return Act(f"search[{info['goal']}]", is_valid=True, completion=self._why_lost)
+        if self._plan.fallback is None:
+            raise DataError(f"{self._game}: the oracle's plan ends before the goal is reached")
+        return Act(self._plan.fallback, is_valid=True, completion=self._plan.fallback_reason)
 
 
 class HumanPlayer:

@@ -17,7 +17,7 @@ from env_wrappers.errors import DataError
 from hgpo_rllib.agent import Memory
 from hgpo_rllib.agent.templates import load_template, render
 from hgpo_rllib.config import EnvSettings
-from hgpo_rllib.play.experts import make_player
+from hgpo_rllib.play.experts import make_expert
 from hgpo_rllib.warmstart.demonstrations import response_text
 
 FORMAT = "hgpo-demo-1"
@@ -83,7 +83,7 @@ def write_demos(
 
 
 def demonstrate_game(spec: DemoSpec, game: str) -> Demo:
-    """Play one game as the expert does; without slips, unlike the pocket model's warm start."""
+    """Play one game as the expert does; unlike for the pocket model, no action is perturbed."""
     name = Path(*Path(game).parts[-5:]).as_posix()
     rng = random.Random(f"{spec.seed}/{Path(game).parent.name}/0")
     try:
@@ -96,7 +96,7 @@ def _play(spec: DemoSpec, game: str, name: str, rng: random.Random) -> Demo:
     env = _environment(spec.data, spec.split, spec.trusted)
     template, memory = load_template(spec.prompt), Memory()
     observation, info = env.reset(options={"game": game})
-    player = make_player(spec.expert, info, rng, spec.planner_seconds, spec.trusted)
+    expert = make_expert(spec.expert, info, rng, spec.planner_seconds, spec.trusted)
     records: list[dict[str, Any]] = []
     last: str | None = None
     done = False
@@ -109,7 +109,7 @@ def _play(spec: DemoSpec, game: str, name: str, rng: random.Random) -> Demo:
             step_count=len(memory.turns),
             history=memory.last(spec.memory_length),
         )
-        thought, last = player.act(observation, info["admissible_actions"], last)
+        thought, last = expert.act(observation, info["admissible_actions"], last)
         records.append(
             {
                 "format": FORMAT,

@@ -1,14 +1,14 @@
-"""Players that know how: they follow a plan, or search as the explorer of the warm start does."""
+"""Experts: they follow a plan, or search as the explorer of the warm start does."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from env_wrappers.alfworld.explorer import APPLIANCES, Explorer, goal_of
 from env_wrappers.alfworld.planner import find_plan, recorded_plan
 from env_wrappers.errors import DataError
-from hgpo_rllib.warmstart.demonstrations import Player
-from hgpo_rllib.warmstart.explorer import APPLIANCES, Explorer, goal_of
+from hgpo_rllib.environments.spec import Expert
 
 
 class PlanFollower:
@@ -49,13 +49,13 @@ def thoughts_for(plan: Sequence[str]) -> list[str]:
     return thoughts[::-1]
 
 
-def make_player(
+def make_expert(
     expert: str,
     info: Mapping[str, Any],
     rng: random.Random,
     planner_seconds: float,
     trusted: bool = False,
-) -> Player:
+) -> Expert:
     """The expert of that name (see `EXPERTS`) for the episode that `info` began.
 
     Args:
@@ -69,19 +69,19 @@ def make_player(
 
 def _oracle(
     info: Mapping[str, Any], rng: random.Random, planner_seconds: float, trusted: bool
-) -> Player:
+) -> Expert:
     return PlanFollower(recorded_plan(Path(info["game"]), trusted))
 
 
 def _planner(
     info: Mapping[str, Any], rng: random.Random, planner_seconds: float, trusted: bool
-) -> Player:
+) -> Expert:
     return PlanFollower(find_plan(Path(info["game"]), planner_seconds, trusted))
 
 
 def _explorer(
     info: Mapping[str, Any], rng: random.Random, planner_seconds: float, trusted: bool
-) -> Player:
+) -> Expert:
     game = Path(info["game"])
     try:
         goal = goal_of(game)
@@ -90,7 +90,7 @@ def _explorer(
     return Explorer(goal, info["admissible_actions"], rng)
 
 
-EXPERTS: dict[str, Callable[[Mapping[str, Any], random.Random, float, bool], Player]] = {
+EXPERTS: dict[str, Callable[[Mapping[str, Any], random.Random, float, bool], Expert]] = {
     "oracle": _oracle,
     "explorer": _explorer,
     "planner": _planner,

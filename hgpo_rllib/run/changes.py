@@ -6,18 +6,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.config import ConfigError, RunConfig
-from hgpo_rllib.evaluation.games import digest, find_games
+from hgpo_rllib.environments import find_environment
+from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.evaluation.protocol import OTHER_FILES
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.checkpoint import WEIGHTS
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.folders import checksum
-from hgpo_rllib.warmstart.domain import HAVE_DOMAINS
 
 FIXED = ("env.env_id", "env.train_split", "model.lora_rank", "model.lora_alpha", "learner.critic")
 """Settings that the checkpoint's parameters, or its place in the order of tasks, depend on."""
@@ -30,7 +28,7 @@ class Start(BaseModel):
 
     settings: dict[str, Any]
     games: dict[str, str]
-    """A hash of the games of each split, in their order; of an environment of the user's, none."""
+    """A hash of the games of each split, in their order, where the environment hashes its data."""
     model: str
     """A hash of the files of the model that the run begins with; of one on a hub, its name."""
 
@@ -93,16 +91,13 @@ def _read(file: Path) -> Start | None:
 
 
 def _hash_games(config: RunConfig) -> dict[str, str]:
-    env = config.env
-    if env.env_id not in HAVE_DOMAINS:
-        return {}
+    env, environment = config.env, find_environment(config.env.env_id)
     hashes = {}
     for split in dict.fromkeys([env.train_split, *config.evaluation.splits]):
-        with contextlib.closing(
-            gymnasium.make(env.env_id, split=split, data=env.data, **env.options)
-        ) as made:
-            games = find_games(made, env, split)
-        hashes[split] = digest(json.dumps([games.names, games.data_hash]).encode())
+        with contextlib.closing(environment.make(env, split)) as made:
+            games = environment.games(made, env, split)
+        if games.data_hash is not None:
+            hashes[split] = digest(json.dumps([games.names, games.data_hash]).encode())
     return hashes
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hgpo_rllib.config import ConfigError, RunConfig
-from hgpo_rllib.warmstart.domain import HAVE_DOMAINS
+from hgpo_rllib.environments import find_environment
 
 JOB_FOLDERS = "working_dir_files"
 """Ray unpacks the upload of a job in a folder of this one, on every node that runs some of it."""
@@ -19,7 +19,8 @@ def check_paths_are_kept(config: RunConfig, output: Path) -> None:
     if JOB_FOLDERS not in Path.cwd().parts:
         return
     folders = {"output": output}
-    made = config.env.data is None and config.env.env_id in HAVE_DOMAINS
+    generator = find_environment(config.env.env_id).generator
+    made = config.env.data is None and generator is not None
     if made or config.model.model_path is None:
         folders["cache"] = Path(config.cache)
     for setting, path in folders.items():

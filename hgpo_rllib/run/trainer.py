@@ -11,6 +11,7 @@ from transformers.utils import logging as transformers_logging
 from hgpo_rllib.advantages.diagnostics import level_sizes, size_distribution
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
+from hgpo_rllib.environments import find_environment
 from hgpo_rllib.evaluation.in_run import ALL_SPLITS
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.reporting.console import TrainingConsole
@@ -35,7 +36,6 @@ from hgpo_rllib.run.trackers import Trackers
 from hgpo_rllib.run.watchdog import exit_when_ray_ends
 from hgpo_rllib.section import RunStoppedError
 from hgpo_rllib.warmstart import prepare
-from hgpo_rllib.warmstart.domain import HAVE_DOMAINS, find_domain
 
 Rows = list[dict[str, Any]]
 
@@ -105,8 +105,9 @@ def _run(
 def prepare_inputs(config: RunConfig, console: TrainingConsole, seconds: "PhaseTimes") -> RunConfig:
     """Make the data and the pocket model where the config names none; fill in their paths."""
     env, model = config.env, config.model
-    if env.data is None and env.env_id in HAVE_DOMAINS:
-        total = find_domain(config.env.env_id).data_size(config)
+    generator = find_environment(env.env_id).generator
+    if env.data is None and generator is not None:
+        total = generator.data_size(config)
         with seconds.phase("data"), console.progress("generating data", total) as advance:
             data = prepare.make_data(config, lambda done, _: advance(done))
         env = env.model_copy(update={"data": str(data)})

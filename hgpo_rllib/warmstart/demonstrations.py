@@ -1,11 +1,11 @@
-"""Demonstrations: prompts and responses of a scripted player's episodes."""
+"""Demonstrations: prompts and responses of a scripted expert's episodes."""
 
 import functools
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 
@@ -13,36 +13,13 @@ import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from env_wrappers.processes import process_pool
 from hgpo_rllib.agent import Memory
 from hgpo_rllib.agent.templates import load_template, render
+from hgpo_rllib.environments.spec import Info, NoisyExpert
 
 Example = tuple[str, str]  # prompt, response
-Info = Mapping[str, Any]
 
 
-class Player(Protocol):
-    """Plays one episode from what it sees."""
-
-    def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
-        """Return thought and action.
-
-        Args:
-            observation: what the last action led to.
-            admissible: actions accepted now.
-            last: the action that was executed before, None at the start.
-        """
-
-
-class CarelessPlayer(Player, Protocol):
-    """A player whose demonstrations contain mistakes, so that a model sees how to recover."""
-
-    def slip(self, admissible: Sequence[str], rng: random.Random) -> str:
-        """Return an action that a careless model would take here."""
-
-    def is_worth_learning(self, info: Info) -> bool:
-        """Whether to keep an episode that ended with this info."""
-
-
-MakePlayer = Callable[[Info, random.Random], CarelessPlayer]
-"""The player of the episode that an info began."""
+MakeExpert = Callable[[Info, random.Random], NoisyExpert]
+"""Makes the expert for the episode that an info began."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +29,7 @@ class DemonstrationSpec:
     Attributes:
         env_id: Gymnasium id.
         env_options: arguments of the environment, as JSON can hold them.
-        make_player: a function of a module, so that worker processes find it.
+        make_expert: a function of a module, so that worker processes find it.
         task_names: of the tasks with reset seeds 0, 1, …; they seed the demonstrations.
         prompt, memory_length: as in `hgpo_rllib.config.AgentSettings`.
         repeats, noise, seed: `demonstrations`, `action_noise` and `seed` of
@@ -61,7 +38,7 @@ class DemonstrationSpec:
 
     env_id: str
     env_options: dict[str, Any]
-    make_player: MakePlayer
+    make_expert: MakeExpert
     task_names: Sequence[str]
     prompt: str
     memory_length: int
@@ -100,7 +77,7 @@ def _demonstrate_task(spec: DemonstrationSpec, task: int) -> list[Example]:
     for repeat in range(spec.repeats):
         rng = random.Random(f"{spec.seed}/{spec.task_names[task]}/{repeat}")
         examples += demonstrate(
-            env, task, spec.make_player, spec.prompt, spec.memory_length, spec.noise, rng
+            env, task, spec.make_expert, spec.prompt, spec.memory_length, spec.noise, rng
         )
     return examples
 
@@ -113,26 +90,26 @@ def _environment(env_id: str, options: str) -> gymnasium.Env:
 def demonstrate(
     env: gymnasium.Env,
     task: int,
-    make_player: MakePlayer,
+    make_expert: MakeExpert,
     prompt: str,
     memory_length: int,
     noise: float,
     rng: random.Random,
 ) -> list[Example]:
-    """One episode of the task with that reset seed; empty when its player would not show it.
+    """One episode of the task with that reset seed; empty when it is not worth learning from.
 
-    With chance `noise` a slip is executed instead of the demonstrated action: the model then sees
-    how to recover, while the response it learns stays the player's.
+    With probability `noise` the executed action is a perturbed one: the model then sees how to
+    recover, while the response that it learns stays the expert's.
     """
     template, memory = load_template(prompt), Memory()
     observation, info = env.reset(seed=task)
-    player = make_player(info, rng)
+    expert = make_expert(info, rng)
     examples: list[Example] = []
     last: str | None = None
     done = False
     while not done:
         admissible = info["admissible_actions"]
-        thought, action = player.act(observation, admissible, last)
+        thought, action = expert.act(observation, admissible, last)
         text = render(
             template,
             goal=info["goal"],
@@ -142,8 +119,8 @@ def demonstrate(
             history=memory.last(memory_length),
         )
         examples.append((text, response_text(thought, action)))
-        last = player.slip(admissible, rng) if rng.random() < noise else action
+        last = expert.perturb(admissible, rng) if rng.random() < noise else action
         memory.add(observation, last)
         observation, _, terminated, truncated, info = env.step(last)
         done = terminated or truncated
-    return examples if player.is_worth_learning(info) else []
+    return examples if expert.is_worth_learning(info) else []

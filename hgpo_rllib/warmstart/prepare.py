@@ -12,9 +12,10 @@ import torch
 from env_wrappers.datasets import new_directory, partial_directory
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import RunConfig
+from hgpo_rllib.environments import TaskGenerator, find_environment
+from hgpo_rllib.environments.spec import Progress
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import DemonstrationSpec, Example, demonstrate_all
-from hgpo_rllib.warmstart.domain import Progress, find_domain
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 TOKENIZER_SAMPLE = 4000  # examples that the tokenizer is trained on
@@ -23,30 +24,30 @@ RECIPE = ("demonstrations.py", "tokenizer.py", "cloning.py")
 
 def data_path(config: RunConfig) -> Path:
     """Where the generated data of this config are kept."""
-    domain = find_domain(config.env.env_id)
-    return Path(config.cache) / f"{domain.name}-{_digest(domain.data_settings(config))}"
+    generator = _generator(config)
+    return Path(config.cache) / f"{generator.name}-{_digest(generator.data_settings(config))}"
 
 
 def make_data(config: RunConfig, on_progress: Progress) -> Path:
     """Generate the data of training and evaluation unless they are there; returns their path."""
     path = data_path(config)
-    find_domain(config.env.env_id).make_data(config, path, on_progress)
+    _generator(config).make_data(config, path, on_progress)
     return path
 
 
 def model_path(config: RunConfig) -> Path:
     """Where the pocket model of this config is kept: its name hashes what shapes it, code too."""
-    domain = find_domain(config.env.env_id)
+    generator = _generator(config)
     recipe = [Path(__file__).parent / name for name in RECIPE]
     shape = {
         "env": config.env.env_id,
-        "env_options": domain.demonstration_options(config),
-        "data": domain.demonstration_settings(config),
+        "env_options": generator.demonstration_options(config),
+        "data": generator.demonstration_settings(config),
         "warm_start": config.warm_start.model_dump(),
         "prompt": _template_source(config.agent.prompt),
         "memory_length": config.agent.memory_length,
         "max_length": config.agent.max_prompt_tokens + config.agent.max_response_tokens,
-        "recipe": [path.read_text() for path in (*recipe, *domain.recipe)],
+        "recipe": [path.read_text() for path in (*recipe, *generator.recipe)],
     }
     return Path(config.cache) / f"pocket-model-{_digest(shape)}"
 
@@ -55,18 +56,18 @@ def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[Exampl
     """Demonstrations on tasks of their own: prompts and responses."""
     warm = config.warm_start
     assert config.agent.memory_length is not None, "RunConfig ties it where it is not set"
-    domain = find_domain(config.env.env_id)
+    generator = _generator(config)
     path = model_path(config)
     with partial_directory(path.with_name(f"{path.name}-demonstrations")) as partial:
         data = partial / "data"
-        names = domain.make_demonstration_data(
+        names = generator.make_demonstration_data(
             config, data, lambda n, total: on_progress(n * warm.games // total, 2 * warm.games)
         )
-        options = domain.demonstration_options(config)
+        options = generator.demonstration_options(config)
         spec = DemonstrationSpec(
             config.env.env_id,
             {"data": str(data), "max_steps": warm.max_steps, **options},
-            domain.make_player,
+            generator.make_expert,
             names,
             prompt=config.agent.prompt,
             memory_length=config.agent.memory_length,
@@ -87,7 +88,7 @@ def make_model_directory(
     warm = config.warm_start
     torch.manual_seed(warm.seed)
     sample = examples[:: max(1, len(examples) // TOKENIZER_SAMPLE)]
-    words = find_domain(config.env.env_id).function_words.split()
+    words = _generator(config).function_words.split()
     tokenizer = train_tokenizer((text for pair in sample for text in pair), words, warm.vocabulary)
     max_length = config.agent.max_prompt_tokens + config.agent.max_response_tokens
     model = make_model(tokenizer, warm.hidden_size, warm.layers, max_length)
@@ -106,6 +107,10 @@ def make_model_directory(
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
     return path
+
+
+def _generator(config: RunConfig) -> TaskGenerator:
+    return find_environment(config.env.env_id).require_generator()
 
 
 def _template_source(prompt: str) -> str:

@@ -14,7 +14,6 @@ from hgpo_rllib.agent import TextAgent
 from hgpo_rllib.config import AgentSettings, load_config
 from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.evaluation.evaluate import Finished, Request
-from hgpo_rllib.evaluation.games import ALFWORLD
 from hgpo_rllib.evaluation.models import Model
 from hgpo_rllib.rollout.member import Act, Question
 
@@ -77,7 +76,7 @@ def make(
         "env.max_steps=10",
         "rollout.max_concurrent_episodes=1",
     ]
-    config = load_config(None, [*agent_overrides(agent, ALFWORLD, False), *settings])
+    config = load_config(None, [*agent_overrides(agent, "hgpo/ALFWorld-v0", False), *settings])
     request = Request(config, model, agent, "valid_seen", "census", 2, None, 3, output, "a model")
     return replace(request, **changes)
 

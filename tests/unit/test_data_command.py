@@ -19,9 +19,9 @@ from env_wrappers.alfworld.generator import GenerationSpec, generate
 from env_wrappers.datasets import MANIFEST
 from hgpo_rllib.agent import parse_completion
 from hgpo_rllib.cli.main import main
+from hgpo_rllib.environments.alfworld import GameGenerator
 from hgpo_rllib.play import demos
 from hgpo_rllib.play.experts import thoughts_for
-from hgpo_rllib.warmstart.alfworld import ALFWorldDomain
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 
 FEW = (
@@ -49,8 +49,8 @@ Path(sys.argv[sys.argv.index("--data-dir") + 1], "json_2.1.1").mkdir()
 """
 
 
-class NoSlips:
-    """A source of randomness for the explorer alone: no number is spent on asking for slips."""
+class NoNoise:
+    """Random numbers for the explorer alone: none is spent on perturbing actions."""
 
     def __init__(self, rng: random.Random):
         self.choice = rng.choice
@@ -283,14 +283,14 @@ class TestDemos:
         env = ALFWorldEnv(generated_games, split="train")
         expected = []
         for task, game in enumerate(env.games):
-            rng = NoSlips(random.Random(f"3/{Path(game).parent.name}/0"))
-            expected += demonstrate(env, task, ALFWorldDomain.make_player, prompt, memory, 0.0, rng)
+            rng = NoNoise(random.Random(f"3/{Path(game).parent.name}/0"))
+            expected += demonstrate(env, task, GameGenerator.make_expert, prompt, memory, 0.0, rng)
         assert [(r["prompt"], r["response"]) for r in read_demos(out)] == expected
 
     def test_thoughts_of_a_plan_are_those_of_the_explorer(self, generated_games: Path) -> None:
         """Given the actions that the explorer took."""
         env = ALFWorldEnv(generated_games, split="train")
-        player = ALFWorldDomain.make_player
+        player = GameGenerator.make_expert
         for task in range(env.num_tasks):
             examples = demonstrate(env, task, player, "alfworld_compact", 2, 0.0, random.Random(0))
             responses = [response for _, response in examples]

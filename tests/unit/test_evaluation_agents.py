@@ -129,8 +129,8 @@ class TestScripted:
         assert actions == {"search[red]", "search[mug]"}
 
     def test_no_oracle(self) -> None:
-        with pytest.raises(ConfigError, match="there is none for my:Env-v0"):
-            scripted_play("oracle", EnvSettings(env_id="my:Env-v0"))
+        with pytest.raises(ConfigError, match="there is none for My-v0"):
+            scripted_play("oracle", EnvSettings(env_id="My-v0"))
 
     def test_human(
         self, generated_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,6 @@ from hgpo_rllib.evaluation import chat
 from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.evaluation.chat import find_endpoint
 from hgpo_rllib.evaluation.evaluate import evaluate
-from hgpo_rllib.evaluation.games import ALFWORLD
 from hgpo_rllib.section import RunStoppedError
 from tests.unit.scripted_model import lines, make
 
@@ -91,7 +90,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def request_for(server: Server, data: Path, output: Path, agent: str = "hgpo") -> Any:
     """Return a request for one game, six steps, one seed."""
-    overrides = [*agent_overrides(agent, ALFWORLD, False), f"env.data={data}", "env.max_steps=6"]
+    overrides = [
+        *agent_overrides(agent, "hgpo/ALFWorld-v0", False),
+        f"env.data={data}",
+        "env.max_steps=6",
+    ]
     config = load_config(None, [*overrides, "agent.max_response_tokens=40"])
     endpoint = find_endpoint(server.url, None, config)
     made = make(data, output, None, seeds=1)

@@ -6,7 +6,7 @@ import huggingface_hub.constants
 import pytest
 
 from hgpo_rllib.config import RunConfig, load_config
-from hgpo_rllib.evaluation.games import digest
+from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.evaluation.protocol import (
     describe_agent,
     describe_endpoint,
@@ -71,6 +71,7 @@ def test_an_endpoint_shows_no_secrets() -> None:
 
 
 def test_versions() -> None:
-    """Those of the model's packages only where one is asked."""
-    assert {"torch", "transformers", "ray"} <= versions(asks_model=True).keys()
-    assert not {"torch", "ray"} & versions(asks_model=False).keys()
+    """Those of the model's packages only where one is asked; those of the environment always."""
+    assert {"torch", "transformers", "ray"} <= versions((), asks_model=True).keys()
+    assert not {"torch", "ray", "alfworld"} & versions((), asks_model=False).keys()
+    assert "alfworld" in versions(("alfworld", "not-installed"), asks_model=False)

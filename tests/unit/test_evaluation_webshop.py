@@ -9,7 +9,6 @@ from env_wrappers.webshop.generator import CatalogueSpec, generate
 from hgpo_rllib.config import load_config
 from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.evaluation.evaluate import Request, evaluate
-from hgpo_rllib.evaluation.games import WEBSHOP
 from hgpo_rllib.evaluation.plan import Kind
 from hgpo_rllib.evaluation.show import make_console, show_evaluation
 from tests.unit.scripted_model import ScriptedModel, lines
@@ -30,9 +29,9 @@ def make(
     store: Path, output: Path, agent: str, model: ScriptedModel | None = None, kind: Kind = "census"
 ) -> Request:
     """Return a request for twelve goals of the test split."""
-    settings = [f"env.env_id={WEBSHOP}", f"env.data={store}", "env.max_steps=8"]
+    settings = ["env.env_id=hgpo/WebShop-v0", f"env.data={store}", "env.max_steps=8"]
     settings += ["env.options.nouns=words", "rollout.max_concurrent_episodes=1"]
-    config = load_config(None, [*agent_overrides(agent, WEBSHOP, False), *settings])
+    config = load_config(None, [*agent_overrides(agent, "hgpo/WebShop-v0", False), *settings])
     return Request(config, model, agent, "test", kind, 1, 12, 2, output, "")
 
 
@@ -64,7 +63,7 @@ def test_an_oracle_that_finds_no_way_loses_and_goes_on(
         },
         human={},
     )
-    settings = [f"env.env_id={WEBSHOP}", f"env.data={data}", "env.max_steps=4"]
+    settings = ["env.env_id=hgpo/WebShop-v0", f"env.data={data}", "env.max_steps=4"]
     config = load_config(None, [*settings, "env.options.nouns=words"])
     request = Request(config, None, "oracle", "test", "census", 1, None, 2, tmp_path / "out", "")
     finished = evaluate(request)
@@ -88,7 +87,11 @@ def test_the_oracle_on_genuine_goals(tmp_path: Path) -> None:
     """It plays all 500 of the test split: no search finds 12 of them, 20 purchases earn less."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
-    settings = [f"env.env_id={WEBSHOP}", f"env.data={tmp_path / 'webshop_1k'}", "env.max_steps=15"]
+    settings = [
+        "env.env_id=hgpo/WebShop-v0",
+        f"env.data={tmp_path / 'webshop_1k'}",
+        "env.max_steps=15",
+    ]
     config = load_config(None, [*settings, "env.options.nouns=words"])
     request = Request(config, None, "oracle", "test", "census", 1, None, 2, tmp_path / "out", "")
     finished = evaluate(request)

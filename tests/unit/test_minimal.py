@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
+from env_wrappers.alfworld.explorer import Explorer, goal_of
 from examples import hgpo_minimal as minimal
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.agent import Memory, TextAgent, parse_completion
@@ -28,7 +29,6 @@ from hgpo_rllib.learner.settings import LearnerSettings
 from hgpo_rllib.rollout.group import group_episode
 from hgpo_rllib.rollout.member import Act, Step, Trajectory
 from hgpo_rllib.rollout.trajectories import score_groups
-from hgpo_rllib.warmstart.explorer import Explorer, goal_of
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.unit.advantage_batches import BATCHES, quickly
 from tests.unit.learner_reference import QWEN, make_columns
@@ -60,7 +60,7 @@ def recorded(env: gymnasium.Env) -> list[list[Trajectory]]:
 
 
 def record(env: gymnasium.Env, game: int, member: int) -> Trajectory:
-    """Play an episode with the explorer, which often slips; every other member plans the same."""
+    """Play an episode with the explorer, often perturbed; every other member plans the same."""
     observation, info = env.reset(seed=game)
     trajectory = Trajectory(observation, info, [])
     plan, rng = random.Random(member % 2), random.Random(f"{game}/{member}")
@@ -70,7 +70,7 @@ def record(env: gymnasium.Env, game: int, member: int) -> Trajectory:
         offered = info["admissible_actions"]
         _, last = player.act(observation, offered, last)
         if rng.random() < 0.2:
-            last = player.slip(offered, rng)
+            last = player.perturb(offered, rng)
         observation, reward, terminated, truncated, info = env.step(last)
         ended = terminated or truncated
         act = Act(last, is_valid=rng.random() < 0.8)

@@ -1,32 +1,93 @@
 """An environment of the user's: the one of the page, and what is said of one with a fault."""
 
+import json
+import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gymnasium
 import pytest
+from typer.testing import CliRunner
 
 from hgpo_rllib.agent.memory import Memory
 from hgpo_rllib.agent.templates import load_template, render
+from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.environments import find_environment, registry
+from hgpo_rllib.environments.checks import AFTER_A_STEP, INFO
+from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.run.inputs import check_inputs
-from hgpo_rllib.run.own_environment import AFTER_A_STEP, INFO, check_own_environment
+from hgpo_rllib.warmstart import prepare
+from hgpo_rllib.warmstart.demonstrations import demonstrate
 from tests.unit import pages
 
 PAGE = pages.ROOT / "docs" / "bring_your_own_environment.md"
 FILES = {"python": "my_env.py", "jinja": "my_prompt.jinja", "yaml": "my_run.yaml"}
+"""Of the first block in each language."""
+
+
+GENERATOR = """
+from hgpo_rllib.environments import TaskGenerator
+
+
+class Finder:
+    def __init__(self, thing):
+        self.plan = [f"go to {PLACES[thing]}", f"take {thing} 1 from {PLACES[thing]}"]
+
+    def act(self, observation, admissible, last):
+        return "think", self.plan[0] if self.plan[0] in admissible else self.plan[1]
+
+    def perturb(self, admissible, rng):
+        return rng.choice(admissible)
+
+    def is_worth_learning(self, info):
+        return info["won"]
+
+
+class LostTasks(TaskGenerator):
+    name, recipe, function_words = "lost-tasks", (), "a the"
+
+    def data_settings(self, config):
+        return {"version": 1}
+
+    demonstration_settings = data_settings
+
+    def data_size(self, config):
+        return 1
+
+    def make_data(self, config, path, on_progress):
+        path.mkdir(parents=True, exist_ok=True)
+
+    def make_sample(self, config, path):
+        path.mkdir(parents=True)
+
+    def make_demonstration_data(self, config, path, on_progress):
+        return ["0", "1"]
+
+    @staticmethod
+    def make_expert(info, rng):
+        return Finder(info["task_type"])
+
+
+LostSpec.generator = LostTasks()
+"""
+
+
+def blocks(language: str) -> list[str]:
+    """The blocks of code of the page in a language."""
+    return [b.text for b in pages.split(PAGE.read_text())[1] if b.language == language]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The files of the page, in the folder that we are in."""
-    for block in pages.split(PAGE.read_text())[1]:
-        if block.language in FILES:
-            (tmp_path / FILES[block.language]).write_text(block.text)
+    for language, name in FILES.items():
+        (tmp_path / name).write_text(blocks(language)[0])
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr(registry, "SPECS", dict(registry.SPECS))
     yield tmp_path
     sys.modules.pop("my_env", None)
 
@@ -43,9 +104,14 @@ def change(folder: Path, old: str, new: str) -> None:
     file.write_text(file.read_text().replace(old, new))
 
 
+def check(config: RunConfig, split: str) -> None:
+    """What `hgpo` does before it starts anything."""
+    find_environment(config.env.env_id).check(config, split)
+
+
 def complaint(config: RunConfig, split: str = "train") -> str:
     with pytest.raises(ConfigError) as error:
-        check_own_environment(config, split)
+        check(config, split)
     assert "\n" not in str(error.value)
     assert str(PAGE.relative_to(pages.ROOT)) in str(error.value)
     return str(error.value)
@@ -58,7 +124,7 @@ def test_the_page_has_less_than_60_lines_of_code(folder: Path) -> None:
 
 def test_the_environment_of_the_page(config: RunConfig) -> None:
     for split, tasks in (("train", 40), ("test", 20)):
-        check_own_environment(config, split)
+        check(config, split)
         env = gymnasium.make(config.env.env_id, split=split, data=None, max_steps=8)
         assert env.get_wrapper_attr("num_tasks") == tasks
     _, info = env.reset(seed=1)
@@ -116,7 +182,7 @@ def test_faults_of_the_prompt_are_named(
 
 
 def test_a_model_has_to_be_named(config: RunConfig) -> None:
-    with pytest.raises(ConfigError, match=r"model\.model_path: a pocket model is made for hgpo/"):
+    with pytest.raises(ConfigError, match=r"model\.model_path: there is no pocket model for my"):
         check_inputs(config)
 
 
@@ -165,4 +231,81 @@ def test_a_module_that_is_not_found(config: RunConfig) -> None:
     assert "is its folder in PYTHONPATH?" in message
     settings = config.env.model_copy(update={"env_id": "my_env:Found-v0"})
     with pytest.raises(ConfigError, match=r"env\.env_id: .*Found.*"):
-        check_own_environment(config.model_copy(update={"env": settings}), "train")
+        check(config.model_copy(update={"env": settings}), "train")
+
+
+@pytest.fixture
+def registered(folder: Path) -> Path:
+    """The folder, with the spec of the page at the end of the environment's module."""
+    file = folder / "my_env.py"
+    file.write_text(f"{file.read_text()}\n{blocks('python')[1]}")
+    return folder
+
+
+def hgpo(*arguments: str) -> str:
+    """Run a command in this process; returns what it prints to standard output."""
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_a_registered_environment_is_evaluated(registered: Path) -> None:
+    """Split, steps and oracle are those of its spec; nothing of them is on the command line."""
+    hgpo("evaluate", "--env", "my_env:Lost-v0", "--agent", "oracle", "--output", "out")
+    summary = json.loads((registered / "out/summary.json").read_text())
+    env = summary["protocol"]["env"]
+    assert (env["split"], env["max_steps"]) == ("test", 8)
+    assert summary["results"]["all"]["success_rate"]["mean"] == 1
+    played = [json.loads(line) for line in (registered / "out/episodes.jsonl").open()]
+    assert len(played) == 20
+    assert {episode["game"].partition("/")[0] for episode in played} == {"test"}
+    assert {len(episode["steps"]) for episode in played} <= {1, 2}
+
+
+def test_without_a_spec_it_is_evaluated_at_random(folder: Path) -> None:
+    """Any environment that keeps the contract is; an oracle it has not."""
+    command = ("evaluate", "--env", "my_env:Lost-v0", "--split", "test", "--seeds", "1")
+    hgpo(*command, "--agent", "random", "--output", "out", "env.max_steps=2")
+    assert json.loads((folder / "out/summary.json").read_text())["results"]["all"]["episodes"] == 20
+    with pytest.raises(ConfigError, match="--agent oracle: there is none for my_env:Lost-v0"):
+        hgpo(*command, "--agent", "oracle", "--output", "none")
+
+
+def test_prompts_of_agents_are_those_of_the_spec(registered: Path) -> None:
+    """It has one for `vanilla` and none for `react`."""
+    vanilla = agent_overrides("vanilla", "my_env:Lost-v0", False)
+    assert vanilla == ["agent.prompt=my_prompt.jinja", "agent.memory_length=0"]
+    with pytest.raises(ConfigError, match=r"--agent react: .* not for my_env:Lost-v0"):
+        agent_overrides("react", "my_env:Lost-v0", False)
+
+
+def test_a_registered_generator_makes_data_and_demonstrations(registered: Path) -> None:
+    """`hgpo train --dry-run` then needs no model; without the generator it asks for one."""
+    with pytest.raises(ConfigError, match=r"model\.model_path: there is no pocket model"):
+        hgpo("train", "my_run.yaml", "--dry-run")
+    sys.modules.pop("my_env")
+    file = registered / "my_env.py"
+    file.write_text(f"{file.read_text()}\n{GENERATOR}")
+    assert "env_id: my_env:Lost-v0" in hgpo("train", "my_run.yaml", "--dry-run")
+    config = load_config(registered / "my_run.yaml", [])
+    path = prepare.make_data(config, lambda done, total: None)
+    assert path.is_dir()
+    assert path.name.startswith("lost-tasks-")
+    env = gymnasium.make(config.env.env_id, split="train", data=str(path), max_steps=8)
+    expert = find_environment(config.env.env_id).require_generator().make_expert
+    examples = demonstrate(env, 0, expert, config.agent.prompt, 2, 0.0, random.Random(0))
+    assert examples[-1][1].startswith("<think>think</think><action>take ")
+
+
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        ("import no_such_thing\n", "is its folder in PYTHONPATH?"),
+        ("1 / 0\n", "my_env cannot be imported: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_module_that_cannot_be_imported(
+    folder: Path, config: RunConfig, code: str, part: str
+) -> None:
+    (folder / "my_env.py").write_text(code)
+    assert part in complaint(config)

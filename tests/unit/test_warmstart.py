@@ -11,16 +11,16 @@ from transformers import PreTrainedTokenizerFast
 from env_wrappers.alfworld.env import ALFWorldEnv
 from hgpo_rllib.agent import parse_completion
 from hgpo_rllib.config import load_config
+from hgpo_rllib.environments import alfworld
+from hgpo_rllib.environments.alfworld import GameGenerator
 from hgpo_rllib.models import load_tokenizer
-from hgpo_rllib.warmstart import alfworld as warmstart
 from hgpo_rllib.warmstart import prepare
-from hgpo_rllib.warmstart.alfworld import ALFWorldDomain
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import Example, demonstrate
 from hgpo_rllib.warmstart.tokenizer import TAGS, train_tokenizer
 
 MAX_STEPS = 60
-WORDS = ALFWorldDomain.function_words.split()
+WORDS = GameGenerator.function_words.split()
 TEXTS = [
     "You are in the middle of a room. Looking quickly around you, you see a cabinet 4, a bed 12.",
     "<think>mug: find it</think><action>go to cabinet 4</action>",
@@ -73,7 +73,7 @@ def one_thread() -> Iterator[None]:
 
 def play(env: ALFWorldEnv, game: str, noise: float, seed: int) -> list[Example]:
     """Return the demonstration of one game."""
-    task, player = env.games.index(game), ALFWorldDomain.make_player
+    task, player = env.games.index(game), GameGenerator.make_expert
     return demonstrate(env, task, player, "alfworld_compact", 2, noise, random.Random(seed))
 
 
@@ -144,7 +144,7 @@ class TestDemonstrations:
         assert first == again
         assert len({str(play(env, game, noise=0.3, seed=seed)) for seed in range(4)}) > 1
 
-    def test_slips_are_played_but_not_learned(self, env: RecordingEnv) -> None:
+    def test_perturbed_actions_are_played_but_not_learned(self, env: RecordingEnv) -> None:
         """Some have no effect; the response to that is what the explorer would do."""
         without_effect = 0
         for game in env.games:
@@ -154,8 +154,8 @@ class TestDemonstrations:
             if examples:
                 assert env.won
                 answers = [parse_completion(r).action for _, r in examples]
-                slips = {a for a, b in zip(env.actions, answers, strict=True) if a != b}
-                assert set(env.inadmissible) <= slips
+                perturbed = {a for a, b in zip(env.actions, answers, strict=True) if a != b}
+                assert set(env.inadmissible) <= perturbed
                 without_effect += len(env.inadmissible)
         assert without_effect > 0
 
@@ -169,7 +169,7 @@ def test_what_was_made_with_other_scenes_is_not_used(monkeypatch: pytest.MonkeyP
     """Up to version 2 of the generator, train had the official unseen scenes."""
     config = load_config(None, [])
     now = prepare.data_path(config), prepare.model_path(config)
-    monkeypatch.setattr(warmstart, "GENERATOR_VERSION", 2)
+    monkeypatch.setattr(alfworld, "GENERATOR_VERSION", 2)
     before = prepare.data_path(config), prepare.model_path(config)
     assert now[0] != before[0]
     assert now[1] != before[1]

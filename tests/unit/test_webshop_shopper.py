@@ -211,7 +211,7 @@ class TestShopper:
         assert sum(reward == 1.0 for reward, _ in results) > 0.95 * len(results)
         assert sum(len(done) <= 5 for _, done in results) > 0.9 * len(results)
 
-    def test_it_recovers_from_slips(self, data: Path) -> None:
+    def test_it_recovers_from_perturbed_actions(self, data: Path) -> None:
         """It is told what was done instead, such as another option or another product."""
         shop = open_shop(data)
         results = [shop_for(shop, goal, noise=0.2) for goal in range(200)]

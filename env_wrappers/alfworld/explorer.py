@@ -1,4 +1,4 @@
-"""A scripted player that sees only text, so that a model with a short memory can imitate it.
+"""A scripted expert that sees only text, so that a model with a short memory can imitate it.
 
 It knows how to do a task, step by step, but not where things are: it searches all receptacles in
 random order, those too that never hold what it looks for. Where to look is left for
@@ -84,8 +84,8 @@ class Explorer:
             return self._use_lamp(admissible)
         return self._place(held, admissible)
 
-    def slip(self, admissible: Sequence[str], rng: random.Random) -> str:
-        """A random move, or what a careless model does: take what is not there, go where it is."""
+    def perturb(self, admissible: Sequence[str], rng: random.Random) -> str:
+        """A random move, or an error that models make: take what is not there, go where it is."""
         here = self.here or rng.choice(self.order)
         moves = [a for a in admissible if a.startswith(("go to ", "open ", "close "))]
         move = rng.choice(moves) if moves else "look"

@@ -1,22 +1,38 @@
-"""ALFWorld: generated games, demonstrated by the explorer."""
+"""ALFWorld: household tasks on TextWorld; tasks are generated and demonstrated by the explorer."""
 
+import functools
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+
+from env_wrappers.alfworld import explorer
+from env_wrappers.alfworld.check import check_game
+from env_wrappers.alfworld.explorer import Explorer, goal_of
 from env_wrappers.alfworld.games import GAME_FILE, TASK_TYPES, TREE, find_games
 from env_wrappers.alfworld.generator import GENERATOR_VERSION, GenerationSpec, generate
-from hgpo_rllib.config import RunConfig
-from hgpo_rllib.warmstart import explorer
-from hgpo_rllib.warmstart.demonstrations import Info
-from hgpo_rllib.warmstart.domain import DEMONSTRATION_SEED_OFFSET, Domain, Progress
-from hgpo_rllib.warmstart.explorer import Explorer, goal_of
+from env_wrappers.alfworld.planner import recorded_plan
+from env_wrappers.errors import DataError
+from hgpo_rllib.config import EnvSettings, RunConfig
+from hgpo_rllib.environments.checks import check_settings
+from hgpo_rllib.environments.spec import (
+    EnvironmentSpec,
+    Games,
+    Info,
+    OraclePlan,
+    Progress,
+    TaskGenerator,
+    digest,
+)
+
+DEMONSTRATION_SEED_OFFSET = 1000  # of the generator: no other split has the demonstrated games
 
 
-class ALFWorldDomain(Domain):
-    """Household tasks; `config.games` says which."""
+class GameGenerator(TaskGenerator):
+    """Games as `config.games` says."""
 
     name = "alfworld-games"
     recipe = (Path(explorer.__file__),)
@@ -64,9 +80,49 @@ with you your task actions around picked picking
         return [game.parent.name for game in find_games(path, "train")]
 
     @staticmethod
-    def make_player(info: Info, rng: random.Random) -> Explorer:
+    def make_expert(info: Info, rng: random.Random) -> Explorer:
         """The explorer."""
         return Explorer(goal_of(Path(info["game"])), info["admissible_actions"], rng)
+
+
+class ALFWorld(EnvironmentSpec):
+    """See `EnvironmentSpec`."""
+
+    prompts = {  # noqa: RUF012
+        "full": "alfworld_full",
+        "react": "alfworld_react",
+        "reflexion": "alfworld_reflexion",
+    }
+    max_steps = 50
+    eval_split = "valid_seen"
+    parity_shuffles = True
+    packages = ("alfworld", "textworld")
+    generator = GameGenerator()
+
+    def check(self, config: RunConfig, split: str) -> None:
+        """The settings, and every game file."""
+        env = check_settings(config, split)
+        trusted = config.env.options.get("trusted", False)
+        for game in env.get_wrapper_attr("games"):
+            fault = check_game(Path(game), replay=False, trusted=trusted).fault
+            if fault:
+                raise DataError(f"{game} is broken: {fault}; `hgpo data check alfworld` names all")
+        env.close()
+
+    def games(self, env: gym.Env, settings: EnvSettings, split: str) -> Games:
+        """Named by the directories of the game files."""
+        files = [Path(file) for file in env.get_wrapper_attr("games")]
+        hashes = (digest(file.read_bytes()) for file in files)
+        names = tuple("/".join(file.parts[-3:-1]) for file in files)
+        return Games(names, digest("\n".join(hashes).encode()))
+
+    def oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan]:
+        """The walkthrough that a game file holds."""
+        return functools.partial(_recorded, trusted=settings.options.get("trusted", False))
+
+
+def _recorded(info: Info, trusted: bool) -> OraclePlan:
+    return OraclePlan(recorded_plan(Path(info["game"]), trusted))
 
 
 def _data_spec(config: RunConfig) -> GenerationSpec:

@@ -1,20 +1,24 @@
-"""What an environment of the user's has to offer, checked before Ray starts.
+"""What an environment has to offer, and its settings, checked before Ray starts.
 
-docs/bring_your_own_environment.md explains each demand to its author.
+docs/bring_your_own_environment.md explains each demand to the author of an environment.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import jinja2
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.error import Error as GymnasiumError
+from pydantic import TypeAdapter, ValidationError
 
+import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from env_wrappers.errors import DataError
 from hgpo_rllib.agent.memory import Turn
 from hgpo_rllib.agent.templates import load_template, render
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
 
 PAGE = "docs/bring_your_own_environment.md"
 INFO = {
@@ -25,28 +29,89 @@ INFO = {
     "task_type": (str, "the family of the task, by which success is reported"),
 }
 AFTER_A_STEP = {"inadmissible": ((bool, np.bool_), "whether the action just taken was not offered")}
+_SETTINGS = ("data", "split", "max_steps")
+"""Arguments of environments that are settings of their own."""
 
 
-def check_own_environment(config: RunConfig, split: str) -> None:
+def make_environment(settings: EnvSettings, split: str) -> gymnasium.Env:
+    """The environment of these settings, without Gymnasium's checks, which cost more than steps."""
+    options = {"data": settings.data, "max_steps": settings.max_steps, **settings.options}
+    return gymnasium.make(settings.env_id, disable_env_checker=True, split=split, **options)
+
+
+def one_line(error: Exception) -> str:
+    """Type and message of an error."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+# --- settings of an environment whose code is ours ------------------------------------------------
+
+
+def check_settings(config: RunConfig, split: str) -> gymnasium.Env:
+    """Check prompt template and options; returns the environment, which reads its data.
+
+    Raises:
+        ConfigError, DataError: a setting is wrong, or data are missing or broken.
+    """
+    check_template(config.agent.prompt)
+    check_options(config.env)
+    try:
+        return make_environment(config.env, split)
+    except (GymnasiumError, ImportError) as error:
+        raise ConfigError(f"env.env_id: {' '.join(str(error).split())}") from error
+    except TypeError as error:  # a value that the environment cannot use
+        raise ConfigError(f"env.options: {' '.join(str(error).split())}") from error
+
+
+def check_options(env: EnvSettings) -> None:
+    """Raise ConfigError for an option that the environment lacks, or of a wrong type."""
+    entry_point = gymnasium.spec(env.env_id.rpartition(":")[2]).entry_point
+    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    assert creator is not None, "registered with an entry point"
+    parameters = inspect.signature(creator).parameters
+    known = [name for name in parameters if name not in _SETTINGS]
+    for name, value in env.options.items():
+        if name in _SETTINGS:
+            raise ConfigError(f"env.options.{name}: it is a setting of its own, see env.{name}")
+        if name not in known:
+            raise ConfigError(f"unknown option env.options.{name}; known here: {', '.join(known)}")
+        kind = parameters[name].annotation
+        try:
+            TypeAdapter(Any if kind is inspect.Parameter.empty else kind).validate_python(
+                value, strict=True
+            )
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise ConfigError(f"env.options.{name}: {reason.lower()} (got {value!r})") from error
+
+
+def check_template(prompt: str) -> None:
+    """Raise ConfigError unless a prompt template can be read."""
+    try:
+        load_template(prompt)
+    except (OSError, ValueError, jinja2.TemplateError) as error:
+        raise ConfigError(f"agent.prompt: {' '.join(str(error).split())}") from error
+
+
+# --- an environment whose code is the user's ------------------------------------------------------
+
+
+def check_contract(config: RunConfig, split: str) -> None:
     """Make the environment, play one step of its first task, and look at what it says.
 
     Raises:
         ConfigError: something is missing; the message names it, and what it is for.
     """
     env_id, settings = config.env.env_id, config.env
-    options = {"data": settings.data, "max_steps": settings.max_steps, **settings.options}
     where = f"env.env_id: {env_id}, split {split!r}"
     try:
-        env = gymnasium.make(env_id, disable_env_checker=True, split=split, **options)
-    except ImportError as error:
-        raise ConfigError(
-            f"env.env_id: {env_id}: {error} (is its folder in PYTHONPATH? see {PAGE})"
-        ) from error
+        env = make_environment(settings, split)
     except (GymnasiumError, DataError) as error:
         raise ConfigError(f"env.env_id: {' '.join(str(error).split())}") from error
     except Exception as error:
+        options = sorted({"data", "max_steps", *settings.options})
         raise ConfigError(
-            f"{where}: it cannot be made with {sorted(options)}: {_one_line(error)} ({PAGE})"
+            f"{where}: it cannot be made with {options}: {one_line(error)} ({PAGE})"
         ) from error
     try:
         observation, info = _Check(env, where).run()
@@ -67,7 +132,7 @@ def _check_prompt(prompt: str, observation: str, info: dict[str, Any]) -> None:
             history=[Turn(1, observation, info["admissible_actions"][0])],
         )
     except (FileNotFoundError, jinja2.TemplateError) as error:
-        raise ConfigError(f"agent.prompt: {prompt}: {_one_line(error)} ({PAGE})") from error
+        raise ConfigError(f"agent.prompt: {prompt}: {one_line(error)} ({PAGE})") from error
 
 
 class _Check:
@@ -106,7 +171,7 @@ class _Check:
         try:
             returned = call()
         except Exception as error:
-            raise self.wrong(f"{name} raises {_one_line(error)}") from error
+            raise self.wrong(f"{name} raises {one_line(error)}") from error
         if not isinstance(returned, tuple) or len(returned) != size:
             raise self.wrong(f"{name} does not return {size} things, as Gymnasium has it")
         return returned
@@ -131,7 +196,3 @@ class _Check:
     def wrong(self, what: str) -> ConfigError:
         """The one line that a user reads."""
         return ConfigError(f"{self.where}: {what} ({PAGE})")
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,132 @@
+"""WebShop: shopping in a store; stores are generated and demonstrated by a scripted shopper."""
+
+import functools
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from env_wrappers.webshop import shopper
+from env_wrappers.webshop.generator import GENERATOR_VERSION, CatalogueSpec, generate
+from env_wrappers.webshop.goals import goal_range
+from env_wrappers.webshop.shop import Shop, open_shop
+from env_wrappers.webshop.shopper import NoisyShopper, NotFoundError, oracle_actions
+from hgpo_rllib.config import EnvSettings, RunConfig
+from hgpo_rllib.environments.checks import check_settings
+from hgpo_rllib.environments.spec import (
+    EnvironmentSpec,
+    Games,
+    Info,
+    OraclePlan,
+    Progress,
+    TaskGenerator,
+)
+
+SAMPLE = 400
+"""Products; they make 2,700 goals, and the last split begins at 1,500."""
+SHOP_OPTIONS = ("goals", "num_products", "price_seed", "shuffle_seed", "nouns", "search")
+
+
+class StoreGenerator(TaskGenerator):
+    """A store as `config.store` says."""
+
+    name = "webshop-store"
+    recipe = (Path(shopper.__file__),)
+    function_words = """
+a an and are back buy click description features find for from get goal help i in is it less looking
+lower me need next now of or order out page pick please price prev results reviews search step task
+than that the to total want with
+"""
+
+    def data_settings(self, config: RunConfig) -> dict[str, Any]:
+        """The section `store`."""
+        return {"store": config.store.model_dump(), "generator_version": GENERATOR_VERSION}
+
+    def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:
+        """The same."""
+        return self.data_settings(config)
+
+    def demonstration_options(self, config: RunConfig) -> dict[str, Any]:
+        """Demonstrations are played by the rules of the run."""
+        return config.env.options
+
+    def data_size(self, config: RunConfig) -> int:
+        """The number of products."""
+        return config.store.products
+
+    def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
+        """Generate the catalogue."""
+        generate(path, CatalogueSpec(**config.store.model_dump()), on_progress)
+
+    def make_sample(self, config: RunConfig, path: Path) -> None:
+        """A catalogue of at most so many products that no split is empty."""
+        products = min(config.store.products, SAMPLE)
+        spec = CatalogueSpec(**config.store.model_dump() | {"products": products})
+        generate(path, spec)
+
+    def make_demonstration_data(
+        self, config: RunConfig, path: Path, on_progress: Progress
+    ) -> Sequence[str]:
+        """The same store: a small model knows brands and identifiers by heart, or not at all.
+
+        The first `warm_start.games` goals of its train split are demonstrated; evaluation has goals
+        of its own.
+        """
+        self.make_data(config, path, on_progress)
+        goals = gym.make(config.env.env_id, data=path, **self.demonstration_options(config))
+        count = min(config.warm_start.games, goals.get_wrapper_attr("num_tasks"))
+        return [str(task) for task in range(count)]
+
+    @staticmethod
+    def make_expert(info: Info, rng: random.Random) -> NoisyShopper:
+        """The shopper with an instruction."""
+        return NoisyShopper(info["goal"], rng)
+
+
+class WebShop(EnvironmentSpec):
+    """See `EnvironmentSpec`."""
+
+    prompts = {  # noqa: RUF012
+        "full": "webshop_full",
+        "react": "webshop_react",
+        "reflexion": "webshop_reflexion",
+    }
+    max_steps = 15
+    eval_split = "test"
+    generator = StoreGenerator()
+
+    def check(self, config: RunConfig, split: str) -> None:
+        """The settings; the environment reads all data when it is made."""
+        check_settings(config, split).close()
+
+    def games(self, env: gym.Env, settings: EnvSettings, split: str) -> Games:
+        """Named by product and instruction."""
+        shop = _shop(settings)
+        goals = (shop.goals[place] for place in goal_range(split, len(shop.goals)))
+        names = tuple(f"{shop.catalogue[goal.product].asin}: {goal.instruction}" for goal in goals)
+        return Games(names, shop.catalogue.facts["data_hash"])
+
+    def oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan]:
+        """Search for the product that a goal was made from, and buy it."""
+        return functools.partial(_purchase, settings=settings)
+
+
+def _purchase(info: Info, settings: EnvSettings) -> OraclePlan:
+    """Some goals of the original's data are out of reach: the plan then goes on searching."""
+    shop = _shop(settings)
+    split, place = info["game"].split("/")
+    goal = shop.goals[goal_range(split, len(shop.goals))[int(place)]]
+    search = f"search[{info['goal']}]"
+    try:
+        actions = oracle_actions(goal, shop.catalogue[goal.product], shop.catalogue)
+        return OraclePlan(actions, search, "the plan does not buy the product")
+    except NotFoundError as error:
+        return OraclePlan([], search, str(error))
+
+
+def _shop(settings: EnvSettings) -> Shop:
+    """The store that environments with these settings share in this process."""
+    options = {name: value for name, value in settings.options.items() if name in SHOP_OPTIONS}
+    return open_shop(settings.data, **options)
