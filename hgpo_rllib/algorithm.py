@@ -46,7 +46,7 @@ from hgpo_rllib.config import (
 )
 from hgpo_rllib.evaluation.in_run import evaluate_splits
 from hgpo_rllib.learner.connector import HGPOConnector
-from hgpo_rllib.learner.distribution import WholeBatches, name_lost_learners, rank
+from hgpo_rllib.learner.distribution import WholeBatches, rank
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
 from hgpo_rllib.learner.settings import check_sharding
@@ -264,7 +264,6 @@ class HGPO(Algorithm):
             raise
 
     @override(Algorithm)
-    @name_lost_learners()
     def training_step(self) -> None:
         """One iteration."""
         with self._phase(ENV_RUNNER_SAMPLING_TIMER, "rollout_wait_s"):

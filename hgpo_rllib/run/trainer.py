@@ -13,6 +13,7 @@ from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.evaluation.in_run import ALL_SPLITS
+from hgpo_rllib.learner.distribution import name_lost_learners
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.report import write_report
@@ -171,7 +172,7 @@ class Training:
 
     def evaluations(self, resumed: bool) -> Generator[Rows, None, None]:
         """The same as far as it is asked for: yields the rows of each evaluation, by split."""
-        with self.live, self.trackers:
+        with self.live, self.trackers, name_lost_learners():
             yield from self._evaluations(resumed)
 
     def _evaluations(self, resumed: bool) -> Iterator[Rows]:
