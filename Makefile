@@ -20,12 +20,13 @@ train: setup  ## train an agent: make train [CONFIG=tuned_examples/X.yaml] [ARGS
 test: setup  ## run the unit and integration tests: make test [ARGS="-k name"]
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
-lint: setup  ## check style, spelling and types
+lint: setup  ## check style, spelling, types and imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/typos
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 clean:  ## remove .venv and caches; runs, models and data stay
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

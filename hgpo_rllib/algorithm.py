@@ -44,18 +44,18 @@ from hgpo_rllib.config import (
     RunConfig,
     check_critic,
 )
-from hgpo_rllib.evaluation.in_run import evaluate_splits
 from hgpo_rllib.learner.connector import HGPOConnector
 from hgpo_rllib.learner.distribution import WholeBatches, rank
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
-from hgpo_rllib.learner.settings import check_sharding
 from hgpo_rllib.models import load_tokenizer, save_model
 from hgpo_rllib.policy_server.deployment import start_policy_server
 from hgpo_rllib.policy_server.owner_liveness import start_owner_liveness
 from hgpo_rllib.policy_server.types import Prompt, RequestFailedError, Sampling, WeightTag
 from hgpo_rllib.rollout.group import POLICY_ID, policy_of_member
+from hgpo_rllib.rollout.held_out import evaluate_splits
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
+from hgpo_rllib.settings.learner import check_sharding
 
 logger = logging.getLogger(__name__)
 PROBE_SEED = 0

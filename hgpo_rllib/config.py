@@ -16,9 +16,9 @@ from env_wrappers.files import check_name
 from hgpo_rllib.advantages import EstimatorSettings, find_estimator
 from hgpo_rllib.advantages.contexts import Contexts
 from hgpo_rllib.advantages.groups import Normalize
-from hgpo_rllib.learner.settings import LearnerSettings, check_sharding
-from hgpo_rllib.policy_server.settings import PolicyServerSettings
 from hgpo_rllib.section import ConfigError, Section, Seed
+from hgpo_rllib.settings.learner import LearnerSettings, check_sharding
+from hgpo_rllib.settings.policy_server import PolicyServerSettings
 
 _ESTIMATOR = EstimatorSettings()
 

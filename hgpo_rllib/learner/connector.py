@@ -15,9 +15,9 @@ from hgpo_rllib.advantages.memory import estimator_peak_mib
 from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.learner.batching import Columns, signal_columns, token_columns
 from hgpo_rllib.learner.critic import explained_variance, step_values
-from hgpo_rllib.learner.settings import LearnerSettings
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.rollout.trajectories import ScoredTrajectories, members_of, score_groups
+from hgpo_rllib.settings.learner import LearnerSettings
 
 
 class HGPOConnector(ConnectorV2):

@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 
 from hgpo_rllib.learner.batching import Columns, prompt_batch
 from hgpo_rllib.learner.distribution import join, passes
-from hgpo_rllib.learner.settings import CriticKind, LearnerSettings
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.models import load_model
+from hgpo_rllib.settings.learner import CriticKind, LearnerSettings
 
 
 class Critic(nn.Module):

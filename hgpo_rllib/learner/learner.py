@@ -29,12 +29,12 @@ from hgpo_rllib.learner.host_memory import keep_freed_memory
 from hgpo_rllib.learner.lora import without_lora
 from hgpo_rllib.learner.module import LLMModule, TokenScorer
 from hgpo_rllib.learner.objective import largest_ratio, mismatch, token_losses
-from hgpo_rllib.learner.settings import LearnerSettings
 from hgpo_rllib.learner.sharding import load_whole_optimizer, whole, whole_optimizer
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.models import load_model
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.section import RunStoppedError
+from hgpo_rllib.settings.learner import LearnerSettings
 
 logger = logging.getLogger(__name__)
 

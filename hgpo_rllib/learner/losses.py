@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from hgpo_rllib.learner.settings import KLEstimator, Level
+from hgpo_rllib.settings.learner import KLEstimator, Level
 
 LOG_RATIO_CLAMP = 20.0  # of log-probability differences, so that exp() cannot overflow
 

@@ -11,7 +11,7 @@ from hgpo_rllib.learner.losses import (
     kl_estimate,
     log_ratio,
 )
-from hgpo_rllib.learner.settings import LearnerSettings
+from hgpo_rllib.settings.learner import LearnerSettings
 
 
 @dataclass(frozen=True)

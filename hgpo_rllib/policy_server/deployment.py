@@ -22,7 +22,6 @@ from hgpo_rllib.policy_server.engine_watch import engine_failure
 from hgpo_rllib.policy_server.loopback import keep_grpc_on_loopback
 from hgpo_rllib.policy_server.owner_liveness import delete_with_owner
 from hgpo_rllib.policy_server.parent_death import die_with_parent
-from hgpo_rllib.policy_server.settings import UpdateMode
 from hgpo_rllib.policy_server.types import (
     EngineDiedError,
     Generation,
@@ -32,6 +31,7 @@ from hgpo_rllib.policy_server.types import (
     WeightTag,
 )
 from hgpo_rllib.policy_server.versioned_engine import VersionedEngine
+from hgpo_rllib.settings.policy_server import UpdateMode
 
 MAX_ONGOING_REQUESTS = 4096  # per replica; vLLM queues what exceeds max_num_seqs itself
 EXIT_DELAY_S = 0.5  # in which the error that says why a replica ends reaches its callers

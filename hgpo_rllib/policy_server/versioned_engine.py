@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hgpo_rllib.policy_server.adapters import adapter_folder
-from hgpo_rllib.policy_server.settings import UpdateMode
 from hgpo_rllib.policy_server.transfer import shared_with_engine
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
@@ -23,6 +22,7 @@ from hgpo_rllib.policy_server.types import (
     Sampling,
     WeightTag,
 )
+from hgpo_rllib.settings.policy_server import UpdateMode
 
 if TYPE_CHECKING:
     from vllm import SamplingParams

@@ -7,10 +7,11 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import ray
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_runner import EnvRunner
@@ -45,9 +46,6 @@ from hgpo_rllib.rollout.group import FAILURES, POLICY_ID, Rollout
 from hgpo_rllib.rollout.member import PolicySpeaker, play_member
 from hgpo_rllib.rollout.tasks import TaskOrder
 
-if TYPE_CHECKING:
-    from hgpo_rllib.algorithm import HGPOConfig
-
 T = TypeVar("T")
 UnderWay = tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]
 
@@ -69,7 +67,7 @@ class Played:
 class HGPOEnvRunner(EnvRunner, Checkpointable):
     """Plays groups of episodes; knows tasks by number and weights by tag."""
 
-    def __init__(self, *, config: "HGPOConfig", **kwargs: Any):
+    def __init__(self, *, config: AlgorithmConfig, **kwargs: Any):
         """Called by RLlib."""
         super().__init__(config=config, **kwargs)
         self.module = None  # the policy lives in the policy server

@@ -1,6 +1,9 @@
-"""The order in which training visits its tasks."""
+"""The order in which tasks are visited."""
 
 import numpy as np
+
+HELD_OUT_ORDER_SEED = 0
+"""Of the order in which held-out games are played: sorted games are one family after the other."""
 
 
 class TaskOrder:

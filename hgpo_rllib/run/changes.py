@@ -11,11 +11,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.spec import digest
-from hgpo_rllib.evaluation.protocol import OTHER_FILES
 from hgpo_rllib.reporting.console import TrainingConsole
-from hgpo_rllib.run.checkpoint import WEIGHTS
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.folders import checksum
+from hgpo_rllib.run.inputs import MODEL_FILES, WEIGHTS
 
 FIXED = ("env.env_id", "env.train_split", "model.lora_rank", "model.lora_alpha", "learner.critic")
 """Settings that the checkpoint's parameters, or its place in the order of tasks, depend on."""
@@ -105,7 +104,7 @@ def _hash_model(model: str) -> str:
     folder = Path(model)
     if not folder.is_dir():
         return model
-    files = {file for pattern in (*WEIGHTS, *OTHER_FILES) for file in folder.glob(pattern)}
+    files = {file for pattern in (*WEIGHTS, *MODEL_FILES) for file in folder.glob(pattern)}
     sums = {file.name: [file.stat().st_size, checksum(file)] for file in sorted(files)}
     return digest(json.dumps(sums, sort_keys=True).encode())
 

@@ -17,6 +17,14 @@ from hgpo_rllib.run.trackers import check_trackers
 
 LOOPBACK = "127.0.0.1"
 WEIGHTS = ("*.safetensors", "*.bin")
+MODEL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
+"""Of a model, beside its weights."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 

@@ -12,12 +12,12 @@ from hgpo_rllib.advantages.diagnostics import level_sizes, size_distribution
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
-from hgpo_rllib.evaluation.in_run import ALL_SPLITS
 from hgpo_rllib.learner.distribution import name_lost_learners
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.reporting.run_data import RunError
+from hgpo_rllib.rollout.held_out import ALL_SPLITS
 from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.rollout.trajectories import score_groups
 from hgpo_rllib.run.changes import check_changes

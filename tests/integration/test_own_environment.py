@@ -6,7 +6,7 @@ import pytest
 
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import RunConfig, load_config
-from hgpo_rllib.evaluation.in_run import ALL_SPLITS
+from hgpo_rllib.rollout.held_out import ALL_SPLITS
 from hgpo_rllib.rollout.trajectories import score_groups
 from hgpo_rllib.run.inputs import check_inputs
 from hgpo_rllib.run.metrics import learner_metrics, rollout_metrics

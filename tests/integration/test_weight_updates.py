@@ -18,7 +18,6 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server import deployment
 from hgpo_rllib.policy_server.owner_liveness import start_owner_liveness
-from hgpo_rllib.policy_server.settings import UpdateMode
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
     Generation,
@@ -27,6 +26,7 @@ from hgpo_rllib.policy_server.types import (
     WeightTag,
 )
 from hgpo_rllib.policy_server.weights import WeightPublisher
+from hgpo_rllib.settings.policy_server import UpdateMode
 
 pytestmark = pytest.mark.integration
 # Longer than a block of the KV cache, 128 tokens on a CPU: their beginning is found there again.

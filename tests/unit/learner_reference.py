@@ -17,8 +17,8 @@ from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.learner.batching import minibatches
 from hgpo_rllib.learner.critic import Critic
 from hgpo_rllib.learner.learner import HGPOLearner
-from hgpo_rllib.learner.settings import LearnerSettings
 from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.settings.learner import LearnerSettings
 
 SEED = 4
 TEMPERATURE = 0.8

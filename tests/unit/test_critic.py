@@ -18,9 +18,9 @@ from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
 from hgpo_rllib.learner.connector import HGPOConnector
 from hgpo_rllib.learner.critic import explained_variance, step_values, value_losses
 from hgpo_rllib.learner.learner import HGPOLearner
-from hgpo_rllib.learner.settings import LearnerSettings
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.rollout.trajectories import score_groups
+from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner_reference import (
     add_values,
     critic_of,

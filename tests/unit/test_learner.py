@@ -25,9 +25,9 @@ from hgpo_rllib.learner.batching import (
 )
 from hgpo_rllib.learner.learner import learning_rate
 from hgpo_rllib.learner.module import token_log_probs
-from hgpo_rllib.learner.settings import Aggregation, LearnerSettings
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 from tests.unit.learner_reference import build_learner, llm_of, make_columns, model_path
 
 __all__ = ["model_path"]  # fixture

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from hgpo_rllib.cli import main
 from hgpo_rllib.config import EvaluationSettings, RunConfig
-from hgpo_rllib.evaluation.in_run import ALL_SPLITS
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, find_trouble
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.rollout.held_out import ALL_SPLITS
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.trainer import PhaseTimes, Training
 from hgpo_rllib.section import RunStoppedError

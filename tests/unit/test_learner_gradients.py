@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hgpo_rllib.learner.learner import HGPOLearner, learning_rate
-from hgpo_rllib.learner.settings import Aggregation, LearnerSettings
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.run.live_metrics import iteration_samples
 from hgpo_rllib.run.metrics import LEARNER_METRICS
+from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 from tests.unit.learner_reference import (
     add_values,
     frozen_of,

@@ -14,9 +14,9 @@ from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.lora import adapter_form, adapter_shape, merged_state, without_lora
 from hgpo_rllib.policy_server.adapters import adapter_folder, room_for
 from hgpo_rllib.policy_server.engine import engine_arguments
-from hgpo_rllib.policy_server.settings import PolicyServerSettings
 from hgpo_rllib.policy_server.weights import servable_weights
 from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.settings.policy_server import PolicyServerSettings
 from tests.unit.learner_reference import (
     build_learner,
     llm_of,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hgpo_rllib.learner.losses import clipped_policy_loss, importance_weights, kl_estimate
 from hgpo_rllib.learner.objective import mismatch
-from hgpo_rllib.learner.settings import KLEstimator
+from hgpo_rllib.settings.learner import KLEstimator
 
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
 ESTIMATORS = get_args(KLEstimator)

@@ -25,10 +25,10 @@ from hgpo_rllib.config import AlgorithmSettings, load_config
 from hgpo_rllib.learner.batching import plan_update, token_batch
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.learner.objective import token_losses
-from hgpo_rllib.learner.settings import LearnerSettings
 from hgpo_rllib.rollout.group import group_episode
 from hgpo_rllib.rollout.member import Act, Step, Trajectory
 from hgpo_rllib.rollout.trajectories import score_groups
+from hgpo_rllib.settings.learner import LearnerSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.unit.advantage_batches import BATCHES, quickly
 from tests.unit.learner_reference import QWEN, make_columns

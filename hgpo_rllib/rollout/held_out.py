@@ -1,24 +1,21 @@
 """Held-out evaluation of the current policy: RLlib's custom evaluation function."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from hgpo_rllib.evaluation.plan import ORDER_SEED
-from hgpo_rllib.evaluation.summary import Outcome, summarize
-from hgpo_rllib.rollout.tasks import TaskOrder
-
-if TYPE_CHECKING:
-    from hgpo_rllib.algorithm import HGPO
+from hgpo_rllib.rollout.outcomes import Outcome, summarize
+from hgpo_rllib.rollout.tasks import HELD_OUT_ORDER_SEED, TaskOrder
 
 ALL_SPLITS = "all"
 
 
-def evaluate_splits(algorithm: "HGPO", runners: Any) -> tuple[dict[str, Any], int, int]:
+def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any], int, int]:
     """Play `eval_episodes` tasks of every held-out split, each by a single member.
 
     They are drawn without replacement (again from the start when a split has fewer) in an order
@@ -32,7 +29,7 @@ def evaluate_splits(algorithm: "HGPO", runners: Any) -> tuple[dict[str, Any], in
     results, everything = {}, []
     for split in config.eval_splits:
         runner = algorithm.env_runner
-        tasks = TaskOrder(runner.num_tasks(split), ORDER_SEED).take(config.eval_episodes)
+        tasks = TaskOrder(runner.num_tasks(split), HELD_OUT_ORDER_SEED).take(config.eval_episodes)
         groups = runner.play(split, tasks, group_size=1, temperature=config.eval_temperature)
         episodes = members(groups)
         results[split] = summarize_members(episodes)
