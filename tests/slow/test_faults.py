@@ -245,7 +245,7 @@ def test_a_killed_trial(temporary: Path, tmp_path: Path) -> None:
     first, second = (folder / f"0{n + 1}-weight_alpha={n}-seed=0" for n in range(2))
     with Command([str(EXAMPLE), *settings, *grid], tmp_path / "log.txt", "sweep") as command:
         command.wait_for(first / "metrics.jsonl", PATIENCE_S)
-        find(command, "ray::RunTrial").kill()
+        find(command, "ray::ResourceTrainable").kill()
         assert command.process.wait(PATIENCE_S) == 1, command.log.read_text()
         assert re.search(f"{first.name} failed: .*died", command.log.read_text())
         assert is_finished(second)
