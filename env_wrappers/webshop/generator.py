@@ -11,12 +11,12 @@ from typing import Any
 
 from env_wrappers.datasets import MANIFEST, is_generated, new_directory
 from env_wrappers.errors import DataError
-from env_wrappers.webshop.wares import (
+from env_wrappers.webshop.synthetic_products import (
     MAX_BRANDS,
     MAX_LOOKALIKES,
-    Ware,
+    SyntheticProduct,
     brands_of,
-    make_ware,
+    make_product,
     order_of,
 )
 
@@ -101,15 +101,15 @@ def _write(
         attributes = opened.enter_context(_JsonFile(folder / ATTRIBUTES, "{}"))
         human = opened.enter_context(_JsonFile(folder / HUMAN, "{}"))
         for done, number in enumerate(order_of(spec.seed, spec.products), start=1):
-            ware = make_ware(
+            product = make_product(
                 *(spec.seed, number, spec.products),
                 *(spec.lookalikes, spec.instructed, spec.human),
             )
-            items.add(ware.item)
-            attributes.add(ware.attributes, ware.asin)
-            if ware.human:
-                human.add(ware.human, ware.asin)
-            _count(counts, ware)
+            items.add(product.item)
+            attributes.add(product.attributes, product.asin)
+            if product.human:
+                human.add(product.human, product.asin)
+            _count(counts, product)
             if done % _PROGRESS == 0 or done == spec.products:
                 on_progress(done, spec.products)
     return {
@@ -120,11 +120,11 @@ def _write(
     }
 
 
-def _count(counts: Counter[str], ware: Ware) -> None:
+def _count(counts: Counter[str], product: SyntheticProduct) -> None:
     counts["products"] += 1
-    counts[ware.item["category"]] += 1
-    counts["instructions"] += "instruction" in ware.attributes
-    counts["human instructions"] += len(ware.human)
+    counts[product.item["category"]] += 1
+    counts["instructions"] += "instruction" in product.attributes
+    counts["human instructions"] += len(product.human)
 
 
 class _JsonFile:

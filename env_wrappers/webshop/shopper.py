@@ -27,7 +27,7 @@ PREMATURE_PURCHASE = 0.4
 _PRICE_LIMIT = re.compile(r",? and price lower than ([\d.]+) dollars\s*$")
 _OPTIONS = re.compile(r" with (?=[^:,]{1,40}: )")
 _WORD = re.compile(r"\w+")
-# Words by which nobody finds a product: what wishes are worded with.
+# Words that find no product: what instructions are worded with.
 _FILLER = frozenset(
     (
         *("a", "after", "am", "an", "and", "are", "at", "buy", "by", "can", "color", "could"),

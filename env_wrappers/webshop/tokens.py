@@ -25,7 +25,7 @@ _STOP_WORDS = frozenset(_STOPS.split())
 _APOSTROPHES = "'\u2019\uff07"
 _LONGEST_WORD = 255  # UTF-16 units
 _LONGEST_PIECE = _LONGEST_WORD // 2  # characters; even in pairs of units, no word can be too long
-_CACHED = 2**16  # pieces, and likewise words; a full cache takes about 10 MB
+_CACHED = 2**16  # pieces, and as many words; a full cache takes about 10 MB
 _SECOND_UNIT = "\uffff"  # no character, hence in no word
 
 # Extended_Pictographic of emoji data 11, which Lucene has; later versions left out "★" and others.

@@ -160,7 +160,7 @@ def batches(size: int) -> Iterator[tuple[StepArrays, Floats, NDArray[np.int64]]]
 
 
 def level(k: int, leave_one_out: bool, steps: StepArrays) -> Floats:
-    """Advantage at depth k alone; with `leave_one_out` NaN where level K has no company."""
+    """Advantage at depth k alone; with `leave_one_out` NaN where the step is alone at level K."""
     ids = list(context_levels(steps, DEPTH))
     advantage, size = group_advantage(ids[k], steps.step_return, "mean")
     if not leave_one_out:
@@ -173,8 +173,8 @@ def by_name(name: str, steps: StepArrays) -> Floats:
     return find_estimator(name)(steps, SETTINGS)
 
 
-def with_company(name: str, steps: StepArrays) -> Floats:
-    """A registered estimator, NaN where level K has no company."""
+def non_singleton(name: str, steps: StepArrays) -> Floats:
+    """A registered estimator, NaN where the step is alone at level K."""
     *_, deepest = context_levels(steps, DEPTH)
     return np.where(group_sizes(deepest) > 1, by_name(name, steps), np.nan)
 
@@ -230,11 +230,12 @@ class Study:
     """Of the registered estimators, over all steps."""
     levels: dict[str, Error]
     """Of single levels and of HGPO, in the hall, as they are used in training."""
-    company: dict[str, Error]
-    """The same with leave-one-out baselines, over steps with company at the deepest level: context
-    inconsistency without what small groups do besides (no comparison, a mean with oneself)."""
+    grouped: dict[str, Error]
+    """The same with leave-one-out baselines, over steps in non-singleton groups at the deepest
+    level: context inconsistency without what small groups do besides (no comparison, a mean with
+    oneself)."""
     claims: dict[str, dict[str, bool]]
-    """Proposition 4.1's assumptions and ordering for `levels` and for `company`."""
+    """Proposition 4.1's assumptions and ordering for `levels` and for `grouped`."""
 
 
 def study(group_size: int) -> Study:
@@ -251,10 +252,10 @@ def study(group_size: int) -> Study:
             **{f"level {k}": partial(level, k, False) for k in depths},
             "hgpo": partial(by_name, "hgpo"),
         },
-        "company": {
+        "grouped": {
             **{f"level {k}": partial(level, k, True) for k in depths},
-            "hgpo": partial(with_company, "hgpo_leave_one_out"),
-            "hgpo_uncertainty": partial(with_company, "hgpo_uncertainty"),
+            "hgpo": partial(non_singleton, "hgpo_leave_one_out"),
+            "hgpo_uncertainty": partial(non_singleton, "hgpo_uncertainty"),
         },
     }
     tables = {name: errors(group_size, of, hall_only=True) for name, of in compared.items()}
@@ -266,7 +267,7 @@ def study(group_size: int) -> Study:
     }
     registered = {name: partial(by_name, name) for name in ESTIMATORS}
     everywhere = errors(group_size, registered, hall_only=False)
-    return Study(group_size, everywhere, tables["levels"], tables["company"], claims)
+    return Study(group_size, everywhere, tables["levels"], tables["grouped"], claims)
 
 
 def proposition(of: dict[str, Error], correlation: float) -> dict[str, bool]:

@@ -99,7 +99,7 @@ class Crowd:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EngineWorkload:
     """What to compare."""
 
     data: Path | None
@@ -115,33 +115,33 @@ class Plan:
     """Of an episode."""
 
 
-def bench_alfworld(plan: Plan) -> tuple[list[Comparison], Crowd]:
+def bench_alfworld(workload: EngineWorkload) -> tuple[list[Comparison], Crowd]:
     """Compare the engines game by game, and start many environments.
 
     Raises:
         DataError: there are not as many games, or ``environments`` are not whole groups.
     """
-    groups, rest = divmod(plan.environments, GROUP_SIZE)
+    groups, rest = divmod(workload.environments, GROUP_SIZE)
     if rest or not groups:
-        raise DataError(f"{plan.environments} environments: take multiples of {GROUP_SIZE}")
+        raise DataError(f"{workload.environments} environments: take multiples of {GROUP_SIZE}")
     with tempfile.TemporaryDirectory() as scratch:
-        made = _generated(Path(scratch), max(plan.generated, 0 if plan.data else groups))
-        kitchens, others = _genuine(plan.data, plan.split) if plan.data else ([], [])
-        elsewhere = min(plan.genuine // 2, len(others))
-        in_kitchens = min(plan.genuine - elsewhere, len(kitchens))
+        made = _generated(Path(scratch), max(workload.generated, 0 if workload.data else groups))
+        kitchens, others = _genuine(workload.data, workload.split) if workload.data else ([], [])
+        elsewhere = min(workload.genuine // 2, len(others))
+        in_kitchens = min(workload.genuine - elsewhere, len(kitchens))
         kinds = {
             "kitchens": _first(kitchens, in_kitchens),
-            "other rooms": _first(others, plan.genuine - in_kitchens),
-            "generated": made[: plan.generated],
+            "other rooms": _first(others, workload.genuine - in_kitchens),
+            "generated": made[: workload.generated],
         }
         with _translations_in(Path(scratch) / "translations"):
             with new_process() as genuine_side:
                 rows = [
-                    _compare(kind, games, plan.max_steps, genuine_side)
+                    _compare(kind, games, workload.max_steps, genuine_side)
                     for kind, games in kinds.items()
                     if games
                 ]
-            crowd = _crowd(_first([*kitchens, *others, *made], groups), plan.max_steps)
+            crowd = _crowd(_first([*kitchens, *others, *made], groups), workload.max_steps)
     return rows, crowd
 
 

@@ -86,7 +86,7 @@ class Plan:
     """With `env.data` and `model.model_path` set."""
     concurrency: int
     prompts: int
-    """Of a turn; the last ones, which have less company, should count little."""
+    """Of a turn; the last ones, which run beside fewer others, should count little."""
     repeats: int
     lock_step: bool
     """Also compare whole episodes."""

@@ -35,7 +35,7 @@ _GB, _MB = 1e9, 1e6
 
 
 @dataclass(frozen=True)
-class Plan:
+class StoreWorkload:
     """What to measure."""
 
     data: Path | None
@@ -102,23 +102,23 @@ class Report:
     service: Service | None
 
 
-def bench_webshop(plan: Plan) -> Report:
-    """Measure a store, and a large one if that is planned.
+def bench_webshop(workload: StoreWorkload) -> Report:
+    """Measure a store, and a large one if the workload has one.
 
     Raises:
         DataError: the data or the recordings cannot be used.
     """
     with tempfile.TemporaryDirectory() as name:
-        data, large = plan.data, Path(name) / "large"
+        data, large = workload.data, Path(name) / "large"
         if data is None:
             data = Path(name) / "small"
             generate(data, CatalogueSpec(products=SMALL))
-        agreements = compare_recordings(data, plan.recordings) if plan.recordings else []
+        agreements = compare_recordings(data, workload.recordings) if workload.recordings else []
         open_shop(data)  # so that its cache is built
-        speed = _alone(measure_speed, data, plan.steps, plan.environments)
+        speed = _alone(measure_speed, data, workload.steps, workload.environments)
         build = service = None
-        if plan.products:
-            _alone(generate, large, CatalogueSpec(products=plan.products))
+        if workload.products:
+            _alone(generate, large, CatalogueSpec(products=workload.products))
             build = _alone(measure_build, large)
             service = _alone(measure_service, large)
     return Report(agreements, speed, build, service)

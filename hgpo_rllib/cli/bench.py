@@ -73,9 +73,9 @@ def alfworld(
     as_json: JsonOption = False,
 ) -> None:
     """Compare the fast ALFWorld engine with TextWorld's own; exit code 1 where answers differ."""
-    from hgpo_rllib.bench.alfworld import Plan, bench_alfworld
+    from hgpo_rllib.bench.alfworld import EngineWorkload, bench_alfworld
 
-    rows, crowd = bench_alfworld(Plan(data, split, genuine, generated, environments))
+    rows, crowd = bench_alfworld(EngineWorkload(data, split, genuine, generated, environments))
     if as_json:
         print_json({"comparisons": [asdict(row) for row in rows], "crowd": asdict(crowd)})
     else:
@@ -147,9 +147,9 @@ def webshop(
     as_json: JsonOption = False,
 ) -> None:
     """Measure WebShop's speed and memory; exit code 1 where it differs from recordings."""
-    from hgpo_rllib.bench.webshop import Plan, bench_webshop
+    from hgpo_rllib.bench.webshop import StoreWorkload, bench_webshop
 
-    report = bench_webshop(Plan(data, recordings, products, steps, environments))
+    report = bench_webshop(StoreWorkload(data, recordings, products, steps, environments))
     if as_json:
         print_json(asdict(report))
     else:
@@ -220,7 +220,7 @@ def bias_variance(
     parts = {
         "everywhere": "all steps, as used in training",
         "levels": "steps in the hall, as used in training",
-        "company": "steps in the hall with company at the deepest level, leave-one-out baselines",
+        "grouped": "steps in the hall in non-singleton groups at the deepest level, leave-one-out",
     }
     for part, title in parts.items():
         columns = "|".join(f"N={s.group_size} bias|std|rmse" for s in studies)
@@ -234,15 +234,15 @@ def bias_variance(
 
 
 def _claims_table(studies: list[Any], parts: dict[str, str]) -> Table:
-    heads = "|".join(f"N={s.group_size} {part}" for part in ("levels", "company") for s in studies)
+    heads = "|".join(f"N={s.group_size} {part}" for part in ("levels", "grouped") for s in studies)
     table = make_table(
-        "Proposition 4.1 in the hall: levels as used in training, and over steps with company",
+        "Proposition 4.1 in the hall: levels as used in training, and in non-singleton groups",
         f"claim|{heads}",
     )
     for claim in studies[0].claims["levels"]:
         cells = [
             "holds" if result.claims[part][claim] else "no"
-            for part in ("levels", "company")
+            for part in ("levels", "grouped")
             for result in studies
         ]
         table.add_row(claim, *cells)

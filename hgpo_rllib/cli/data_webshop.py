@@ -69,8 +69,8 @@ def check_webshop(
 ) -> None:
     """Count products and goals, and name what is broken (exit code 1).
 
-    A generated catalogue is broken where the oracle misses a goal; in other data, goals that nobody
-    can reach are counted, but nobody's fault.
+    A generated catalogue is broken where the oracle misses a goal; in other data, goals that
+    cannot be reached are counted, but no fault.
     """
     from env_wrappers.webshop.check import check_catalogue
 

@@ -216,7 +216,7 @@ def play_of(request: Request, model: Model | None) -> Play:
 
 
 def concurrency(request: Request) -> int:
-    """Episodes at the same time: one where nobody is asked who could answer several."""
+    """Episodes at the same time: one where no model is asked, which could answer several."""
     return 1 if request.subject is None else request.config.rollout.max_concurrent_episodes
 
 

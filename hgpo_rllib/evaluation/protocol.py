@@ -144,7 +144,7 @@ def model_folder(model: str) -> Path:
 
 
 def describe_endpoint(url: str, name: str) -> Block:
-    """A model behind a URL: nobody can tell which weights answer there."""
+    """A model behind a URL, whose weights are unknown."""
     parts = urlsplit(url)
     address = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
     return {"served_by": "openai", "address": f"{address}{parts.path}", "name": name}

@@ -16,7 +16,7 @@ from hgpo_rllib.evaluation.scripted import SCRIPTED
 from hgpo_rllib.run.checkpoint import find_policy, run_file_of
 
 ALWAYS = ("policy_server.num_replicas=1", "policy_server.max_replicas=null")
-"""The order in which several replicas answer is nobody's."""
+"""With several replicas the order of their answers would be random."""
 _OVERRIDE = re.compile(r"[a-z_]+(\.[a-z_]+)*=")
 
 

@@ -96,7 +96,7 @@ def gather(value: T) -> list[T]:
 
 
 def join(parts: Tensor, device: torch.device) -> Tensor:
-    """One tensor of what each learner has of it; NaN is what nobody has.
+    """One tensor of what each learner has of it; NaN is what no learner has.
 
     Args:
         parts: in host memory; no element was computed by two learners.

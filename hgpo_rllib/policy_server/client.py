@@ -18,8 +18,8 @@ Asked = tuple[Prompt, asyncio.Future[Generation]]
 class PolicyClient:
     """Asks the replicas for responses; prompts that wait at the same moment share a call.
 
-    Use it from one event loop. Whoever asks while a call is under way is sent with the next one;
-    the answers of one call return together.
+    Use it from one event loop. A prompt that comes while a call is under way is sent with the
+    next one; the answers of one call return together.
     """
 
     def __init__(

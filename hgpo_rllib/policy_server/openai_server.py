@@ -52,7 +52,7 @@ class Endpoint:
     name: str
     """Of the model in requests."""
     key: str | None = field(repr=False)
-    """Clients have to show it; None: nobody has to."""
+    """Clients have to send it; None: no key is asked for."""
     metrics: bool = False
     """Whether /metrics is there, for Prometheus."""
 

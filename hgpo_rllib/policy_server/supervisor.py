@@ -2,7 +2,7 @@
 
 ``python -m hgpo_rllib.policy_server.supervisor FOLDER COMMAND…`` ends with the command, and deletes
 FOLDER. As soon as standard input ends, it kills the command with all its processes: the system
-closes that pipe for whoever holds the other side, however that process ended. At SIGTERM it sends
+closes that pipe for the process at its other side, however that process ended. At SIGTERM it sends
 the command `DRAIN`, which lets running requests finish.
 
 When this process itself is killed, the command ends by `die_with_parent`.
@@ -43,7 +43,7 @@ def supervise(command: list[str], folder: Path) -> int:
         while process.poll() is None and not select.select([sys.stdin], [], [], 0.2)[0]:
             pass
     finally:
-        with contextlib.suppress(ProcessLookupError):  # nobody is left
+        with contextlib.suppress(ProcessLookupError):  # no process is left
             os.killpg(process.pid, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
     code = process.wait()

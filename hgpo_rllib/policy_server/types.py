@@ -36,7 +36,7 @@ class PublishedWeights:
 class WeightTag:
     """Names one version of the policy's weights, and says where they are.
 
-    Ray keeps the weights for as long as somebody has the tag.
+    Ray keeps the weights for as long as the tag exists.
     """
 
     publisher: str

@@ -59,7 +59,7 @@ class EnvThread:
         self._thread.start()
 
     def _work(self) -> None:
-        while self._thread is threading.current_thread():  # nobody has taken its place
+        while self._thread is threading.current_thread():  # no other has taken its place
             job = self._jobs.get()
             if job is None:
                 return
@@ -99,7 +99,7 @@ class _Job:
         except Exception as raised:
             error = EnvFailedError(f"{type(raised).__name__}: {raised}")
             error.__cause__ = raised
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop was closed: no coroutine waits
             self.loop.call_soon_threadsafe(self.finish, value, error)
 
     def finish(self, value: Any, error: Exception | None) -> None:
@@ -127,7 +127,7 @@ class EnvPool:
         return await self._thread.call(function, *args, **kwargs)
 
     async def take(self) -> gym.Env:
-        """An environment that nobody else has, to be given back unless it fails."""
+        """An environment for one episode, to be given back unless it fails."""
         return self._idle.pop() if self._idle else await self._thread.call(self._make)
 
     def give_back(self, env: gym.Env) -> None:
@@ -135,6 +135,6 @@ class EnvPool:
         self._idle.append(env)
 
     def close(self) -> None:
-        """Close the environments that nobody has."""
+        """Close the environments that are not in use."""
         for env in self._idle:
             env.close()

@@ -30,7 +30,7 @@ class RunDirectory:
         self.checkpoint = path / "checkpoint"
         """The policy in HuggingFace format."""
         self.best = path / "best"
-        """The policy with the highest success rate in an evaluation, likewise."""
+        """The policy with the highest success rate in an evaluation, in the same format."""
         self.state = path / "state"
         """RLlib's checkpoint, to resume from; `folders.previous` of it is the one before."""
 

@@ -231,9 +231,9 @@ def _samples(
 class LiveMetrics:
     """Shows the latest iteration and evaluation of one run while its block lasts.
 
-    Whoever publishes only leaves the values here. A thread sets the gauges, again and again: Ray
-    forgets a gauge long before a large model's iteration ends. Where nobody collects Ray's metrics,
-    nothing comes of it.
+    A caller only leaves the values here. A thread sets the gauges, again and again: Ray
+    forgets a gauge long before a large model's iteration ends. Where Ray's metrics are not
+    collected, nothing comes of it.
     """
 
     def __init__(self, run: str, prompts_in_flight: Callable[[], int]):

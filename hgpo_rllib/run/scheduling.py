@@ -41,12 +41,12 @@ class TrialsThatFit(BasicVariantGenerator):
 
 
 def alive_nodes() -> list[Supply]:
-    """What each node of the connected cluster has, whoever uses it now."""
+    """What each node of the connected cluster has, in use or not."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def is_crowded(demand: Demand) -> bool:
-    """Whether somebody else uses what even one trial needs: it then has to wait."""
+    """Whether others use what even one trial needs: it then has to wait."""
     free = ray.available_resources()
     return any(free.get(name, 0) < amount for name, amount in demand.total.items())
 

@@ -65,7 +65,7 @@ class RunTrial(tune.Trainable):
             rows = next(self._evaluations)
             done = is_finished(self._path)
             if done:
-                next(self._evaluations, None)  # to its end: nobody has stopped it
+                next(self._evaluations, None)  # to its end: it was not stopped
         (held_out,) = [row for row in rows if row["split"] == ALL]
         return report(held_out) | {"done": done}
 

@@ -39,7 +39,7 @@ class PolicyServerSettings(Section):
     """Keep what an engine has computed of prompts for the next that begin alike."""
     update_mode: UpdateMode = "wait"
     """What happens to responses under way when newer weights are asked for: they end first
-    (`wait`), are drawn anew under the new weights (`abort`), or go on under them (`keep`: responses
+    (`wait`), are resampled under the new weights (`abort`), or go on under them (`keep`: responses
     may mix versions, and say which drew what)."""
     enforce_eager: bool = True
     """Skip compilation and CUDA graphs: faster start, slower decoding."""

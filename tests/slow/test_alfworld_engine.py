@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hgpo_rllib.bench.alfworld import Plan, bench_alfworld
+from hgpo_rllib.bench.alfworld import EngineWorkload, bench_alfworld
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 ARCHIVE = Path(__file__).parents[3] / "shared/data/alfworld_games.tar.xz"
@@ -17,7 +17,7 @@ def test_answers_are_the_same_and_come_much_faster(tmp_path: Path) -> None:
         pytest.skip("the archive of genuine ALFWorld games is not here")
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
-    rows, crowd = bench_alfworld(Plan(tmp_path, "valid_seen", genuine=40, generated=60))
+    rows, crowd = bench_alfworld(EngineWorkload(tmp_path, "valid_seen", genuine=40, generated=60))
     assert [(row.kind, row.games) for row in rows] == [
         ("kitchens", 20),
         ("other rooms", 20),

@@ -41,7 +41,7 @@ WITHIN_A_TASK = (
 @pytest.mark.skipif(not CASES, reason="the recorded vectors are not beside this checkout")
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"K{c['K']}-{c['contexts']}-{c['norm']}")
 def test_recordings(case: dict[str, Any]) -> None:
-    """Returns, advantages and the share of steps with company equal the recorded ones."""
+    """Returns, advantages and the share of compared steps equal the recorded ones."""
     table = [
         (i, t, state, reward, bad)
         for i, member in enumerate(case["group"])
@@ -225,7 +225,7 @@ def test_a_deep_level_is_the_whole_history(batch) -> None:
 
 @quickly
 @given(BATCHES, SETTINGS)
-def test_steps_without_company_get_nothing(batch, settings) -> None:
+def test_steps_in_singleton_groups_get_nothing(batch, settings) -> None:
     """A step that is alone at every level has advantage 0."""
     steps = arrays(batch)
     alone = (level_sizes(steps, settings) < 2).all(axis=0)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from env_wrappers.alfworld.translations import SETTING
 from env_wrappers.errors import DataError
 from hgpo_rllib.bench import alfworld as bench
-from hgpo_rllib.bench.alfworld import Comparison, Crowd, Episode, Plan, bench_alfworld
+from hgpo_rllib.bench.alfworld import Comparison, Crowd, EngineWorkload, Episode, bench_alfworld
 from hgpo_rllib.cli.main import app
 
 EPISODE = Episode(
@@ -44,7 +44,9 @@ def test_engines_agree_on_a_game(
 ) -> None:
     """Three policies; the user's translations are left alone."""
     monkeypatch.setenv(SETTING, str(tmp_path))
-    plan = Plan(generated_games, "valid_seen", genuine=1, generated=0, environments=8, max_steps=6)
+    plan = EngineWorkload(
+        generated_games, "valid_seen", genuine=1, generated=0, environments=8, max_steps=6
+    )
     (row,), crowd = bench_alfworld(plan)
     assert (row.kind, row.games, row.episodes) == ("other rooms", 1, 3)
     assert row.differing_answers == 0
@@ -81,7 +83,7 @@ def test_json_is_one_object_and_a_difference_fails(
 ) -> None:
     """Exit code 1, with the same output."""
     row = replace(_row(EPISODE.answers), differing_answers=differing)
-    monkeypatch.setattr(bench, "bench_alfworld", lambda plan: ([row], CROWD))
+    monkeypatch.setattr(bench, "bench_alfworld", lambda workload: ([row], CROWD))
     done = CliRunner().invoke(app, ["bench", "alfworld", "--json"])
     assert done.exit_code == differing
     result = json.loads(done.stdout)
@@ -90,17 +92,17 @@ def test_json_is_one_object_and_a_difference_fails(
 
 
 def test_options_and_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    plans = []
+    workloads = []
 
-    def stand_in(plan: Plan) -> tuple[list[Comparison], Crowd]:
-        plans.append(plan)
+    def stand_in(workload: EngineWorkload) -> tuple[list[Comparison], Crowd]:
+        workloads.append(workload)
         return [_row(EPISODE.answers)], CROWD
 
     monkeypatch.setattr(bench, "bench_alfworld", stand_in)
     options = ["--data", str(tmp_path), "--split", "train", "--genuine", "3", "--envs", "16"]
     done = CliRunner().invoke(app, ["bench", "alfworld", *options, "--generated", "5"])
     assert done.exit_code == 0
-    assert plans == [Plan(tmp_path, "train", genuine=3, generated=5, environments=16)]
+    assert workloads == [EngineWorkload(tmp_path, "train", genuine=3, generated=5, environments=16)]
     assert "kitchens" in done.stdout
     assert "128 environments over 16 games" in done.stdout
 
@@ -113,4 +115,4 @@ def test_what_cannot_be_had_is_said(
     generated_games: Path, genuine: int, environments: int, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
-        bench_alfworld(Plan(generated_games, "train", genuine, 0, environments))
+        bench_alfworld(EngineWorkload(generated_games, "train", genuine, 0, environments))

@@ -16,7 +16,7 @@ from env_wrappers.webshop.shop import open_shop
 from env_wrappers.webshop.tokens import analyze
 from hgpo_rllib.bench import webshop as bench
 from hgpo_rllib.bench import webshop_recordings
-from hgpo_rllib.bench.webshop import Build, Plan, Report, Service, Speed, bench_webshop
+from hgpo_rllib.bench.webshop import Build, Report, Service, Speed, StoreWorkload, bench_webshop
 from hgpo_rllib.bench.webshop_recordings import Agreement, compare_recordings
 from hgpo_rllib.cli.main import app
 from tests.unit.webshop_store import SHIRT, write_store
@@ -168,7 +168,7 @@ def test_one_environment_and_more(data: Path) -> None:
 
 def test_a_generated_store_is_built_and_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "SMALL", 60)
-    report = bench_webshop(Plan(None, products=80, steps=5, environments=2))
+    report = bench_webshop(StoreWorkload(None, products=80, steps=5, environments=2))
     assert report.agreements == []
     assert report.speed.products == 60
     build, service = report.build, report.service
@@ -196,7 +196,7 @@ def test_json_is_one_object_and_a_difference_fails(
 ) -> None:
     """Exit code 1, with the same output."""
     report = Report([*AGREED, Agreement("more", 2000, same)], SPEED, BUILD, SERVICE)
-    monkeypatch.setattr(bench, "bench_webshop", lambda plan: report)
+    monkeypatch.setattr(bench, "bench_webshop", lambda workload: report)
     done = CliRunner().invoke(app, ["bench", "webshop", "--json"])
     assert done.exit_code == int(same != 2000)
     result = json.loads(done.stdout)
@@ -204,17 +204,19 @@ def test_json_is_one_object_and_a_difference_fails(
 
 
 def test_options_and_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    plans = []
+    workloads = []
 
-    def stand_in(plan: Plan) -> Report:
-        plans.append(plan)
+    def stand_in(workload: StoreWorkload) -> Report:
+        workloads.append(workload)
         return Report(AGREED, SPEED, BUILD, SERVICE)
 
     monkeypatch.setattr(bench, "bench_webshop", stand_in)
     options = ["--data", str(tmp_path), "--recordings", str(tmp_path / "r"), "--products", "5"]
     done = CliRunner().invoke(app, ["bench", "webshop", *options, "--steps", "7", "--envs", "9"])
     assert done.exit_code == 0
-    assert plans == [Plan(tmp_path, tmp_path / "r", products=5, steps=7, environments=9)]
+    assert workloads == [
+        StoreWorkload(tmp_path, tmp_path / "r", products=5, steps=7, environments=9)
+    ]
     for figure in ("6,910", "12 ms", "20,500", "MB for 128 more", "5.5", "9.9 min", "0.7 min"):
         assert figure in done.stdout
     for figure in ("1.23", "64 environments", "1,234", "7.8 ms", "15.0 ms", "0.99", "2,000"):
@@ -222,7 +224,7 @@ def test_options_and_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 def test_only_what_was_measured_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "bench_webshop", lambda plan: Report([], SPEED, None, None))
+    monkeypatch.setattr(bench, "bench_webshop", lambda workload: Report([], SPEED, None, None))
     done = CliRunner().invoke(app, ["bench", "webshop"])
     assert done.exit_code == 0
     assert "6,910" in done.stdout

@@ -61,10 +61,10 @@ def test_enumeration_agrees_with_sampling() -> None:
 def test_what_the_study_finds(size: int) -> None:
     """Proposition 4.1: its ordering holds for clean comparisons, its zero covariance does not."""
     result = study.study(size)
-    clean = result.claims["company"]
+    clean = result.claims["grouped"]
     assert clean.pop("assumed: levels uncorrelated") is False
     assert all(clean.values())
-    assert result.company["level 2"].bias == pytest.approx(0, abs=1e-9)  # the others of one history
+    assert result.grouped["level 2"].bias == pytest.approx(0, abs=1e-9)  # the others of one history
     as_used = result.claims["levels"]
     assert as_used["assumed: bias falls with k"]
     assert not as_used["assumed: std rises with k"]  # lonely steps get 0, which does not vary

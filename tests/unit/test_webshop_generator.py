@@ -19,7 +19,7 @@ from env_wrappers.webshop.fuzzy import token_set_ratio
 from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, CatalogueSpec, generate
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import ALIKE_ABOVE, score
-from env_wrappers.webshop.wares import (
+from env_wrappers.webshop.synthetic_products import (
     KINDS_PER_BRAND,
     MAX_BRANDS,
     MAX_LOOKALIKES,
@@ -27,7 +27,7 @@ from env_wrappers.webshop.wares import (
     asin_of,
     brand_name,
     kinds,
-    make_ware,
+    make_product,
     order_of,
 )
 
@@ -255,10 +255,10 @@ class TestProducts:
 
     def test_every_product_stands_alone(self) -> None:
         """The last of a million is made as fast as the first, with nothing kept of the others."""
-        last = make_ware(0, 999_999, 1_000_000, 3, 1.0, 1.0)
-        assert last == make_ware(0, 999_999, 1_000_000, 3, 1.0, 1.0)
+        last = make_product(0, 999_999, 1_000_000, 3, 1.0, 1.0)
+        assert last == make_product(0, 999_999, 1_000_000, 3, 1.0, 1.0)
         assert last.human
-        assert last.asin != make_ware(0, 999_998, 1_000_000, 3, 1.0, 1.0).asin
+        assert last.asin != make_product(0, 999_998, 1_000_000, 3, 1.0, 1.0).asin
 
 
 def product_of(kind: Kind, options: dict[str, tuple[str, ...]]) -> Product:

@@ -1,4 +1,4 @@
-"""Invented products, and what customers say who want them: pure, each one from its number.
+"""Synthetic products, and instructions of customers: pure, each one from its number.
 
 Products come in families: the same kind of thing by the same brand. The members of a family differ
 in the trait that their title names, so a customer who asks for brand, kind and trait means one
@@ -76,7 +76,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Ware:
+class SyntheticProduct:
     """One product as it is written: its records in the original's three files.
 
     Attributes:
@@ -155,9 +155,9 @@ class _Design:
         return f"{self.brand} {self.traits[0]} {self.material} {self.kind.name}".title()
 
 
-def make_ware(
+def make_product(
     seed: int, number: int, products: int, lookalikes: int, instructed: float, human: float
-) -> Ware:
+) -> SyntheticProduct:
     """Make product `number` of a catalogue of `products`; always the same from the same arguments.
 
     Args:
@@ -178,7 +178,7 @@ def make_ware(
         record |= _synthetic_instruction(rng, design)
         if rng.random() < human:
             humans.append(_human_instruction(rng, asin, design, attributes))
-    return Ware(asin, _item(rng, asin, design), record, humans)
+    return SyntheticProduct(asin, _item(rng, asin, design), record, humans)
 
 
 def brands_of(products: int, lookalikes: int) -> int:
@@ -279,7 +279,7 @@ def _price(rng: random.Random, kind: Kind) -> str:
 def _synthetic_instruction(rng: random.Random, design: _Design) -> dict[str, Any]:
     """A wish that names brand, kind and the first trait, and perhaps more.
 
-    Options and price limit are added by whoever builds the goals.
+    Options and price limit are added when goals are built.
     """
     wish, attributes = _wish(rng, design)
     return {
