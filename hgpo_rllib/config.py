@@ -16,6 +16,7 @@ from env_wrappers.files import check_name
 from hgpo_rllib.advantages import EstimatorSettings, find_estimator
 from hgpo_rllib.advantages.contexts import Contexts
 from hgpo_rllib.advantages.groups import Normalize
+from hgpo_rllib.run_files import read_run_file
 from hgpo_rllib.section import ConfigError, Section, Seed
 from hgpo_rllib.settings.learner import LearnerSettings, check_sharding
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
@@ -317,18 +318,15 @@ class RunConfig(Section):
 
 
 def load_config(path: Path | None, overrides: list[str]) -> RunConfig:
-    """Read a run file, with what it extends, and apply ``section.key=value`` overrides.
+    """Read a run file (`read_run_file`), and apply ``section.key=value`` overrides.
 
-    Without a run file the overrides change the defaults.
-
-    Values of overrides are YAML. A file's ``extends`` is relative to its own folder; sections merge
-    key by key, other values are replaced.
+    Without a run file the overrides change the defaults. Values of overrides are YAML.
 
     Raises:
         ConfigError: for a missing or malformed file, files that extend each other, an unknown key
             or a value out of range.
     """
-    data = {} if path is None else _read(path, ())
+    data = {} if path is None else read_run_file(path)
     for override in overrides:
         _apply(data, override)
     return parse_config(data)
@@ -345,36 +343,6 @@ def parse_config(data: dict[str, Any]) -> RunConfig:
 def save_config(config: RunConfig, path: Path) -> None:
     """Write the config as YAML that `load_config` reads back."""
     path.write_text(yaml.safe_dump(config.model_dump(), sort_keys=False))
-
-
-def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
-    chain = (*extended_by, path)
-    if path.resolve() in [earlier.resolve() for earlier in extended_by]:
-        raise ConfigError(f"run files extend each other: {' -> '.join(map(str, chain))}")
-    try:
-        data = yaml.safe_load(path.read_text()) or {}
-    except OSError as error:
-        asked = f", which {extended_by[-1]} extends" if extended_by else ""
-        raise ConfigError(f"cannot read the config {path}{asked}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path} must hold sections (`algorithm:`, `learner:`, …)")
-    if "extends" not in data:
-        return data
-    base = data.pop("extends")
-    if not isinstance(base, str):
-        raise ConfigError(f"{path}: extends must name one run file (got {base!r})")
-    return _merge(_read(path.parent / base, chain), data)
-
-
-def _merge(base: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    """`base` with what `data` says; sections merge key by key, all other values are replaced."""
-    merged = base | data
-    for key in base.keys() & data.keys():
-        if isinstance(base[key], dict) and isinstance(data[key], dict):
-            merged[key] = _merge(base[key], data[key])
-    return merged
 
 
 def _apply(data: dict[str, Any], override: str) -> None:

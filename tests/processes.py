@@ -67,11 +67,19 @@ class Processes:
 class Command:
     """A running `hgpo`, and all that it has started; as a context manager it leaves none of it."""
 
-    def __init__(self, arguments: list[str], log: Path, command: str = "train") -> None:
+    def __init__(
+        self,
+        arguments: list[str],
+        log: Path,
+        command: str = "train",
+        python: Path = Path(sys.executable),
+        folder: Path | None = None,
+    ) -> None:
         self.processes = Processes()
         self.log = log
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "hgpo_rllib.cli.main", command, *arguments],
+            [str(python), "-m", "hgpo_rllib.cli.main", command, *arguments],
+            cwd=folder,
             stdout=log.open("w"),
             stderr=subprocess.STDOUT,
             env=os.environ | self.processes.environment,

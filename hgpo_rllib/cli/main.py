@@ -37,7 +37,9 @@ def _root() -> None:
 
 @app.command()
 def train(
-    config: Annotated[Path | None, typer.Argument(help="run file, see tuned_examples/")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(help="run file, or the name of one in tuned_examples/")
+    ] = None,
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="section.key=value")
     ] = None,
@@ -52,7 +54,7 @@ def train(
             raise ConfigError("--resume continues with the run's own config: give no CONFIG")
         _, settings = RunDirectory.open(resume)
     elif config is None:
-        raise ConfigError("give a CONFIG (tuned_examples/alfworld_pocket.yaml) or --resume RUN")
+        raise ConfigError("give a CONFIG (for example alfworld_pocket) or --resume RUN")
     else:
         settings = load_config(config, overrides or [])
     if dry_run:

@@ -35,7 +35,9 @@ def repeat_grid(words: Sequence[str]) -> Iterator[str]:
 
 
 def sweep(
-    config: Annotated[Path | None, typer.Argument(help="run file, see tuned_examples/")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(help="run file, or the name of one in tuned_examples/")
+    ] = None,
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="section.key=value")
     ] = None,
@@ -64,7 +66,7 @@ def sweep(
         plan, folder = open_sweep(resume), resume
         check_trials(plan)
     elif config is None:
-        raise ConfigError("give a CONFIG (tuned_examples/alfworld_pocket.yaml) or --resume SWEEP")
+        raise ConfigError("give a CONFIG (for example alfworld_pocket) or --resume SWEEP")
     else:
         axes = [parse_axis(text) for text in grid or []]
         plan = make_sweep(config, overrides or [], axes, seeds or 1, scheduler)

@@ -262,6 +262,30 @@ def test_every_field_is_documented() -> None:
             assert inner.description, f"{name}.{key}"
 
 
+class TestNames:
+    """A bare name is that of a run file in tuned_examples/, from any folder."""
+
+    @pytest.fixture(autouse=True)
+    def _elsewhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+
+    def test_of_an_example(self) -> None:
+        assert load_config(Path("alfworld_pocket_ppo"), []).algorithm.estimator == "ppo"
+
+    def test_a_file_here_comes_first(self) -> None:
+        Path("alfworld_pocket").write_text("name: mine\n")
+        assert load_config(Path("alfworld_pocket"), []).name == "mine"
+
+    @pytest.mark.parametrize("name", ["x/alfworld_pocket", "alfworld_pocket.yaml"])
+    def test_paths_are_no_names(self, name: str) -> None:
+        assert message_of(Path(name)).startswith(f"cannot read the config {name}: ")
+
+    def test_an_unknown_name(self) -> None:
+        message = message_of(Path("webshop_pockets"))
+        assert "cannot read the config webshop_pockets: " in message
+        assert "(close: webshop_pocket" in message
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples(path: Path) -> None:
     """Every example loads, is named after its file and begins with its own command."""

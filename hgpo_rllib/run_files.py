@@ -1,0 +1,73 @@
+"""Run files: YAML that may extend other files, found by path or by name."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hgpo_rllib.section import ConfigError
+
+EXAMPLES = Path(__file__).parents[1] / "tuned_examples"
+"""Beside the package in a checkout, and where the wheel is installed."""
+
+
+def find_run_file(path: Path) -> Path:
+    """The file at `path`; or, for a bare name such as ``alfworld_pocket``, that of tuned_examples/.
+
+    Raises:
+        ConfigError: for a bare name of neither.
+    """
+    named = EXAMPLES / f"{path}.yaml"
+    if path.exists() or path.name != str(path) or path.suffix in (".yaml", ".yml"):
+        return path
+    if named.is_file():
+        return named
+    names = sorted(file.stem for file in EXAMPLES.glob("*.yaml"))
+    close = get_close_matches(str(path), names, n=3) or names[:3]
+    raise ConfigError(
+        f"cannot read the config {path}: there is no such file, and no run file of that name comes "
+        f"with this package (close: {', '.join(close)})"
+    )
+
+
+def read_run_file(path: Path) -> dict[str, Any]:
+    """The settings in a file and in those that it extends.
+
+    A file's ``extends`` is relative to its own folder; sections merge key by key, other values are
+    replaced.
+
+    Raises:
+        ConfigError: for a missing or malformed file, or files that extend each other.
+    """
+    return _read(find_run_file(path), ())
+
+
+def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
+    chain = (*extended_by, path)
+    if path.resolve() in [earlier.resolve() for earlier in extended_by]:
+        raise ConfigError(f"run files extend each other: {' -> '.join(map(str, chain))}")
+    try:
+        data = yaml.safe_load(path.read_text()) or {}
+    except OSError as error:
+        asked = f", which {extended_by[-1]} extends" if extended_by else ""
+        raise ConfigError(f"cannot read the config {path}{asked}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} must hold sections (`algorithm:`, `learner:`, …)")
+    if "extends" not in data:
+        return data
+    base = data.pop("extends")
+    if not isinstance(base, str):
+        raise ConfigError(f"{path}: extends must name one run file (got {base!r})")
+    return _merge(_read(path.parent / base, chain), data)
+
+
+def _merge(base: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """`base` with what `data` says; sections merge key by key, all other values are replaced."""
+    merged = base | data
+    for key in base.keys() & data.keys():
+        if isinstance(base[key], dict) and isinstance(data[key], dict):
+            merged[key] = _merge(base[key], data[key])
+    return merged
