@@ -1,11 +1,12 @@
-# make train | test | setup | lint | clean | help; nothing else has to be installed by hand.
+# make train | test | setup | lint | docs | clean | help; nothing else has to be installed by hand.
 CONFIG ?= tuned_examples/alfworld_pocket.yaml
 ARGS ?=
 PYTHON ?= $(firstword $(foreach p,python3 python3.11 python3.12,$(shell command -v $p)) python3)
 BIN := .venv/bin
+NOTHING_CHOSEN = [ $$? -eq 5 ]  # pytest's exit code when ARGS leave no test of a tier
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint clean
+.PHONY: help setup train test lint docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -18,7 +19,8 @@ train: setup  ## train an agent: make train [CONFIG=tuned_examples/X.yaml] [ARGS
 	$(BIN)/hgpo train $(CONFIG) $(ARGS)
 
 test: setup  ## run the unit and integration tests: make test [ARGS="-k name"]
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest tests/unit --numprocesses auto --maxprocesses 8 --dist loadfile $(ARGS) || $(NOTHING_CHOSEN)
+	$(BIN)/python -m pytest tests/integration $(ARGS) || $(NOTHING_CHOSEN)
 
 lint: setup  ## check style, spelling, types and imports
 	$(BIN)/ruff check .
@@ -27,6 +29,9 @@ lint: setup  ## check style, spelling, types and imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+docs: setup  ## build the documentation site into site/, any warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:  ## remove .venv and caches; runs, models and data stay
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build site *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

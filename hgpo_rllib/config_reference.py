@@ -33,6 +33,8 @@ algorithm:
 
 - **On the command line** `section.key=value` overrides a field; the value is YAML, and the last one
   wins: `hgpo train mine.yaml algorithm.context_length=2 evaluation.splits=[valid_seen]`.
+- **By name**: `hgpo train alfworld_pocket` takes the run file of that name from `tuned_examples/`,
+  in any folder. A file or a path comes first.
 - **`extends: other.yaml`** at the top of a run file names another one, relative to the file's own
   folder. What a file does not say is taken from the file that it extends; sections merge key by
   key, lists and other values are replaced. The files in `tuned_examples/` for the methods that HGPO
