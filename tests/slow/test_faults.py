@@ -177,7 +177,8 @@ def assert_one_line_at_the_end(command: Command, name: str, run: Path) -> None:
     before = command.log.read_text()
     find(command, name).kill()
     assert command.process.wait(60) == 1, command.log.read_text()
-    (said,) = new_lines(command, before)
+    # The raylet, where it is left, reports every worker that is lost: with reasons such as memory.
+    (said,) = [line for line in new_lines(command, before) if "(raylet)" not in line]
     assert f"continue with: hgpo train --resume {run}" in said
 
 
