@@ -11,6 +11,11 @@ from hgpo_rllib.config import ConfigError
 
 Row = dict[str, Any]
 
+ALL = "all"
+"""The split that holds the episodes of all evaluated splits."""
+RUN_EPISODES, EVALUATED_EPISODES = "hgpo-episode-1", "hgpo-evaluated-episode-1"
+"""Formats of the lines of episodes."""
+
 
 class ResultsError(ConfigError):
     """A file or directory that cannot be read as results: one line that says why."""
@@ -42,6 +47,8 @@ def read_jsonl(file: Path) -> Iterator[Row]:
                 yield row
             else:
                 bad = number
+    except gzip.BadGzipFile as error:
+        raise ResultsError(f"{file}: not a gzip file") from error
     except (OSError, zlib.error) as error:
         raise ResultsError(f"{file}: cannot be read ({error})") from error
 

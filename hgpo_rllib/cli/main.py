@@ -94,12 +94,11 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from env_wrappers.errors import DataError
     from hgpo_rllib.reporting.console import log_events
-    from hgpo_rllib.reporting.run_data import RunError
 
     try:
         with log_events(), terminate_like_interrupt():
             app(standalone_mode=True)
-    except (ConfigError, DataError, RunError) as error:
+    except (ConfigError, DataError) as error:
         print(f"hgpo: {error}", file=sys.stderr)
         sys.exit(2)
     except RunStoppedError as error:

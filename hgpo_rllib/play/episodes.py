@@ -1,6 +1,5 @@
 """Show a recorded episode turn by turn: what was seen, thought and done, and what it was worth."""
 
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -8,34 +7,34 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from hgpo_rllib import evaluation
 from hgpo_rllib.agent.parsing import find_thought
+from hgpo_rllib.jsonl import EVALUATED_EPISODES, RUN_EPISODES, ResultsError, Row, read_jsonl
 from hgpo_rllib.play.console import QUIT, ask, plain
-from hgpo_rllib.reporting.run_data import EPISODE_FORMAT, Row, RunError, read_jsonl
-from hgpo_rllib.reporting.stats import decimal, number
+from hgpo_rllib.reporting.numbers import decimal, number
 
 
 def read_episode(file: Path, index: int) -> Row:
     """Return one episode of a run's `episodes/*.jsonl.gz`, or of an evaluation, counted from 0.
 
     Raises:
-        RunError: there is no such file or episode, or the file holds something else.
+        ResultsError: there is no such file or episode, or the file holds something else.
     """
     if not file.is_file():
-        raise RunError(f"{file}: no such file (a run keeps its episodes in episodes/*.jsonl.gz)")
-    try:
-        episodes = list(read_jsonl(file))
-    except (OSError, zlib.error) as error:
-        raise RunError(f"{file}: cannot be read ({error})") from error
+        raise ResultsError(
+            f"{file}: no such file (a run keeps its episodes in episodes/*.jsonl.gz)"
+        )
+    episodes = list(read_jsonl(file))
     if not episodes:
-        raise RunError(f"{file}: no episodes in it")
+        raise ResultsError(f"{file}: no episodes in it")
     if not 0 <= index < len(episodes):
-        raise RunError(f"{file}: no episode {index}, there are {len(episodes)} (0 is the first)")
+        raise ResultsError(
+            f"{file}: no episode {index}, there are {len(episodes)} (0 is the first)"
+        )
     episode = episodes[index]
-    if episode.get("format") not in (EPISODE_FORMAT, evaluation.EPISODE_FORMAT):
-        raise RunError(f"{file}: episode format {episode.get('format')!r} is not known")
+    if episode.get("format") not in (RUN_EPISODES, EVALUATED_EPISODES):
+        raise ResultsError(f"{file}: episode format {episode.get('format')!r} is not known")
     if not _is_list_of_objects(episode.get("steps")):
-        raise RunError(f"{file}: episode {index} has no list of steps")
+        raise ResultsError(f"{file}: episode {index} has no list of steps")
     return episode
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from hgpo_rllib.reporting.run_data import ALL
-from hgpo_rllib.reporting.stats import decimal, duration, number, percent, points, success
+from hgpo_rllib.jsonl import ALL
+from hgpo_rllib.reporting.numbers import decimal, duration, number, percent, points
 
 HEADER_EVERY = 20
 PLAIN_WIDTH = 120
@@ -174,7 +175,7 @@ class TrainingConsole:
             split = "all held-out" if row.get("split") == ALL else row.get("split")
             self.say(
                 f"evaluation after iteration {row.get('iteration')}, {split}: "
-                f"{percent(success(row))} of {decimal(number(row, 'episodes'), 0)} episodes"
+                f"{percent(*_success(row))} of {decimal(number(row, 'episodes'), 0)} episodes"
             )
 
     def summary(
@@ -190,13 +191,14 @@ class TrainingConsole:
             table.add_column(heading, justify="right")
         old, new = ({str(row["split"]): row for row in rows} for rows in (before, after))
         for split in dict.fromkeys([*old, *new]):
-            first, last = old.get(split), new.get(split)
+            first, error = _success(old.get(split, {}))
+            last, last_error = _success(new.get(split, {}))
             table.add_row(
                 Text("all held-out" if split == ALL else split),
-                decimal(number(last or first, "episodes"), 0),
-                percent(success(first)),
-                percent(success(last)),
-                points(success(last) - success(first)),
+                decimal(number(new.get(split) or old[split], "episodes"), 0),
+                percent(first, error),
+                percent(last, last_error),
+                points(last - first, math.hypot(error, last_error)),
                 style="bold" if split == ALL else "",
             )
         self.console.print(table)
@@ -205,6 +207,11 @@ class TrainingConsole:
         self.console.file.flush()
 
 
+def _success(row: Row) -> tuple[float, float]:
+    """Success rate and its standard error."""
+    return number(row, "success_rate"), number(row, "standard_error")
+
+
 def _cell(metrics: Row, key: str, form: Format) -> str:
     value = number(metrics, key)
-    return "-" if value is None else form(value)
+    return "-" if math.isnan(value) else form(value)

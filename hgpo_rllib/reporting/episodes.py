@@ -6,14 +6,17 @@ once and named by its number. The page puts them in as text, never as markup.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hgpo_rllib.agent.parsing import find_thought
-from hgpo_rllib.reporting.curves import Curve
-from hgpo_rllib.reporting.run_data import EpisodeFile, Row, RunData, read_episodes
-from hgpo_rllib.reporting.stats import number
+from hgpo_rllib.jsonl import RUN_EPISODES, Row
+from hgpo_rllib.reporting import numbers
+from hgpo_rllib.reporting.panels import Experiments
+from hgpo_rllib.results import Run
+from hgpo_rllib.results.frames import read_episodes
 
 MAX_LETTERS = 3_000_000
 """Of all texts in a report."""
@@ -22,7 +25,7 @@ MAX_GROUPS = 6
 ITERATIONS = 3
 """Shown of a single run: the first, one in the middle, and the newest."""
 MAX_RUNS = 8
-"""Of which episodes are shown; of several runs, the first of each curve, its newest iteration."""
+"""Of which episodes are shown: the first of each experiment, or each seed; newest iteration."""
 GAME_PARTS = 4
 FULL_COLOUR = 0.95
 """Share of the advantages other than 0 that are told apart by their colour."""
@@ -51,44 +54,53 @@ class Texts:
         return self.letters >= self.limit
 
 
-def pack_episodes(curves: Sequence[Curve]) -> dict[str, Any] | None:
+def number(row: Row, key: str) -> float | None:
+    """The finite number under `key`, or None, which is JSON."""
+    value = numbers.number(row, key)
+    return None if math.isnan(value) else value
+
+
+def pack_episodes(experiments: Experiments) -> dict[str, Any] | None:
     """What the browser of a report shows, or None without episodes.
 
     Of every iteration the groups come first that have both successes and failures, then those
     whose advantages differ most. Members are added until the texts are full; the limit is shared
     between the iterations, and every iteration shows one episode at least.
     """
-    chosen = list(_chosen(curves))
+    chosen = list(_chosen(experiments))
     texts = Texts(0)
     sets = []
-    for left, (label, run, file) in zip(range(len(chosen), 0, -1), chosen, strict=True):
+    for left, (label, run, iteration) in zip(range(len(chosen), 0, -1), chosen, strict=True):
         texts.limit = texts.letters + (MAX_LETTERS - texts.letters) // left
-        episodes = [row for row in read_episodes([file]) if row.get("steps")]
+        rows = read_episodes(run.episode_files[iteration], RUN_EPISODES)
+        episodes = [row for row in rows if row.get("steps")]
         if episodes:
-            sets.append(_set(label, run, file, episodes, texts))
+            sets.append(_set(label, run, iteration, episodes, texts))
     return {"texts": texts.all, "sets": sets} if sets else None
 
 
-def _chosen(curves: Sequence[Curve]) -> Iterator[tuple[str, RunData, EpisodeFile]]:
-    if len(curves) == len(curves[0].runs) == 1:
-        (run,) = curves[0].runs
-        files = run.episode_files
-        places = {round(i * (len(files) - 1) / (ITERATIONS - 1)) for i in range(ITERATIONS)}
-        for place in sorted(places) if files else []:
-            yield "", run, files[place]
+def _chosen(experiments: Experiments) -> Iterator[tuple[str, Run, int]]:
+    """Label, run and iteration of what is shown."""
+    (first, *others) = experiments.values()
+    if not others and len(first.members) == 1:
+        (run,) = first.members
+        recorded = list(run.episode_files)
+        places = {round(i * (len(recorded) - 1) / (ITERATIONS - 1)) for i in range(ITERATIONS)}
+        for place in sorted(places) if recorded else []:
+            yield "", run, recorded[place]
         return
     runs = (
-        [(f"seed {run.seed}", run) for run in curves[0].runs]
-        if len(curves) == 1
-        else [(curve.name, curve.runs[0]) for curve in curves]
+        [(name, runs.members[0]) for name, runs in experiments.items()]
+        if others
+        else [(f"seed {run.config.get('seed')}", run) for run in first.members]
     )
     for label, run in runs[:MAX_RUNS]:
         if run.episode_files:
-            yield label, run, run.episode_files[-1]
+            yield label, run, max(run.episode_files)
 
 
 def _set(
-    label: str, run: RunData, file: EpisodeFile, episodes: Sequence[Row], texts: Texts
+    label: str, run: Run, iteration: int, episodes: Sequence[Row], texts: Texts
 ) -> dict[str, Any]:
     by_group: dict[str, list[Row]] = {}
     # The order in which workers finished says nothing, so what is shown must not depend on it.
@@ -103,7 +115,7 @@ def _set(
     return {
         "label": label,
         "run": run.path.name,
-        "iteration": file.iteration,
+        "iteration": iteration,
         "split": str(episodes[0].get("split") or ""),
         "scale": _scale(shown),
         "total": len(episodes),

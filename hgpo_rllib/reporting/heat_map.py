@@ -2,82 +2,70 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import matplotlib as mpl
-import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from hgpo_rllib.reporting.stats import Estimate, percent
-from hgpo_rllib.reporting.style import STYLE, png
+from hgpo_rllib.reporting import style
+from hgpo_rllib.reporting.numbers import percent
 
 COLOURS = "cividis"  # even in lightness, also for the colour-blind
 CELL = (1.5, 1.0)  # inches
 MARGINS = (2.6, 1.9)  # of labels and colour bar
 
 
-@dataclass(frozen=True)
-class HeatMap:
-    """Cells `[row][column]`; a cell without runs has no value. One key: one row, no `y_key`."""
-
-    x_key: str
-    y_key: str
-    columns: Sequence[str]
-    rows: Sequence[str]
-    cells: Sequence[Sequence[Estimate]]
-    runs: Sequence[int]
-    """The numbers of runs that cells have, each once, in ascending order."""
-    iterations: Sequence[int]
-    """The numbers of iterations that runs have, in the same way."""
+def draw(points: pd.DataFrame) -> bytes:
+    """The heat map as a PNG; see `heat_map`."""
+    with mpl.rc_context(style.STYLE):
+        return style.png(heat_map(points))
 
 
-def draw(data: HeatMap) -> bytes:
-    """The heat map as a PNG."""
-    with mpl.rc_context(STYLE):
-        return png(figure_of(data))
+def heat_map(points: pd.DataFrame) -> Figure:
+    """Success after training, in the style that is set.
 
-
-def figure_of(data: HeatMap) -> Figure:
-    """The heat map in the style that is set."""
-    size = [c * n + m for c, n, m in zip(CELL, _shape(data), MARGINS, strict=True)]
-    figure = Figure(figsize=(max(size[0], 6.0), size[1]))
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    values = np.array(
-        [[math.nan if cell.value is None else cell.value for cell in row] for row in data.cells]
+    Args:
+        points: see `sweep_results.summarize`, for one key or two. The last one is on the lower
+            axis, values in the order of the rows.
+    """
+    keys = list(points.index.names)
+    if len(keys) == 1:
+        points = pd.concat({"": points}, names=[""])
+    rows, columns = (points.index.unique(level) for level in (0, 1))
+    means, errors = (
+        points[name].unstack().reindex(index=rows, columns=columns)
+        for name in ("after", "after_error")
     )
-    image = axes.imshow(values, cmap=COLOURS, aspect="auto")
-    middle = (np.nanmin(values) + np.nanmax(values)) / 2
-    for y, row in enumerate(data.cells):
-        for x, cell in enumerate(row):
-            light = cell.value is None or cell.value > middle
-            text = percent(cell).replace(" ±", "\n±")
-            axes.text(x, y, text, ha="center", va="center", color="black" if light else "white")
-    axes.set_xticks(range(len(data.columns)), data.columns)
-    axes.set_yticks(range(len(data.rows)) if data.y_key else [], data.rows if data.y_key else [])
-    axes.set(xlabel=data.x_key, ylabel=data.y_key)
+    size = [c * n + m for c, n, m in zip(CELL, means.shape[::-1], MARGINS, strict=True)]
+    figure = style.blank((max(size[0], 6.0), size[1]))
+    axes = figure.subplots()
+    image = axes.imshow(means, cmap=COLOURS, aspect="auto")
+    middle = (means.min(axis=None) + means.max(axis=None)) / 2
+    for y in range(len(rows)):
+        for x in range(len(columns)):
+            mean = means.iat[y, x]
+            text = percent(mean, errors.iat[y, x]).replace(" ±", "\n±")
+            colour = "white" if mean <= middle else "black"
+            axes.text(x, y, text, ha="center", va="center", color=colour)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)) if len(keys) == 2 else [], rows if len(keys) == 2 else [])
+    axes.set(xlabel=keys[-1], ylabel=keys[0] if len(keys) == 2 else "")
     axes.grid(visible=False)
-    axes.set_title(_title(data))
+    axes.set_title(_title(points))
     figure.colorbar(image, format=PercentFormatter(xmax=1))
     return figure
 
 
-def _shape(data: HeatMap) -> tuple[int, int]:
-    return len(data.columns), len(data.rows)
+def span(low: int, high: int) -> str:
+    """``2``, or ``1 to 3``."""
+    return str(low) if low == high else f"{low} to {high}"
 
 
-def span(numbers: Sequence[int]) -> str:
-    """``2``, or ``1 to 3``, of numbers in ascending order."""
-    return " to ".join(map(str, dict.fromkeys([numbers[0], numbers[-1]])))
-
-
-def _title(data: HeatMap) -> str:
-    error = "mean ± standard error, " if data.runs[-1] > 1 else ""
+def _title(points: pd.DataFrame) -> str:
+    runs = points["runs"]
+    error = "mean ± standard error, " if runs.max() > 1 else ""
     return (
-        f"Held-out success after training, iterations: {span(data.iterations)}\n"
-        f"{error}runs per cell: {span(data.runs)}"
+        "Held-out success after training, iterations: "
+        f"{span(points['iterations_min'].min(), points['iterations_max'].max())}\n"
+        f"{error}runs per cell: {span(runs.min(), runs.max())}"
     )

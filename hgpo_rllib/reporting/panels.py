@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hgpo_rllib.reporting import style
-from hgpo_rllib.reporting.curves import Band, Curve, band
+from hgpo_rllib.results import Runs
 
 NEARLY_ALL = 0.99
 """Share of a mean that its error may be on a log axis."""
+Experiments = Mapping[str, Runs]
+"""Runs by the name of their experiment; each experiment has a colour."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line; its name, if any, goes into the panel's legend."""
+    """One line; its label, if any, goes into the panel's legend."""
 
-    values: Band
+    values: pd.DataFrame
+    """`mean` and `error`, the standard error over runs or 0, indexed by x."""
     label: str = ""
     colour: Any = style.BLUE
     dash: str = "-"
@@ -34,68 +36,60 @@ class Panel:
     """Lines against the iteration, or against `x_label`."""
 
     title: str
-    lines: Sequence[Line]
+    metrics: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Columns of `Runs.metrics`, with the label and colour that each has for one experiment."""
+    lines: Sequence[Line] = ()
     rate: bool = False
     """The axis is from 0 to 100 %."""
     amount: bool = False
     """The axis begins at 0."""
     log: bool = False
     """Values that are not positive become gaps."""
+    scale: float = 1.0
     x_label: str = "iteration"
     legend_below: bool = False
     """The legend would cover lines, wherever it is among them."""
-    neutral_legend: bool = False
-    """Colours are those of curves: names are of dashes."""
+
+    def of(self, experiments: Experiments) -> Panel:
+        """The panel with a line for each metric and experiment.
+
+        Colours are those of the metrics or, of several experiments, theirs; dashes then tell the
+        metrics apart.
+        """
+        lines = []
+        for place, (key, (label, colour)) in enumerate(self.metrics.items()):
+            for index, runs in enumerate(experiments.values()):
+                values = self.scale * band(runs, key)
+                if len(experiments) == 1:
+                    lines.append(Line(values, label, colour))
+                    continue
+                dash = style.dash_of(index) if len(self.metrics) == 1 else style.DASHES[place]
+                label = label if index == 0 else ""
+                lines.append(Line(values, label, style.colour_of(index), dash))
+        return replace(self, lines=lines)
 
 
-@dataclass(frozen=True)
-class Metric:
-    """Metrics that share a panel: label and colour (of a single curve) by name."""
+def band(runs: Runs, key: str, rows: pd.DataFrame | None = None) -> pd.DataFrame:
+    """`mean` and standard `error` of a column over the runs, by iteration.
 
-    title: str
-    keys: Mapping[str, tuple[str, str]]
-    rate: bool = False
-    amount: bool = False
-    log: bool = False
-    legend_below: bool = False
-    scale: float = 1.0
+    Args:
+        runs: of one experiment.
+        key: the column; an empty band where no run has recorded it.
+        rows: those of `runs.metrics` where they are not given.
 
-    def panel(self, curves: Sequence[Curve]) -> Panel:
-        """A line for each key, or for each curve where there are several."""
-        lines = [
-            self._line(place, key, index, curve, len(curves) > 1)
-            for place, key in enumerate(self.keys)
-            for index, curve in enumerate(curves)
-        ]
-        return Panel(
-            self.title,
-            lines,
-            neutral_legend=len(curves) > 1,
-            rate=self.rate,
-            amount=self.amount,
-            log=self.log,
-            legend_below=self.legend_below,
-        )
-
-    def _line(self, place: int, key: str, index: int, curve: Curve, several: bool) -> Line:
-        values = scaled(band(curve, key), self.scale)
-        label, colour = self.keys[key]
-        if not several:
-            return Line(values, label, colour)
-        if len(self.keys) == 1:
-            return Line(values, "", style.colour_of(index), style.dash_of(index))
-        # Colours are taken by the curves; dashes tell the metrics apart.
-        named = label if index == 0 else ""
-        return Line(values, named, style.colour_of(index), style.DASHES[place])
-
-
-def scaled(values: Band, factor: float) -> Band:
-    """In another unit."""
-    return Band(values.x, *([v * factor for v in part] for part in (values.mean, values.error)))
+    Returns:
+        The iterations for which every run has a value; the error of a single run is 0.
+    """
+    rows = runs.metrics if rows is None else rows
+    if key not in rows:
+        return pd.DataFrame({"mean": [], "error": []}, dtype=float)
+    values = rows.groupby("iteration")[key].agg(["mean", "sem", "count"])
+    shared = values[values["count"] == len(runs.members)]
+    return pd.DataFrame({"mean": shared["mean"], "error": shared["sem"].fillna(0.0)})
 
 
 def draw_panels(
-    panels: Sequence[Panel], curves: Sequence[Curve], height: float, columns: int = 3
+    panels: Sequence[Panel], experiments: Experiments, height: float, columns: int = 3
 ) -> Figure | None:
     """The panels that have a line, `height` inches each; None where none has one."""
     known = [panel for panel in map(_visible, panels) if panel.lines]
@@ -103,19 +97,19 @@ def draw_panels(
         return None
     figure, axes = style.grid(len(known), height, columns)
     for panel, place in zip(known, axes, strict=True):
-        draw(place, panel)
-    name_curves(figure, curves)
+        draw(place, panel, neutral_legend=len(experiments) > 1)
+    name_experiments(figure, experiments)
     return figure
 
 
-def name_curves(figure: Figure, curves: Sequence[Curve]) -> None:
-    """Say above the panels which colour is which curve, where there are several."""
-    if len(curves) > 1:
-        style.legend_above(figure, [curve.name for curve in curves])
+def name_experiments(figure: Figure, experiments: Experiments) -> None:
+    """Say above the panels which colour is which experiment, where there are several."""
+    if len(experiments) > 1:
+        style.legend_above(figure, list(experiments))
 
 
-def draw(axes: Axes, panel: Panel) -> None:
-    """Draw one panel."""
+def draw(axes: Axes, panel: Panel, neutral_legend: bool) -> None:
+    """Draw one panel; a neutral legend names dashes, and not colours."""
     for line in panel.lines:
         draw_line(axes, line)
     axes.set_title(panel.title)
@@ -127,38 +121,34 @@ def draw(axes: Axes, panel: Panel) -> None:
         style.from_zero(axes)
     style.whole_numbers(axes, panel.x_label)
     shown = style.legend_below(axes) if panel.legend_below else style.legend(axes)
-    for handle in shown.get_lines() if shown and panel.neutral_legend else []:
+    for handle in shown.get_lines() if shown and neutral_legend else []:
         handle.set(color=style.GREY, marker="")
 
 
 def draw_line(axes: Axes, line: Line) -> None:
     """A line, and the standard error over runs as a band where it is known."""
-    values = line.values
+    x, mean, error = line.values.index, line.values["mean"], line.values["error"]
     axes.plot(
-        values.x,
-        values.mean,
+        x,
+        mean,
         color=line.colour,
         linestyle=line.dash,
         linewidth=line.width,
         # A line through one or two points is invisible without marks on them.
-        marker="o" if len(values.x) <= style.MARKED else None,
+        marker="o" if len(x) <= style.MARKED else None,
         label=line.label or None,
     )
-    if any(values.error):
-        mean, error = np.array(values.mean), np.array(values.error)
-        low, high = mean - error, mean + error
-        axes.fill_between(values.x, low, high, color=line.colour, alpha=0.18, linewidth=0)
+    if error.any():
+        axes.fill_between(x, mean - error, mean + error, color=line.colour, alpha=0.18, linewidth=0)
 
 
 def _visible(panel: Panel) -> Panel:
     lines = [_above_zero(line) for line in panel.lines] if panel.log else panel.lines
-    return replace(panel, lines=[x for x in lines if any(map(math.isfinite, x.values.mean))])
+    return replace(panel, lines=[line for line in lines if line.values["mean"].notna().any()])
 
 
 def _above_zero(line: Line) -> Line:
     """A band that reaches 0 has no lower end on a log axis, and would hide all else."""
-    values = line.values
-    mean = [value if value > 0 else math.nan for value in values.mean]
-    pairs = zip(values.mean, values.error, strict=True)
-    error = [e if e < NEARLY_ALL * m else 0.0 for m, e in pairs]
-    return replace(line, values=replace(values, mean=mean, error=error))
+    mean, error = line.values["mean"], line.values["error"]
+    shown = {"mean": mean.where(mean > 0), "error": error.where(error < NEARLY_ALL * mean, 0.0)}
+    return replace(line, values=pd.DataFrame(shown))

@@ -1,123 +1,80 @@
-"""The results of a sweep: read from its run directories, as a table, as files, as heat maps."""
+"""The results of a sweep: as a table, as files, as heat maps."""
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from rich.table import Table
 
-from hgpo_rllib.reporting.heat_map import HeatMap, draw, span
-from hgpo_rllib.reporting.run_data import ALL, Row, read_jsonl
-from hgpo_rllib.reporting.stats import (
-    Estimate,
-    number,
-    over_seeds,
-    percent,
-    points,
-    success,
-)
+from hgpo_rllib.reporting import heat_map
+from hgpo_rllib.reporting.numbers import percent, points
+from hgpo_rllib.results import Sweep
 
-Point = dict[str, Any]
-"""Value of every swept key."""
+RATES = ["before", "after", "gain"]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Held-out success of one finished run, all splits together, with binomial errors."""
+def summarize(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Means over the finished trials of every point of the grid, in the order of the trials.
 
-    run: str
-    """Name of the run directory."""
-    before: Estimate
-    after: Estimate
-    iterations: int
-    """Until `after`: fewer than asked for where a scheduler stopped the run."""
-    episodes: int
-    """Of each of the two evaluations."""
+    Args:
+        trials: see `Sweep.trials`.
+        keys: swept settings; a point holds all trials with the same values of these.
 
-
-@dataclass(frozen=True)
-class Summary:
-    """The runs of one point; errors are over them and need at least two."""
-
-    point: Point
-    runs: int
-    before: Estimate
-    after: Estimate
-    gain: Estimate
-    """Of the differences run by run: both evaluations of a run begin with the same policy."""
-    iterations: tuple[int, ...]
-    """Those of the runs, each number once, in ascending order."""
+    Returns:
+        Indexed by the values as text: `runs`, `iterations_min`, `iterations_max`; `before`, `after`
+        and `gain` with their standard errors over the runs, NaN for a single one (`before_error`,
+        …). Gains are run by run: both evaluations of a run begin with the same policy.
+    """
+    groups = trials.groupby([trials[key].map(as_text) for key in keys], sort=False)
+    iterations = groups["iteration"].agg(["min", "max"]).add_prefix("iterations_")
+    errors = groups[RATES].sem().add_suffix("_error")
+    parts = [groups.size().rename("runs"), iterations, groups[RATES].mean(), errors]
+    return pd.concat(parts, axis="columns")
 
 
-Trials = Sequence[tuple[Point, int, Outcome]]
-"""Point, seed and outcome of the runs that have finished."""
+def as_text(value: Any) -> str:
+    """The value of a setting as the command line has it."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
-def is_finished(run: Path) -> bool:
-    """Whether the run has come to its end: its summary is what it writes last."""
-    return (run / "summary.json").is_file()
-
-
-def held_out_rows(run: Path) -> list[Row]:
-    """The run's evaluations so far, all splits together."""
-    return [row for row in read_jsonl(run / "evaluation.jsonl") if row["split"] == ALL]
-
-
-def read_outcome(run: Path) -> Outcome:
-    """First and last evaluation of a finished run."""
-    rows = held_out_rows(run)
-    first, last = rows[0], rows[-1]
-    return Outcome(
-        run.name,
-        success(first),
-        success(last),
-        int(last["iteration"]),
-        int(number(last, "episodes") or 0),
-    )
-
-
-def summarize(trials: Trials) -> list[Summary]:
-    """Mean and standard error over the runs of every point, in the order of the trials."""
-    return [_summarize(point, outcomes) for point, outcomes in _by_point(trials, _keys(trials))]
-
-
-def results_table(trials: Trials) -> Table:
+def results_table(sweep: Sweep) -> Table:
     """The points with held-out success before and after, mean and standard error over seeds."""
     table = Table(title="Held-out success, mean ± standard error over seeds", title_justify="left")
-    for key in _keys(trials):
+    for key in sweep.keys:
         table.add_column(key.replace(".", ".\n"), overflow="fold")
     for heading in ("seeds", "iterations", "before", "after", "difference (points)"):
         table.add_column(heading, justify="right")
-    for summary in summarize(trials):
+    for row in summarize(sweep.trials, sweep.keys).reset_index().to_dict("records"):
         table.add_row(
-            *map(_text, summary.point.values()),
-            str(summary.runs),
-            span(summary.iterations),
-            percent(summary.before),
-            percent(summary.after),
-            points(summary.gain),
+            *(row[key] for key in sweep.keys),
+            str(row["runs"]),
+            heat_map.span(row["iterations_min"], row["iterations_max"]),
+            percent(row["before"], row["before_error"]),
+            percent(row["after"], row["after_error"]),
+            points(row["gain"], row["gain_error"]),
         )
     return table
 
 
-def write_results(folder: Path, trials: Trials) -> list[Path]:
+def write_results(folder: Path, sweep: Sweep) -> list[Path]:
     """Write results.csv (one line a run), results.json (points as well), and the heat maps."""
+    keys, trials = sweep.keys, sweep.trials.rename(columns={"iteration": "iterations"})
+    columns = ["run", *keys, "seed", "iterations", "episodes", "before", "after"]
+    trials = trials[columns].astype({"episodes": "Int64"})
+    texts = trials.assign(**{key: trials[key].map(as_text) for key in keys})
     contents = {
-        "results.csv": _csv(trials).encode(),
-        "results.json": (json.dumps(_json(trials), indent=2) + "\n").encode(),
+        "results.csv": texts.to_csv(index=False).encode(),
+        "results.json": (json.dumps(_json(sweep, trials), indent=2) + "\n").encode(),
     }
-    keys = _keys(trials)
-    axes = itertools.combinations(keys, min(2, len(keys)))
-    for pair in axes:
-        name = "-".join(key.replace(".", "_") for key in pair)
-        contents[f"heat_map-{name}.png"] = draw(heat_map(trials, pair))
+    for axes in itertools.combinations(keys, min(2, len(keys))):
+        name = "-".join(key.replace(".", "_") for key in axes)
+        contents[f"heat_map-{name}.png"] = heat_map.draw(summarize(sweep.trials, axes))
     for name, content in contents.items():
         partial = folder / f".{name}.partial"
         partial.write_bytes(content)
@@ -125,106 +82,34 @@ def write_results(folder: Path, trials: Trials) -> list[Path]:
     return [folder / name for name in contents]
 
 
-def heat_map(trials: Trials, axes: Sequence[str]) -> HeatMap:
-    """Success after training by one or two keys; a cell holds all runs with its values.
+def _json(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
+    def plain(row: dict[str, Any]) -> dict[str, Any]:
+        return {key: None if _is_missing(value) else value for key, value in row.items()}
 
-    With more swept keys a cell is the mean over the values of the others, too.
-    """
-    groups = {
-        tuple(map(_text, point.values())): _summarize(point, outcomes)
-        for point, outcomes in _by_point(trials, axes)
-    }
-    columns = list(dict.fromkeys(cell[-1] for cell in groups))
-    rows = list(dict.fromkeys(cell[0] for cell in groups)) if len(axes) == 2 else [""]
-    empty = Estimate(None)
+    def estimate(row: dict[str, Any], name: str) -> dict[str, Any]:
+        return plain({"mean": row[name], "standard_error": row[f"{name}_error"]})
 
-    def cell(row: str, column: str) -> Estimate:
-        summary = groups.get((row, column) if len(axes) == 2 else (column,))
-        return summary.after if summary else empty
-
-    return HeatMap(
-        x_key=axes[-1],
-        y_key=axes[0] if len(axes) == 2 else "",
-        columns=columns,
-        rows=rows,
-        cells=[[cell(row, column) for column in columns] for row in rows],
-        runs=sorted({summary.runs for summary in groups.values()}),
-        iterations=sorted({n for summary in groups.values() for n in summary.iterations}),
-    )
-
-
-def _keys(trials: Trials) -> list[str]:
-    return list(trials[0][0])
-
-
-def _by_point(trials: Trials, keys: Sequence[str]) -> list[tuple[Point, list[Outcome]]]:
-    found: dict[str, tuple[Point, list[Outcome]]] = {}
-    for point, _, outcome in trials:
-        part = {key: point[key] for key in keys}
-        found.setdefault(json.dumps(part), (part, []))[1].append(outcome)
-    return list(found.values())
-
-
-def _summarize(point: Point, outcomes: Sequence[Outcome]) -> Summary:
-    return Summary(
-        point,
-        len(outcomes),
-        over_seeds([outcome.before.value for outcome in outcomes]),
-        over_seeds([outcome.after.value for outcome in outcomes]),
-        over_seeds([(outcome.after - outcome.before).value for outcome in outcomes]),
-        tuple(sorted({outcome.iterations for outcome in outcomes})),
-    )
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _csv(trials: Trials) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", *_keys(trials), "seed", "iterations", "episodes", "before", "after"])
-    for point, seed, outcome in trials:
-        writer.writerow(
-            [
-                outcome.run,
-                *map(_text, point.values()),
-                seed,
-                outcome.iterations,
-                outcome.episodes,
-                outcome.before.value,
-                outcome.after.value,
-            ]
-        )
-    return text.getvalue()
-
-
-def _json(trials: Trials) -> dict[str, Any]:
-    def estimate(value: Estimate) -> dict[str, float | None]:
-        return {"mean": value.value, "standard_error": value.error}
-
+    values = trials[sweep.keys].to_dict("records")
+    by_text = {tuple(map(as_text, point.values())): point for point in values}
+    summary = summarize(sweep.trials, sweep.keys).reset_index().to_dict("records")
     return {
-        "keys": _keys(trials),
+        "keys": sweep.keys,
         "points": [
             {
-                "point": summary.point,
-                "runs": summary.runs,
-                "before": estimate(summary.before),
-                "after": estimate(summary.after),
-                "gain": estimate(summary.gain),
+                "point": by_text[tuple(row[key] for key in sweep.keys)],
+                "runs": row["runs"],
+                **{name: estimate(row, name) for name in RATES},
             }
-            for summary in summarize(trials)
+            for row in summary
         ],
         "trials": [
-            {
-                "run": outcome.run,
-                "point": point,
-                "seed": seed,
-                "iterations": outcome.iterations,
-                "episodes": outcome.episodes,
-                "before": outcome.before.value,
-                "after": outcome.after.value,
-            }
-            for point, seed, outcome in trials
+            {"run": row["run"], "point": point} | plain(row)
+            for row, point in zip(
+                trials.drop(columns=sweep.keys).to_dict("records"), values, strict=True
+            )
         ],
     }
+
+
+def _is_missing(value: Any) -> bool:
+    return value is pd.NA or (isinstance(value, float) and math.isnan(value))

@@ -1,18 +1,19 @@
-"""The numbers that a report states in words: rates, times, and what weighs on them."""
+"""The numbers that a report states: rates, times, and what a reader must know to weigh them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
 from typing import Any
 
-from hgpo_rllib.reporting import stats
-from hgpo_rllib.reporting.curves import Curve, compared_settings, flat
-from hgpo_rllib.reporting.families import family_rates
-from hgpo_rllib.reporting.run_data import ALL, RunData
-from hgpo_rllib.reporting.stats import Estimate, decimal, duration, number, over_seeds, percent
-from hgpo_rllib.reporting.stats import points as in_points
+import numpy as np
+import pandas as pd
+
+from hgpo_rllib.reporting.numbers import MISSING, decimal, duration, percent, points
+from hgpo_rllib.reporting.panels import Experiments
 from hgpo_rllib.reporting.style import colour_of
-from hgpo_rllib.reporting.time_plots import PHASES, mean_phases, phase_seconds
+from hgpo_rllib.reporting.time_plots import PHASES, mean_phases
+from hgpo_rllib.results import ALL, Run, Runs
+from hgpo_rllib.results.runs import compared
 
 PAPER_METRICS = {
     "advantage_mean": "mean advantage",
@@ -22,146 +23,143 @@ PAPER_METRICS = {
     "return_mean": "mean reward",
     "success_rate": "success",
 }
+RATES = ["before", "after", "gain"]
 
 
-def before(curve: Curve, split: str = ALL) -> Estimate:
-    """Held-out success of the warm start: of a run with its own error, else over runs."""
-    return _pooled(curve, lambda run: stats.success(run.before(split)))
+def rates(changes: pd.DataFrame, runs: Runs, by: str) -> pd.DataFrame:
+    """Means over the runs of an experiment by `by`, with their standard errors.
+
+    A single run has the errors of its own evaluations.
+    """
+    if len(runs.members) == 1:
+        return changes.set_index(by)
+    groups = changes.groupby(by, sort=False)
+    errors = groups[RATES].sem().add_suffix("_error")
+    return pd.concat([groups["episodes"].first(), groups[RATES].mean(), errors], axis="columns")
 
 
-def after(curve: Curve, split: str = ALL) -> Estimate:
-    """Held-out success of the newest evaluation."""
-    return _pooled(curve, lambda run: stats.success(run.after(split)))
+def split_rates(runs: Runs) -> pd.DataFrame:
+    """`rates` by split."""
+    return rates(runs.changes, runs, "split")
 
 
-def change(curve: Curve, split: str = ALL) -> Estimate:
-    """After less before, run by run."""
-    return _pooled(curve, lambda run: _change(run, split))
+def family_rates(runs: Runs) -> pd.DataFrame:
+    """`rates` by family of tasks, of all splits; differences are those of the means."""
+    found = rates(runs.family_changes.query("split == @ALL"), runs, "task_type").sort_index()
+    error = np.hypot(found["before_error"], found["after_error"])
+    return found.assign(gain=found["after"] - found["before"], gain_error=error)
 
 
-def _change(run: RunData, split: str = ALL) -> Estimate:
-    return stats.success(run.after(split)) - stats.success(run.before(split))
-
-
-def _pooled(curve: Curve, value: Callable[[RunData], Estimate]) -> Estimate:
-    estimates = [value(run) for run in curve.runs]
-    return estimates[0] if len(estimates) == 1 else over_seeds([e.value for e in estimates])
-
-
-def headline(curve: Curve) -> dict[str, str] | None:
-    """The tiles of a report on one curve, if it was evaluated."""
-    if before(curve).value is None and after(curve).value is None:
-        return None
+def _cells(row: pd.Series | None) -> dict[str, str]:
+    """Success before and after, and the difference."""
+    if row is None:
+        return dict.fromkeys(("before", "after", "change"), MISSING)
     return {
-        "before": percent(before(curve)),
-        "after": percent(after(curve)),
-        "change": in_points(change(curve)),
+        "before": percent(row["before"], row["before_error"]),
+        "after": percent(row["after"], row["after_error"]),
+        "change": points(row["gain"], row["gain_error"]),
     }
 
 
-def size_of(run: RunData) -> str:
+def _pooled(runs: Runs) -> pd.Series | None:
+    found = split_rates(runs)
+    return found.loc[ALL] if ALL in found.index else None
+
+
+def headline(runs: Runs) -> dict[str, str] | None:
+    """The tiles of a report on one experiment, if it was evaluated."""
+    row = _pooled(runs)
+    return None if row is None or row[["before", "after"]].isna().all() else _cells(row)
+
+
+def size_of(run: Run) -> str:
     """How far a run went, in one line."""
-    last = run.metrics[-1] if run.metrics else {}
-    ended = "" if run.summary is not None else " · not finished"
-    steps = sum(number(row, "env_steps") or 0.0 for row in run.metrics)
+    seconds = run.metrics["wall_s"].iloc[-1] if len(run.metrics) else math.nan
+    ended = "" if run.finished else " · not finished"
     return (
-        f"{last.get('iteration', 0)} iterations · {decimal(steps, 0)} environment steps in "
-        f"training · {duration(number(last, 'wall_s'))}{ended}"
+        f"{run.iterations} iterations · {decimal(run.metrics['env_steps'].sum(), 0)} environment "
+        f"steps in training · {duration(seconds)}{ended}"
     )
 
 
-def curve_rows(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    """The curves side by side."""
-    return [
-        {
-            "name": curve.name,
-            "colour": colour_of(index),
-            "runs": len(curve.runs),
-            "before": percent(before(curve)),
-            "after": percent(after(curve)),
-            "change": in_points(change(curve)),
-            "iteration": _last_evaluated(curve.runs),
-        }
-        for index, curve in enumerate(curves)
-    ]
-
-
-def run_rows(curves: Sequence[Curve]) -> list[dict[str, str]]:
-    """Every run, with the errors of its own evaluations."""
-    return [
-        {
-            "name": run.path.name,
-            "colour": colour_of(index),
-            "seed": stats.MISSING if run.seed is None else str(run.seed),
-            "iterations": str(run.metrics[-1]["iteration"] if run.metrics else 0),
-            "evaluated": _last_evaluated([run]),
-            "episodes": decimal(number(run.after() or run.before(), "episodes"), 0),
-            "before": percent(stats.success(run.before())),
-            "after": percent(stats.success(run.after())),
-            "change": in_points(_change(run)),
-        }
-        for index, curve in enumerate(curves)
-        for run in curve.runs
-    ]
-
-
-def _last_evaluated(runs: Sequence[RunData]) -> str:
-    found = {str(row["iteration"]) if (row := run.after()) else stats.MISSING for run in runs}
-    return ", ".join(sorted(found))
-
-
-def split_rows(curve: Curve) -> list[dict[str, str]]:
-    """Held-out success by split."""
-    names = list(dict.fromkeys(split for run in curve.runs for split in run.splits))
-    pooled = [ALL] if len(names) != 1 else []  # which would say the same again
-    return [
-        {
-            "name": "all held-out" if split == ALL else split,
-            "episodes": decimal(_episodes(curve, split), 0),
-            "before": percent(before(curve, split)),
-            "after": percent(after(curve, split)),
-            "change": in_points(change(curve, split)),
-        }
-        for split in [*names, *pooled]
-        if any(run.evaluations_of(split) for run in curve.runs)
-    ]
-
-
-def _episodes(curve: Curve, split: str) -> float | None:
-    found = [number(run.after(split) or run.before(split), "episodes") for run in curve.runs]
-    return next((episodes for episodes in found if episodes is not None), None)
-
-
-def family_rows(curve: Curve) -> list[dict[str, str]]:
-    """Held-out success by family of tasks, before and after."""
-    rates = family_rates([curve])
-    old, new = rates.get("before", {}), rates.get("after", {})
-    missing = Estimate(None)
-    return [
-        {
-            "name": name.replace("_", " "),
-            "before": percent(old.get(name, missing)),
-            "after": percent(new.get(name, missing)),
-            "change": in_points(new.get(name, missing) - old.get(name, missing)),
-        }
-        for name in sorted({*old, *new})
-    ]
-
-
-def phase_rows(runs: Sequence[RunData]) -> list[dict[str, Any]]:
-    """Seconds by phase, in all and in a mean iteration."""
-    means = {name: seconds for name, seconds in mean_phases(runs).items() if seconds > 0}
-    iterations = sum(len(phase_seconds(run)) for run in runs)
-    whole = sum(means.values())
+def experiment_rows(experiments: Experiments) -> list[dict[str, Any]]:
+    """The experiments side by side."""
     return [
         {
             "name": name,
-            "total": _short(seconds * iterations),
-            "each": _short(seconds),
-            "share": 100 * seconds / whole,
-            "colour": PHASES[name],
+            "colour": colour_of(index),
+            "runs": len(runs.members),
+            "iteration": ", ".join(sorted(_last_evaluated(runs).unique())),
+            **_cells(_pooled(runs)),
         }
-        for name, seconds in means.items()
+        for index, (name, runs) in enumerate(experiments.items())
+    ]
+
+
+def run_rows(experiments: Experiments) -> list[dict[str, str]]:
+    """Every run, with the errors of its own evaluations."""
+    found = []
+    for index, runs in enumerate(experiments.values()):
+        changes = runs.changes.query("split == @ALL").set_index("run")
+        evaluated = _last_evaluated(runs)
+        for row, run in zip(runs.runs.itertuples(), runs.members, strict=True):
+            own = changes.loc[row.run] if row.run in changes.index else None
+            found.append(
+                {
+                    "name": run.path.name,
+                    "colour": colour_of(index),
+                    "seed": MISSING if pd.isna(row.seed) else str(row.seed),
+                    "iterations": str(row.iterations),
+                    "evaluated": evaluated[row.run],
+                    "episodes": MISSING if own is None else decimal(own["episodes"], 0),
+                    **_cells(own),
+                }
+            )
+    return found
+
+
+def _last_evaluated(runs: Runs) -> pd.Series:
+    """The iteration of each run's newest evaluation after training began, as text."""
+    changes = runs.changes.query("split == @ALL").set_index("run")
+    return changes["iteration"].reindex(runs.runs["run"]).astype("str").fillna(MISSING)
+
+
+def split_rows(runs: Runs) -> list[dict[str, str]]:
+    """Held-out success by split."""
+    found = split_rates(runs)
+    names = [str(split) for split in found.index if split != ALL]
+    pooled = [ALL] if len(names) != 1 and ALL in found.index else []  # else said twice
+    return [
+        {
+            "name": "all held-out" if split == ALL else split,
+            "episodes": decimal(found.loc[split, "episodes"], 0),
+            **_cells(found.loc[split]),
+        }
+        for split in [*names, *pooled]
+    ]
+
+
+def family_rows(runs: Runs) -> list[dict[str, str]]:
+    """Held-out success by family of tasks, before and after."""
+    return [
+        {"name": str(name).replace("_", " "), **_cells(row)}
+        for name, row in family_rates(runs).iterrows()
+    ]
+
+
+def phase_rows(runs: Runs) -> list[dict[str, Any]]:
+    """Seconds by phase, in all and in a mean iteration."""
+    means = mean_phases(runs)
+    return [
+        {
+            "name": name,
+            "total": _short(means[name] * len(runs.metrics)),
+            "each": _short(means[name]),
+            "share": 100 * means[name] / means.sum(),
+            "colour": colour,
+        }
+        for name, colour in PHASES.items()
+        if means.get(name, 0.0) > 0
     ]
 
 
@@ -169,12 +167,13 @@ def _short(seconds: float) -> str:
     return f"{1000 * seconds:.0f} ms" if seconds < 0.0995 else duration(seconds)
 
 
-def notes(curves: Sequence[Curve]) -> list[str]:
+def notes(experiments: Experiments) -> list[str]:
     """What a reader has to know to weigh the numbers."""
-    runs = [run for curve in curves for run in curve.runs]
-    found = [*_evaluation_notes(runs), *_end_notes(curves)]
-    if len(runs) == 1:
-        found += _single_notes(runs[0])
+    every = list(experiments.values())
+    metrics = pd.concat([runs.metrics for runs in every])
+    found = [*_evaluation_notes(every), *_end_notes(experiments)]
+    if len(every) == len(every[0].members) == 1:
+        found += _single_notes(every[0])
     else:
         found.append(
             "± and bands are one standard error over the runs of a curve, for a curve of one run "
@@ -182,49 +181,44 @@ def notes(curves: Sequence[Curve]) -> list[str]:
             "differ in nothing but seed, name, output, cache, checkpoint_interval, cluster and "
             "tracking."
         )
-    missing = [
-        name
-        for key, name in PAPER_METRICS.items()
-        if not any(number(row, key) is not None for run in runs for row in run.metrics)
-    ]
+    missing = [name for key, name in PAPER_METRICS.items() if metrics[key].isna().all()]
     if missing:
         found.append(f"Not recorded, so not drawn: {', '.join(missing)}.")
     return found
 
 
-def _evaluation_notes(runs: Sequence[RunData]) -> list[str]:
-    rows = [row for run in runs if (row := run.after() or run.before())]
-    if not rows:
+def _evaluation_notes(every: list[Runs]) -> list[str]:
+    rows = pd.concat([runs.evaluations.query("split == @ALL") for runs in every])
+    if rows.empty:
         return ["No held-out evaluation was recorded."]
-    numbers = {
-        (decimal(number(row, "episodes"), 0), decimal(number(row, "temperature"))) for row in rows
-    }
+    newest = rows.drop_duplicates("run", keep="last")[["episodes", "temperature"]]
+    texts = {(decimal(row.episodes, 0), decimal(row.temperature)) for row in newest.itertuples()}
     found = [
         f"Held-out rates are over {episodes} episodes at temperature {temperature}."
-        for episodes, temperature in sorted(numbers)
+        for episodes, temperature in sorted(texts)
     ]
-    if any(run.before() is None for run in runs):
+    begun = rows[rows["iteration"] == 0]["run"].nunique()
+    if begun < sum(len(runs.members) for runs in every):
         found.append("Without an evaluation of the warm start there is no difference to state.")
     return found
 
 
-def _end_notes(curves: Sequence[Curve]) -> list[str]:
+def _end_notes(experiments: Experiments) -> list[str]:
     found = []
-    for curve in curves:
-        for run in curve.runs:
-            if run.summary is None:
+    for name, runs in experiments.items():
+        for run in runs.members:
+            if not run.finished:
                 found.append(
                     f"{run.path.name} has no summary: it is still going on or was stopped early."
                 )
-            last = run.after()
-            if last and run.metrics and last["iteration"] < run.metrics[-1]["iteration"]:
+            last = run.evaluations["iteration"].max() if len(run.evaluations) else 0
+            if 0 < last < run.iterations:
                 found.append(
-                    f"{run.path.name} was last evaluated after iteration {last['iteration']}: "
+                    f"{run.path.name} was last evaluated after iteration {last}: "
                     "that is what after means."
                 )
-        ends = {run.metrics[-1]["iteration"] if run.metrics else 0 for run in curve.runs}
-        if len(ends) > 1:
-            of = f" of {curve.name}" if len(curves) > 1 else ""
+        if runs.runs["iterations"].nunique() > 1:
+            of = f" of {name}" if len(experiments) > 1 else ""
             found.append(
                 f"The runs{of} ended at different iterations: their mean is drawn as far as "
                 "all of them went."
@@ -232,11 +226,11 @@ def _end_notes(curves: Sequence[Curve]) -> list[str]:
     return found
 
 
-def _single_notes(run: RunData) -> list[str]:
+def _single_notes(runs: Runs) -> list[str]:
     found = []
-    difference = _change(run)
-    if difference.value is not None and difference.error is not None:
-        if abs(difference.value) < 2 * difference.error:
+    row = _pooled(runs)
+    if row is not None and not math.isnan(row["gain_error"]):
+        if abs(row["gain"]) < 2 * row["gain_error"]:
             found.append("The difference is within two standard errors: it may be chance.")
         found.append(
             "± is one standard error. That of the difference takes the two evaluations as "
@@ -245,21 +239,22 @@ def _single_notes(run: RunData) -> list[str]:
     return [*found, "One run is one seed: it does not show how much seeds differ."]
 
 
-def difference_rows(curves: Sequence[Curve]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Settings in which the curves differ, and the value of each curve."""
-    configs = [compared_settings(curve.runs[0].config) for curve in curves]
-    keys = dict.fromkeys(key for config in configs for key in config)
-    rows = [
-        {"key": key, "values": [config.get(key, "not set") for config in configs]}
-        for key in keys
-        if len({config.get(key, "not set") for config in configs}) > 1
+def difference_rows(experiments: Experiments) -> list[dict[str, Any]]:
+    """Settings in which the experiments differ, and the value of each."""
+    settings = pd.concat(
+        [runs.settings.drop(columns="run").head(1) for runs in experiments.values()]
+    )
+    settings = settings[compared(settings)].fillna("not set")
+    return [
+        {"key": key, "values": list(values)}
+        for key, values in settings.items()
+        if values.nunique() > 1
     ]
-    return [curve.name for curve in curves], rows
 
 
-def facts(run: RunData) -> list[tuple[str, object]]:
+def facts(run: Run) -> list[tuple[str, object]]:
     """The summary of a finished run."""
     return [
-        (key, round(value, 2) if isinstance(value, float) else value)
-        for key, value in flat(run.summary or {}).items()
+        (str(key), round(value, 2) if isinstance(value, float) else value)
+        for key, (value,) in pd.json_normalize(run.summary or {}).items()
     ]

@@ -7,9 +7,9 @@ docs/results.md lists the frames, their columns and units. A frame has all its c
 types, also where nothing was recorded: code that works for a finished run works for any.
 """
 
-from hgpo_rllib.jsonl import ResultsError
+from hgpo_rllib.jsonl import ALL, ResultsError
 from hgpo_rllib.results.evaluations import Evaluation, load_evaluation
-from hgpo_rllib.results.runs import ALL, Run, Runs, load_run, load_runs
+from hgpo_rllib.results.runs import Run, Runs, load_run, load_runs
 from hgpo_rllib.results.sweeps import Sweep, load_sweep
 
 __all__ = [

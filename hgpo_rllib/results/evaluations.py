@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from hgpo_rllib.jsonl import ResultsError, Row
+from hgpo_rllib.jsonl import EVALUATED_EPISODES, ResultsError, Row
 from hgpo_rllib.results.frames import (
     EVALUATED,
-    EVALUATED_EPISODES,
     EVALUATED_STEPS,
     episode_frames,
     read_episodes,

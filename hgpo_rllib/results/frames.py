@@ -9,8 +9,6 @@ import pandas as pd
 
 from hgpo_rllib.jsonl import ResultsError, Row, read_jsonl
 
-RUN_EPISODES, EVALUATED_EPISODES = "hgpo-episode-1", "hgpo-evaluated-episode-1"
-
 Columns = dict[str, str]
 
 

@@ -13,14 +13,13 @@ import pandas as pd
 import yaml
 
 from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
-from hgpo_rllib.jsonl import ResultsError, Row, read_jsonl
+from hgpo_rllib.jsonl import RUN_EPISODES, ResultsError, Row, read_jsonl
 from hgpo_rllib.results.frames import (
     EPISODES,
     EVALUATIONS,
     FAMILIES,
     GROUP_SIZES,
     METRICS,
-    RUN_EPISODES,
     STEPS,
     episode_frames,
     make_frame,
@@ -29,8 +28,6 @@ from hgpo_rllib.results.frames import (
 )
 
 CONFIG, SUMMARY = "config.yaml", "summary.json"
-ALL = "all"
-"""The split that holds the episodes of all evaluated splits."""
 ESTIMATOR = "algorithm.estimator"
 SAME_EXPERIMENT = ("seed", "name", "output", "cache", "checkpoint_interval", "cluster", "tracking")
 """Settings and sections that may differ between the runs of one experiment."""
@@ -116,11 +113,9 @@ class Runs:
 
     @cached_property
     def settings(self) -> pd.DataFrame:
-        """One row per run, one column per dotted setting, values as text."""
-        return pd.concat(
-            [self.labels[["run"]], pd.DataFrame([_settings(run.config) for run in self.members])],
-            axis="columns",
-        )
+        """One row per run, one column per dotted setting, values as text; 1.0 is ``1``."""
+        settings = pd.DataFrame([_settings(run.config) for run in self.members])
+        return pd.concat([self.labels["run"], settings], axis="columns")
 
     # See `Run` for these.
     metrics = cached_property(lambda self: self._joined("metrics"))
@@ -133,12 +128,13 @@ class Runs:
     @cached_property
     def changes(self) -> pd.DataFrame:
         """One row per run and split: success before training, and in the newest evaluation."""
-        return _changes(self.evaluations, [*self.labels, "split"])
+        return self.labels.merge(_changes(self.evaluations, ["run", "split"]), on="run")
 
     @cached_property
     def family_changes(self) -> pd.DataFrame:
         """One row per run, split and family of tasks, as `changes`."""
-        return _changes(self.families, [*self.labels, "split", "task_type"])
+        found = _changes(self.families, ["run", "split", "task_type"])
+        return self.labels.merge(found, on="run")
 
     def experiments(self) -> dict[str, Runs]:
         """The runs of each experiment, in the order of the first of them."""
@@ -323,12 +319,17 @@ def _settings(config: Row) -> dict[str, str]:
     }
 
 
+def compared(settings: Iterable[str]) -> list[str]:
+    """Those settings that tell experiments apart."""
+    return [key for key in settings if key.partition(".")[0] not in SAME_EXPERIMENT]
+
+
 def _experiments(members: Sequence[Run]) -> list[str]:
     """The name of each run's experiment; settings that not all runs know are not compared."""
     if not members:
         return []
     settings = pd.DataFrame([_settings(run.config) for run in members]).dropna(axis="columns")
-    keys = [key for key in settings if key.partition(".")[0] not in SAME_EXPERIMENT]
+    keys = compared(settings)
     used: list[str] = []
     distinct = 1
     for key in sorted(keys, key=lambda key: key != ESTIMATOR):

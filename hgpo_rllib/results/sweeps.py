@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from hgpo_rllib.jsonl import ResultsError
+from hgpo_rllib.jsonl import ALL, ResultsError
 from hgpo_rllib.results.frames import read_object
-from hgpo_rllib.results.runs import ALL, CONFIG, Run, Runs, load_run, make_labels
+from hgpo_rllib.results.runs import CONFIG, Run, Runs, load_run, make_labels
 
 SWEEP = "sweep.json"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
-from hgpo_rllib.reporting.run_data import read_jsonl
+from hgpo_rllib.jsonl import read_jsonl
 from hgpo_rllib.run.folders import previous, write_folder
 from hgpo_rllib.run.lock import locked
 
@@ -25,6 +25,7 @@ class RunDirectory:
         self.path = path
         self.metrics = path / "metrics.jsonl"
         self.evaluations = path / "evaluation.jsonl"
+        self.summary = path / "summary.json"
         self.started = path / "started.json"
         """What the run was last started with; see `hgpo_rllib.run.changes`."""
         self.checkpoint = path / "checkpoint"
@@ -68,6 +69,10 @@ class RunDirectory:
         """Whether there is something to resume from, whole or not."""
         return self.state.is_dir() or previous(self.state).is_dir()
 
+    def is_finished(self) -> bool:
+        """Whether the run has come to its end: its summary is what it writes last."""
+        return self.summary.is_file()
+
     def append(self, file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append JSON lines in one write."""
         text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -84,7 +89,7 @@ class RunDirectory:
         A last line that was cut off when the run was killed is dropped as well.
 
         Raises:
-            RunError: another line is not JSON.
+            ResultsError: another line is not JSON.
         """
         if not file.exists():
             return
@@ -106,7 +111,7 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
-        self._write_json(self.path / "summary.json", summary)
+        self._write_json(self.summary, summary)
 
     def write_started(self, start: Mapping[str, Any]) -> None:
         """Write started.json."""

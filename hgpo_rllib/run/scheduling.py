@@ -11,8 +11,9 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.reporting.sweep_results import held_out_rows
+from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.run.demand import Demand, Supply, concurrent_trials
+from hgpo_rllib.run.directory import RunDirectory
 
 ITERATION = "iteration"
 """Key of a trial's report to Tune: training iterations of the run so far."""
@@ -86,5 +87,6 @@ def _remember(scheduler: TrialScheduler, run: Path) -> None:
     """Tell the scheduler what a run of an interrupted sweep had reached."""
     trial: Any = types.SimpleNamespace(trial_id=run.name)
     scheduler.on_trial_add(None, trial)
-    for row in held_out_rows(run):
-        scheduler.on_trial_result(None, trial, report(row))
+    for row in RunDirectory(run).evaluation_rows():
+        if row["split"] == ALL:
+            scheduler.on_trial_result(None, trial, report(row))

@@ -14,14 +14,10 @@ from transformers.utils import logging as transformers_logging
 
 from hgpo_rllib.config import ConfigError, RunConfig, save_config
 from hgpo_rllib.reporting.console import TrainingConsole
+from hgpo_rllib.reporting.numbers import percent
 from hgpo_rllib.reporting.report import write_report
-from hgpo_rllib.reporting.stats import percent
-from hgpo_rllib.reporting.sweep_results import (
-    is_finished,
-    read_outcome,
-    results_table,
-    write_results,
-)
+from hgpo_rllib.reporting.sweep_results import results_table, write_results
+from hgpo_rllib.results import ALL, load_runs, load_sweep
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.demand import Demand, check_demand, concurrent_trials, supply, trial_demand
 from hgpo_rllib.run.directory import RunDirectory
@@ -60,7 +56,7 @@ def run_sweep(sweep: Sweep, folder: Path) -> bool:
 
 
 def _run_sweep(sweep: Sweep, folder: Path, console: TrainingConsole) -> bool:
-    left = [trial for trial in sweep.trials if not is_finished(folder / trial.name)]
+    left = [trial for trial in sweep.trials if not RunDirectory(folder / trial.name).is_finished()]
     console.say(f"sweep directory: {folder}")
     console.say(f"{sweep}, {len(sweep.trials) - len(left)} of them finished")
     try:
@@ -154,9 +150,7 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
 
 def _tune(sweep: Sweep, spaces: list[dict[str, Any]], demand: Demand, folder: Path) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what goes wrong is in a trial's log
-    finished = [
-        path for path in (folder / trial.name for trial in sweep.trials) if is_finished(path)
-    ]
+    finished = finished_runs(sweep, folder)
     tune.Tuner(
         tune.with_resources(RunTrial, tune.PlacementGroupFactory([demand.learner])),
         param_space={"trial": tune.grid_search(spaces)},
@@ -196,15 +190,15 @@ class TrialEvents(tune.Callback):
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """See `tune.Callback`; a run that is not finished was stopped by the scheduler."""
         path = Path(trial.config["trial"]["path"])
-        stopped = not is_finished(path)
+        stopped = not RunDirectory(path).is_finished()
         if stopped:
             RunDirectory(path).write_summary({"stopped_after": trial.last_result[ITERATION]})
         write_report([path])
-        outcome = read_outcome(path)
-        early = f" (stopped after {outcome.iterations} iterations)" if stopped else ""
+        row = load_runs(path).changes.set_index("split").loc[ALL]
+        early = f" (stopped after {row['iteration']} iterations)" if stopped else ""
         TrainingConsole().say(
-            f"{path.name}: held-out success "
-            f"{percent(outcome.before)} before, {percent(outcome.after)} after{early}"
+            f"{path.name}: held-out success {percent(row['before'], row['before_error'])} before, "
+            f"{percent(row['after'], row['after_error'])} after{early}"
         )
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -224,17 +218,20 @@ def delete_applications(prefix: str) -> None:
 
 def _conclude(sweep: Sweep, folder: Path, console: TrainingConsole) -> bool:
     """Print and write the results of the trials that have finished; are these all?"""
-    outcomes = [
-        (trial.point, trial.config.seed, read_outcome(folder / trial.name))
-        for trial in sweep.trials
-        if is_finished(folder / trial.name)
-    ]
-    if outcomes:
-        files = write_results(folder, outcomes)
-        console.console.print(results_table(outcomes))
+    finished = finished_runs(sweep, folder)
+    if finished:
+        results = load_sweep(folder)
+        files = write_results(folder, results)
+        console.console.print(results_table(results))
         console.say("results: " + ", ".join(str(file) for file in files))
         console.say(f"report: {write_report([folder])}")
-    left = len(sweep.trials) - len(outcomes)
+    left = len(sweep.trials) - len(finished)
     if left and (folder / SWEEP_FILE).is_file():
         console.say(f"{left} trials are left; continue with: hgpo sweep --resume {folder}")
     return not left
+
+
+def finished_runs(sweep: Sweep, folder: Path) -> list[Path]:
+    """The run directories of the trials that have finished."""
+    paths = [folder / trial.name for trial in sweep.trials]
+    return [path for path in paths if RunDirectory(path).is_finished()]

@@ -16,7 +16,6 @@ from hgpo_rllib.learner.distribution import name_lost_learners
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.report import write_report
-from hgpo_rllib.reporting.run_data import RunError
 from hgpo_rllib.rollout.held_out import ALL_SPLITS
 from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.rollout.trajectories import score_groups
@@ -92,7 +91,7 @@ def _run(
                 Path(algorithm.logdir).rmdir()  # RLlib's, in the home directory; stays empty
                 stack.callback(algorithm.stop)
             Training(config, directory, console, seconds, algorithm).run(resumed)
-    except (ConfigError, RunError):
+    except ConfigError:
         raise
     except BaseException as error:
         reason = str(error) if isinstance(error, RunStoppedError) else describe_full_disk(error)

@@ -12,9 +12,8 @@ from transformers.utils import logging as transformers_logging
 
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import load_config
+from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.reporting.console import TrainingConsole, log_events, timed
-from hgpo_rllib.reporting.run_data import ALL
-from hgpo_rllib.reporting.sweep_results import is_finished
 from hgpo_rllib.run.changes import check_changes
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.lock import locked
@@ -63,7 +62,7 @@ class RunTrial(tune.Trainable):
         """Train up to the next evaluation; see `tune.Trainable`."""
         with self._logged_errors():
             rows = next(self._evaluations)
-            done = is_finished(self._path)
+            done = RunDirectory(self._path).is_finished()
             if done:
                 next(self._evaluations, None)  # to its end: it was not stopped
         (held_out,) = [row for row in rows if row["split"] == ALL]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hgpo_rllib.reporting.sweep_results import is_finished
+from hgpo_rllib.run.directory import RunDirectory
 from tests.integration.test_command import arguments, rows
 from tests.processes import Command
 
@@ -45,8 +45,8 @@ def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
     assert "Traceback" not in log()
     command.assert_nothing_survives()
     assert [t["point"] for t in results(folder)["trials"]] == [{LIMIT: 20, ALPHA: 1}]
-    assert is_finished(first)
-    assert not is_finished(second)
+    assert RunDirectory(first).is_finished()
+    assert not RunDirectory(second).is_finished()
 
     before = (first / "metrics.jsonl").stat().st_mtime
     resumed = Command(["--resume", str(folder)], tmp_path / "log2.txt", "sweep")

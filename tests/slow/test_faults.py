@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from hgpo_rllib.jsonl import read_jsonl
-from hgpo_rllib.reporting.sweep_results import is_finished
+from hgpo_rllib.run.directory import RunDirectory
 from tests.integration.conftest import EXAMPLE, SMALL
 from tests.integration.test_command import rows
 from tests.integration.test_sweep import ONE_AT_A_TIME
@@ -249,8 +249,8 @@ def test_a_killed_trial(temporary: Path, tmp_path: Path) -> None:
         find(command, "ray::ResourceTrainable").kill()
         assert command.process.wait(PATIENCE_S) == 1, command.log.read_text()
         assert re.search(f"{first.name} failed: .*died", command.log.read_text())
-        assert is_finished(second)
-        assert not is_finished(first)
+        assert RunDirectory(second).is_finished()
+        assert not RunDirectory(first).is_finished()
         assert_nothing_is_left(command, temporary, first)
 
     with Command(["--resume", str(folder)], tmp_path / "resumed.txt", "sweep") as again:

@@ -8,10 +8,9 @@ from typing import Any
 import matplotlib as mpl
 import yaml
 
-from hgpo_rllib.reporting.curves import curves_of
 from hgpo_rllib.reporting.plots import figures
-from hgpo_rllib.reporting.run_data import load_run
 from hgpo_rllib.reporting.style import STYLE
+from hgpo_rllib.results import load_runs
 
 PROMPT = 'Use <think> </think> & <action>.</action> <script>alert("x")</script>'
 
@@ -158,7 +157,7 @@ def panels(run_dirs, name):
 def drawn(*run_dirs):
     """The pictures of a report on these runs."""
     with mpl.rc_context(STYLE):
-        return figures(curves_of([load_run(path) for path in run_dirs]))
+        return figures(load_runs(run_dirs).experiments())
 
 
 def lines(axes):

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from hgpo_rllib.reporting import episodes as packing
-from hgpo_rllib.reporting.curves import curves_of
 from hgpo_rllib.reporting.episodes import pack_episodes
-from hgpo_rllib.reporting.run_data import load_run
+from hgpo_rllib.results import load_runs
 from tests.unit.reporting_rows import EPISODES, episode, make_run, write_jsonl
 
 
@@ -17,7 +16,7 @@ def run_dir(tmp_path):
 
 
 def pack(*run_dirs):
-    packed = pack_episodes(curves_of([load_run(path) for path in run_dirs]))
+    packed = pack_episodes(load_runs(run_dirs).experiments())
     assert json.loads(json.dumps(packed)) == packed
     return packed
 

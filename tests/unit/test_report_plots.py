@@ -4,16 +4,15 @@ import math
 from itertools import pairwise
 
 import matplotlib as mpl
+import pandas as pd
 import pytest
 
 from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
-from hgpo_rllib.reporting.curves import Band, curves_of
-from hgpo_rllib.reporting.group_plots import size_shares
-from hgpo_rllib.reporting.panels import Line, Panel, draw_panels
-from hgpo_rllib.reporting.plots import CRITIC, MISMATCH, POLICY, TRAINING, pictures, running_mean
-from hgpo_rllib.reporting.run_data import load_run
+from hgpo_rllib.reporting.panels import Line, Panel, band, draw_panels
+from hgpo_rllib.reporting.plots import CRITIC, MISMATCH, POLICY, TRAINING, pictures
 from hgpo_rllib.reporting.style import BLUE, STYLE, VERMILION
 from hgpo_rllib.reporting.time_plots import SPEED, mean_phases, phase_seconds
+from hgpo_rllib.results import load_runs
 from tests.unit.reporting_rows import (
     crash,
     curves,
@@ -68,7 +67,7 @@ def several(tmp_path):
 
 def test_every_plot_is_a_png(diagnosed, several):
     for runs in ([diagnosed], several):
-        made = pictures(curves_of([load_run(path) for path in runs]))
+        made = pictures(load_runs(runs).experiments())
         assert set(made) == NAMES | {"group_sizes.png"}
         assert all(png.startswith(PNG) and len(png) > 8_000 for png in made.values())
 
@@ -90,7 +89,7 @@ def test_panels_without_content_are_left_out(run_dir):
 def test_titles_fit_over_their_panels(run_dir, several):
     """With everything recorded that there is a panel for."""
     keys = [
-        key for metric in (*TRAINING, *POLICY, *CRITIC, *MISMATCH, *SPEED) for key in metric.keys
+        key for panel in (*TRAINING, *POLICY, *CRITIC, *MISMATCH, *SPEED) for key in panel.metrics
     ]
     rows = [metrics_row(i) | diagnostics_row(i) | dict.fromkeys(keys, 0.5) for i in range(1, 5)]
     for run in (run_dir, *several):
@@ -115,8 +114,25 @@ def test_the_papers_six_metrics(run_dir):
     assert (x, y) == ([1, 2, 3, 4], pytest.approx([0.02, 0.04, 0.06, 0.08]))
 
 
-def test_running_mean_looks_back_only():
-    assert running_mean([1.0, 2.0, 6.0, 10.0], window=3) == pytest.approx([1, 1.5, 3, 6])
+def test_a_band_is_over_the_iterations_that_all_runs_have(tmp_path):
+    for run, losses in {"a": (0.2, 0.5, 0.1, 0.7), "b": (0.4, math.nan, 0.1)}.items():
+        rows = [{"iteration": i, "kl": kl} for i, kl in enumerate(losses, start=1)]
+        write_jsonl(make_run(tmp_path / run) / "metrics.jsonl", rows)
+    values = band(load_runs(tmp_path), "kl")
+    assert values.index.tolist() == [1, 3]
+    assert values["mean"].tolist() == pytest.approx([0.3, 0.1])
+    # sqrt(((0.1² + 0.1²) / 1) / 2)
+    assert values["error"].tolist() == pytest.approx([0.1, 0.0])
+    alone = band(load_runs(tmp_path / "a"), "kl")
+    assert (alone["mean"].tolist(), set(alone["error"])) == ([0.2, 0.5, 0.1, 0.7], {0.0})
+    assert len(band(load_runs(tmp_path), "no_such_metric")) == 0
+
+
+def test_the_running_mean_looks_back_only(run_dir):
+    rows = [metrics_row(i) | {"success_rate": 1.0 * (i > 10)} for i in range(1, 13)]
+    write_jsonl(run_dir / "metrics.jsonl", rows)
+    shown = lines(panels([run_dir], "learning_curve.png")["Training games"])
+    assert shown["mean of the last 10"][1] == pytest.approx([0.0] * 10 + [0.1, 0.2])
 
 
 def test_a_critic_has_a_picture_of_its_own(run_dir):
@@ -219,25 +235,12 @@ class TestGroupSizes:
         edges = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars)
         assert all(left[1] <= right[0] + 1e-9 for left, right in pairwise(edges))
 
-    def test_shares_are_means_over_what_is_known(self):
-        half, whole = [0.5, 0.5, 0, 0, 0, 0, 0], [0, 1.0, 0, 0, 0, 0, 0]
-        rows = [
-            {"level_size_shares": [half]},
-            {},
-            {"level_size_shares": None},
-            {"level_size_shares": math.nan},
-            {"level_size_shares": [whole, half, [1.0]]},
-            {"level_size_shares": [[math.nan] * 7, None, [None] * 7]},
-        ]
-        assert size_shares(rows) == {0: [0.25, 0.75, 0, 0, 0, 0, 0], 1: half}
-        assert size_shares([{}]) == {}
-
 
 def test_a_band_down_to_0_is_not_drawn_on_a_log_axis():
     """It would stretch the axis over ten orders of magnitude."""
-    values = Band([1, 2], [1e-3, 2e-3], [1e-3 * (1 - 1e-9)] * 2)
+    values = pd.DataFrame({"mean": [1e-3, 2e-3], "error": 1e-3 * (1 - 1e-9)}, index=[1, 2])
     with mpl.rc_context(STYLE):
-        (axes,) = draw_panels([Panel("gap", [Line(values)], log=True)], [], 3.0).axes
+        (axes,) = draw_panels([Panel("gap", lines=[Line(values)], log=True)], {}, 3.0).axes
     assert axes.get_yscale() == "log"
     assert axes.get_ylim()[0] > 1e-5
 
@@ -253,8 +256,9 @@ class TestTime:
             evaluation_row(i, "all", 0.5, 0.1, 9) | {"evaluation_s": 7.0} for i in (0, 2)
         ]
         write_jsonl(run_dir / "evaluation.jsonl", evaluations)
-        run = load_run(run_dir)
-        assert phase_seconds(run) == {
+        runs = load_runs(run_dir)
+        known = {i: row.dropna().to_dict() for (_, i), row in phase_seconds(runs).iterrows()}
+        assert known == {
             1: {"rollout": 4.0, "advantages": 1.0, "update": 5.0, "everything else": 8.0},
             2: {
                 "rollout": 9.0,
@@ -264,7 +268,7 @@ class TestTime:
                 "evaluation": 7.0,
             },
         }
-        means = mean_phases([run])
+        means = mean_phases(runs)
         assert (means["evaluation"], means["rollout"]) == (3.5, 6.5)
         axes = panels([run_dir], "time.png")["Seconds of each iteration"]
         tops = {bars.get_label(): bars[1] for bars in axes.containers}

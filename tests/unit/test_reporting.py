@@ -11,18 +11,10 @@ from typer.testing import CliRunner
 
 from hgpo_rllib.cli.main import app, main
 from hgpo_rllib.reporting import report
+from hgpo_rllib.reporting.numbers import duration, number, percent, points
 from hgpo_rllib.reporting.report import write_report
-from hgpo_rllib.reporting.run_data import RunError, load_run, read_episodes
-from hgpo_rllib.reporting.stats import (
-    Estimate,
-    binomial,
-    duration,
-    number,
-    over_seeds,
-    percent,
-    points,
-)
-from tests.unit.reporting_rows import EPISODES, PROMPT, crash, episode, make_run, write_jsonl
+from hgpo_rllib.results import ResultsError
+from tests.unit.reporting_rows import PROMPT, crash, make_run, write_jsonl
 
 
 @pytest.fixture
@@ -34,7 +26,7 @@ def run_dir(tmp_path):
 def undrawn(monkeypatch):
     """Leave the pictures out, which take seconds and have tests of their own."""
     monkeypatch.setattr(
-        report, "pictures", lambda curves: {"time.png": b"PNG", "families.png": b""}
+        report, "pictures", lambda experiments: {"time.png": b"PNG", "families.png": b""}
     )
 
 
@@ -44,33 +36,11 @@ def text_of(html):
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
 
 
-class TestStats:
-    def test_difference_adds_the_errors_in_quadrature(self):
-        change = Estimate(0.36, 0.04) - Estimate(0.20, 0.03)
-        assert change.value == pytest.approx(0.16)
-        assert change.error == pytest.approx(0.05)
-
-    def test_difference_with_something_missing(self):
-        assert Estimate(0.5) - Estimate(None) == Estimate(None)
-        assert (Estimate(0.5, 0.1) - Estimate(0.25)).error is None
-
-    def test_mean_and_standard_error_over_seeds(self):
-        # Mean 0.3; squared deviations 0.01 + 0 + 0.01 over 2 is 0.01; sqrt(0.01 / 3).
-        estimate = over_seeds([0.2, 0.3, None, 0.4])
-        assert estimate.value == pytest.approx(0.3)
-        assert estimate.error == pytest.approx(0.1 / math.sqrt(3))
-
-    def test_one_seed_has_no_standard_error(self):
-        assert over_seeds([0.2]) == Estimate(0.2, None)
-
-    def test_binomial(self):
-        assert binomial(0.2, 25).error == pytest.approx(0.08)
-        assert binomial(0.2, None) == Estimate(0.2, None)
-
+class TestNumbers:
     @pytest.mark.parametrize("value", [None, math.nan, math.inf, "1", [[0.5, 0.5]]])
     def test_what_is_not_a_finite_number_is_missing(self, value):
-        assert number({"x": value}, "x") is None
-        assert number(None, "x") is None
+        assert math.isnan(number({"x": value}, "x"))
+        assert math.isnan(number({}, "x"))
 
     @pytest.mark.parametrize(
         ("seconds", "text"),
@@ -84,75 +54,10 @@ class TestStats:
     def test_durations(self, seconds, text):
         assert duration(seconds) == text
 
-    def test_writing_estimates(self):
-        assert percent(Estimate(0.3433, 0.041)) == "34.3 % ± 4.1"
-        assert points(Estimate(-0.05)) == "-5.0"
-        assert percent(Estimate(None)) == points(Estimate(None)) == "n/a"
-
-
-class TestLoadRun:
-    def test_reads_everything(self, run_dir):
-        run = load_run(run_dir)
-        assert (run.name, run.seed) == ("small", 1)
-        assert run.splits == ["valid_seen", "valid_unseen"]
-        assert [row["iteration"] for row in run.metrics] == [1, 2, 3, 4]
-        assert run.before()["success_rate"] == 0.20
-        assert run.after()["iteration"] == 4
-        assert read_episodes(run.episode_files) == EPISODES
-        assert run.summary == {"seconds": {"games": 3.5}}
-
-    def test_a_torn_last_line_is_left_out(self, run_dir):
-        with (run_dir / "metrics.jsonl").open("a") as file:
-            file.write('{"iteration": 5, "succ')
-        assert load_run(run_dir).metrics[-1]["iteration"] == 4
-
-    def test_a_damaged_line_elsewhere_is_an_error(self, run_dir):
-        text = (run_dir / "metrics.jsonl").read_text()
-        (run_dir / "metrics.jsonl").write_text('{"torn\n' + text)
-        with pytest.raises(RunError, match=r"metrics\.jsonl: line 1 is not a JSON object"):
-            load_run(run_dir)
-
-    def test_a_compressed_file_cut_off_keeps_its_whole_lines(self, run_dir):
-        file = run_dir / "episodes" / "iteration_0004.jsonl.gz"
-        whole = file.read_bytes()
-        file.write_bytes(whole[:-20])
-        assert 1 <= len(read_episodes(load_run(run_dir).episode_files)) < 4
-
-    def test_a_repeated_iteration_counts_as_written_last(self, run_dir):
-        with (run_dir / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"iteration": 3, "kl": 0.5}) + "\n")
-        rows = load_run(run_dir).metrics
-        assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
-        assert rows[2]["kl"] == 0.5
-
-    def test_files_of_training_episodes_are_in_their_order(self, run_dir):
-        write_jsonl(run_dir / "episodes" / "z-3.jsonl", [episode(9, True, [1.0], 3)])
-        write_jsonl(run_dir / "episodes" / "eval-9.jsonl", [episode(8, True, [0.0], 9, "all")])
-        (run_dir / "episodes" / "empty.jsonl").touch()
-        assert [file.iteration for file in load_run(run_dir).episode_files] == [3, 4]
-        for name in ("z-3.jsonl", "iteration_0004.jsonl.gz"):
-            (run_dir / "episodes" / name).unlink()
-        assert [file.iteration for file in load_run(run_dir).episode_files] == [9]
-
-    def test_an_unknown_episode_format_is_an_error(self, run_dir):
-        write_jsonl(run_dir / "episodes" / "x.jsonl", [{"format": "hgpo-episode-2"}])
-        with pytest.raises(RunError, match="'hgpo-episode-2' is not known"):
-            load_run(run_dir)
-
-    def test_what_is_not_a_run(self, tmp_path):
-        with pytest.raises(RunError, match="no such directory"):
-            load_run(tmp_path / "missing")
-        with pytest.raises(RunError, match=r"not a run directory \(no config\.yaml in it\)"):
-            load_run(tmp_path)
-        (tmp_path / "config.yaml").write_text("name: x\n")
-        with pytest.raises(RunError, match="nothing recorded yet"):
-            load_run(tmp_path)
-
-    def test_an_error_is_one_line(self, run_dir):
-        (run_dir / "config.yaml").write_text("a: [1\nb: 2")
-        with pytest.raises(RunError) as error:
-            load_run(run_dir)
-        assert "\n" not in str(error.value)
+    def test_rates_and_differences(self):
+        assert percent(0.3433, 0.041) == "34.3 % ± 4.1"
+        assert points(-0.05) == "-5.0"
+        assert percent(math.nan) == points(math.nan) == duration(math.nan) == "n/a"
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -279,15 +184,19 @@ class TestSeveralRuns:
         assert said == "hgpo: a report on several runs needs a place: give --output FILE.html\n"
 
     def test_what_cannot_be_reported(self, run_dir, tmp_path):
-        with pytest.raises(RunError, match="no run directory given"):
+        with pytest.raises(ResultsError, match="no run directory given"):
             write_report([])
-        with pytest.raises(RunError, match=r"give --output FILE\.html"):
+        with pytest.raises(ResultsError, match=r"give --output FILE\.html"):
             write_report([run_dir, run_dir])
-        with pytest.raises(RunError, match=r"--output: \S+/out does not end with \.html"):
+        with pytest.raises(ResultsError, match=r"--output: \S+/out does not end with \.html"):
             write_report([run_dir], tmp_path / "out")
+        (tmp_path / "config.yaml").write_text("name: x\n")
+        with pytest.raises(ResultsError, match="nothing recorded yet"):
+            write_report([tmp_path])
+        (tmp_path / "config.yaml").unlink()
         (tmp_path / "sweep" / "01").mkdir(parents=True)
         (tmp_path / "sweep" / "01" / "config.yaml").touch()
-        with pytest.raises(RunError, match="none of its 1 runs has recorded anything yet"):
+        with pytest.raises(ResultsError, match="none of its 1 runs has recorded anything yet"):
             write_report([tmp_path / "sweep"])
 
 

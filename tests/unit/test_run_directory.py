@@ -17,8 +17,8 @@ import pytest
 from ray.exceptions import OutOfMemoryError, RayActorError
 
 from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
+from hgpo_rllib.jsonl import ResultsError
 from hgpo_rllib.reporting.console import TrainingConsole
-from hgpo_rllib.reporting.run_data import RunError
 from hgpo_rllib.run import sweep, trial
 from hgpo_rllib.run.changes import check_changes
 from hgpo_rllib.run.directory import RunDirectory
@@ -175,7 +175,7 @@ class TestLines:
         directory = RunDirectory(tmp_path)
         broken = '{"iteration": 0}\n{"iteration": {"a": 1}\n{"iteration": 2}\n'
         directory.metrics.write_text(broken)
-        with pytest.raises(RunError, match=r"metrics\.jsonl: line 2 is not a JSON object"):
+        with pytest.raises(ResultsError, match=r"metrics\.jsonl: line 2 is not a JSON object"):
             directory.truncate(directory.metrics, 1)
         assert directory.metrics.read_text() == broken
 

@@ -4,75 +4,84 @@ import csv
 import io
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 from rich.console import Console
 
-from hgpo_rllib.reporting.heat_map import figure_of
-from hgpo_rllib.reporting.stats import Estimate
+from hgpo_rllib.reporting.heat_map import heat_map
 from hgpo_rllib.reporting.style import STYLE
-from hgpo_rllib.reporting.sweep_results import (
-    Outcome,
-    Trials,
-    heat_map,
-    is_finished,
-    read_outcome,
-    results_table,
-    summarize,
-    write_results,
-)
-from tests.unit.reporting_rows import evaluation_row
+from hgpo_rllib.reporting.sweep_results import results_table, summarize, write_results
+from hgpo_rllib.results import Sweep, load_sweep
+from tests.unit.reporting_rows import evaluation_row, write_jsonl
 
 ALPHA = "algorithm.weight_alpha"
 K = "algorithm.context_length"
+Trial = tuple[dict[str, Any], int, str, float, float, int]
 
 
-def outcome(after: float, before: float = 0.2, run: str = "run", iterations: int = 10) -> Outcome:
-    return Outcome(run, Estimate(before, 0.05), Estimate(after, 0.05), iterations, 40)
+def make_sweep(folder: Path, keys: Sequence[str], trials: Sequence[Trial]) -> Sweep:
+    """Write finished trials: point, seed, name, success before and after, iterations."""
+    content = {
+        "axes": [{"key": key} for key in keys],
+        "trials": [{"name": name, "point": point} for point, _, name, *_ in trials],
+    }
+    for _, seed, name, before, after, iterations in trials:
+        rows = [
+            evaluation_row(iteration, split, rate, 0.05, 40)
+            for iteration, rate in ((0, before), (1, 0.33), (iterations, after))
+            for split in ("all", "valid_seen")
+        ]
+        write_jsonl(folder / name / "evaluation.jsonl", rows)
+        (folder / name / "config.yaml").write_text(f"seed: {seed}\n")
+        (folder / name / "summary.json").write_text("{}")
+    (folder / "sweep.json").write_text(json.dumps(content))
+    return load_sweep(folder)
 
 
 @pytest.fixture
-def trials() -> Trials:
+def sweep(tmp_path: Path) -> Sweep:
     """Two by two points of two seeds; one point and one seed are missing, one run ended early."""
-    return [
-        ({ALPHA: 0, K: 2}, 0, outcome(0.3, 0.2, "01")),
-        ({ALPHA: 0, K: 2}, 1, outcome(0.5, 0.2, "02", 4)),
-        ({ALPHA: 0, K: 4}, 0, outcome(0.6, 0.4, "03")),
-        ({ALPHA: 1, K: 2}, 0, outcome(0.9, 0.1, "05")),
-        ({ALPHA: 1, K: 2}, 1, outcome(0.9, 0.3, "06")),
-    ]
+    return make_sweep(
+        tmp_path,
+        (ALPHA, K),
+        [
+            ({ALPHA: 0, K: 2}, 0, "01", 0.2, 0.3, 10),
+            ({ALPHA: 0, K: 2}, 1, "02", 0.2, 0.5, 4),
+            ({ALPHA: 0, K: 4}, 0, "03", 0.4, 0.6, 10),
+            ({ALPHA: 1, K: 2}, 0, "05", 0.1, 0.9, 10),
+            ({ALPHA: 1, K: 2}, 1, "06", 0.3, 0.9, 10),
+        ],
+    )
 
 
-def test_first_and_last_evaluation_of_a_run(tmp_path: Path) -> None:
-    rows = [
-        evaluation_row(iteration, split, rate, 0.03, 100)
-        for iteration, rate in ((0, 0.2), (5, 0.4), (10, 0.6))
-        for split in ("all", "valid_seen")
-    ]
-    (tmp_path / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert not is_finished(tmp_path)
-    (tmp_path / "summary.json").write_text("{}")
-    assert is_finished(tmp_path)
-    found = read_outcome(tmp_path)
-    assert (found.before, found.after) == (Estimate(0.2, 0.03), Estimate(0.6, 0.03))
-    assert (found.iterations, found.episodes) == (10, 100)
+def test_a_trial_that_goes_on_has_no_part(sweep: Sweep, tmp_path: Path) -> None:
+    assert sweep.trials["run"].tolist() == ["01", "02", "03", "05", "06"]
+    (tmp_path / "02" / "summary.json").unlink()
+    again = load_sweep(tmp_path)
+    assert again.trials["run"].tolist() == ["01", "03", "05", "06"]
+    assert again.runs["finished"].tolist() == [True, False, True, True, True]
+    assert again.trials["iteration"].tolist() == [10, 10, 10, 10]
 
 
-def test_errors_are_over_seeds(trials: Trials) -> None:
-    both, single, same = summarize(trials)
-    assert both.after.value == pytest.approx(0.4)
-    assert both.after.error == pytest.approx(0.1)  # sqrt(((0.1² + 0.1²) / 1) / 2)
-    assert both.gain.value == pytest.approx(0.2)
-    assert (single.runs, single.after.error) == (1, None)
-    assert same.after.error == pytest.approx(0)
-    assert same.gain.error == pytest.approx(0.1), "each run is compared with its own start"
+def test_errors_are_over_seeds(sweep: Sweep) -> None:
+    both, single, same = summarize(sweep.trials, sweep.keys).to_dict("records")
+    assert both["after"] == pytest.approx(0.4)
+    assert both["after_error"] == pytest.approx(0.1)  # sqrt(((0.1² + 0.1²) / 1) / 2)
+    assert both["gain"] == pytest.approx(0.2)
+    assert single["runs"] == 1
+    assert math.isnan(single["after_error"])
+    assert same["after_error"] == pytest.approx(0)
+    assert same["gain_error"] == pytest.approx(0.1), "each run is compared with its own start"
 
 
-def test_table(trials: Trials) -> None:
+def test_table(sweep: Sweep) -> None:
     stream = io.StringIO()
-    Console(file=stream, width=120).print(results_table(trials))
+    Console(file=stream, width=120).print(results_table(sweep))
     lines = stream.getvalue().splitlines()
     assert "mean ± standard error over seeds" in lines[0]
     assert "weight_alpha" in lines[3], "a swept key is there whole"
@@ -88,30 +97,31 @@ def test_table(trials: Trials) -> None:
     ]
 
 
-def test_cells_are_where_their_values_are(trials: Trials) -> None:
-    data = heat_map(trials, (ALPHA, K))
-    assert (data.rows, data.columns, data.runs) == (["0", "1"], ["2", "4"], [1, 2])
-    means = [[cell.value for cell in row] for row in data.cells]
-    assert means == [[pytest.approx(0.4), 0.6], [pytest.approx(0.9), None]]
-    turned = heat_map(trials, (K, ALPHA))
-    assert [[cell.value for cell in row] for row in turned.cells] == [
-        [pytest.approx(0.4), pytest.approx(0.9)],
-        [0.6, None],
-    ]
-
-
-def test_one_key_is_one_row_over_all_runs(trials: Trials) -> None:
-    data = heat_map(trials, (ALPHA,))
-    assert (data.rows, data.columns) == ([""], ["0", "1"])
-    assert data.cells[0][0].value == pytest.approx((0.3 + 0.5 + 0.6) / 3)
+def picture(sweep: Sweep, *keys: str) -> Any:
+    """The axes of the heat map over these keys, and the values in its cells."""
     with mpl.rc_context(STYLE):
-        (axes, _) = figure_of(data).axes
+        (axes, _) = heat_map(summarize(sweep.trials, keys)).axes
+    return axes, axes.get_images()[0].get_array().filled(math.nan)
+
+
+def test_cells_are_where_their_values_are(sweep: Sweep) -> None:
+    axes, cells = picture(sweep, ALPHA, K)
+    assert cells == pytest.approx(np.array([[0.4, 0.6], [0.9, math.nan]]), nan_ok=True)
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0", "1"]
+    axes, cells = picture(sweep, K, ALPHA)
+    assert cells == pytest.approx(np.array([[0.4, 0.9], [0.6, math.nan]]), nan_ok=True)
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["2", "4"]
+
+
+def test_one_key_is_one_row_over_all_runs(sweep: Sweep) -> None:
+    axes, cells = picture(sweep, ALPHA)
+    assert cells == pytest.approx(np.array([[(0.3 + 0.5 + 0.6) / 3, 0.9]]))
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1"]
     assert (axes.get_xlabel(), axes.get_ylabel(), len(axes.get_yticks())) == (ALPHA, "", 0)
 
 
-def test_picture_says_what_the_cells_are(trials: Trials) -> None:
-    with mpl.rc_context(STYLE):
-        (axes, _) = figure_of(heat_map(trials, (ALPHA, K))).axes
+def test_picture_says_what_the_cells_are(sweep: Sweep) -> None:
+    axes, _ = picture(sweep, ALPHA, K)
     assert [text.get_text() for text in axes.texts] == [
         "40.0 %\n± 10.0",
         "60.0 %",
@@ -122,9 +132,6 @@ def test_picture_says_what_the_cells_are(trials: Trials) -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "4"]
     assert "iterations: 4 to 10" in axes.get_title(loc="left")
     assert "runs per cell: 1 to 2" in axes.get_title(loc="left")
-    image = axes.get_images()[0].get_array()
-    assert image[1][0] == pytest.approx(0.9)
-    assert math.isnan(image.data[1][1])
 
 
 @pytest.mark.parametrize(
@@ -136,18 +143,26 @@ def test_picture_says_what_the_cells_are(trials: Trials) -> None:
     ],
 )
 def test_files(tmp_path: Path, keys: tuple[str, ...], pictures: set[str]) -> None:
-    trials = [(dict.fromkeys(keys, value), 7, outcome(0.5)) for value in ("x", None)]
-    files = write_results(tmp_path, trials)
-    assert sorted(files) == sorted(tmp_path.iterdir()), "no partial file is left"
+    sweep = make_sweep(
+        tmp_path / "sweep",
+        keys,
+        [
+            (dict.fromkeys(keys, value), 7, str(value), 0.2, 0.5, 10)
+            for value in ("x", None, [1.0], 1)
+        ],
+    )
+    (tmp_path / "out").mkdir()
+    files = write_results(tmp_path / "out", sweep)
+    assert sorted(files) == sorted((tmp_path / "out").iterdir()), "no partial file is left"
     assert {file.name for file in files} == pictures | {"results.csv", "results.json"}
     for picture in pictures:
-        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
-    rows = list(csv.DictReader((tmp_path / "results.csv").open()))
-    assert [row[keys[0]] for row in rows] == ["x", "null"]
+        assert (tmp_path / "out" / picture).read_bytes().startswith(b"\x89PNG")
+    rows = list(csv.DictReader((tmp_path / "out" / "results.csv").open()))
+    assert [row[keys[0]] for row in rows] == ["x", "null", "[1.0]", "1"]
     assert {(row["seed"], row["before"], row["after"]) for row in rows} == {("7", "0.2", "0.5")}
-    content = json.loads((tmp_path / "results.json").read_text())
+    content = json.loads((tmp_path / "out" / "results.json").read_text())
     assert content["keys"] == list(keys)
-    assert [point["after"] for point in content["points"]] == 2 * [
+    assert [point["after"] for point in content["points"]] == 4 * [
         {"mean": 0.5, "standard_error": None}
     ]
-    assert [trial["point"][keys[0]] for trial in content["trials"]] == ["x", None]
+    assert [trial["point"][keys[0]] for trial in content["trials"]] == ["x", None, [1.0], 1]

@@ -9,11 +9,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from env_wrappers.webshop.pages import SEPARATOR
+from hgpo_rllib.jsonl import Row
 from hgpo_rllib.play.console import plain
 from hgpo_rllib.play.episodes import marks_of, thought_of
 from hgpo_rllib.play.web.layout import application, render
-from hgpo_rllib.reporting.run_data import Row
-from hgpo_rllib.reporting.stats import decimal, number
+from hgpo_rllib.reporting.numbers import decimal, number
 
 _CLICK = re.compile(r"click\[(.*)\]", re.DOTALL)
 _FACTS = ("game", "task_type", "split", "iteration", "group", "member")

@@ -1,0 +1,47 @@
+"""How numbers are written, in reports and on the console. A missing number is NaN."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+MISSING = "n/a"
+NAN = math.nan
+
+
+def number(row: Mapping[str, Any], key: str) -> float:
+    """The finite number under `key`, or NaN: a loss that diverged is as absent as a missing one."""
+    value = row.get(key)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else NAN
+
+
+def percent(rate: float, error: float = NAN) -> str:
+    """A rate with its standard error: `34.3 % ± 4.1`."""
+    return MISSING if math.isnan(rate) else f"{100 * rate:.1f} %{_plus_minus(error)}"
+
+
+def points(difference: float, error: float = NAN) -> str:
+    """A difference of rates in percentage points: `+12.5 ± 5.0`."""
+    return MISSING if math.isnan(difference) else f"{100 * difference:+.1f}{_plus_minus(error)}"
+
+
+def _plus_minus(error: float) -> str:
+    return "" if math.isnan(error) else f" ± {100 * error:.1f}"
+
+
+def duration(seconds: float) -> str:
+    """`4.2 s`, `3 min 05 s` or `2 h 07 min`."""
+    if math.isnan(seconds):
+        return MISSING
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def decimal(value: float, digits: int = 2) -> str:
+    """A plain number."""
+    return MISSING if math.isnan(value) else f"{value:,.{digits}f}"
