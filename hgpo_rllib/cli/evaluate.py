@@ -79,10 +79,10 @@ def compare(
     """Say whether B is better than A: a paired interval and test on the games of both."""
     from hgpo_rllib.evaluation.compare import compare as run_comparison
     from hgpo_rllib.evaluation.compare import show_comparison
-    from hgpo_rllib.evaluation.results import open_evaluation
     from hgpo_rllib.evaluation.show import make_console
+    from hgpo_rllib.results import load_evaluation
 
-    left, right = open_evaluation(a), open_evaluation(b)
+    left, right = load_evaluation(a), load_evaluation(b)
     comparison = run_comparison(left, right, common)
     if as_json:
         typer.echo(json.dumps({"a": str(a), "b": str(b), **comparison.as_dict()}))

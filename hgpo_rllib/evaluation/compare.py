@@ -1,25 +1,23 @@
 """`hgpo compare`: two evaluations of the same games."""
 
-from collections import defaultdict
-from collections.abc import Sequence
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
+import pandas as pd
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from hgpo_rllib.config import ConfigError
-from hgpo_rllib.evaluation.records import Record
-from hgpo_rllib.evaluation.results import Evaluation
 from hgpo_rllib.evaluation.show import percent
 from hgpo_rllib.evaluation.statistics import PairedTest, compare_means
 from hgpo_rllib.evaluation.summary import MEASURES
+from hgpo_rllib.reporting.numbers import points
+from hgpo_rllib.results import ALL, Evaluation
 
 SAME = ("id", "split", "max_steps", "options", "data_sha256")
 """Of the environment: without these the games would not be the same games."""
-ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -51,32 +49,28 @@ def compare(a: Evaluation, b: Evaluation, common: bool = False) -> Comparison:
         ConfigError: their games differ.
     """
     check_environment(a, b)
-    by_game_a, by_game_b = by_game(a.episodes), by_game(b.episodes)
-    shared = sorted(by_game_a.keys() & by_game_b.keys())
-    different = len(by_game_a.keys() ^ by_game_b.keys())
-    if not shared:
+    means_a, means_b = by_game(a.episodes), by_game(b.episodes)
+    games = means_a.merge(
+        means_b[[*MEASURES]], left_index=True, right_index=True, suffixes=("_a", "_b")
+    )
+    different = len(means_a) + len(means_b) - 2 * len(games)
+    if games.empty:
         raise ConfigError(f"{a.path} and {b.path} have no game in common")
     if different and not common:
         raise ConfigError(
-            f"{a.path} and {b.path} have {len(shared)} games in common and {different} that only "
+            f"{a.path} and {b.path} have {len(games)} games in common and {different} that only "
             "one of them has: evaluate the same games, or add --common"
         )
-    families = {game: by_game_a[game][0]["task_type"] for game in shared}
-    tests: dict[str, dict[str, PairedTest]] = {}
-    means: dict[str, tuple[float, float]] = {}
-    for measure in MEASURES:
-        values_a, values_b = (
-            {game: mean_of(by_game[game], measure) for game in shared}
-            for by_game in (by_game_a, by_game_b)
-        )
-        means[measure] = float(np.mean([*values_a.values()])), float(np.mean([*values_b.values()]))
-        tests[measure] = {ALL: compare_means(values_a, values_b)}
-        for family in sorted(set(families.values())):
-            chosen = [game for game in shared if families[game] == family]
-            tests[measure][family] = compare_means(
-                {game: values_a[game] for game in chosen}, {game: values_b[game] for game in chosen}
-            )
-    return Comparison(len(shared), tests, means, notes(a, b, different))
+    families = {ALL: games} | {str(name): part for name, part in games.groupby("task_type")}
+    tests = {
+        measure: {
+            name: compare_means(part[f"{measure}_a"], part[f"{measure}_b"])
+            for name, part in families.items()
+        }
+        for measure in MEASURES
+    }
+    means = {m: (float(games[f"{m}_a"].mean()), float(games[f"{m}_b"].mean())) for m in MEASURES}
+    return Comparison(len(games), tests, means, notes(a, b, different))
 
 
 def check_environment(a: Evaluation, b: Evaluation) -> None:
@@ -90,18 +84,11 @@ def check_environment(a: Evaluation, b: Evaluation) -> None:
             )
 
 
-def by_game(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """Episodes by the name of their game."""
-    found: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        found[record["game"]].append(record)
-    return found
-
-
-def mean_of(records: Sequence[Record], measure: str) -> float:
-    """Of the episodes of one game."""
-    key = "success" if measure == "success_rate" else measure
-    return float(np.mean([float(record[key]) for record in records]))
+def by_game(episodes: pd.DataFrame) -> pd.DataFrame:
+    """Family and mean measures of each game."""
+    return episodes.groupby("game").agg(
+        task_type=("task_type", "first"), success_rate=("success", "mean"), score=("score", "mean")
+    )
 
 
 def notes(a: Evaluation, b: Evaluation, different: int) -> list[str]:
@@ -128,10 +115,10 @@ def verdict(comparison: Comparison) -> str:
     interval = (
         "interval unknown"
         if difference.low is None or difference.high is None
-        else f"95 %: {_signed(difference.low)} … {_signed(difference.high)}"
+        else f"95 %: {points(difference.low)} … {points(difference.high)}"
     )
     return (
-        f"B - A = {_signed(difference.mean)} points of success ({percent(a)} → {percent(b)} %, "
+        f"B - A = {points(difference.mean)} points of success ({percent(a)} → {percent(b)} %, "
         f"{interval}), p = {test.p_value:.4g}, {comparison.games} games"
     )
 
@@ -160,17 +147,13 @@ def _table(measure: str, comparison: Comparison) -> Table:
         if family == ALL:
             table.add_section()
         found = test.difference
-        error = "" if found.standard_error is None else f" ± {percent(found.standard_error)}"
+        error = math.nan if found.standard_error is None else found.standard_error
         known = found.low is not None and found.high is not None
         table.add_row(
             family,
-            f"{_signed(found.mean)}{error}",
-            f"{_signed(found.low or 0)} … {_signed(found.high or 0)}" if known else "n/a",
+            points(found.mean, error),
+            f"{points(found.low or 0)} … {points(found.high or 0)}" if known else "n/a",
             f"{test.p_value:.4g}",
             *(str(count) for count in (test.better, test.worse, test.equal)),
         )
     return table
-
-
-def _signed(value: float) -> str:
-    return f"{100 * value:+.1f}"

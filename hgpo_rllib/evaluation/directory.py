@@ -3,34 +3,18 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hgpo_rllib.config import ConfigError
-from hgpo_rllib.evaluation import EPISODE_FORMAT
 from hgpo_rllib.evaluation.protocol import protocol_hash
 from hgpo_rllib.evaluation.records import Record
-
-PROTOCOL, EPISODES, SUMMARY = "protocol.json", "episodes.jsonl", "summary.json"
-SUMMARY_FORMAT = "hgpo-evaluation-1"
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """A finished evaluation, read back."""
-
-    path: Path
-    summary: dict[str, Any]
-    episodes: list[Record]
-
-    @property
-    def protocol(self) -> dict[str, Any]:
-        """See `protocol.describe`."""
-        return self.summary["protocol"]
+from hgpo_rllib.jsonl import EVALUATED_EPISODES
+from hgpo_rllib.results.evaluations import EPISODES, PROTOCOL, SUMMARY
+from hgpo_rllib.results.frames import read_episodes, read_object
 
 
-class ResultsDirectory:
+class EvaluationDirectory:
     """Writes whole lines, and other files at once."""
 
     def __init__(self, path: Path, protocol: Mapping[str, Any]):
@@ -44,7 +28,7 @@ class ResultsDirectory:
         self._summary = path / SUMMARY
         found = path / PROTOCOL
         if found.is_file():
-            _check_same(path, _read_object(found), protocol)
+            _check_same(path, read_object(found), protocol)
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ConfigError(f"--output: {path} is there and holds no evaluation: choose another")
         try:
@@ -56,7 +40,7 @@ class ResultsDirectory:
 
     def records(self) -> list[Record]:
         """The episodes that have ended; a line that was cut when a command was killed is none."""
-        return read_records(self._episodes) if self._episodes.is_file() else []
+        return read_episodes(self._episodes, EVALUATED_EPISODES)
 
     def append(self, record: Record) -> None:
         """Write one line and have it on disk."""
@@ -71,49 +55,11 @@ class ResultsDirectory:
 
     def summary(self) -> dict[str, Any] | None:
         """What `write_summary` wrote; None: the evaluation is not finished."""
-        return _read_object(self._summary) if self._summary.is_file() else None
+        return read_object(self._summary) if self._summary.is_file() else None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """The evaluation is finished."""
         _replace(self._summary, json.dumps(summary, indent=2) + "\n")
-
-
-def open_evaluation(path: Path) -> Evaluation:
-    """A finished evaluation.
-
-    Raises:
-        ConfigError: there is none at `path`.
-    """
-    if not (path / SUMMARY).is_file():
-        unfinished = (path / PROTOCOL).is_file()
-        why = "is not finished: call `hgpo evaluate` again" if unfinished else "is no evaluation"
-        raise ConfigError(f"{path} {why} (it holds no {SUMMARY})")
-    summary = _read_object(path / SUMMARY)
-    if summary.get("format") != SUMMARY_FORMAT:
-        raise ConfigError(f"{path / SUMMARY}: format {summary.get('format')!r} is not known")
-    return Evaluation(path, summary, read_records(path / EPISODES))
-
-
-def read_records(file: Path) -> list[Record]:
-    """The whole lines of a file.
-
-    Raises:
-        ConfigError: it cannot be read, or a line is no episode.
-    """
-    try:
-        text = file.read_text()
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-    records = []
-    for number, line in enumerate(text.split("\n")[:-1], start=1):
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"{file}, line {number} is no JSON: remove it") from error
-        if not isinstance(record, dict) or record.get("format") != EPISODE_FORMAT:
-            raise ConfigError(f"{file}, line {number} is no {EPISODE_FORMAT}")
-        records.append(record)
-    return records
 
 
 def _check_same(path: Path, found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
@@ -124,16 +70,6 @@ def _check_same(path: Path, found: Mapping[str, Any], asked: Mapping[str, Any]) 
         f"--output: {path} holds an evaluation by another protocol (other: {', '.join(names)}): "
         "choose another directory, or none"
     )
-
-
-def _read_object(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {file}: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{file} holds no JSON object")
-    return value
 
 
 def _replace(file: Path, text: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.evaluation.agents import model_play, reflection_settings
+from hgpo_rllib.evaluation.directory import EvaluationDirectory
 from hgpo_rllib.evaluation.models import Model, Subject
 from hgpo_rllib.evaluation.plan import Kind, Plan, Slot, census, parity
 from hgpo_rllib.evaluation.protocol import (
@@ -24,9 +25,9 @@ from hgpo_rllib.evaluation.protocol import (
     protocol_hash,
 )
 from hgpo_rllib.evaluation.records import Decode, Record, episode_record, in_order, key_of
-from hgpo_rllib.evaluation.results import SUMMARY_FORMAT, ResultsDirectory
 from hgpo_rllib.evaluation.scripted import scripted_play
 from hgpo_rllib.evaluation.summary import results
+from hgpo_rllib.results.evaluations import EPISODES, FORMAT, evaluated_frames
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, Play, Rollout
 from hgpo_rllib.run.lock import locked
@@ -83,7 +84,9 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
         games = find_environment(env.env_id).games(pool.first, env, request.split)
         plan = make_plan(request, len(games.names))
         protocol = describe_protocol(request, plan, games)
-        directory = ResultsDirectory(request.output or default_output(request, protocol), protocol)
+        directory = EvaluationDirectory(
+            request.output or default_output(request, protocol), protocol
+        )
         with locked(directory.path):
             summary = directory.summary()
             if summary is not None:
@@ -155,7 +158,7 @@ def play_slots(
     slots: Sequence[Slot],
     games: Games,
     pool: EnvPool,
-    directory: ResultsDirectory,
+    directory: EvaluationDirectory,
     on_progress: Progress,
 ) -> None:
     """Play, and write every episode when it ends.
@@ -234,9 +237,9 @@ def summarise(
 ) -> dict[str, Any]:
     """The content of summary.json; only `made` differs between two evaluations that agree."""
     return {
-        "format": SUMMARY_FORMAT,
+        "format": FORMAT,
         "protocol_sha256": protocol_hash(protocol),
-        "results": results(records),
+        "results": results(*evaluated_frames(records, Path(EPISODES))),
         "protocol": protocol,
         "made": {
             "model": request.given_as,

@@ -14,8 +14,8 @@ from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
 from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.environments.spec import digest
-from hgpo_rllib.evaluation import EPISODE_FORMAT
 from hgpo_rllib.evaluation.plan import PARITY_OFFSET, Plan
+from hgpo_rllib.jsonl import EVALUATED_EPISODES
 from hgpo_rllib.rollout.tasks import HELD_OUT_ORDER_SEED
 from hgpo_rllib.run.inputs import MODEL_FILES, WEIGHTS
 
@@ -41,7 +41,7 @@ def describe(
     """
     env = config.env
     return {
-        "episode_format": EPISODE_FORMAT,
+        "episode_format": EVALUATED_EPISODES,
         "protocol": plan.kind,
         "env": {
             "id": env.env_id,

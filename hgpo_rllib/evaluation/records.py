@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpo_rllib.evaluation import EPISODE_FORMAT
 from hgpo_rllib.evaluation.plan import Slot
+from hgpo_rllib.jsonl import EVALUATED_EPISODES
 from hgpo_rllib.rollout.member import Act, Step, Trajectory
 
 Decode = Callable[[NDArray[np.int32]], str]
@@ -41,7 +41,7 @@ def episode_record(
     won = bool(last["won"])
     prompt, response = tokens(trajectory)
     return {
-        "format": EPISODE_FORMAT,
+        "format": EVALUATED_EPISODES,
         "seed": slot.seed,
         "place": slot.place,
         "split": split,

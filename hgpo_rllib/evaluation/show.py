@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hgpo_rllib.evaluation.evaluate import Finished
-from hgpo_rllib.evaluation.results import EPISODES
+from hgpo_rllib.results.evaluations import EPISODES
 
 WIDTH = 116  # where the output is no terminal
 SHORT_HASH = 10

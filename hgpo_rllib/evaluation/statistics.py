@@ -3,12 +3,12 @@
 Episodes of one game are alike, whatever the seed that decodes them: games are drawn, not episodes.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 CONFIDENCE = 0.95
@@ -48,7 +48,7 @@ class PairedTest:
     equal: int
 
 
-def estimate(values: Sequence[float], games: Sequence[Hashable]) -> Estimate:
+def estimate(values: ArrayLike, games: ArrayLike) -> Estimate:
     """The mean of `values`, each of an episode of the game at the same place.
 
     The standard error is that of a ratio of sums over games (cluster-robust), so that games may
@@ -77,7 +77,7 @@ def estimate(values: Sequence[float], games: Sequence[Hashable]) -> Estimate:
     return Estimate(mean, error, float(interval.low), float(interval.high))
 
 
-def estimate_share(values: Sequence[float], games: Sequence[Hashable]) -> Estimate:
+def estimate_share(values: ArrayLike, games: ArrayLike) -> Estimate:
     """`estimate` of values from 0 to 1.
 
     Where all are 0, or all are 1, resampling knows no uncertainty; the interval is then the exact
@@ -86,34 +86,32 @@ def estimate_share(values: Sequence[float], games: Sequence[Hashable]) -> Estima
     found = estimate(values, games)
     if found.low != found.high or found.mean not in (0.0, 1.0):
         return found
-    number = len(set(games))
+    number = len(np.unique(np.asarray(games)))
     wins = number if found.mean == 1 else 0
     interval = stats.binomtest(wins, number).proportion_ci(CONFIDENCE, "exact")
     return replace(found, low=float(interval.low), high=float(interval.high))
 
 
-def per_game(values: Sequence[float], games: Sequence[Hashable]) -> tuple[Floats, Floats]:
+def per_game(values: ArrayLike, games: ArrayLike) -> tuple[Floats, Floats]:
     """Sum of the values and number of episodes of each game, in the order of the games' names."""
-    places = {game: place for place, game in enumerate(sorted(set(games), key=str))}
-    index = np.array([places[game] for game in games])
-    count = len(places)
-    sums = np.bincount(index, np.asarray(values, np.float64), count)
-    return sums.astype(np.float64), np.bincount(index, minlength=count).astype(np.float64)
+    index, _ = pd.factorize(np.asarray(games), sort=True)
+    sums = np.bincount(index, np.asarray(values, np.float64))
+    return sums.astype(np.float64), np.bincount(index).astype(np.float64)
 
 
-def compare_means(a: Mapping[str, float], b: Mapping[str, float]) -> PairedTest:
-    """Test the means of games, which both have, against each other.
+def compare_means(a: pd.Series, b: pd.Series) -> PairedTest:
+    """Test the means of games, which both are indexed by, against each other.
 
     The permutation test exchanges A and B on each game at random. With few games it takes all
     exchanges and is exact; where every game was played once and won or lost it is then McNemar's
     exact test.
     """
-    games = sorted(a)
-    assert games == sorted(b), "the same games"
-    differences = np.array([b[game] - a[game] for game in games])
+    by_game = (b - a).sort_index()
+    assert by_game.notna().all(), "the same games"
+    differences = by_game.to_numpy(copy=True)
     differences[np.abs(differences) < 1e-12] = 0.0
     return PairedTest(
-        estimate(differences.tolist(), games),
+        estimate(differences, by_game.index),
         _sign_flip_p(differences),
         better=int((differences > 0).sum()),
         worse=int((differences < 0).sum()),

@@ -1,68 +1,53 @@
-"""What the episodes of an evaluation say together."""
+"""The numbers of evaluations, from their episodes and steps as DataFrames."""
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
-from hgpo_rllib.evaluation.records import Record
 from hgpo_rllib.evaluation.statistics import estimate_share
-from hgpo_rllib.rollout.outcomes import Outcome, summarize
+from hgpo_rllib.rollout.outcomes import summarize
 
 MEASURES = ("success_rate", "score")
 
 
-def results(records: Sequence[Record]) -> dict[str, Any]:
-    """The numbers of an evaluation: of all episodes, per task family, and per seed."""
-    families = sorted({record["task_type"] for record in records})
-    seeds = sorted({record["seed"] for record in records})
+def results(episodes: pd.DataFrame, steps: pd.DataFrame) -> dict[str, Any]:
+    """The numbers of an evaluation: of all episodes, per family of tasks, and per seed.
+
+    Args:
+        episodes: see `hgpo_rllib.results.Evaluation`.
+        steps: likewise.
+    """
+    keys = ["seed", "place"]
+    steps = steps.merge(episodes[[*keys, "task_type"]], on=keys)
     return {
-        "all": result(records),
+        "all": result(episodes, steps),
         "by_task_type": {
-            name: result([r for r in records if r["task_type"] == name]) for name in families
+            str(name): result(part, steps[steps["task_type"] == name])
+            for name, part in episodes.groupby("task_type")
         },
         "by_seed": {
-            str(seed): summarize(outcomes([r for r in records if r["seed"] == seed]))
-            | {"score": float(np.mean([r["score"] for r in records if r["seed"] == seed]))}
-            for seed in seeds
+            str(seed): summarize(part) | {"score": float(part["score"].mean())}
+            for seed, part in episodes.groupby("seed")
         },
     }
 
 
-def result(records: Sequence[Record]) -> dict[str, Any]:
-    """The numbers of some episodes."""
-    common = summarize(outcomes(records))
-    games = [record["game"] for record in records]
-    values = {
-        "success_rate": [float(record["success"]) for record in records],
-        "score": [record["score"] for record in records],
-    }
+def result(episodes: pd.DataFrame, steps: pd.DataFrame) -> dict[str, Any]:
+    """The numbers of some episodes, and of their steps."""
+    success, length = episodes["success"], episodes["episode_length"]
     return {
-        "episodes": common["episodes"],
-        "lost": sum(not record["success"] for record in records),
-        "games": len(set(games)),
-        **{name: estimate_share(values[name], games).as_dict() for name in MEASURES},
-        "steps": common["episode_length"],
-        "steps_of_won": _mean([len(r["steps"]) for r in records if r["success"]]),
-        "trials": _mean([r["trials"] for r in records]),
-        "invalid_rate": _rate(records, lambda step: not step["is_valid"]),
-        "inadmissible_rate": _rate(records, lambda step: step["inadmissible"]),
-        "truncated_prompt_rate": _rate(records, lambda step: step["prompt_truncated"]),
-        "truncated_response_rate": _rate(records, lambda step: step["response_truncated"]),
-        "prompt_tokens": _mean([r["prompt_tokens"] for r in records]),
-        "response_tokens": _mean([r["response_tokens"] for r in records]),
+        "episodes": len(episodes),
+        "lost": int((~success).sum()),
+        "games": episodes["game"].nunique(),
+        "success_rate": estimate_share(success.astype(float), episodes["game"]).as_dict(),
+        "score": estimate_share(episodes["score"], episodes["game"]).as_dict(),
+        "steps": float(length.mean()),
+        "steps_of_won": float(length[success].mean()) if success.any() else None,
+        "trials": float(episodes["trials"].mean()),
+        "invalid_rate": float((~steps["is_valid"]).mean()),
+        "inadmissible_rate": float(steps["inadmissible"].mean()),
+        "truncated_prompt_rate": float(steps["prompt_truncated"].mean()),
+        "truncated_response_rate": float(steps["response_truncated"].mean()),
+        "prompt_tokens": float(episodes["prompt_tokens"].mean()),
+        "response_tokens": float(episodes["response_tokens"].mean()),
     }
-
-
-def outcomes(records: Sequence[Record]) -> list[Outcome]:
-    """How episodes ended."""
-    return [Outcome(r["task_type"], r["success"], len(r["steps"])) for r in records]
-
-
-def _rate(records: Sequence[Record], holds: Any) -> float:
-    """Share of steps."""
-    return float(np.mean([bool(holds(step)) for record in records for step in record["steps"]]))
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None

@@ -3,13 +3,14 @@
 import math
 from typing import Any
 
+import pandas as pd
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from hgpo_rllib.rollout.outcomes import Outcome, summarize
+from hgpo_rllib.rollout.outcomes import summarize
 from hgpo_rllib.rollout.tasks import HELD_OUT_ORDER_SEED, TaskOrder
 
 ALL_SPLITS = "all"
@@ -50,12 +51,16 @@ def members(groups: list[MultiAgentEpisode]) -> list[SingleAgentEpisode]:
 
 def summarize_members(episodes: list[SingleAgentEpisode]) -> dict[str, Any]:
     """See `summarize`, with the standard error of as many independent episodes."""
-    common = summarize([outcome_of(episode) for episode in episodes])
+    common = summarize(pd.DataFrame([outcome_of(episode) for episode in episodes]))
     rate, count = common["success_rate"], common["episodes"]
     return {**common, "standard_error": math.sqrt(rate * (1 - rate) / count)}
 
 
-def outcome_of(episode: SingleAgentEpisode) -> Outcome:
-    """How a member's episode ended."""
+def outcome_of(episode: SingleAgentEpisode) -> dict[str, Any]:
+    """How a member's episode ended, as a row for `summarize`."""
     info = episode.get_infos(-1)
-    return Outcome(info["task_type"], bool(info["won"]), len(episode))
+    return {
+        "task_type": info["task_type"],
+        "success": bool(info["won"]),
+        "episode_length": len(episode),
+    }

@@ -1,33 +1,23 @@
-"""How episodes ended, and what they say together."""
+"""What episodes say together."""
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How one episode ended."""
+def summarize(episodes: pd.DataFrame) -> dict[str, Any]:
+    """Success rate, number and mean length of episodes, and success per family of tasks.
 
-    task_type: str
-    success: bool
-    steps: int
-
-
-def summarize(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Success rate, number and mean length of episodes, and success per task family."""
-    by_type: dict[str, list[bool]] = defaultdict(list)
-    for outcome in outcomes:
-        by_type[outcome.task_type].append(outcome.success)
+    Args:
+        episodes: one row each, with `task_type`, `success` and `episode_length`.
+    """
+    families = episodes.groupby("task_type")["success"].agg(["mean", "size"])
     return {
-        "success_rate": float(np.mean([outcome.success for outcome in outcomes])),
-        "episodes": len(outcomes),
-        "episode_length": float(np.mean([outcome.steps for outcome in outcomes])),
+        "success_rate": float(episodes["success"].mean()),
+        "episodes": len(episodes),
+        "episode_length": float(episodes["episode_length"].mean()),
         "by_task_type": {
-            task_type: {"success_rate": float(np.mean(successes)), "episodes": len(successes)}
-            for task_type, successes in sorted(by_type.items())
+            str(row.Index): {"success_rate": float(row.mean), "episodes": int(row.size)}
+            for row in families.itertuples()
         },
     }

@@ -12,10 +12,11 @@ import pytest
 from gymnasium.spaces import Text
 
 from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.evaluation.directory import EvaluationDirectory
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.protocol import protocol_hash
-from hgpo_rllib.evaluation.results import ResultsDirectory, open_evaluation
 from hgpo_rllib.policy_server.types import RequestFailedError
+from hgpo_rllib.results import load_evaluation
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.section import RunStoppedError
 from tests.unit.scripted_model import ScriptedModel, draw, lines, make
@@ -49,7 +50,14 @@ class TestCensus:
         assert protocol["agent"]["memory_length"] == 2
         assert protocol["agent"]["templates"]["prompt"]["name"] == "alfworld_full"
         assert {"python", "alfworld", "hgpo-rllib"} <= protocol["versions"].keys()
-        assert open_evaluation(finished.path).episodes == episodes
+        loaded = load_evaluation(finished.path)
+        assert loaded.protocol == protocol
+        assert loaded.episodes["goal"].tolist() == [e["goal"] for e in episodes]
+        assert loaded.episodes["episode_length"].tolist() == [len(e["steps"]) for e in episodes]
+        assert loaded.steps["action"].tolist() == [step["action"] for step in steps]
+        rates = loaded.steps.merge(loaded.episodes, on=["seed", "place"]).groupby("task_type")
+        for family, values in families.items():
+            assert values["steps"] == rates.size()[family] / values["episodes"]
 
     def test_the_same_numbers_in_another_directory(
         self, generated_games: Path, tmp_path: Path
@@ -185,7 +193,7 @@ class TestInterrupted:
             evaluate(request)
         assert not (tmp_path / "e" / "summary.json").exists()
         with pytest.raises(ConfigError, match="is not finished: call `hgpo evaluate` again"):
-            open_evaluation(tmp_path / "e")
+            load_evaluation(tmp_path / "e")
         finished = evaluate(replace(request, subject=ScriptedModel(draw)))
         assert finished.played == 2
         assert lines(finished) == lines(whole), "in the order of the plan"
@@ -194,7 +202,7 @@ class TestInterrupted:
         request = make(generated_games, tmp_path / "e", ScriptedModel(draw), games=1)
         protocol = evaluate(request).summary["protocol"]
         with (
-            locked(ResultsDirectory(tmp_path / "e", protocol).path),
+            locked(EvaluationDirectory(tmp_path / "e", protocol).path),
             pytest.raises(ConfigError, match=f"e is in use: process {os.getpid()} on"),
         ):
             evaluate(request)

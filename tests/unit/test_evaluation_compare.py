@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError
-from hgpo_rllib.evaluation import EPISODE_FORMAT
 from hgpo_rllib.evaluation.compare import compare, verdict
-from hgpo_rllib.evaluation.results import SUMMARY_FORMAT, open_evaluation
+from hgpo_rllib.jsonl import EVALUATED_EPISODES
+from hgpo_rllib.results import load_evaluation
+from hgpo_rllib.results.evaluations import FORMAT
 
 
 def write(
@@ -22,13 +23,14 @@ def write(
     path.mkdir()
     episodes = [
         {
-            "format": EPISODE_FORMAT,
+            "format": EVALUATED_EPISODES,
             "seed": seed,
             "place": place,
             "game": game,
             "task_type": game.split("-")[0],
             "success": score == 1,
             "score": score,
+            "steps": [],
         }
         for place, (game, scores) in enumerate(wins.items())
         for seed, score in enumerate(scores)
@@ -41,7 +43,7 @@ def write(
         "versions": {"python": "3"},
         "agent": {"name": path.name},
     } | protocol
-    summary = {"format": SUMMARY_FORMAT, "protocol": described}
+    summary = {"format": FORMAT, "protocol": described}
     (path / "summary.json").write_text(json.dumps(summary))
     (path / "episodes.jsonl").write_text("".join(json.dumps(e) + "\n" for e in episodes))
     return path
@@ -54,7 +56,7 @@ B = {game: [1.0, 1.0] if place % 2 else [0.0, 0.5] for place, game in enumerate(
 
 def test_a_known_difference(tmp_path: Path) -> None:
     """Ten games of 20 win half an episode more; all scores rise."""
-    a, b = (open_evaluation(write(tmp_path / n, w)) for n, w in (("a", A), ("b", B)))
+    a, b = (load_evaluation(write(tmp_path / n, w)) for n, w in (("a", A), ("b", B)))
     found = compare(a, b)
     test = found.tests["success_rate"]["all"]
     assert (test.better, test.worse, test.equal) == (10, 0, 10)
@@ -81,19 +83,19 @@ def test_a_known_difference(tmp_path: Path) -> None:
 def test_other_games_of_the_same_names(tmp_path: Path, change: dict[str, Any], part: str) -> None:
     a, b = write(tmp_path / "a", A), write(tmp_path / "b", B, env=change)
     with pytest.raises(ConfigError, match=part):
-        compare(open_evaluation(a), open_evaluation(b), common=True)
+        compare(load_evaluation(a), load_evaluation(b), common=True)
 
 
 def test_other_names(tmp_path: Path) -> None:
     """Refused, unless one asks for those in common, which is then said."""
     fewer = {game: B[game] for game in GAMES[:15]}
-    a, b = (open_evaluation(write(tmp_path / n, w)) for n, w in (("a", A), ("b", fewer)))
+    a, b = (load_evaluation(write(tmp_path / n, w)) for n, w in (("a", A), ("b", fewer)))
     with pytest.raises(ConfigError, match=r"15 games in common and 5 .* add --common"):
         compare(a, b)
     found = compare(a, b, common=True)
     assert found.games == 15
     assert found.notes == ["5 games that only one of them has are left out"]
-    none = open_evaluation(write(tmp_path / "c", {"other-1": [1.0]}))
+    none = load_evaluation(write(tmp_path / "c", {"other-1": [1.0]}))
     with pytest.raises(ConfigError, match="no game in common"):
         compare(a, none, common=True)
 
@@ -113,7 +115,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_no_evaluation(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no evaluation"):
-        open_evaluation(tmp_path)
+        load_evaluation(tmp_path)
     (tmp_path / "summary.json").write_text('{"format": "hgpo-evaluation-0"}')
     with pytest.raises(ConfigError, match="'hgpo-evaluation-0' is not known"):
-        open_evaluation(tmp_path)
+        load_evaluation(tmp_path)

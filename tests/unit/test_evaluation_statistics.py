@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -15,9 +16,9 @@ from hgpo_rllib.evaluation.statistics import (
 )
 
 
-def by_game(values: list[float]) -> dict[str, float]:
+def by_game(values: list[float]) -> pd.Series:
     """Name games by their place."""
-    return {f"game {place:03d}": value for place, value in enumerate(values)}
+    return pd.Series(values, [f"game {place:03d}" for place in range(len(values))])
 
 
 class TestEstimate:
@@ -101,7 +102,7 @@ class TestCompare:
     def test_none(self) -> None:
         found = compare_means(by_game([0.5, 1.0]), by_game([0.5, 1.0]))
         assert (found.p_value, found.equal) == (1.0, 2)
-        assert compare_means({"a": 0.0}, {"a": 1.0}).p_value == 1.0
+        assert compare_means(by_game([0.0]), by_game([1.0])).p_value == 1.0
 
     def test_pairing_matters(self) -> None:
         """Easy and hard games: a small steady gain is seen although games differ by far more."""
