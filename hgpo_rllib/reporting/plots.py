@@ -9,7 +9,6 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from hgpo_rllib.reporting import group_plots, style
 from hgpo_rllib.reporting.panels import (
@@ -21,9 +20,7 @@ from hgpo_rllib.reporting.panels import (
     draw_panels,
     name_experiments,
 )
-from hgpo_rllib.reporting.style import BLACK, BLUE, GREEN, GREY, ORANGE, PINK, SKY, VERMILION
-from hgpo_rllib.reporting.tables import family_rates
-from hgpo_rllib.reporting.time_plots import SPEED, time_figure
+from hgpo_rllib.reporting.style import BLACK, BLUE, GREEN, ORANGE, PINK, SKY, VERMILION
 from hgpo_rllib.results import ALL, Runs
 
 SPLIT_COLOURS = (VERMILION, GREEN, PINK, ORANGE)
@@ -80,6 +77,20 @@ MISMATCH = (
     Panel("Cut weights (tokens)", {"importance_cut_fraction": ("", GREEN)}),
     Panel("Steps under older weights", {"stale_rate": ("", PINK)}, rate=True),
 )
+SPEED = (
+    Panel(
+        "Seconds of an iteration",
+        {
+            "iteration_s": ("all", BLACK),
+            "rollout_s": ("rollout", BLUE),
+            "update_s": ("update", GREEN),
+            "sync_s": ("weight sync", PINK),
+        },
+        amount=True,
+    ),
+    Panel("Generated tokens / s", {"tokens_per_s": ("", BLUE)}, amount=True),
+    Panel("Advantages (ms)", {"advantage_s": ("", ORANGE)}, amount=True, scale=1000),
+)
 
 
 def pictures(experiments: Experiments) -> dict[str, bytes]:
@@ -92,14 +103,12 @@ def figures(experiments: Experiments) -> dict[str, Figure]:
     """The pictures by file name, in the style that is set; without those that would be empty."""
     makers: dict[str, Callable[[Experiments], Figure | None]] = {
         "learning_curve.png": _learning_curve,
-        "families.png": _families,
         "training.png": partial(_panels, TRAINING),
         "policy.png": partial(_panels, POLICY),
         "critic.png": partial(_panels, CRITIC),
         "hierarchy.png": group_plots.hierarchy,
         "group_sizes.png": group_plots.histograms,
         "mismatch.png": partial(_panels, MISMATCH, height=3.0),
-        "time.png": time_figure,
         "speed.png": partial(_panels, SPEED),
     }
     drawn = {name: make(experiments) for name, make in makers.items()}
@@ -185,43 +194,3 @@ def _held_out(axes: Axes, experiments: Experiments, bands: Sequence[pd.DataFrame
         label = "" if others else f"mean of {len(first.members)} seeds"
         draw_line(axes, Line(values, label, style.colour_of(index), style.dash_of(index), 2.2))
     axes.set_title("Held-out games, all splits")
-
-
-def _families(experiments: Experiments) -> Figure | None:
-    """Bars of held-out success: before and after, or after for each of several experiments."""
-    rates = {name: family_rates(runs) for name, runs in experiments.items()}
-    names = sorted({family for table in rates.values() for family in table.index}, reverse=True)
-    if len(rates) == 1:
-        (table,) = rates.values()
-        bars = [(name, table, name, shade) for name, shade in (("before", GREY), ("after", BLUE))]
-    else:
-        colours = map(style.colour_of, range(len(rates)))
-        bars = [
-            (name, table, "after", colour)
-            for (name, table), colour in zip(rates.items(), colours, strict=False)
-        ]
-    if not names:
-        return None
-    figure = style.blank((style.WIDTH, 0.9 + 0.24 * len(names) * (len(bars) + 0.8)))
-    axes = figure.subplots()
-    thick = 0.8 / len(bars)
-    for index, (label, table, column, colour) in enumerate(bars):
-        known = table.reindex(names)
-        axes.barh(
-            [place + 0.4 - (index + 0.5) * thick for place in range(len(names))],
-            known[column],
-            0.9 * thick,
-            xerr=known[f"{column}_error"].fillna(0.0),
-            color=colour,
-            error_kw={"elinewidth": 1, "capsize": 2, "ecolor": "#444444"},
-            label=label,
-        )
-    axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
-    axes.set(xlim=(0, 1), ylim=(-0.6, len(names) - 0.4), xlabel="held-out success")
-    axes.xaxis.set_major_formatter(PercentFormatter(xmax=1))
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
-    if len(experiments) == 1:
-        style.legend(axes, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    name_experiments(figure, experiments)
-    return figure

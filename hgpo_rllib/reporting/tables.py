@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,6 @@ import pandas as pd
 from hgpo_rllib.reporting.numbers import MISSING, decimal, duration, percent, points
 from hgpo_rllib.reporting.panels import Experiments
 from hgpo_rllib.reporting.style import colour_of
-from hgpo_rllib.reporting.time_plots import PHASES, mean_phases
 from hgpo_rllib.results import ALL, Run, Runs
 from hgpo_rllib.results.runs import compared
 
@@ -24,6 +24,17 @@ PAPER_METRICS = {
     "success_rate": "success",
 }
 RATES = ["before", "after", "gain"]
+SUCCESS = ["before", "after", "difference"]
+"""Headings of `_success`."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page; each row has a name, the colour of its experiment or none, and cells."""
+
+    columns: Sequence[str]
+    """The first one is that of the names."""
+    rows: Sequence[tuple[str, str, Sequence[str]]]
 
 
 def rates(changes: pd.DataFrame, runs: Runs, by: str) -> pd.DataFrame:
@@ -38,38 +49,27 @@ def rates(changes: pd.DataFrame, runs: Runs, by: str) -> pd.DataFrame:
     return pd.concat([groups["episodes"].first(), groups[RATES].mean(), errors], axis="columns")
 
 
-def split_rates(runs: Runs) -> pd.DataFrame:
-    """`rates` by split."""
-    return rates(runs.changes, runs, "split")
-
-
-def family_rates(runs: Runs) -> pd.DataFrame:
-    """`rates` by family of tasks, of all splits; differences are those of the means."""
-    found = rates(runs.family_changes.query("split == @ALL"), runs, "task_type").sort_index()
-    error = np.hypot(found["before_error"], found["after_error"])
-    return found.assign(gain=found["after"] - found["before"], gain_error=error)
-
-
-def _cells(row: pd.Series | None) -> dict[str, str]:
-    """Success before and after, and the difference."""
-    if row is None:
-        return dict.fromkeys(("before", "after", "change"), MISSING)
-    return {
-        "before": percent(row["before"], row["before_error"]),
-        "after": percent(row["after"], row["after_error"]),
-        "change": points(row["gain"], row["gain_error"]),
-    }
-
-
 def _pooled(runs: Runs) -> pd.Series | None:
-    found = split_rates(runs)
+    """`rates` of all splits together."""
+    found = rates(runs.changes, runs, "split")
     return found.loc[ALL] if ALL in found.index else None
 
 
-def headline(runs: Runs) -> dict[str, str] | None:
-    """The tiles of a report on one experiment, if it was evaluated."""
+def _success(row: pd.Series | None) -> list[str]:
+    """Success before and after, and the difference."""
+    if row is None:
+        return [MISSING] * len(SUCCESS)
+    return [
+        percent(row["before"], row["before_error"]),
+        percent(row["after"], row["after_error"]),
+        points(row["gain"], row["gain_error"]),
+    ]
+
+
+def headline(runs: Runs) -> list[str] | None:
+    """Success before and after, and the difference, if the experiment was evaluated."""
     row = _pooled(runs)
-    return None if row is None or row[["before", "after"]].isna().all() else _cells(row)
+    return None if row is None or row[["before", "after"]].isna().all() else _success(row)
 
 
 def size_of(run: Run) -> str:
@@ -82,40 +82,33 @@ def size_of(run: Run) -> str:
     )
 
 
-def experiment_rows(experiments: Experiments) -> list[dict[str, Any]]:
+def experiment_table(experiments: Experiments) -> Table:
     """The experiments side by side."""
-    return [
-        {
-            "name": name,
-            "colour": colour_of(index),
-            "runs": len(runs.members),
-            "iteration": ", ".join(sorted(_last_evaluated(runs).unique())),
-            **_cells(_pooled(runs)),
-        }
-        for index, (name, runs) in enumerate(experiments.items())
-    ]
+    rows = []
+    for index, (name, runs) in enumerate(experiments.items()):
+        evaluated = ", ".join(sorted(_last_evaluated(runs).unique()))
+        cells = [str(len(runs.members)), evaluated, *_success(_pooled(runs))]
+        rows.append((name, colour_of(index), cells))
+    return Table(["curve", "runs", "last evaluated", *SUCCESS], rows)
 
 
-def run_rows(experiments: Experiments) -> list[dict[str, str]]:
+def run_table(experiments: Experiments) -> Table:
     """Every run, with the errors of its own evaluations."""
-    found = []
+    rows = []
     for index, runs in enumerate(experiments.values()):
         changes = runs.changes.query("split == @ALL").set_index("run")
         evaluated = _last_evaluated(runs)
         for row, run in zip(runs.runs.itertuples(), runs.members, strict=True):
             own = changes.loc[row.run] if row.run in changes.index else None
-            found.append(
-                {
-                    "name": run.path.name,
-                    "colour": colour_of(index),
-                    "seed": MISSING if pd.isna(row.seed) else str(row.seed),
-                    "iterations": str(row.iterations),
-                    "evaluated": evaluated[row.run],
-                    "episodes": MISSING if own is None else decimal(own["episodes"], 0),
-                    **_cells(own),
-                }
-            )
-    return found
+            cells = [
+                MISSING if pd.isna(row.seed) else str(row.seed),
+                str(row.iterations),
+                evaluated[row.run],
+                MISSING if own is None else decimal(own["episodes"], 0),
+                *_success(own),
+            ]
+            rows.append((run.path.name, colour_of(index) if len(experiments) > 1 else "", cells))
+    return Table(["run", "seed", "iterations", "last evaluated", "episodes", *SUCCESS], rows)
 
 
 def _last_evaluated(runs: Runs) -> pd.Series:
@@ -124,43 +117,89 @@ def _last_evaluated(runs: Runs) -> pd.Series:
     return changes["iteration"].reindex(runs.runs["run"]).astype("str").fillna(MISSING)
 
 
-def split_rows(runs: Runs) -> list[dict[str, str]]:
+def split_table(runs: Runs) -> Table:
     """Held-out success by split."""
-    found = split_rates(runs)
-    names = [str(split) for split in found.index if split != ALL]
+    found = rates(runs.changes, runs, "split")
+    names = [split for split in found.index if split != ALL]
     pooled = [ALL] if len(names) != 1 and ALL in found.index else []  # else said twice
-    return [
-        {
-            "name": "all held-out" if split == ALL else split,
-            "episodes": decimal(found.loc[split, "episodes"], 0),
-            **_cells(found.loc[split]),
-        }
+    rows = [
+        (
+            "all held-out" if split == ALL else split,
+            "",
+            [decimal(found.loc[split, "episodes"], 0), *_success(found.loc[split])],
+        )
         for split in [*names, *pooled]
     ]
+    return Table(["split", "episodes", *SUCCESS], rows)
 
 
-def family_rows(runs: Runs) -> list[dict[str, str]]:
-    """Held-out success by family of tasks, before and after."""
-    return [
-        {"name": str(name).replace("_", " "), **_cells(row)}
-        for name, row in family_rates(runs).iterrows()
+def family_table(experiments: Experiments) -> Table:
+    """Held-out success by family of tasks, all splits; after training, of several experiments."""
+    found = {name: family_rates(runs) for name, runs in experiments.items()}
+    families = sorted({family for table in found.values() for family in table.index})
+    tables = [table.reindex(families) for table in found.values()]
+    several = len(tables) > 1
+    rows = [
+        (
+            family.replace("_", " "),
+            "",
+            [_success(table.loc[family])[1] for table in tables]
+            if several
+            else _success(tables[0].loc[family]),
+        )
+        for family in families
     ]
+    return Table(["family", *(found if several else SUCCESS)], rows)
 
 
-def phase_rows(runs: Runs) -> list[dict[str, Any]]:
-    """Seconds by phase, in all and in a mean iteration."""
-    means = mean_phases(runs)
-    return [
+def family_rates(runs: Runs) -> pd.DataFrame:
+    """`rates` by family of tasks, of all splits; differences are those of the means."""
+    found = rates(runs.family_changes.query("split == @ALL"), runs, "task_type")
+    error = np.hypot(found["before_error"], found["after_error"])
+    return found.assign(gain=found["after"] - found["before"], gain_error=error)
+
+
+def phase_seconds(runs: Runs) -> pd.DataFrame:
+    """Seconds of each phase, indexed by run and iteration; NaN where it was not recorded.
+
+    Rollout is what the learner waited for, which is all of it in the synchronous schedule. An
+    evaluation counts to the iteration that it follows.
+    """
+    rows = runs.metrics.set_index(["run", "iteration"])
+    held_out = runs.evaluations.query("split == @ALL").set_index(["run", "iteration"])
+    known = pd.DataFrame(
         {
-            "name": name,
-            "total": _short(means[name] * len(runs.metrics)),
-            "each": _short(means[name]),
-            "share": 100 * means[name] / means.sum(),
-            "colour": colour,
+            "rollout": rows["rollout_wait_s"].fillna(rows["rollout_s"]),
+            "advantages": rows["advantage_s"],
+            "update": rows["update_s"],
+            "weight sync": rows["sync_s"],
         }
-        for name, colour in PHASES.items()
-        if means.get(name, 0.0) > 0
+    )
+    rest = (rows["iteration_s"] - known.sum(axis="columns")).clip(lower=0)
+    evaluation = held_out["evaluation_s"].reindex(rows.index)
+    return known.assign(evaluation=evaluation, **{"everything else": rest})
+
+
+def mean_phases(runs: Runs) -> pd.Series:
+    """Mean seconds of the recorded phases in an iteration, over all iterations of the runs."""
+    return phase_seconds(runs).dropna(axis="columns", how="all").fillna(0.0).mean()
+
+
+def phase_table(experiments: Experiments) -> Table:
+    """Seconds by phase in a mean iteration; of one experiment also in all, and the shares."""
+    means = pd.DataFrame({name: mean_phases(runs) for name, runs in experiments.items()})
+    means = means[(means > 0).any(axis="columns")].fillna(0.0)
+    if len(experiments) > 1:
+        rows = [(str(name), "", [_short(value) for value in row]) for name, row in means.iterrows()]
+        return Table(["phase, mean of an iteration", *experiments], rows)
+    ((name, runs),) = experiments.items()
+    rows = [
+        (phase, "", [_short(each * len(runs.metrics)), _short(each), f"{100 * share:.1f} %"])
+        for phase, each, share in zip(
+            means.index, means[name], means[name] / means[name].sum(), strict=True
+        )
     ]
+    return Table(["phase", "total", "per iteration", "share"], rows)
 
 
 def _short(seconds: float) -> str:
@@ -239,22 +278,19 @@ def _single_notes(runs: Runs) -> list[str]:
     return [*found, "One run is one seed: it does not show how much seeds differ."]
 
 
-def difference_rows(experiments: Experiments) -> list[dict[str, Any]]:
+def difference_table(experiments: Experiments) -> Table:
     """Settings in which the experiments differ, and the value of each."""
-    settings = pd.concat(
-        [runs.settings.drop(columns="run").head(1) for runs in experiments.values()]
-    )
-    settings = settings[compared(settings)].fillna("not set")
-    return [
-        {"key": key, "values": list(values)}
-        for key, values in settings.items()
-        if values.nunique() > 1
-    ]
+    firsts = pd.concat([runs.settings.head(1) for runs in experiments.values()])
+    settings = firsts[compared(firsts.columns.drop("run"))].fillna("not set")
+    different = settings.loc[:, settings.nunique() > 1]
+    return Table(["setting", *experiments], [(key, "", list(different[key])) for key in different])
 
 
-def facts(run: Run) -> list[tuple[str, object]]:
+def fact_table(run: Run) -> Table:
     """The summary of a finished run."""
-    return [
-        (str(key), round(value, 2) if isinstance(value, float) else value)
-        for key, (value,) in pd.json_normalize(run.summary or {}).items()
+    facts = pd.json_normalize(run.summary or {})
+    rows = [
+        (str(key), "", [str(round(value, 2) if isinstance(value, float) else value)])
+        for key, (value,) in facts.items()
     ]
+    return Table(["", ""], rows)

@@ -9,9 +9,9 @@ import pytest
 
 from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
 from hgpo_rllib.reporting.panels import Line, Panel, band, draw_panels
-from hgpo_rllib.reporting.plots import CRITIC, MISMATCH, POLICY, TRAINING, pictures
+from hgpo_rllib.reporting.plots import CRITIC, MISMATCH, POLICY, SPEED, TRAINING, pictures
 from hgpo_rllib.reporting.style import BLUE, STYLE, VERMILION
-from hgpo_rllib.reporting.time_plots import SPEED, mean_phases, phase_seconds
+from hgpo_rllib.reporting.tables import family_table, mean_phases, phase_seconds, phase_table
 from hgpo_rllib.results import load_runs
 from tests.unit.reporting_rows import (
     crash,
@@ -29,12 +29,10 @@ from tests.unit.reporting_rows import (
 PNG = b"\x89PNG\r\n\x1a\n"
 NAMES = {
     "learning_curve.png",
-    "families.png",
     "training.png",
     "policy.png",
     "hierarchy.png",
     "mismatch.png",
-    "time.png",
     "speed.png",
 }
 
@@ -74,7 +72,7 @@ def test_every_plot_is_a_png(diagnosed, several):
 
 def test_pictures_without_content_are_left_out(run_dir):
     assert set(drawn(run_dir)) == NAMES, "nothing of the sizes of groups was recorded"
-    assert set(drawn(crash(run_dir))) == NAMES - {"families.png"}
+    assert set(drawn(crash(run_dir))) == NAMES
     write_jsonl(run_dir / "metrics.jsonl", [{"iteration": 1}])
     assert drawn(run_dir) == {}
 
@@ -270,28 +268,27 @@ class TestTime:
         }
         means = mean_phases(runs)
         assert (means["evaluation"], means["rollout"]) == (3.5, 6.5)
-        axes = panels([run_dir], "time.png")["Seconds of each iteration"]
-        tops = {bars.get_label(): bars[1] for bars in axes.containers}
-        assert (tops["evaluation"].get_y(), tops["evaluation"].get_height()) == (15.5, 7.0)
+        cells = {name: cells for name, _, cells in phase_table({"": runs}).rows}
+        assert cells["evaluation"] == ["7.0 s", "3.5 s", "17.3 %"]  # of 20.25 s
 
-    def test_settings_have_a_bar_of_means_each(self, several):
-        axes = panels(several, "time.png")["Seconds of an iteration, mean"]
-        assert [text.get_text() for text in axes.get_yticklabels()] == ["hgpo", "grpo"]
-        widths = {bars.get_label(): [bar.get_width() for bar in bars] for bars in axes.containers}
-        assert widths == {"rollout": [9.0, 9.0], "advantages": [1.0, 1.0], "update": [5.0, 5.0]}
+    def test_settings_have_a_column_of_means_each(self, several):
+        table = phase_table(load_runs(several).experiments())
+        assert table.columns[1:] == ["hgpo", "grpo"]
+        assert [(name, cells) for name, _, cells in table.rows] == [
+            ("rollout", ["9.0 s", "9.0 s"]),
+            ("advantages", ["1.0 s", "1.0 s"]),
+            ("update", ["5.0 s", "5.0 s"]),
+        ]
 
-    def test_what_the_estimator_takes(self, diagnosed):
+    def test_by_iteration(self, diagnosed):
         shown = panels([diagnosed], "speed.png")
         assert list(curves(shown["Advantages (ms)"]).values()) == [([1, 2, 3, 4], [1000.0] * 4)]
-        assert list(curves(shown["Advantages, peak MiB"]).values()) == [([2, 3, 4], [2.5] * 3)]
+        assert lines(shown["Seconds of an iteration"])["rollout"] == ([1, 2, 3, 4], [9.0] * 4)
         assert all(axes.get_ylim()[0] == 0 for axes in shown.values())
 
 
-def test_families_before_and_after(run_dir):
-    (axes,) = drawn(run_dir)["families.png"].axes
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["pick and place"]
-    widths = {}
-    for bars in axes.containers:
-        if hasattr(bars, "patches"):
-            widths[bars.get_label()] = [bar.get_width() for bar in bars]
-    assert widths == {"before": [0.2], "after": [0.36]}
+def test_families_of_several_settings_are_side_by_side(several):
+    table = family_table(load_runs(several).experiments())
+    assert table.columns == ["family", "hgpo", "grpo"]
+    # 0.5 and 0.7 of two seeds; 0.4 of one, sqrt(0.4 · 0.6 / 25)
+    assert table.rows == [("pick and place", "", ["60.0 % ± 10.0", "40.0 % ± 9.8"])]

@@ -26,7 +26,7 @@ def run_dir(tmp_path):
 def undrawn(monkeypatch):
     """Leave the pictures out, which take seconds and have tests of their own."""
     monkeypatch.setattr(
-        report, "pictures", lambda experiments: {"time.png": b"PNG", "families.png": b""}
+        report, "pictures", lambda experiments: {"speed.png": b"PNG", "training.png": b""}
     )
 
 
@@ -129,7 +129,7 @@ class TestSeveralRuns:
         runs = [make_run(tmp_path / f"s{i}", *pair, seed=i) for i, pair in enumerate(rates)]
         path = write_report(runs, tmp_path / "out" / "seeds.html")
         assert path == tmp_path / "out" / "seeds.html"
-        assert (tmp_path / "out" / "seeds_plots" / "time.png").read_bytes() == b"PNG"
+        assert (tmp_path / "out" / "seeds_plots" / "speed.png").read_bytes() == b"PNG"
         assert not any((run / "report.html").exists() for run in runs)
         text = text_of(path.read_text())
         # Before 10, 20, 30 and after 50, 30, 40: standard deviation 10, over sqrt(3) is 5.8.
@@ -203,7 +203,7 @@ class TestSeveralRuns:
 def test_self_contained_with_every_picture(run_dir):
     html = write_report([run_dir]).read_text()
     names = {path.name for path in (run_dir / "plots").iterdir()}
-    assert html.count('src="data:image/png;base64,') == len(names) == 8
+    assert html.count('src="data:image/png;base64,') == len(names) == 6
     assert not re.search(r'(src|href)="(?!data:|#)', html)
     for target in re.findall(r'href="#([^"]*)"', html):
         assert f'id="{target}"' in html
