@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 import gymnasium as gym
 
 from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
-from hgpo_rllib.environments.checks import check_contract, make_environment
+from hgpo_rllib.environments.checks import check_contract
 
 Info = Mapping[str, Any]
 """What an environment's ``reset`` and ``step`` return as info."""
@@ -156,10 +156,6 @@ class EnvironmentSpec:
         """The id in short: ``alfworld`` for ``hgpo/ALFWorld-v0``."""
         name = self.env_id.rpartition("/")[2].rpartition("-")[0].lower()
         return re.sub(r"\W+", "-", name)
-
-    def make(self, settings: EnvSettings, split: str) -> gym.Env:
-        """The environment."""
-        return make_environment(settings, split)
 
     def check(self, config: RunConfig, split: str) -> None:
         """Look at data and settings before anything is started.

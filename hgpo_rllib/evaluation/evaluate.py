@@ -12,6 +12,7 @@ from typing import Any
 
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import Games, find_environment
+from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.evaluation.agents import model_play, reflection_settings
 from hgpo_rllib.evaluation.directory import EvaluationDirectory
 from hgpo_rllib.evaluation.models import Model, Subject
@@ -109,7 +110,7 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
 def environments(request: Request) -> Iterator[EnvPool]:
     """The environments of the split."""
     env = request.config.env
-    make = partial(find_environment(env.env_id).make, env, request.split)
+    make = partial(make_environment, env, request.split)
     thread = EnvThread(request.config.rollout.env_timeout_s)
     try:
         pool = EnvPool(make, thread)

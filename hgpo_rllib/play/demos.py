@@ -14,11 +14,9 @@ from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.alfworld.workers import map_games, workers_for
 from env_wrappers.datasets import new_file
 from env_wrappers.errors import DataError
-from hgpo_rllib.agent import Memory
-from hgpo_rllib.agent.templates import load_template, render
 from hgpo_rllib.config import EnvSettings
 from hgpo_rllib.play.experts import make_expert
-from hgpo_rllib.warmstart.demonstrations import response_text
+from hgpo_rllib.warmstart.demonstrations import play
 
 FORMAT = "hgpo-demo-1"
 
@@ -94,38 +92,16 @@ def demonstrate_game(spec: DemoSpec, game: str) -> Demo:
 
 def _play(spec: DemoSpec, game: str, name: str, rng: random.Random) -> Demo:
     env = _environment(spec.data, spec.split, spec.trusted)
-    template, memory = load_template(spec.prompt), Memory()
-    observation, info = env.reset(options={"game": game})
-    expert = make_expert(spec.expert, info, rng, spec.planner_seconds, spec.trusted)
-    records: list[dict[str, Any]] = []
-    last: str | None = None
-    done = False
-    while not done:
-        prompt = render(
-            template,
-            goal=info["goal"],
-            observation=observation,
-            admissible_actions=info["admissible_actions"],
-            step_count=len(memory.turns),
-            history=memory.last(spec.memory_length),
-        )
-        thought, last = expert.act(observation, info["admissible_actions"], last)
-        records.append(
-            {
-                "format": FORMAT,
-                "game": name,
-                "task_type": info["task_type"],
-                "goal": info["goal"],
-                "time": len(records),
-                "prompt": prompt,
-                "response": response_text(thought, last),
-            }
-        )
-        memory.add(observation, last)
-        observation, _, terminated, truncated, info = env.step(last)
-        done = terminated or truncated
+    started = env.reset(options={"game": game})
+    task = {key: started[1][key] for key in ("task_type", "goal")}
+    expert = make_expert(spec.expert, started[1], rng, spec.planner_seconds, spec.trusted)
+    examples, info = play(env, started, expert, spec.prompt, spec.memory_length)
     if not info["won"]:
-        return Demo(name, left_out=f"the {spec.expert} did not win in {len(records)} steps")
+        return Demo(name, left_out=f"the {spec.expert} did not win in {len(examples)} steps")
+    records = (
+        {"format": FORMAT, "game": name, **task, "time": time, "prompt": text, "response": response}
+        for time, (text, response) in enumerate(examples)
+    )
     return Demo(name, tuple(records))
 
 

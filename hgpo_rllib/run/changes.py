@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
+from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.directory import RunDirectory
@@ -93,7 +94,7 @@ def _hash_games(config: RunConfig) -> dict[str, str]:
     env, environment = config.env, find_environment(config.env.env_id)
     hashes = {}
     for split in dict.fromkeys([env.train_split, *config.evaluation.splits]):
-        with contextlib.closing(environment.make(env, split)) as made:
+        with contextlib.closing(make_environment(env, split)) as made:
             games = environment.games(made, env, split)
         if games.data_hash is not None:
             hashes[split] = digest(json.dumps([games.names, games.data_hash]).encode())

@@ -13,7 +13,7 @@ import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from env_wrappers.processes import process_pool
 from hgpo_rllib.agent import Memory
 from hgpo_rllib.agent.templates import load_template, render
-from hgpo_rllib.environments.spec import Info, NoisyExpert
+from hgpo_rllib.environments.spec import Expert, Info, NoisyExpert
 
 Example = tuple[str, str]  # prompt, response
 
@@ -101,9 +101,35 @@ def demonstrate(
     With probability `noise` the executed action is a perturbed one: the model then sees how to
     recover, while the response that it learns stays the expert's.
     """
+    started = env.reset(seed=task)
+    expert = make_expert(started[1], rng)
+
+    def perturb(admissible: Sequence[str]) -> str | None:
+        return expert.perturb(admissible, rng) if rng.random() < noise else None
+
+    examples, info = play(env, started, expert, prompt, memory_length, perturb)
+    return examples if expert.is_worth_learning(info) else []
+
+
+def play(
+    env: gymnasium.Env,
+    started: tuple[str, dict[str, Any]],
+    expert: Expert,
+    prompt: str,
+    memory_length: int,
+    perturb: Callable[[Sequence[str]], str | None] = lambda admissible: None,
+) -> tuple[list[Example], Info]:
+    """Play an episode to its end; returns its examples and the last info.
+
+    Args:
+        env: the environment.
+        started: what its reset returned.
+        expert: plays.
+        prompt, memory_length: as in `DemonstrationSpec`.
+        perturb: from the admissible actions to the one that is executed; None: the expert's.
+    """
     template, memory = load_template(prompt), Memory()
-    observation, info = env.reset(seed=task)
-    expert = make_expert(info, rng)
+    observation, info = started
     examples: list[Example] = []
     last: str | None = None
     done = False
@@ -119,8 +145,8 @@ def demonstrate(
             history=memory.last(memory_length),
         )
         examples.append((text, response_text(thought, action)))
-        last = expert.perturb(admissible, rng) if rng.random() < noise else action
+        last = perturb(admissible) or action
         memory.add(observation, last)
         observation, _, terminated, truncated, info = env.step(last)
         done = terminated or truncated
-    return examples if expert.is_worth_learning(info) else []
+    return examples, info
