@@ -79,7 +79,7 @@ class Episodes:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RolloutWorkload:
     """What to run."""
 
     config: RunConfig
@@ -92,7 +92,7 @@ class Plan:
     """Also compare whole episodes."""
 
 
-def bench_rollout(plan: Plan) -> tuple[list[Requests], list[Episodes]]:
+def bench_rollout(plan: RolloutWorkload) -> tuple[list[Requests], list[Episodes]]:
     """Measure each side `repeats` times, in turns, after one that is not measured.
 
     Ray and Serve have to run (`hgpo_rllib.run.cluster.ray_cluster`).
@@ -132,7 +132,7 @@ def recorded_prompts(runner: HGPOEnvRunner, config: RunConfig, count: int) -> li
 
 
 def compare_requests(
-    plan: Plan,
+    plan: RolloutWorkload,
     config: RunConfig,
     runner: HGPOEnvRunner,
     prompts: Sequence[Prompt],
@@ -153,7 +153,7 @@ def compare_requests(
 
 
 def _requests(
-    plan: Plan,
+    plan: RolloutWorkload,
     replicas: Replicas,
     prompts: Sequence[Prompt],
     sampling: Sampling,
@@ -188,7 +188,7 @@ async def _ask_all(
     return await asyncio.gather(*(one(prompt) for prompt in prompts))
 
 
-def compare_episodes(plan: Plan, runner: HGPOEnvRunner) -> list[Episodes]:
+def compare_episodes(plan: RolloutWorkload, runner: HGPOEnvRunner) -> list[Episodes]:
     """Both sides on the first tasks of the training split, again and again with other seeds."""
     rollout, split = plan.config.rollout, plan.config.env.train_split
     tasks = list(range(min(rollout.groups_per_iteration, runner.num_tasks(split))))

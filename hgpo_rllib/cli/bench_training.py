@@ -26,7 +26,7 @@ def rollout(
     as_json: JsonOption = False,
 ) -> None:
     """Compare policy server and rollouts with vLLM alone and with lock-step; time new weights."""
-    from hgpo_rllib.bench.rollout import Plan, bench_rollout
+    from hgpo_rllib.bench.rollout import RolloutWorkload, bench_rollout
     from hgpo_rllib.bench.weights import bench_weights
     from hgpo_rllib.config import load_config
     from hgpo_rllib.reporting.console import TrainingConsole
@@ -38,7 +38,9 @@ def rollout(
     run = prepare_inputs(run, console, PhaseTimes())
     with ray_cluster(run.without_learners()):
         with console.stage("rolling out, in turns with the other sides"):
-            requests, episodes = bench_rollout(Plan(run, concurrency, prompts, repeats, lock_step))
+            requests, episodes = bench_rollout(
+                RolloutWorkload(run, concurrency, prompts, repeats, lock_step)
+            )
         with console.stage("updating weights"):
             weights = bench_weights(run.model, run.policy_server, updates) if updates else []
     if as_json:

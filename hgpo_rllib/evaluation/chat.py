@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletion
 from hgpo_rllib.agent import TextAgent
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
 from hgpo_rllib.evaluation.models import Model
-from hgpo_rllib.evaluation.protocol import describe_endpoint
+from hgpo_rllib.evaluation.protocol import describe_remote_model
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.rollout.member import NO_RESPONSE, Act, Question, Speaker
 from hgpo_rllib.section import RunStoppedError
@@ -28,8 +28,8 @@ SEED_LIMIT = 2**31  # some servers take no larger seeds
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """A model that somebody serves: see `Subject`."""
+class RemoteModel:
+    """A model behind a URL: see `Subject`."""
 
     url: str
     """Of the API, such as ``http://127.0.0.1:8000/v1``."""
@@ -40,7 +40,7 @@ class Endpoint:
 
     def describe(self) -> dict[str, Any]:
         """See `Subject`."""
-        return describe_endpoint(self.url, self.name)
+        return describe_remote_model(self.url, self.name)
 
     def open(self) -> AbstractContextManager[Model]:
         """See `Subject`."""
@@ -147,7 +147,7 @@ def is_url(word: str) -> bool:
     return word.startswith(("http://", "https://"))
 
 
-def find_endpoint(url: str, name: str | None, config: RunConfig) -> Endpoint:
+def find_remote_model(url: str, name: str | None, config: RunConfig) -> RemoteModel:
     """The model of that name at a URL, or the only one.
 
     Raises:
@@ -168,7 +168,7 @@ def find_endpoint(url: str, name: str | None, config: RunConfig) -> Endpoint:
         raise ConfigError(f"{base} serves {len(served)} models: choose one with --name")
     if name is not None and name not in served:
         raise ConfigError(f"--name {name}: {base} serves {', '.join(served[:5]) or 'no model'}")
-    return Endpoint(base, name or served[0], config)
+    return RemoteModel(base, name or served[0], config)
 
 
 def api_key() -> str:

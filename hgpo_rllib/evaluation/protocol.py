@@ -37,7 +37,7 @@ def describe(
         plan: the episodes.
         games: of the split.
         agent: from `describe_agent`, or the name of one that asks no model.
-        model: from `describe_model` or `describe_endpoint`; None: no model is asked.
+        model: from `describe_model` or `describe_remote_model`; None: no model is asked.
     """
     env = config.env
     return {
@@ -143,7 +143,7 @@ def model_folder(model: str) -> Path:
         raise ConfigError(f"{model} cannot be fetched from the hub ({reason})") from error
 
 
-def describe_endpoint(url: str, name: str) -> Block:
+def describe_remote_model(url: str, name: str) -> Block:
     """A model behind a URL, whose weights are unknown."""
     parts = urlsplit(url)
     address = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)

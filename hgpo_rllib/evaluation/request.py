@@ -8,7 +8,7 @@ from env_wrappers.files import check_name
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.environments import environment_id, find_environment, short_names
 from hgpo_rllib.evaluation.agents import AGENTS, REFLEXION_TRIALS, agent_overrides
-from hgpo_rllib.evaluation.chat import find_endpoint, is_url
+from hgpo_rllib.evaluation.chat import find_remote_model, is_url
 from hgpo_rllib.evaluation.evaluate import Request
 from hgpo_rllib.evaluation.models import LocalModel, Subject
 from hgpo_rllib.evaluation.plan import CENSUS_SEEDS
@@ -83,7 +83,7 @@ def default_seeds(agent: str) -> int:
 
 def find_subject(model: str, name: str | None, config: RunConfig) -> Subject:
     """The model that was named."""
-    return find_endpoint(model, name, config) if is_url(model) else LocalModel(config)
+    return find_remote_model(model, name, config) if is_url(model) else LocalModel(config)
 
 
 def settings_of(

@@ -15,7 +15,7 @@ def results(episodes: pd.DataFrame, steps: pd.DataFrame) -> dict[str, Any]:
 
     Args:
         episodes: see `hgpo_rllib.results.Evaluation`.
-        steps: likewise.
+        steps: see `hgpo_rllib.results.Evaluation`.
     """
     keys = ["seed", "place"]
     steps = steps.merge(episodes[[*keys, "task_type"]], on=keys)

@@ -13,7 +13,7 @@ import pytest
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.evaluation import chat
 from hgpo_rllib.evaluation.agents import agent_overrides
-from hgpo_rllib.evaluation.chat import find_endpoint
+from hgpo_rllib.evaluation.chat import find_remote_model
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.section import RunStoppedError
 from tests.unit.scripted_model import lines, make
@@ -96,7 +96,7 @@ def request_for(server: Server, data: Path, output: Path, agent: str = "hgpo") -
         "env.max_steps=6",
     ]
     config = load_config(None, [*overrides, "agent.max_response_tokens=40"])
-    endpoint = find_endpoint(server.url, None, config)
+    endpoint = find_remote_model(server.url, None, config)
     made = make(data, output, None, seeds=1)
     return replace(made, config=config, subject=endpoint, agent=agent, games=1)
 
@@ -175,10 +175,10 @@ def test_a_server_in_trouble(
 def test_names(server: Server) -> None:
     """The only model, or the one that is named."""
     config = load_config(None, [])
-    assert find_endpoint(f"{server.url}/v1/", None, config).url == f"{server.url}/v1"
-    assert find_endpoint(server.url, "policy", config).name == "policy"
+    assert find_remote_model(f"{server.url}/v1/", None, config).url == f"{server.url}/v1"
+    assert find_remote_model(server.url, "policy", config).name == "policy"
     with pytest.raises(ConfigError, match=r"--name other: .* serves policy"):
-        find_endpoint(server.url, "other", config)
+        find_remote_model(server.url, "other", config)
     server.models = ["a", "b"]
     with pytest.raises(ConfigError, match="serves 2 models: choose one with --name"):
-        find_endpoint(server.url, None, config)
+        find_remote_model(server.url, None, config)

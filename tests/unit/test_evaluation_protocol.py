@@ -9,8 +9,8 @@ from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.evaluation.protocol import (
     describe_agent,
-    describe_endpoint,
     describe_model,
+    describe_remote_model,
     protocol_hash,
     versions,
 )
@@ -66,7 +66,7 @@ def test_an_agent_is_its_texts_and_rules(tmp_path: Path) -> None:
 
 def test_an_endpoint_shows_no_secrets() -> None:
     """Its address and the model's name."""
-    described = describe_endpoint("https://user:secret@host:8000/v1", "policy")
+    described = describe_remote_model("https://user:secret@host:8000/v1", "policy")
     assert described == {"served_by": "openai", "address": "host:8000/v1", "name": "policy"}
 
 
