@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import re
+import secrets
 import stat
 from io import BufferedReader
 from pathlib import Path
@@ -55,6 +56,19 @@ def open_regular(path: Path) -> BufferedReader:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise OSError(errno.EINVAL, "Not a regular file", str(path))
+
+
+def write_atomically(path: Path, content: str | bytes) -> Path:
+    """Write a file of which others see the old content or all of the new one.
+
+    Its name ends with ``.partial`` until it is whole: what a killed process leaves can be told.
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        return partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from env_wrappers.files import write_atomically
 from hgpo_rllib.config import ConfigError
 from hgpo_rllib.evaluation.protocol import protocol_hash
 from hgpo_rllib.evaluation.records import Record
@@ -34,7 +35,7 @@ class EvaluationDirectory:
         try:
             path.mkdir(parents=True, exist_ok=True)
             if not found.is_file():
-                _replace(found, json.dumps(protocol, indent=2) + "\n")
+                write_atomically(found, json.dumps(protocol, indent=2) + "\n")
         except OSError as error:
             raise ConfigError(f"--output: cannot write {path}: {error.strerror}") from error
 
@@ -51,7 +52,7 @@ class EvaluationDirectory:
 
     def write_records(self, records: Sequence[Record]) -> None:
         """Replace all lines."""
-        _replace(self._episodes, "".join(json.dumps(record) + "\n" for record in records))
+        write_atomically(self._episodes, "".join(json.dumps(record) + "\n" for record in records))
 
     def summary(self) -> dict[str, Any] | None:
         """What `write_summary` wrote; None: the evaluation is not finished."""
@@ -59,7 +60,7 @@ class EvaluationDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """The evaluation is finished."""
-        _replace(self._summary, json.dumps(summary, indent=2) + "\n")
+        write_atomically(self._summary, json.dumps(summary, indent=2) + "\n")
 
 
 def _check_same(path: Path, found: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
@@ -70,9 +71,3 @@ def _check_same(path: Path, found: Mapping[str, Any], asked: Mapping[str, Any]) 
         f"--output: {path} holds an evaluation by another protocol (other: {', '.join(names)}): "
         "choose another directory, or none"
     )
-
-
-def _replace(file: Path, text: str) -> None:
-    partial = file.with_name(f".{file.name}.partial-{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(file)

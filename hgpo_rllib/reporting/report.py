@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from env_wrappers.files import write_atomically
 from hgpo_rllib.reporting import tables
 from hgpo_rllib.reporting.episodes import pack_episodes
 from hgpo_rllib.reporting.panels import Experiments
@@ -39,9 +38,10 @@ def write_report(run_dirs: Sequence[Path], out: Path | None = None) -> Path:
     experiments = runs.experiments()
     drawn = pictures(experiments)
     folder = out.with_name("plots" if out.name == REPORT else f"{out.stem}_plots")
+    folder.mkdir(parents=True, exist_ok=True)
     for name, png in drawn.items():
-        _write_atomically(folder / name, png)
-    return _write_atomically(out, _page(experiments, drawn))
+        write_atomically(folder / name, png)
+    return write_atomically(out, _page(experiments, drawn))
 
 
 def _output(run_dirs: Sequence[Path], out: Path | None) -> Path:
@@ -54,7 +54,7 @@ def _output(run_dirs: Sequence[Path], out: Path | None) -> Path:
     return out or run_dirs[0] / REPORT
 
 
-def _page(experiments: Experiments, drawn: Mapping[str, bytes]) -> bytes:
+def _page(experiments: Experiments, drawn: Mapping[str, bytes]) -> str:
     every = list(experiments.values())
     members = [run for runs in every for run in runs.members]
     alone = every[0] if len(every) == 1 else None
@@ -83,7 +83,7 @@ def _page(experiments: Experiments, drawn: Mapping[str, bytes]) -> bytes:
     return _render("report.html.jinja", **values)
 
 
-def _render(template: str, **values: object) -> bytes:
+def _render(template: str, **values: object) -> str:
     # autoescape=True rather than by file extension: what models write must never be markup.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -92,20 +92,4 @@ def _render(template: str, **values: object) -> bytes:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(**values).encode()
-
-
-def _write_atomically(path: Path, data: bytes) -> Path:
-    """A reader sees the old file or the whole new one, also while a run is being watched."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        temporary.chmod(0o644)  # mkstemp's 0600 would keep a web server from showing it
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return path
+    return environment.get_template(template).render(**values)

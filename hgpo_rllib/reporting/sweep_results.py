@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from rich.table import Table
 
+from env_wrappers.files import write_atomically
 from hgpo_rllib.reporting import heat_map
 from hgpo_rllib.reporting.numbers import percent, points
 from hgpo_rllib.results import Sweep
@@ -68,18 +69,14 @@ def write_results(folder: Path, sweep: Sweep) -> list[Path]:
     columns = ["run", *keys, "seed", "iterations", "episodes", "before", "after"]
     trials = trials[columns].astype({"episodes": "Int64"})
     texts = trials.assign(**{key: trials[key].map(as_text) for key in keys})
-    contents = {
-        "results.csv": texts.to_csv(index=False).encode(),
-        "results.json": (json.dumps(_json(sweep, trials), indent=2) + "\n").encode(),
+    contents: dict[str, str | bytes] = {
+        "results.csv": texts.to_csv(index=False),
+        "results.json": json.dumps(_json(sweep, trials), indent=2) + "\n",
     }
     for axes in itertools.combinations(keys, min(2, len(keys))):
         name = "-".join(key.replace(".", "_") for key in axes)
         contents[f"heat_map-{name}.png"] = heat_map.draw(summarize(sweep.trials, axes))
-    for name, content in contents.items():
-        partial = folder / f".{name}.partial"
-        partial.write_bytes(content)
-        partial.replace(folder / name)
-    return [folder / name for name in contents]
+    return [write_atomically(folder / name, content) for name, content in contents.items()]
 
 
 def _json(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:

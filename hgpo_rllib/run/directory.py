@@ -7,10 +7,11 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from env_wrappers.files import write_atomically
 from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
 from hgpo_rllib.jsonl import read_jsonl
 from hgpo_rllib.run.folders import previous, write_folder
@@ -94,20 +95,15 @@ class RunDirectory:
         if not file.exists():
             return
         kept = [row for row in read_jsonl(file) if row["iteration"] <= last_iteration]
-        text = "".join(json.dumps(row) + "\n" for row in kept)
-        self._replace(file, lambda path: path.write_text(text))
+        write_atomically(file, "".join(json.dumps(row) + "\n" for row in kept))
 
     def write_episodes(self, iteration: int, records: Iterable[Mapping[str, Any]]) -> None:
         """Write the episodes of one iteration."""
         folder = self.path / "episodes"
         folder.mkdir(exist_ok=True)
-
-        def write(path: Path) -> None:
-            with gzip.open(path, "wt", compresslevel=3) as stream:
-                for record in records:
-                    stream.write(json.dumps(record) + "\n")
-
-        self._replace(folder / f"iteration_{iteration:04d}.jsonl.gz", write)
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        file = folder / f"iteration_{iteration:04d}.jsonl.gz"
+        write_atomically(file, gzip.compress(text.encode(), compresslevel=3))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json."""
@@ -125,13 +121,7 @@ class RunDirectory:
         )
 
     def _write_json(self, file: Path, content: Mapping[str, Any]) -> None:
-        text = json.dumps(content, indent=2) + "\n"
-        self._replace(file, lambda path: path.write_text(text))
-
-    def _replace(self, file: Path, write: Callable[[Path], Any]) -> None:
-        partial = file.with_name(f".{file.name}.partial")
-        write(partial)
-        partial.replace(file)
+        write_atomically(file, json.dumps(content, indent=2) + "\n")
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or a quota of the user

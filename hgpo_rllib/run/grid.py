@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from env_wrappers.files import check_name
+from env_wrappers.files import check_name, write_atomically
 from hgpo_rllib.config import ConfigError, RunConfig, load_config, parse_config
 
 SWEEP_FILE = "sweep.json"
@@ -86,9 +86,7 @@ class Sweep:
                 for trial in self.trials
             ],
         }
-        partial = folder / f".{SWEEP_FILE}.partial"
-        partial.write_text(json.dumps(content, indent=2) + "\n")
-        partial.replace(folder / SWEEP_FILE)
+        write_atomically(folder / SWEEP_FILE, json.dumps(content, indent=2) + "\n")
 
     def __str__(self) -> str:
         sizes = [len(axis.values) for axis in self.axes]

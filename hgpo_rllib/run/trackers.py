@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from env_wrappers.files import write_atomically
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.run.grid import SWEEP_FILE
 
@@ -154,9 +155,7 @@ class Trackers:
             ids[name] = tracker.run_id
             self._say(f"tracked by {name} as {tracker.run_id}")
         if self._open:
-            partial = ids_file.with_name(f".{IDS_FILE}.partial")
-            partial.write_text(json.dumps(ids) + "\n")
-            partial.replace(ids_file)
+            write_atomically(ids_file, json.dumps(ids) + "\n")
         return self
 
     def __exit__(

@@ -19,6 +19,7 @@ from env_wrappers.files import (
     open_regular,
     parse_json,
     read_json,
+    write_atomically,
 )
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.evaluation.request import make_request
@@ -123,3 +124,30 @@ def test_names_in_other_files_do_not_leave_their_folder(tmp_path: Path) -> None:
         open_sweep(tmp_path)
     with pytest.raises(DataError, match=r"'../escaped' is not a name"):
         make_request([], "alfworld", "../escaped", "random", "census", tmp_path, *[None] * 5)
+
+
+class TestWriteAtomically:
+    def test_replaces_the_file(self, tmp_path: Path) -> None:
+        file = tmp_path / "results.json"
+        assert write_atomically(file, "old") == file
+        write_atomically(file, b"new")
+        assert file.read_text() == "new"
+        assert list(tmp_path.iterdir()) == [file]
+
+    def test_a_failed_write_keeps_the_old_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also one that ends in the middle, as on a full disk."""
+        file = tmp_path / "results.json"
+        write_atomically(file, "old")
+
+        def write_half(path: Path, content: bytes) -> None:
+            with path.open("wb") as stream:
+                stream.write(content[: len(content) // 2])
+            raise OSError("disk full")
+
+        monkeypatch.setattr(Path, "write_bytes", write_half)
+        with pytest.raises(OSError, match="disk full"):
+            write_atomically(file, "new content")
+        assert file.read_text() == "old"
+        assert list(tmp_path.iterdir()) == [file]
