@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from hgpo_rllib.agent.parsing import find_thought
 from hgpo_rllib.jsonl import RUN_EPISODES, Row
@@ -18,7 +19,7 @@ from hgpo_rllib.reporting.panels import Experiments
 from hgpo_rllib.results import Run
 from hgpo_rllib.results.frames import read_episodes
 
-MAX_LETTERS = 3_000_000
+MAX_CHARACTERS = 3_000_000
 """Of all texts in a report."""
 MAX_GROUPS = 6
 """Of each iteration shown."""
@@ -31,27 +32,24 @@ FULL_COLOUR = 0.95
 """Share of the advantages other than 0 that are told apart by their colour."""
 
 
-@dataclass
-class Texts:
-    """Texts by number, each once, up to a number of letters."""
+class Texts(dict[str, int]):
+    """The number of each text, up to `limit` characters of all together."""
 
-    limit: int
-    all: list[str] = field(default_factory=list)
-    letters: int = 0
-    _numbers: dict[str, int] = field(default_factory=dict)
+    limit = 0
 
     def add(self, text: str) -> int:
         """The number of a text."""
-        if text not in self._numbers:
-            self._numbers[text] = len(self.all)
-            self.all.append(text)
-            self.letters += len(text)
-        return self._numbers[text]
+        return self.setdefault(text, len(self))
+
+    @property
+    def characters(self) -> int:
+        """Of all texts."""
+        return sum(map(len, self))
 
     @property
     def full(self) -> bool:
         """Whether no more should be added."""
-        return self.letters >= self.limit
+        return self.characters >= self.limit
 
 
 def number(row: Row, key: str) -> float | None:
@@ -68,15 +66,15 @@ def pack_episodes(experiments: Experiments) -> dict[str, Any] | None:
     between the iterations, and every iteration shows one episode at least.
     """
     chosen = list(_chosen(experiments))
-    texts = Texts(0)
+    texts = Texts()
     sets = []
     for left, (label, run, iteration) in zip(range(len(chosen), 0, -1), chosen, strict=True):
-        texts.limit = texts.letters + (MAX_LETTERS - texts.letters) // left
+        texts.limit = texts.characters + (MAX_CHARACTERS - texts.characters) // left
         rows = read_episodes(run.episode_files[iteration], RUN_EPISODES)
         episodes = [row for row in rows if row.get("steps")]
         if episodes:
             sets.append(_set(label, run, iteration, episodes, texts))
-    return {"texts": texts.all, "sets": sets} if sets else None
+    return {"texts": list(texts), "sets": sets} if sets else None
 
 
 def _chosen(experiments: Experiments) -> Iterator[tuple[str, Run, int]]:
@@ -111,7 +109,12 @@ def _set(
         if texts.full and groups:
             break
         groups.append(_group(members, texts, keep_one=not groups))
-    shown = [a for group in groups for member in group["members"] for a in _advantages(member)]
+    shown = (
+        step["advantage"]
+        for group in groups
+        for member in group["members"]
+        for step in member["steps"]
+    )
     return {
         "label": label,
         "run": run.path.name,
@@ -124,10 +127,10 @@ def _set(
     }
 
 
-def _scale(advantages: Sequence[float]) -> float:
+def _scale(advantages: Iterable[float]) -> float:
     """The size from which on a colour is full: one outlier would make all others pale."""
-    sizes = sorted(abs(value) for value in advantages if value)
-    return sizes[int(FULL_COLOUR * (len(sizes) - 1))] if sizes else 0.0
+    sizes = [abs(value) for value in advantages if value]
+    return float(np.quantile(sizes, FULL_COLOUR, method="lower")) if sizes else 0.0
 
 
 def _member(episode: Row) -> tuple[int, str]:
@@ -207,7 +210,3 @@ def _step(index: int, step: Row, texts: Texts) -> dict[str, Any]:
 def _sizes(value: object) -> list[int]:
     """Of the groups of a step, by depth; files of earlier versions do not have them."""
     return [size for size in value if isinstance(size, int)] if isinstance(value, list) else []
-
-
-def _advantages(member: dict[str, Any]) -> Iterable[float]:
-    return (step["advantage"] for step in member["steps"] if step["advantage"] is not None)

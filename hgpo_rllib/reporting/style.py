@@ -29,7 +29,7 @@ DPI = 150
 MARKED = 40  # points; a line through few of them needs marks to be seen
 LEGEND_ROW = 0.21  # inches
 LABELS_BELOW = 0.48  # inches that the labels of the lower axis take
-LEGEND_LETTERS = 105  # that fit side by side over a picture
+LEGEND_CHARACTERS = 105  # that fit side by side over a picture
 STYLE: Any = {
     "font.size": 10,
     "axes.titlesize": 10.5,
@@ -68,7 +68,7 @@ def colour_of(index: int) -> str:
 
 
 def dash_of(index: int) -> Any:
-    """The dashes of curve `index`, which change where colours begin anew."""
+    """The dashes of curve `index`, which change where the colours repeat."""
     return DASHES[index // len(COLOURS) % len(DASHES)]
 
 
@@ -136,7 +136,7 @@ def legend_above(figure: Figure, names: Sequence[str]) -> None:
         Line2D([], [], color=colour_of(i), linestyle=dash_of(i), linewidth=2.2, label=name)
         for i, name in enumerate(names)
     ]
-    columns = min(len(names), max(1, LEGEND_LETTERS // (max(map(len, names)) + 6)))
+    columns = min(len(names), max(1, LEGEND_CHARACTERS // (max(map(len, names)) + 6)))
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + LEGEND_ROW * -(-len(names) // columns))
     figure.legend(handles=handles, loc="outside upper left", ncols=columns)

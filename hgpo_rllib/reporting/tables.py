@@ -13,7 +13,7 @@ from hgpo_rllib.reporting.numbers import MISSING, decimal, duration, percent, po
 from hgpo_rllib.reporting.panels import Experiments
 from hgpo_rllib.reporting.style import colour_of
 from hgpo_rllib.results import ALL, Run, Runs
-from hgpo_rllib.results.runs import compared
+from hgpo_rllib.results.runs import SAME_EXPERIMENT, compared
 
 PAPER_METRICS = {
     "advantage_mean": "mean advantage",
@@ -209,73 +209,57 @@ def _short(seconds: float) -> str:
 def notes(experiments: Experiments) -> list[str]:
     """What a reader has to know to weigh the numbers."""
     every = list(experiments.values())
+    members = [run for runs in every for run in runs.members]
     metrics = pd.concat([runs.metrics for runs in every])
-    found = [*_evaluation_notes(every), *_end_notes(experiments)]
-    if len(every) == len(every[0].members) == 1:
-        found += _single_notes(every[0])
-    else:
+    found = _evaluation_notes(every)
+    found += [
+        f"{run.path.name} has no summary: it is still going on or was stopped early."
+        for run in members
+        if not run.finished
+    ]
+    found += [
+        f"The runs of {name} ended at different iterations: their mean is drawn as far as all of "
+        "them went."
+        for name, runs in experiments.items()
+        if runs.runs["iterations"].nunique() > 1
+    ]
+    if len(members) > 1:
         found.append(
             "± and bands are one standard error over the runs of a curve, for a curve of one run "
             "that of its evaluation's episodes (in tables). Runs make one curve if their settings "
-            "differ in nothing but seed, name, output, cache, checkpoint_interval, cluster and "
-            "tracking."
+            f"differ in nothing but {', '.join(SAME_EXPERIMENT)}."
         )
+    else:
+        found += [
+            "± is one standard error, binomial; that of the difference takes the two evaluations "
+            "as independent.",
+            "One run is one seed: it does not show how much seeds differ.",
+        ]
     missing = [name for key, name in PAPER_METRICS.items() if metrics[key].isna().all()]
     if missing:
         found.append(f"Not recorded, so not drawn: {', '.join(missing)}.")
     return found
 
 
-def _evaluation_notes(every: list[Runs]) -> list[str]:
+def _evaluation_notes(every: Sequence[Runs]) -> list[str]:
     rows = pd.concat([runs.evaluations.query("split == @ALL") for runs in every])
     if rows.empty:
         return ["No held-out evaluation was recorded."]
-    newest = rows.drop_duplicates("run", keep="last")[["episodes", "temperature"]]
+    newest = rows.drop_duplicates("run", keep="last")
     texts = {(decimal(row.episodes, 0), decimal(row.temperature)) for row in newest.itertuples()}
     found = [
         f"Held-out rates are over {episodes} episodes at temperature {temperature}."
         for episodes, temperature in sorted(texts)
     ]
-    begun = rows[rows["iteration"] == 0]["run"].nunique()
-    if begun < sum(len(runs.members) for runs in every):
+    changes = pd.concat([runs.changes.query("split == @ALL") for runs in every])
+    if changes["before"].isna().any() or len(changes) < sum(len(runs.members) for runs in every):
         found.append("Without an evaluation of the warm start there is no difference to state.")
+    evaluated = changes["iteration"].fillna(0).max()
+    if len(changes) == 1 and 0 < evaluated < every[0].members[0].iterations:
+        found.append(f"After means after iteration {evaluated}, that of the last evaluation.")
+    if len(changes) == 1 and (changes["gain"].abs() < 2 * changes["gain_error"]).all():
+        found.append("The difference is within two standard errors: it may be chance.")
     return found
-
-
-def _end_notes(experiments: Experiments) -> list[str]:
-    found = []
-    for name, runs in experiments.items():
-        for run in runs.members:
-            if not run.finished:
-                found.append(
-                    f"{run.path.name} has no summary: it is still going on or was stopped early."
-                )
-            last = run.evaluations["iteration"].max() if len(run.evaluations) else 0
-            if 0 < last < run.iterations:
-                found.append(
-                    f"{run.path.name} was last evaluated after iteration {last}: "
-                    "that is what after means."
-                )
-        if runs.runs["iterations"].nunique() > 1:
-            of = f" of {name}" if len(experiments) > 1 else ""
-            found.append(
-                f"The runs{of} ended at different iterations: their mean is drawn as far as "
-                "all of them went."
-            )
-    return found
-
-
-def _single_notes(runs: Runs) -> list[str]:
-    found = []
-    row = _pooled(runs)
-    if row is not None and not math.isnan(row["gain_error"]):
-        if abs(row["gain"]) < 2 * row["gain_error"]:
-            found.append("The difference is within two standard errors: it may be chance.")
-        found.append(
-            "± is one standard error. That of the difference takes the two evaluations as "
-            "independent; rates by family of tasks have the binomial one."
-        )
-    return [*found, "One run is one seed: it does not show how much seeds differ."]
 
 
 def difference_table(experiments: Experiments) -> Table:

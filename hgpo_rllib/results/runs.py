@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +20,7 @@ from hgpo_rllib.results.frames import (
     GROUP_SIZES,
     METRICS,
     STEPS,
+    Columns,
     episode_frames,
     make_frame,
     read_episodes,
@@ -165,8 +165,13 @@ def load_run(path: str | Path, iterations: Iterable[int] | None = None) -> Run:
     """
     path = Path(path)
     config, summary = _read_config(path), path / SUMMARY
-    evaluations, families = _evaluations(path / "evaluation.jsonl")
-    metrics, group_sizes = _metrics(path / "metrics.jsonl")
+    try:
+        evaluations, families = _evaluations(path / "evaluation.jsonl")
+        metrics, group_sizes = _metrics(path / "metrics.jsonl")
+    except ResultsError:
+        raise
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ResultsError(f"{path}: files of another shape than a run's ({error})") from error
     files = {
         int(file.name.removeprefix("iteration_").partition(".")[0]): file
         for file in sorted((path / "episodes").glob("iteration_*.jsonl*"))
@@ -248,31 +253,27 @@ def _metrics(file: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         ]
     others = {name for row in rows for name in row} - METRICS.keys()  # of each depth, for instance
     columns = METRICS | dict.fromkeys(sorted(others), "float64")
-    metrics = make_frame(rows, columns, file).drop_duplicates("iteration", keep="last")
-    keys = ["iteration", "depth", "size"]
-    group_sizes = make_frame(sizes, GROUP_SIZES, file).drop_duplicates(keys, keep="last")
-    return tuple(  # type: ignore[return-value]
-        frame.sort_values("iteration", kind="stable", ignore_index=True)
-        for frame in (metrics, group_sizes)
-    )
+    return _newest(rows, columns, file), _newest(sizes, GROUP_SIZES, file)
 
 
 def _evaluations(file: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    by_key: dict[tuple[Any, Any], Row] = {}
-    for row in read_jsonl(file):
-        by_key[row.get("iteration"), row.get("split")] = row
+    rows = list(read_jsonl(file))
     families = [
-        {"iteration": iteration, "split": split, "task_type": name, **values}
-        for (iteration, split), row in by_key.items()
+        {"iteration": row.get("iteration"), "split": row.get("split"), "task_type": name, **values}
+        for row in rows
         for name, values in row.pop("by_task_type", {}).items()
     ]
-    frame = make_frame(families, FAMILIES, file)
+    frame = _newest(families, FAMILIES, file)
     rate = frame["success_rate"]
     frame["standard_error"] = np.sqrt(rate * (1 - rate) / frame["episodes"])
-    return tuple(  # type: ignore[return-value]
-        each.sort_values("iteration", kind="stable", ignore_index=True)
-        for each in (make_frame([*by_key.values()], EVALUATIONS, file), frame)
-    )
+    return _newest(rows, EVALUATIONS, file), frame
+
+
+def _newest(rows: Sequence[Row], columns: Columns, file: Path) -> pd.DataFrame:
+    """By iteration; of rows with the same keys the last one."""
+    keys = [name for name, dtype in columns.items() if dtype in ("int64", "str")]
+    frame = make_frame(rows, columns, file).drop_duplicates(keys, keep="last")
+    return frame.sort_values("iteration", kind="stable", ignore_index=True)
 
 
 def _changes(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -297,6 +298,7 @@ def _changes(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def make_labels(members: Sequence[Run]) -> pd.DataFrame:
+    """The first columns of the frames of these runs."""
     names = [run.path.name for run in members]
     if len(set(names)) < len(names):
         names = [str(run.path) for run in members]
@@ -326,13 +328,10 @@ def compared(settings: Iterable[str]) -> list[str]:
 
 def _experiments(members: Sequence[Run]) -> list[str]:
     """The name of each run's experiment; settings that not all runs know are not compared."""
-    if not members:
-        return []
     settings = pd.DataFrame([_settings(run.config) for run in members]).dropna(axis="columns")
-    keys = compared(settings)
     used: list[str] = []
     distinct = 1
-    for key in sorted(keys, key=lambda key: key != ESTIMATOR):
+    for key in sorted(compared(settings), key=lambda key: key != ESTIMATOR):
         number = len(settings[[*used, key]].drop_duplicates())
         if number > distinct:
             used.append(key)

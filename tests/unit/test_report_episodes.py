@@ -128,10 +128,10 @@ def test_texts_have_a_limit_and_every_iteration_an_episode(run_dir, monkeypatch)
         return [len(each["groups"][0]["members"]) for each in pack(run_dir)["sets"]]
 
     assert members() == [3, 3, 3]
-    monkeypatch.setattr(packing, "MAX_LETTERS", 3 * 4500)
-    # An episode of 4000 letters is left out when the share is used up, not when it is too long.
+    monkeypatch.setattr(packing, "MAX_CHARACTERS", 3 * 4500)
+    # An episode of 4000 characters is left out when the share is used up, not when it is too long.
     assert members() == [2, 1, 1]
-    monkeypatch.setattr(packing, "MAX_LETTERS", 0)
+    monkeypatch.setattr(packing, "MAX_CHARACTERS", 0)
     assert members() == [1, 1, 1]
     (first, *_) = pack(run_dir)["sets"]
     assert (first["groups"][0]["size"], first["total"]) == (3, 3)

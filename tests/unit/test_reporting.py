@@ -158,7 +158,7 @@ class TestSeveralRuns:
         crash(runs[1])
         text = text_of(write_report(runs, tmp_path / "x.html").read_text())
         assert "before 20.0 % after 36.0 %" in text
-        assert "The runs ended at different iterations" in text
+        assert "The runs of small ended at different iterations" in text
         assert "1 1 1 n/a n/a n/a n/a n/a" in text
 
     def test_a_folder_of_runs(self, tmp_path):

@@ -347,6 +347,18 @@ class TestWhatCannotBeRead:
             load_run(run_dir)
         assert str(error.value).endswith(problem)
 
+    @pytest.mark.parametrize(
+        ("name", "row"),
+        [
+            ("metrics.jsonl", {"iteration": 1, "level_size_shares": [[0.5]]}),
+            ("evaluation.jsonl", {"iteration": 1, "split": "all", "by_task_type": [1]}),
+        ],
+    )
+    def test_nested_values_of_another_shape(self, run_dir: Path, name: str, row: object) -> None:
+        (run_dir / name).write_text(json.dumps(row) + "\n")
+        with pytest.raises(ResultsError, match="files of another shape than a run's"):
+            load_run(run_dir)
+
     def test_other_episodes(self, run_dir: Path) -> None:
         write_jsonl(run_dir / "episodes" / "iteration_0009.jsonl", [{"format": "hgpo-episode-2"}])
         run = load_run(run_dir)
