@@ -302,7 +302,7 @@ def make_labels(members: Sequence[Run]) -> pd.DataFrame:
     names = [run.path.name for run in members]
     if len(set(names)) < len(names):
         names = [str(run.path) for run in members]
-    seeds = [run.config.get("seed") for run in members]
+    seeds = [seed if isinstance(seed := run.config.get("seed"), int) else None for run in members]
     return pd.DataFrame(
         {
             "run": pd.Series(names, dtype="str"),

@@ -221,6 +221,10 @@ class TestRuns:
         assert math.isnan(row["after"])
         assert math.isnan(row["gain"])
 
+    def test_a_seed_that_is_no_number_is_missing(self, run_dir: Path) -> None:
+        (run_dir / "config.yaml").write_text("seed: first\n")
+        assert load_runs(run_dir).runs["seed"].isna().tolist() == [True]
+
     def test_a_folder_of_runs(self, tmp_path: Path) -> None:
         for seed in range(2):
             make_run(tmp_path / "sweep" / f"0{seed}", seed=seed)
