@@ -3,22 +3,20 @@
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Self, TypeVar
 
 import numpy as np
 import ray
-from numpy.typing import NDArray
 from pydantic import BaseModel
 from ray import serve
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
-from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -32,6 +30,7 @@ from ray.rllib.utils.metrics import (
 from ray.rllib.utils.typing import StateDict
 from torch import Tensor
 
+from hgpo_rllib.advantages import diagnostics
 from hgpo_rllib.config import (
     AgentSettings,
     AlgorithmSettings,
@@ -44,10 +43,12 @@ from hgpo_rllib.config import (
     RunConfig,
     check_critic,
 )
-from hgpo_rllib.learner.connector import HGPOConnector
-from hgpo_rllib.learner.distribution import WholeBatches, rank
+from hgpo_rllib.iteration import IterationResult
+from hgpo_rllib.learner.batching import signal_columns, token_columns
+from hgpo_rllib.learner.distribution import on_learners, rank, whole_batch
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
+from hgpo_rllib.learner.statistics import LEARNER_METRICS
 from hgpo_rllib.models import load_tokenizer, save_model
 from hgpo_rllib.policy_server.deployment import start_policy_server
 from hgpo_rllib.policy_server.owner_liveness import start_owner_liveness
@@ -55,6 +56,12 @@ from hgpo_rllib.policy_server.types import Prompt, RequestFailedError, Sampling,
 from hgpo_rllib.rollout.group import POLICY_ID, policy_of_member
 from hgpo_rllib.rollout.held_out import evaluate_splits
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
+from hgpo_rllib.rollout.trajectories import (
+    ScoredTrajectories,
+    members_of,
+    score_groups,
+    stale_rate,
+)
 from hgpo_rllib.settings.learner import check_sharding
 
 logger = logging.getLogger(__name__)
@@ -167,16 +174,6 @@ class HGPOConfig(AlgorithmConfig):
         """The HGPO learner."""
         return HGPOLearner
 
-    @override(AlgorithmConfig)
-    def build_learner_connector(self, input_observation_space, input_action_space, device=None):
-        """RLlib's pipeline with the HGPO connector at its end."""
-        pipeline = super().build_learner_connector(
-            input_observation_space, input_action_space, device
-        )
-        settings, learner = self.settings(AlgorithmSettings), self.settings(LearnerSettings)
-        pipeline.append(HGPOConnector(settings=settings, learner=learner))
-        return pipeline
-
     @classmethod
     def from_run_config(cls, run: RunConfig) -> Self:
         """The algorithm of a run file; `run.env.data` and `run.model.model_path` must be set."""
@@ -220,10 +217,8 @@ class HGPO(Algorithm):
         # trials that share a name would share one policy server.
         trial = config.get("__trial_info__") if isinstance(config, dict) else None
         self._run_id = f"{trial.trial_id if trial else 'run'}-{uuid.uuid4().hex[:8]}"
-        self.last_groups: list[MultiAgentEpisode] = []
-        self.last_stale_rate = 0.0
-        self.last_values: NDArray[np.float64] | None = None  # by the critic, of `last_groups`
-        self.phase_seconds: dict[str, float] = {}
+        self.last_iteration: IterationResult | None = None
+        self._seconds: dict[str, float] = {}  # of the iteration under way
         super().__init__(config, **kwargs)
 
     @classmethod
@@ -265,47 +260,76 @@ class HGPO(Algorithm):
 
     @override(Algorithm)
     def training_step(self) -> None:
-        """One iteration."""
+        """One iteration; `last_iteration` has what it brought."""
         with self._phase(ENV_RUNNER_SAMPLING_TIMER, "rollout_wait_s"):
-            groups = self._sample()
-        self.phase_seconds["rollout_s"] = self.env_runner.last.seconds
-        self.last_stale_rate = stale_rate(groups, self._published_weights().version)
+            played = self.env_runner.rollout(self.config.groups_per_iteration)
+        self.metrics.aggregate([self.env_runner.get_metrics()], key=ENV_RUNNER_RESULTS)
+        self._seconds["rollout_s"] = played.seconds
+        stale = stale_rate(played.groups, self._published_weights().version)
         if self.config.schedule == "one_step_off":
             self.env_runner.sample_ahead(self.config.groups_per_iteration)
         with self._phase(LEARNER_UPDATE_TIMER, "update_s"):
-            steps = self.metrics.peek(
-                (ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0
-            )
-            results = self.learner_group.update(
-                training_data=WholeBatches(episodes_refs=[ray.put(groups)])
-                if self.learner_group.is_remote
-                else TrainingData(episodes=groups),
-                timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: steps},
-            )
-        self.metrics.aggregate(results[:1], key=LEARNER_RESULTS)  # all learners have the same
-        self.last_values = self._on_learners(_last_values)
+            scored, statistics = self.learn(played.groups)
+        self._seconds["update_s"] -= self._seconds["advantage_s"]
         with self._phase(SYNCH_WORKER_WEIGHTS_TIMER, "sync_s"):
             self.env_runner_group.sync_weights(
                 from_worker_or_learner_group=self.learner_group, inference_only=True
             )
-            self._check_served_policy(groups)
-        self.last_groups = groups
+            gap = self._check_served_policy(played.groups)
+        self.last_iteration = IterationResult(
+            scored=scored,
+            statistics=statistics | {"served_learner_logp_gap": gap},
+            seconds=self._seconds,
+            stale_rate=stale,
+            failures=played.failures,
+        )
+        self._seconds = {}
 
     @contextmanager
     def _phase(self, timer: str, name: str) -> Iterator[None]:
-        """Time a block for RLlib (a moving average) and for `phase_seconds` (this iteration's)."""
+        """Time a block for RLlib (a moving average) and for `last_iteration`."""
         start = time.perf_counter()
         with self.metrics.log_time((TIMERS, timer)):
             yield
-        self.phase_seconds[name] = time.perf_counter() - start
+        self._seconds[name] = time.perf_counter() - start
 
-    def _sample(self) -> list[MultiAgentEpisode]:
-        groups = self.env_runner.sample(num_episodes=self.config.groups_per_iteration)
-        self.metrics.aggregate([self.env_runner.get_metrics()], key=ENV_RUNNER_RESULTS)
-        return groups
+    def learn(self, groups: list[MultiAgentEpisode]) -> tuple[ScoredTrajectories, dict[str, float]]:
+        """Score groups and update the learner with them.
 
-    def _check_served_policy(self, groups: list[MultiAgentEpisode]) -> None:
+        Advantages are computed here, once for all learners. They wait for the learners only where
+        the estimator reads a critic's values, which these compute.
+
+        Returns:
+            The scores, and diagnostics of the groups with what the learner reported.
+        """
+        columns = token_columns(members_of(groups))
+        values = None
+        if self.config.critic != "none":
+            values = on_learners(self.learner_group, HGPOLearner.values, columns)
+        settings = self.config.settings(AlgorithmSettings)
+        with self._phase("advantages", "advantage_s"):
+            scored = score_groups(groups, settings, values)
+        of_groups = diagnostics.summary(
+            scored.steps, scored.advantage, scored.levels, settings.estimator_settings()
+        )
+        rows = SampleBatch(columns | signal_columns(scored))
+        batch = MultiAgentBatch({POLICY_ID: rows}, env_steps=len(scored.steps))
+        steps = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
+        results = self.learner_group.update(
+            training_data=whole_batch(self.learner_group, batch),
+            timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: steps},
+        )
+        self.metrics.aggregate(results[:1], key=LEARNER_RESULTS)  # all learners have the same
+        self.metrics.log_dict(of_groups, key=(LEARNER_RESULTS, POLICY_ID), window=1)
+        reported = self.metrics.peek((LEARNER_RESULTS, POLICY_ID))
+        of_update = {name: float(reported[name]) for name in LEARNER_METRICS if name in reported}
+        return scored, of_groups | of_update
+
+    def _check_served_policy(self, groups: list[MultiAgentEpisode]) -> float:
         """Compare served and learner log-probabilities of a response to the first prompt.
+
+        Returns:
+            The largest difference.
 
         Raises:
             RuntimeError: when they differ by more than `max_logp_gap`: training on samples of other
@@ -319,8 +343,9 @@ class HGPO(Algorithm):
         (answer,) = self.env_runner.ask([Prompt(probe.tolist(), PROBE_SEED)], sampling, weights)
         if isinstance(answer, RequestFailedError):
             raise answer
-        score = partial(_score_tokens, prompt=probe, response=answer.token_ids)
-        learner_logp = self._on_learners(score)
+        learner_logp = on_learners(
+            self.learner_group, HGPOLearner.score_tokens, probe, answer.token_ids
+        )
         gap = float(np.abs(learner_logp - answer.logp).max())
         self.metrics.log_value("served_learner_logp_gap", gap, window=1)
         limit = self.config.max_logp_gap
@@ -329,6 +354,7 @@ class HGPO(Algorithm):
                 f"the served policy differs from the learner after an update: log-probabilities of "
                 f"the probe differ by {gap:.2g}, more than max_logp_gap={limit:g}"
             )
+        return gap
 
     def _published_weights(self) -> WeightTag:
         component = f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}"
@@ -337,7 +363,7 @@ class HGPO(Algorithm):
 
     def save_pretrained(self, path: str) -> None:
         """Write the current policy in HuggingFace format."""
-        save_model(self.config.model_path, self._on_learners(_model_state), path)
+        save_model(self.config.model_path, on_learners(self.learner_group, _model_state), path)
 
     @override(Algorithm)
     def get_state(self, *args: Any, **kwargs: Any) -> StateDict:
@@ -345,15 +371,8 @@ class HGPO(Algorithm):
         # Whatever is asked for: `save_to_path` calls this before the first learner saves itself,
         # and no learner can gather alone.
         if self.config.shard_parameters:
-            self._on_learners(HGPOLearner.gather_optimizer)
+            on_learners(self.learner_group, HGPOLearner.gather_optimizer)
         return super().get_state(*args, **kwargs)
-
-    def _on_learners(self, function: Callable[[HGPOLearner], ResultT]) -> ResultT:
-        """Call a function of all learners; the first one's result, or the error of any."""
-        results = [result.get() for result in self.learner_group.foreach_learner(function)]
-        if failed := [result for result in results if isinstance(result, Exception)]:
-            raise failed[0]
-        return results[0]
 
     @override(Algorithm)
     def cleanup(self) -> None:
@@ -367,25 +386,6 @@ class HGPO(Algorithm):
     def _delete_policy_server(self) -> None:
         serve.delete(self.config.serve_app)
         ray.kill(self._liveness)
-
-
-def stale_rate(groups: list[MultiAgentEpisode], present: str) -> float:
-    """Share of steps that were drawn under other weights than those of version `present`."""
-    versions = [
-        version
-        for group in groups
-        for member in group.agent_episodes.values()
-        for version in member.get_extra_model_outputs("weight_version")
-    ]
-    return sum(version != present for version in versions) / len(versions)
-
-
-def _score_tokens(learner: HGPOLearner, prompt: np.ndarray, response: np.ndarray) -> np.ndarray:
-    return learner.score_tokens(prompt, response)
-
-
-def _last_values(learner: HGPOLearner) -> NDArray[np.float64] | None:
-    return learner.last_values
 
 
 def _model_state(learner: HGPOLearner) -> dict[str, Tensor]:

@@ -4,8 +4,9 @@
     advantage = find_estimator("hgpo")(steps, EstimatorSettings(context_length=2))
 
 Read `steps` (the arrays), `contexts` (who shares which history), `groups` (comparison within a
-group), then `baselines` and `hierarchy` (the estimators); `diagnostics` says what the groups of a
-batch are worth, `bias_variance` what the estimators are, where the truth is known.
+group), `levels` (at each depth), then `baselines` and `hierarchy` (the estimators); `diagnostics`
+says what the groups of a batch are worth, `bias_variance` what the estimators are, where the truth
+is known.
 """
 
 from hgpo_rllib.advantages.estimators import ESTIMATORS, Estimator, find_estimator

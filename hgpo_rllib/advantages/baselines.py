@@ -1,15 +1,22 @@
 """Estimators with one comparison a step: by trajectory, by state, by batch, or with a critic."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hgpo_rllib.advantages.contexts import context_levels, history_ids
 from hgpo_rllib.advantages.groups import Normalize, group_advantage, group_sum
+from hgpo_rllib.advantages.levels import Level, step_level
 from hgpo_rllib.advantages.settings import EstimatorSettings
 from hgpo_rllib.advantages.steps import NONE, StepArrays, discounted_sums
 
+Floats = NDArray[np.float64]
+Levels = Iterable[Level] | None
+"""`compare_levels` of the steps and settings where the caller has it; see `Estimator`."""
 
-def grpo(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
+
+def grpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
     """GRPO (arXiv 2402.03300): Eq. 1, the same for all steps of a trajectory.
 
     Reads normalize; needs trajectory_return.
@@ -17,16 +24,16 @@ def grpo(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
     return trajectory_level(steps, settings.normalize)
 
 
-def gigpo(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
+def gigpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
     """GiGPO (arXiv 2505.10978): ``A = A_trajectory + ω A_step``, Eq. 1 plus ω times Eq. 2.
 
     Reads normalize, step_weight; needs trajectory_return.
     """
     whole = trajectory_level(steps, settings.normalize)
-    return whole + settings.step_weight * step_level(steps, settings.normalize)
+    return whole + settings.step_weight * step_level(steps, settings, levels)
 
 
-def rloo(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
+def rloo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
     """RLOO (arXiv 2402.14740): the trajectory's return minus the mean of the others of its task.
 
     A task with one trajectory gives 0. Reads no settings; needs trajectory_return.
@@ -34,7 +41,7 @@ def rloo(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
     return trajectory_level(steps, "mean", leave_one_out=True)
 
 
-def reinforce(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
+def reinforce(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
     """REINFORCE with a batch baseline: step return minus its mean over all steps of the batch.
 
     With `mean_std` divided by the batch's standard deviation, as in REINFORCE++
@@ -43,7 +50,7 @@ def reinforce(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.floa
     return _over_batch(steps.step_return, settings.normalize)
 
 
-def ppo(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
+def ppo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
     """PPO (arXiv 1707.06347): `gae` over steps, centred or standardised over the batch.
 
     The values are a critic's, ``steps.value``; runs have one. Without they come from a table fitted
@@ -54,7 +61,7 @@ def ppo(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
     return _over_batch(gae(steps, value, settings.gamma, settings.gae_lambda), settings.normalize)
 
 
-def oracle(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
+def oracle(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
     """Oracle steps alone (Table 5): only steps with the same whole history are compared.
 
     The least biased comparison and the rarest: most steps have no such company and get 0.
@@ -65,7 +72,7 @@ def oracle(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64
 
 def trajectory_level(
     steps: StepArrays, normalize: Normalize, leave_one_out: bool = False
-) -> NDArray[np.float64]:
+) -> Floats:
     """Eq. 1: each trajectory's return compared with those of its task, on all its steps.
 
     Every trajectory counts once, however many steps it has.
@@ -92,19 +99,7 @@ def trajectory_level(
     return by_trajectory[steps.trajectory]
 
 
-def step_level(steps: StepArrays, normalize: Normalize) -> NDArray[np.float64]:
-    """Eq. 2: each step's return compared with those of its task that share its state.
-
-    Returns:
-        Shape ``(steps,)``.
-    """
-    (group,) = context_levels(steps, 0)
-    return group_advantage(group, steps.step_return, normalize)[0]
-
-
-def gae(
-    steps: StepArrays, value: NDArray[np.float64], gamma: float, gae_lambda: float
-) -> NDArray[np.float64]:
+def gae(steps: StepArrays, value: Floats, gamma: float, gae_lambda: float) -> Floats:
     """Generalised advantage estimation (arXiv 1506.02438) over the steps of each trajectory.
 
     ``A_t = sum_l (γλ)^l δ_{t+l}`` with ``δ_t = r_t + γ V_{t+1} - V_t`` and V = 0 after the last
@@ -128,7 +123,7 @@ def gae(
     return discounted_sums(steps, difference, gamma * gae_lambda)
 
 
-def value_targets(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.float64]:
+def value_targets(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """What a critic is to say of each step: its value plus its `gae`, shape ``(steps,)``.
 
     Reads gamma, gae_lambda; needs value. λ = 1 gives the step returns.
@@ -138,7 +133,7 @@ def value_targets(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.
     return steps.value + gae(steps, steps.value, settings.gamma, settings.gae_lambda)
 
 
-def tabular_value(steps: StepArrays) -> NDArray[np.float64]:
+def tabular_value(steps: StepArrays) -> Floats:
     """Mean step return of each step's task and anchor, shape ``(steps,)``: a table as a critic."""
     if not len(steps):
         return np.empty(0)
@@ -146,5 +141,5 @@ def tabular_value(steps: StepArrays) -> NDArray[np.float64]:
     return (group_sum(group, steps.step_return) / np.bincount(group))[group]
 
 
-def _over_batch(values: NDArray[np.float64], normalize: Normalize) -> NDArray[np.float64]:
+def _over_batch(values: Floats, normalize: Normalize) -> Floats:
     return group_advantage(np.zeros(len(values), np.int64), values, normalize)[0]

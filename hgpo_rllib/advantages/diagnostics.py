@@ -1,11 +1,15 @@
 """What the groups of a batch are worth: the paper's figures and tables as functions."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpo_rllib.advantages.baselines import oracle, step_level, trajectory_level
-from hgpo_rllib.advantages.contexts import context_levels, history_ids
-from hgpo_rllib.advantages.hierarchy import hgpo
+from hgpo_rllib.advantages.baselines import trajectory_level
+from hgpo_rllib.advantages.contexts import history_ids
+from hgpo_rllib.advantages.groups import group_advantage
+from hgpo_rllib.advantages.hierarchy import weighted_levels, weighted_mean
+from hgpo_rllib.advantages.levels import Level
 from hgpo_rllib.advantages.settings import EstimatorSettings
 from hgpo_rllib.advantages.steps import NONE, StepArrays
 
@@ -22,10 +26,9 @@ def group_sizes(group: NDArray[np.int64]) -> NDArray[np.int64]:
     return sizes
 
 
-def level_sizes(steps: StepArrays, settings: EstimatorSettings) -> NDArray[np.int64]:
-    """`group_sizes` at every depth k = 0..K, shape ``(K + 1, steps)``."""
-    levels = context_levels(steps, settings.context_length, settings.contexts)
-    return np.stack([group_sizes(group) for group in levels])
+def level_sizes(levels: Sequence[Level]) -> NDArray[np.int64]:
+    """Size of every step's group at every depth k = 0..K, shape ``(K + 1, steps)``."""
+    return np.stack([level.size for level in levels])
 
 
 def utilisation(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -53,19 +56,31 @@ def size_distribution(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.array(counts) / max(1, sizes.shape[-1])
 
 
-def oracle_gaps(steps: StepArrays, settings: EstimatorSettings) -> dict[str, float]:
+def oracle_gaps(
+    steps: StepArrays,
+    levels: Sequence[Level],
+    history: NDArray[np.int64],
+    settings: EstimatorSettings,
+) -> dict[str, float]:
     """Mean distance of estimates from the Oracle estimate (Figure 2 a, b).
 
     Over the steps that have company in their Oracle group: ``mean |A - A_oracle|``, in units of
     the advantage as `settings.normalize` makes it. NaN where no step has such company.
 
+    Args:
+        steps: the batch.
+        levels: `compare_levels` of these steps and settings.
+        history: `history_ids` of the steps.
+        settings: of the estimates.
+
     Returns:
         By estimate: ``trajectory`` (Eq. 1; absent where the steps have no trajectory_return),
         ``step`` (Eq. 2) and ``hgpo``.
     """
-    shared = group_sizes(history_ids(steps)) > 1
-    truth = oracle(steps, settings)
-    estimates = {"step": step_level(steps, settings.normalize), "hgpo": hgpo(steps, settings)}
+    truth, size = group_advantage(history, steps.step_return, settings.normalize)
+    shared = size > 1
+    hgpo = weighted_mean(len(steps), weighted_levels(steps, settings, levels))
+    estimates = {"step": levels[0].advantage, "hgpo": hgpo}
     if steps.trajectory_return is not None:
         estimates = {"trajectory": trajectory_level(steps, settings.normalize)} | estimates
     return {
@@ -74,12 +89,32 @@ def oracle_gaps(steps: StepArrays, settings: EstimatorSettings) -> dict[str, flo
     }
 
 
+def explained_variance(value: NDArray[np.float64], step_return: NDArray[np.float64]) -> float:
+    """Share of the variance of step returns that the values explain; NaN where they do not vary.
+
+    1: the values are the returns, up to a constant. 0: as good as a constant. Below: worse.
+    """
+    variance = step_return.var()
+    return float(1 - (step_return - value).var() / variance) if variance > 0 else float("nan")
+
+
 def summary(
-    steps: StepArrays, advantage: NDArray[np.float64], settings: EstimatorSettings
+    steps: StepArrays,
+    advantage: NDArray[np.float64],
+    levels: Sequence[Level],
+    settings: EstimatorSettings,
 ) -> dict[str, float]:
-    """The diagnostics of one batch as flat metrics; names as in docs/algorithm.md."""
-    sizes = level_sizes(steps, settings)
-    alike = group_sizes(history_ids(steps))
+    """The diagnostics of one batch as flat metrics; names as in docs/algorithm.md.
+
+    Args:
+        steps: the batch.
+        advantage: one a step, shape ``(steps,)``.
+        levels: `compare_levels` of these steps and settings.
+        settings: of the estimator.
+    """
+    sizes = level_sizes(levels)
+    history = history_ids(steps)
+    alike = group_sizes(history)
     result = {
         "advantage_mean": float(np.mean(advantage)),
         "zero_advantage_fraction": float(np.mean(advantage == 0)),
@@ -90,5 +125,8 @@ def summary(
         "oracle_fraction": float(utilisation(alike)),
         "oracle_group_size": float(mean_size(alike)),
     }
-    gaps = oracle_gaps(steps, settings)
-    return result | {f"oracle_gap_{name}": gap for name, gap in gaps.items()}
+    gaps = oracle_gaps(steps, levels, history, settings)
+    result |= {f"oracle_gap_{name}": gap for name, gap in gaps.items()}
+    if steps.value is not None:
+        result["explained_variance"] = explained_variance(steps.value, steps.step_return)
+    return result

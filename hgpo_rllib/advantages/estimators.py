@@ -1,11 +1,10 @@
 """The registry of advantage estimators: one signature, chosen by name.
 
-Every estimator is a pure function of the steps of a batch and of the settings; it returns one
-advantage a step, float64, shape ``(steps,)``. Equations are those of the HGPO paper
-(arXiv 2602.22817) unless another source is named.
+Equations are those of the HGPO paper (arXiv 2602.22817) unless another source is named.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +18,25 @@ from hgpo_rllib.advantages.hierarchy import (
     hgpo_uncertainty,
     hgpo_uniform,
 )
+from hgpo_rllib.advantages.levels import Level
 from hgpo_rllib.advantages.settings import EstimatorSettings
 from hgpo_rllib.advantages.steps import StepArrays
 
-Estimator = Callable[[StepArrays, EstimatorSettings], NDArray[np.float64]]
+
+class Estimator(Protocol):
+    """A pure function of the steps of a batch and of the settings."""
+
+    __name__: str
+
+    def __call__(
+        self, steps: StepArrays, settings: EstimatorSettings, levels: Iterable[Level] | None = None
+    ) -> NDArray[np.float64]:
+        """One advantage a step, shape ``(steps,)``.
+
+        `levels` saves computing them again where the caller has ``compare_levels(steps, settings)``
+        already; an estimator that compares nothing by level does not read it.
+        """
+
 
 ESTIMATORS: dict[str, Estimator] = {
     function.__name__: function

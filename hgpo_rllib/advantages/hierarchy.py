@@ -5,18 +5,17 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpo_rllib.advantages.baselines import step_level, trajectory_level
+from hgpo_rllib.advantages.baselines import Levels, trajectory_level
 from hgpo_rllib.advantages.contexts import context_levels
 from hgpo_rllib.advantages.groups import EPSILON, group_advantage, group_sum
+from hgpo_rllib.advantages.levels import compare_levels, step_level
 from hgpo_rllib.advantages.settings import EstimatorSettings
 from hgpo_rllib.advantages.steps import NONE, StepArrays
 
 Floats = NDArray[np.float64]
-WeightedLevel = tuple[float, Floats]
-"""Raw weight of a level, and every step's advantage there (0 where it has none)."""
 
 
-def hgpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+def hgpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
     """HGPO (Eq. 3-7): the weighted mean of group advantages over depths of shared history.
 
     At depth k = 0..K the steps that share their task, state and k states of history form a group
@@ -27,37 +26,43 @@ def hgpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
 
     Reads context_length, weight_alpha, normalize, contexts.
     """
-    return weighted_mean(len(steps), _levels(steps, settings))
+    return weighted_mean(len(steps), weighted_levels(steps, settings, levels))
 
 
-def hgpo_no_hierarchy(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+def hgpo_no_hierarchy(
+    steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
+) -> Floats:
     """Ablation "without G_1:K" (Table 5): level 0 alone, the step-level estimate of Eq. 2.
 
     Reads normalize.
     """
-    return step_level(steps, settings.normalize)
+    return step_level(steps, settings, levels)
 
 
-def hgpo_uniform(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+def hgpo_uniform(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
     """Ablation "without adaptive weights" (Table 5): HGPO with equal weights at all depths.
 
     Reads context_length, normalize, contexts.
     """
-    equal = ((1.0, level) for _, level in _levels(steps, settings))
+    equal = ((1.0, advantage) for _, advantage in weighted_levels(steps, settings, levels))
     return weighted_mean(len(steps), equal)
 
 
-def hgpo_base_group(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+def hgpo_base_group(
+    steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
+) -> Floats:
     """Ablation with Eq. 1 as one more, coarsest level (Table 5; `base_group` in the released code).
 
     The trajectory-level advantage of Eq. 1 joins the levels of HGPO with raw weight 1.
     Reads context_length, weight_alpha, normalize, contexts; needs trajectory_return.
     """
     base = trajectory_level(steps, settings.normalize)
-    return weighted_mean(len(steps), [(1.0, base), *_levels(steps, settings)])
+    return weighted_mean(len(steps), [(1.0, base), *weighted_levels(steps, settings, levels)])
 
 
-def hgpo_leave_one_out(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+def hgpo_leave_one_out(
+    steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
+) -> Floats:
     """HGPO with leave-one-out baselines (beyond the paper): a step is compared with the others.
 
     The mean of a group of n contains the step itself, so ``R - mean`` is only ``(n-1)/n`` of the
@@ -68,10 +73,13 @@ def hgpo_leave_one_out(steps: StepArrays, settings: EstimatorSettings) -> Floats
 
     Reads context_length, weight_alpha, normalize, contexts.
     """
-    return weighted_mean(len(steps), _levels(steps, settings, leave_one_out=True))
+    others = weighted_levels(steps, settings, levels, leave_one_out=True)
+    return weighted_mean(len(steps), others)
 
 
-def hgpo_uncertainty(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+def hgpo_uncertainty(
+    steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
+) -> Floats:
     """HGPO with weights from the groups' sizes and variances (beyond the paper).
 
     The paper's weights depend on the depth alone: a deep group of two outweighs a shallow group of
@@ -111,11 +119,14 @@ def hgpo_uncertainty(steps: StepArrays, settings: EstimatorSettings) -> Floats:
 
     Reads context_length, normalize, contexts.
     """
-    levels = context_levels(steps, settings.context_length, settings.contexts)
-    parent = next(levels)
+    if levels is None:
+        groups = context_levels(steps, settings.context_length, settings.contexts)
+    else:
+        groups = (level.group for level in levels)
+    parent = next(groups)
     advantage = _others_level(parent, steps.step_return)
     scale = _group_std(parent, steps.step_return) if settings.normalize == "mean_std" else None
-    for group in levels:
+    for group in groups:
         shrinkage = _shrinkage(parent, group, steps.step_return)
         own = _others_level(group, steps.step_return)
         advantage = (1 - shrinkage) * own + shrinkage * advantage
@@ -123,7 +134,7 @@ def hgpo_uncertainty(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     return advantage if scale is None else advantage / (scale + EPSILON)
 
 
-def weighted_mean(steps: int, levels: Iterable[WeightedLevel]) -> Floats:
+def weighted_mean(steps: int, levels: Iterable[tuple[float, Floats]]) -> Floats:
     """Eq. 6 and 7: the mean over levels by their weights, over the non-zero advantages of a step.
 
     Args:
@@ -140,15 +151,18 @@ def weighted_mean(steps: int, levels: Iterable[WeightedLevel]) -> Floats:
     return np.divide(numerator, denominator, out=numerator, where=denominator > 0)
 
 
-def _levels(
-    steps: StepArrays, settings: EstimatorSettings, leave_one_out: bool = False
-) -> Iterator[WeightedLevel]:
+def weighted_levels(
+    steps: StepArrays,
+    settings: EstimatorSettings,
+    levels: Levels = None,
+    leave_one_out: bool = False,
+) -> Iterator[tuple[float, Floats]]:
+    """Raw weight of each level (Eq. 6), and every step's advantage there."""
     offset = 1 if settings.contexts == "paper" else 2
-    groups = context_levels(steps, settings.context_length, settings.contexts)
-    for k, group in enumerate(groups):
-        advantage, size = group_advantage(group, steps.step_return, settings.normalize)
+    for k, level in enumerate(compare_levels(steps, settings) if levels is None else levels):
+        advantage = level.advantage
         if leave_one_out:
-            advantage *= size / np.maximum(size - 1, 1)
+            advantage = advantage * (level.size / np.maximum(level.size - 1, 1))
         yield float(k + offset) ** settings.weight_alpha, advantage
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays
 from hgpo_rllib.advantages.hierarchy import hgpo
-from hgpo_rllib.advantages.memory import peak_mib
 from hgpo_rllib.bench.dictionary import hgpo_by_dictionary
+from hgpo_rllib.bench.measure import peak_mib
 
 SETTINGS = EstimatorSettings(context_length=4)
 GROUP_SIZE, EPISODE, PLACES = 8, 50, 20  # members of a task, their steps, places of a house

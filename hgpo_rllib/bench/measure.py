@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import time
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
@@ -28,6 +29,22 @@ def timed_clean(function: Callable[[], Result]) -> tuple[float, Result]:
     """The same, when what was dropped before, which is not this call's, has been cleared away."""
     gc.collect()
     return timed(function)
+
+
+def peak_mib(function: Callable[[], object]) -> float:
+    """Most memory that Python and NumPy held during a call beyond what was there before, MiB.
+
+    Only for a process with one thread: CPython before 3.14 can crash where `tracemalloc` stops
+    while another thread allocates (gh-128679).
+    """
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        function()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return (peak - before) / 2**20
 
 
 def new_process() -> ProcessPoolExecutor:

@@ -1,1 +1,1 @@
-"""From episodes to gradients: an RLlib Learner with its connector, module, and pure losses."""
+"""From rows of tokens to gradients: an RLlib Learner with its module, and pure losses."""

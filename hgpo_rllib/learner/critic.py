@@ -144,12 +144,3 @@ def value_loss_part(
     statistics.add({"value_clip_fraction": cut})
     statistics.add_part("value_loss", loss)
     return settings.value_coeff * loss
-
-
-def explained_variance(value: NDArray[np.float64], step_return: NDArray[np.float64]) -> float:
-    """Share of the variance of step returns that the values explain; NaN where they do not vary.
-
-    1: the values are the returns, up to a constant. 0: as good as a constant. Below: worse.
-    """
-    variance = step_return.var()
-    return float(1 - (step_return - value).var() / variance) if variance > 0 else float("nan")

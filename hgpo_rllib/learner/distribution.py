@@ -5,15 +5,20 @@ single learner; the sum of their gradients then is its gradient, however uneven 
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+import ray
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from ray.exceptions import RayActorError, RayError
+from ray.rllib.core.learner.learner import Learner
+from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.policy.sample_batch import MultiAgentBatch
 from torch import Tensor
 
 from hgpo_rllib.learner.batching import micro_batches
@@ -27,7 +32,30 @@ class WholeBatches(TrainingData):
 
     def shard(self, num_shards: int, *args: Any, **kwargs: Any) -> list[tuple[TrainingData, dict]]:
         """The same for all."""
-        return [(TrainingData(episodes_refs=self.episodes_refs), {}) for _ in range(num_shards)]
+        return [(TrainingData(batch_refs=self.batch_refs), {}) for _ in range(num_shards)]
+
+
+def whole_batch(group: LearnerGroup, batch: MultiAgentBatch) -> TrainingData:
+    """The batch for all learners of a group; remote ones read one copy in the object store."""
+    if group.is_remote:
+        return WholeBatches(batch_refs=[ray.put(batch)])
+    return TrainingData(batch=batch)
+
+
+def on_learners(group: LearnerGroup, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function of all learners; the first one's result, or the error of any.
+
+    Arguments are sent once, whatever the number of learners.
+    """
+    given = ray.put(arguments) if group.is_remote else arguments
+    results = [r.get() for r in group.foreach_learner(partial(_call, function, given))]
+    if failed := [result for result in results if isinstance(result, Exception)]:
+        raise failed[0]
+    return results[0]
+
+
+def _call(function: Callable[..., T], given: Any, learner: Learner) -> T:
+    return function(learner, *(ray.get(given) if isinstance(given, ray.ObjectRef) else given))
 
 
 @contextlib.contextmanager

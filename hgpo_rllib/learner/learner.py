@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
+from ray.rllib.policy.sample_batch import MultiAgentBatch
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.typing import StateDict
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ from hgpo_rllib.learner.batching import (
     plan_update,
     token_batch,
 )
-from hgpo_rllib.learner.critic import parameter_groups, value_loss_part
+from hgpo_rllib.learner.critic import parameter_groups, step_values, value_loss_part
 from hgpo_rllib.learner.distribution import gather, join, passes, sum_gradients
 from hgpo_rllib.learner.host_memory import keep_freed_memory
 from hgpo_rllib.learner.lora import without_lora
@@ -77,6 +78,14 @@ class HGPOLearner(TorchLearner):
         """Never: gradients are added up once a mini-batch (`hgpo_rllib.learner.distribution`)."""
 
     @override(TorchLearner)
+    def _convert_batch_type(self, batch: MultiAgentBatch, **kwargs: Any) -> MultiAgentBatch:
+        """Columns stay in host memory (RLlib moves batches to the device as a whole).
+
+        Mini-batches are planned there, and each micro-batch is moved when it is its turn.
+        """
+        return batch
+
+    @override(TorchLearner)
     def get_parameters(self, module: LLMModule) -> list[nn.Parameter]:
         """Those that are trained."""
         return [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -125,7 +134,6 @@ class HGPOLearner(TorchLearner):
     @override(TorchLearner)
     def _update(self, batch: dict[str, Any], **kwargs: Any) -> tuple[Any, Any, Any]:
         columns = {key: batch[POLICY_ID][key] for key in batch[POLICY_ID]}
-        self.last_values = columns["value"].numpy() if "value" in columns else None
         # By the number of the update: a resumed run shuffles as one that was not interrupted.
         rng = np.random.default_rng([self.config.seed or 0, self._weights_seq_no])
         plan = plan_update(columns, self._settings, rng)
@@ -356,6 +364,11 @@ class HGPOLearner(TorchLearner):
     @override(TorchLearner)
     def _set_optimizer_state(self, state: StateDict) -> None:
         load_whole_optimizer(self.module[POLICY_ID], self.get_optimizer(POLICY_ID), state)
+
+    def values(self, columns: Columns) -> NDArray[np.float64]:
+        """The critic's value of every step, shape ``(steps,)``. Learners call this together."""
+        module, rows = self.module[POLICY_ID].unwrapped(), np.arange(len(columns["prompt_length"]))
+        return step_values(module, columns, rows, self._settings, self._device)
 
     def score_tokens(self, prompt_ids: np.ndarray, response_ids: np.ndarray) -> np.ndarray:
         """Log-probabilities the learner gives to a response, shape ``(response tokens,)``."""

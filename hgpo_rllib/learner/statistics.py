@@ -6,6 +6,26 @@ from typing import Self
 import torch
 from torch import Tensor
 
+LEARNER_METRICS = (
+    "loss",
+    "policy_loss",
+    "kl",
+    "clip_fraction",
+    "entropy",
+    "grad_norm",
+    "ratio_max",
+    "behaviour_logp_gap",
+    "behaviour_logp_gap_mean",
+    "behaviour_kl",
+    "importance_weight",
+    "importance_cut_fraction",
+    "value_loss",
+    "value_clip_fraction",
+    "critic_grad_norm",
+    "skipped_batches",
+)
+"""What an update reports, besides what RLlib adds; docs/algorithm.md explains each."""
+
 
 class Statistics:
     """Means over tokens, numbers that a mini-batch has once, and maxima, by name."""

@@ -26,7 +26,7 @@ METRICS = _typed("int64", "iteration") | _typed(
     explained_variance importance_weight importance_cut_fraction skipped_batches
     served_learner_logp_gap advantage_mean zero_advantage_fraction oracle_fraction
     oracle_group_size oracle_gap_trajectory oracle_gap_step oracle_gap_hgpo rollout_s
-    rollout_wait_s update_s advantage_s advantage_peak_mib sync_s tokens_per_s""",
+    rollout_wait_s update_s advantage_s sync_s tokens_per_s""",
 )
 GROUP_SIZES = {"iteration": "int64", "depth": "int64", "size": "str", "share": "float64"}
 EVALUATIONS = {"iteration": "int64", "split": "str"} | _typed(

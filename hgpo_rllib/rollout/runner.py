@@ -87,8 +87,6 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._weights_seq_no = 0
         self._finished: list[MultiAgentEpisode] = []
         self._clients: list[PolicyClient] = []  # of the rollouts under way
-        self.last = Played([], {}, 0.0)
-        """What `sample` returned last."""
         self._thread = ThreadPoolExecutor(1, "rollout-ahead")
         self._under_way: list[UnderWay] = []
         self._ahead: tuple[int, Future[Played]] | None = None
@@ -97,27 +95,25 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._tasks = TaskOrder(self.num_tasks(config.train_split), seed=config.seed or 0)
 
     @override(EnvRunner)
-    def sample(
-        self,
-        *,
-        num_timesteps: int | None = None,
-        num_episodes: int | None = None,
-        **kwargs: Any,
-    ) -> list[MultiAgentEpisode]:
-        """Play `num_episodes` groups of the train split, on the next tasks of the order.
+    def sample(self, *, num_episodes: int | None = None, **kwargs: Any) -> list[MultiAgentEpisode]:
+        """The groups of `rollout`."""
+        return self.rollout(num_episodes or 1).groups
+
+    def rollout(self, num_groups: int) -> "Played":
+        """Play `num_groups` groups of the train split, on the next tasks of the order.
 
         Or return those that `sample_ahead` began to play.
         """
         if self._ahead is None:
-            self.last = self._sample(num_episodes or 1)
+            played = self._sample(num_groups)
         else:
             (_, ahead), self._ahead = self._ahead, None
-            self.last = ahead.result()
-        self._finished += self.last.groups
-        return self.last.groups
+            played = ahead.result()
+        self._finished += played.groups
+        return played
 
     def sample_ahead(self, num_episodes: int) -> None:
-        """Begin to play what the next call of `sample` returns, in another thread."""
+        """Begin to play what the next call of `rollout` returns, in another thread."""
         first = self._tasks.position
         self._ahead = first, self._thread.submit(self._sample, num_episodes)
 

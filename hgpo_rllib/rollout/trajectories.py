@@ -11,6 +11,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from hgpo_rllib.advantages import StepArrays, find_estimator
 from hgpo_rllib.advantages.baselines import value_targets
+from hgpo_rllib.advantages.levels import Level, compare_levels
 from hgpo_rllib.config import AlgorithmSettings
 
 
@@ -22,6 +23,8 @@ class ScoredTrajectories:
     steps: StepArrays
     advantage: NDArray[np.float64]
     """Advantages of all steps, trajectory after trajectory, shape ``(steps,)``."""
+    levels: tuple[Level, ...]
+    """Every step compared with its group at depths k = 0, 1, …, K."""
     value_target: NDArray[np.float64] | None = None
     """What a critic is to say of each step, shape ``(steps,)``; None without one."""
 
@@ -69,9 +72,21 @@ def score_groups(
         value=value,
     )
     of_estimator = settings.estimator_settings()
-    advantage = find_estimator(settings.estimator)(steps, of_estimator)
+    levels = tuple(compare_levels(steps, of_estimator))
+    advantage = find_estimator(settings.estimator)(steps, of_estimator, levels)
     target = None if value is None else value_targets(steps, of_estimator)
-    return ScoredTrajectories(members, steps, advantage, target)
+    return ScoredTrajectories(members, steps, advantage, levels, target)
+
+
+def stale_rate(groups: list[MultiAgentEpisode], present: str) -> float:
+    """Share of steps that were drawn under other weights than those of version `present`."""
+    versions = [
+        version
+        for group in groups
+        for member in group.agent_episodes.values()
+        for version in member.get_extra_model_outputs("weight_version")
+    ]
+    return sum(version != present for version in versions) / len(versions)
 
 
 def _anchors(member: SingleAgentEpisode, anchor: str) -> Sequence[Hashable]:

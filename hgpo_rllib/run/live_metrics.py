@@ -24,8 +24,6 @@ class Measure:
     """Regular expression of the row's keys; its group, if any, is the value of the last tag."""
     tags: tuple[str, ...] = ("run",)
     """Names of the tags; the name of the run comes first."""
-    scale: float = 1.0
-    """The gauge shows the row's value times this."""
 
 
 ITERATION = (
@@ -162,12 +160,6 @@ ITERATION = (
         r"oracle_gap_(\w+)",
         ("run", "estimator"),
     ),
-    Measure(
-        "hgpo_advantage_peak_bytes",
-        "Most memory that the estimator held",
-        "advantage_peak_mib",
-        scale=2.0**20,
-    ),
 )
 EVALUATION = (
     Measure(
@@ -225,7 +217,7 @@ def _samples(
             match = re.fullmatch(measure.source, key)
             if match and value is not None:
                 named = dict(zip(measure.tags, (*tags, *match.groups()), strict=True))
-                yield Sample(measure.name, named, float(value) * measure.scale)
+                yield Sample(measure.name, named, float(value))
 
 
 class LiveMetrics:

@@ -1,41 +1,13 @@
-"""From RLlib's nested results and episodes to one flat row an iteration."""
+"""From what an iteration brought to one flat row of metrics.jsonl."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from ray.rllib.utils.metrics import (
-    ALL_MODULES,
-    ENV_RUNNER_RESULTS,
-    LEARNER_RESULTS,
-)
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
 
-from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.rollout.trajectories import ScoredTrajectories
-
-LEARNER_METRICS = (
-    "loss",
-    "policy_loss",
-    "kl",
-    "clip_fraction",
-    "entropy",
-    "grad_norm",
-    "ratio_max",
-    "behaviour_logp_gap",
-    "behaviour_logp_gap_mean",
-    "behaviour_kl",
-    "importance_weight",
-    "importance_cut_fraction",
-    "value_loss",
-    "value_clip_fraction",
-    "explained_variance",
-    "critic_grad_norm",
-    "skipped_batches",
-    "advantage_mean",
-    "zero_advantage_fraction",
-    "advantage_peak_mib",
-)
-LEARNER_PREFIXES = ("level_", "oracle_")
 
 
 def rollout_metrics(scored: ScoredTrajectories) -> dict[str, float]:
@@ -65,17 +37,22 @@ def rollout_metrics(scored: ScoredTrajectories) -> dict[str, float]:
     }
 
 
-def learner_metrics(result: Mapping[str, Any]) -> dict[str, float | None]:
-    """What the learner reported, by the names of metrics.jsonl.
+def iteration_metrics(iteration: IterationResult) -> dict[str, float | None]:
+    """All numbers of an iteration, by the names of metrics.jsonl.
 
-    None is what it did not measure: a gap that no step has, the losses of an update left out.
+    None is what was not measured: a gap that no step has, the losses of an update left out.
     """
-    policy = result[LEARNER_RESULTS][POLICY_ID]
-    names = [n for n in policy if n in LEARNER_METRICS or n.startswith(LEARNER_PREFIXES)]
-    values = {name: float(policy[name]) for name in sorted(names)}
-    return {name: None if np.isnan(value) else value for name, value in values.items()} | {
-        "advantage_s": float(result[LEARNER_RESULTS][ALL_MODULES]["advantage_seconds"]),
-        "served_learner_logp_gap": float(result["served_learner_logp_gap"]),
+    rollout = rollout_metrics(iteration.scored)
+    return {
+        **rollout,
+        **iteration.failures,
+        "stale_rate": iteration.stale_rate,
+        **{
+            name: None if np.isnan(value) else value
+            for name, value in sorted(iteration.statistics.items())
+        },
+        **iteration.seconds,
+        "tokens_per_s": rollout["tokens_generated"] / iteration.seconds["rollout_s"],
     }
 
 

@@ -10,7 +10,7 @@ from transformers.utils import logging as transformers_logging
 
 from hgpo_rllib.advantages.diagnostics import level_sizes, size_distribution
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
-from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
+from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.learner.distribution import name_lost_learners
 from hgpo_rllib.models import load_tokenizer
@@ -18,7 +18,6 @@ from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.rollout.held_out import ALL_SPLITS
 from hgpo_rllib.rollout.records import episode_records
-from hgpo_rllib.rollout.trajectories import score_groups
 from hgpo_rllib.run.changes import check_changes
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
@@ -26,11 +25,7 @@ from hgpo_rllib.run.folders import whole_version, write_folder
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
 from hgpo_rllib.run.live_metrics import LiveMetrics
 from hgpo_rllib.run.lock import locked
-from hgpo_rllib.run.metrics import (
-    evaluation_rows,
-    learner_metrics,
-    rollout_metrics,
-)
+from hgpo_rllib.run.metrics import evaluation_rows, iteration_metrics
 from hgpo_rllib.run.tensorboard import TensorBoard
 from hgpo_rllib.run.trackers import Trackers
 from hgpo_rllib.run.watchdog import exit_when_ray_ends
@@ -160,7 +155,6 @@ class Training:
         self.algorithm = algorithm
         self.live = LiveMetrics(directory.path.name, lambda: algorithm.env_runner.prompts_in_flight)
         self.tokenizer = load_tokenizer(str(config.model.model_path))
-        self.settings: AlgorithmSettings = config.algorithm
         self.tensorboard = TensorBoard(directory.path / "tensorboard")
         self.trackers = Trackers(config, directory.path, console.say)
 
@@ -206,34 +200,27 @@ class Training:
 
     def _iterate(self, start: float) -> int:
         began = time.monotonic()
-        result = self.algorithm.train()
-        iteration = self.algorithm.iteration
-        algorithm = self.algorithm
-        scored = score_groups(algorithm.last_groups, self.settings, algorithm.last_values)
+        self.algorithm.train()
+        number, iteration = self.algorithm.iteration, self.algorithm.last_iteration
+        assert iteration is not None, "train() sets it"
         row = {
-            "iteration": iteration,
+            "iteration": number,
             "wall_s": time.monotonic() - start,
             "iteration_s": time.monotonic() - began,
-            **rollout_metrics(scored),
-            **self.algorithm.env_runner.last.failures,
-            "stale_rate": self.algorithm.last_stale_rate,
-            **learner_metrics(result),
-            **self.algorithm.phase_seconds,
+            **iteration_metrics(iteration),
         }
-        row["update_s"] -= row["advantage_s"]
-        row["tokens_per_s"] = row["tokens_generated"] / row["rollout_s"]
-        sizes = level_sizes(scored.steps, self.settings.estimator_settings())
+        sizes = level_sizes(iteration.scored.levels)
         shares = size_distribution(sizes).tolist()
         self.directory.append(self.directory.metrics, [row | {"level_size_shares": shares}])
         split = self.config.env.train_split
-        records = episode_records(scored, sizes, self.tokenizer, iteration, split)
-        self.directory.write_episodes(iteration, records)
+        records = episode_records(iteration.scored, sizes, self.tokenizer, number, split)
+        self.directory.write_episodes(number, records)
         numbers = {name: value for name, value in row.items() if value is not None}
-        self.tensorboard.log(numbers, iteration)
+        self.tensorboard.log(numbers, number)
         self.live.publish_iteration(row)
         self.trackers.log_iteration(row)
         self.console.iteration(row)
-        return iteration
+        return number
 
     def _evaluate(self, iteration: int) -> Rows:
         start = time.monotonic()

@@ -1,21 +1,26 @@
 """The loop through real Ray, Serve, vLLM and ALFWorld: sampling, learning, new weights."""
 
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
-from hgpo_rllib.advantages import ESTIMATORS
+from hgpo_rllib.advantages import ESTIMATORS, baselines, contexts, hierarchy, levels
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, RunConfig
 from hgpo_rllib.learner.module import token_log_probs
+from hgpo_rllib.learner.statistics import LEARNER_METRICS
 from hgpo_rllib.models import load_model
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError, Sampling
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.rollout.trajectories import ScoredTrajectories, score_groups
+from hgpo_rllib.run.metrics import iteration_metrics
 
 pytestmark = pytest.mark.integration
 PROMPT = list(range(40, 90))
@@ -70,6 +75,35 @@ def test_served_policy_equals_the_learner_after_every_update(
     assert np.abs(stale - before.logp).max() > 1e-3, "the updates changed nothing: no evidence"
 
 
+def test_advantages_are_computed_once(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call of the estimator and one comparison of the levels; all who need them read these."""
+    calls: Counter[str] = Counter()
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls[name] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setitem(ESTIMATORS, "hgpo", counted("estimator", ESTIMATORS["hgpo"]))
+    comparison = counted("levels", contexts.context_levels)
+    for module in (baselines, hierarchy, levels):  # wherever it is called from
+        monkeypatch.setattr(module, "context_levels", comparison)
+    result = algorithm.train()
+    iteration = algorithm.last_iteration
+    row = iteration_metrics(iteration)
+    assert calls == {"estimator": 1, "levels": 1}
+    assert len(iteration.scored.advantage) == row["env_steps"]
+    reported = result["learners"][POLICY_ID]
+    for name in (*LEARNER_METRICS, "advantage_mean", "level_fraction_k0", "oracle_gap_hgpo"):
+        if name in reported:  # what RLlib reports is what the run directory gets
+            np.testing.assert_equal(iteration.statistics[name], reported[name], name)
+    assert {"loss", "advantage_mean", "oracle_gap_hgpo"} <= reported.keys() & row.keys()
+    phases = {"rollout_s", "rollout_wait_s", "advantage_s", "update_s", "sync_s"}
+    assert iteration.seconds.keys() == phases
+
+
 def test_behaviour_log_probs_are_the_learners(algorithm: HGPO) -> None:
     """What the engine reports while sampling is what the learner computes before it updates."""
     groups = algorithm.env_runner.play("train", [0, 1], group_size=4, temperature=1.0)
@@ -93,7 +127,7 @@ def test_update_follows_the_advantages(algorithm: HGPO) -> None:
     advantage = scored.advantage
     assert (advantage != 0).sum() > 100, "too few steps with an advantage to judge"
     before = step_logp(algorithm, scored)
-    algorithm.learner_group.update(episodes=groups, timesteps={})
+    algorithm.learn(groups)
     after = step_logp(algorithm, scored)
     change = np.array([(b - a).mean() for a, b in zip(before, after, strict=True)])
     changed = advantage != 0
@@ -164,13 +198,13 @@ def test_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
         for iteration in (1, 2):
             algorithm.train()
             assert runner.get_state()["task_position"] == before + iteration * count
-            assert (algorithm.last_stale_rate > 0) is (iteration == 2)
+            assert (algorithm.last_iteration.stale_rate > 0) is (iteration == 2)
     finally:
         algorithm.config = synchronous
         runner.set_state({"task_position": before + 2 * count})  # gives up what is played ahead
     assert runner.prompts_in_flight == 0
     algorithm.train()
-    assert algorithm.last_stale_rate == 0
+    assert algorithm.last_iteration.stale_rate == 0
     assert runner.get_state()["task_position"] == before + 3 * count
 
 

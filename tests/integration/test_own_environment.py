@@ -7,9 +7,8 @@ import pytest
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.rollout.held_out import ALL_SPLITS
-from hgpo_rllib.rollout.trajectories import score_groups
 from hgpo_rllib.run.inputs import check_inputs
-from hgpo_rllib.run.metrics import learner_metrics, rollout_metrics
+from hgpo_rllib.run.metrics import iteration_metrics
 from tests.unit.test_own_environment import folder as folder  # the files of the page
 
 pytestmark = pytest.mark.integration
@@ -36,11 +35,11 @@ def test_the_page_trains(run_config: RunConfig, cluster: None, folder: Path) -> 
     algorithm = HGPOConfig.from_run_config(config).build_algo()
     try:
         for _ in range(2):
-            result = algorithm.train()
-            scored = score_groups(algorithm.last_groups, config.algorithm)
-            row = rollout_metrics(scored) | learner_metrics(result)
+            algorithm.train()
+            row = iteration_metrics(algorithm.last_iteration)
+            scored = algorithm.last_iteration.scored
             assert row["episodes"] == 4 * 8
-            assert algorithm.env_runner.last.failures["env_errors"] == 0
+            assert row["env_errors"] == 0
             assert row["zero_advantage_fraction"] < 1
             assert row["grad_norm"] > 0
             assert {m.get_infos(0)["game"].split("/")[0] for m in scored.members} == {"lost"}

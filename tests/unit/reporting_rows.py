@@ -50,7 +50,6 @@ def diagnostics_row(iteration: int) -> dict[str, Any]:
         "oracle_gap_trajectory": 0.75,
         "oracle_gap_step": 0.5,
         "oracle_gap_hgpo": math.nan if iteration % 2 else 0.25,
-        "advantage_peak_mib": 2.5,
         "level_size_shares": [
             [0.0, 0.0, 0.0, 0.25, 0.25, 0.25, 0.25],
             [0.125 * iteration, 0.5 - 0.125 * iteration, 0.25, 0.125, 0.0, 0.0, 0.0],

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
-from hgpo_rllib.advantages.baselines import step_level
+from hgpo_rllib.advantages import ESTIMATORS, EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.advantages.contexts import context_levels, history_ids
 from hgpo_rllib.advantages.diagnostics import level_sizes, utilisation
 from hgpo_rllib.advantages.groups import group_advantage
 from hgpo_rllib.advantages.hierarchy import hgpo
+from hgpo_rllib.advantages.levels import compare_levels, step_level
 from hgpo_rllib.bench.dictionary import hgpo_by_dictionary
 from tests.unit.advantage_batches import (
     BATCHES,
@@ -66,7 +66,7 @@ def test_recordings(case: dict[str, Any]) -> None:
     recorded = np.concatenate(case["advantages"])
     np.testing.assert_allclose(hgpo(steps, settings), recorded, rtol=0, atol=1e-12)
     # The recorded share is of the paper's groups in both modes.
-    sizes = level_sizes(steps, replace(settings, contexts="paper"))
+    sizes = level_sizes([*compare_levels(steps, replace(settings, contexts="paper"))])
     np.testing.assert_allclose(utilisation(sizes), case["utilization"], atol=1e-12)
 
 
@@ -225,10 +225,21 @@ def test_a_deep_level_is_the_whole_history(batch) -> None:
 
 @quickly
 @given(BATCHES, SETTINGS)
+def test_levels_computed_before_change_nothing(batch, settings) -> None:
+    """Every estimator gives the same numbers, bit by bit, on levels that the caller has already."""
+    steps = arrays(batch)
+    levels = tuple(compare_levels(steps, settings))
+    for name, estimator in ESTIMATORS.items():
+        expected = estimator(steps, settings)
+        np.testing.assert_array_equal(estimator(steps, settings, levels), expected, name)
+
+
+@quickly
+@given(BATCHES, SETTINGS)
 def test_steps_in_singleton_groups_get_nothing(batch, settings) -> None:
     """A step that is alone at every level has advantage 0."""
     steps = arrays(batch)
-    alone = (level_sizes(steps, settings) < 2).all(axis=0)
+    alone = (level_sizes([*compare_levels(steps, settings)]) < 2).all(axis=0)
     for name in ("hgpo", "hgpo_uniform", "hgpo_leave_one_out", "hgpo_uncertainty"):
         assert not find_estimator(name)(steps, settings)[alone].any()
 
@@ -239,7 +250,7 @@ def test_depth_zero_is_the_step_level_estimate(batch, settings) -> None:
     """With K = 0 HGPO compares by task and state alone, like its ablation (Eq. 2)."""
     steps = arrays(batch)
     got = hgpo(steps, replace(settings, context_length=0))
-    np.testing.assert_allclose(got, step_level(steps, settings.normalize), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(got, step_level(steps, settings), rtol=0, atol=1e-12)
     ablation = find_estimator("hgpo_no_hierarchy")(steps, settings)
     np.testing.assert_allclose(got, ablation, rtol=0, atol=1e-12)
     for task, state in {*zip(steps.task, steps.anchor, strict=True)}:

@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from hgpo_rllib.bench.advantages import bench_advantages, synthetic_batch
+from hgpo_rllib.bench.measure import peak_mib
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError
 
@@ -63,3 +65,19 @@ def test_bad_sizes(arguments: list[str], message: str) -> None:
     assert isinstance(done.exception, ConfigError)
     with pytest.raises(ConfigError, match=message):
         raise done.exception
+
+
+def test_peak_memory_counts_what_is_freed_again() -> None:
+    """Two arrays of 8 MiB that live at once, and nothing of what was there before."""
+    already = np.ones(2**20)
+
+    def work() -> float:
+        return float((np.ones(2**20) + np.ones(2**20)[:1]).sum() + already[0])
+
+    assert 16 <= peak_mib(work) < 25
+
+
+def test_peak_memory_of_the_estimator() -> None:
+    """It grows with the batch, and is not that of the columns."""
+    small, large = bench_advantages([4000, 8000], repeats=1)
+    assert 4000 * 8 / 2**20 < small.peak_mib < large.peak_mib < 5

@@ -13,13 +13,14 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from hgpo_rllib.advantages import EstimatorSettings
 from hgpo_rllib.advantages.baselines import gae
+from hgpo_rllib.advantages.diagnostics import explained_variance
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
-from hgpo_rllib.learner.connector import HGPOConnector
-from hgpo_rllib.learner.critic import explained_variance, step_values, value_losses
+from hgpo_rllib.learner.batching import signal_columns, token_columns
+from hgpo_rllib.learner.critic import step_values, value_losses
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.rollout.group import POLICY_ID
-from hgpo_rllib.rollout.trajectories import score_groups
+from hgpo_rllib.rollout.trajectories import members_of, score_groups
 from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner_reference import (
     add_values,
@@ -135,15 +136,6 @@ class TestValueLosses:
         assert loss.equal(value_losses(value, value, target, None)[0])
 
 
-def test_explained_variance() -> None:
-    """1 up to a constant, 0 for a constant, less for worse, unknown where returns are equal."""
-    returns = np.array([0.0, 1.0, 5.0])
-    assert explained_variance(returns + 3, returns) == pytest.approx(1)
-    assert explained_variance(np.full(3, 7.0), returns) == pytest.approx(0)
-    assert explained_variance(-returns, returns) == pytest.approx(-3)
-    assert np.isnan(explained_variance(returns, np.ones(3)))
-
-
 def update(learner: HGPOLearner, columns: dict[str, Tensor]) -> dict[str, Any]:
     """One update, as RLlib calls it; returns what it logs."""
     learner._weights_seq_no += 1
@@ -232,16 +224,14 @@ class TestCritic:
         assert losses[-1] < 0.02 * losses[0]
         assert explained_variance(value, target) > 0.95
 
-    def test_the_connector(self, model_path: str, kind: str) -> None:
+    def test_values_become_signals(self, model_path: str, kind: str) -> None:
         """Values of the module in, GAE out; targets are of the raw advantages, not normalised."""
-        learner = make_learner(model_path, critic=kind, **COMMON)
+        learner = make_learner(model_path, critic=kind, **COMMON | {"micro_batch_tokens": 7})
         learner.module[POLICY_ID].float()
         settings = AlgorithmSettings(estimator="ppo", gamma=0.9, gae_lambda=0.7)
-        connector = HGPOConnector(
-            settings=settings, learner=LearnerSettings(critic=kind, micro_batch_tokens=7)
-        )
         episodes = [group(), group()]
-        columns = connector(rl_module=learner.module, batch={}, episodes=episodes)[POLICY_ID]
+        columns = token_columns(members_of(episodes))
+        columns |= signal_columns(score_groups(episodes, settings, learner.values(columns)))
         llm, critic = llm_of(learner), critic_of(learner)
         with torch.no_grad():
             values = [value_of(llm, critic, columns, row).item() for row in range(12)]

@@ -9,6 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -326,6 +328,16 @@ class TestStatistics:
                 numbers.add({"mean": torch.tensor([value])})
                 numbers.maximum("largest", torch.tensor(value))
             assert all(np.isnan(value) for value in numbers.values().values())
+
+
+def test_rows_stay_in_host_memory(model_path: str) -> None:
+    """RLlib would move a batch to the learner's device as a whole; micro-batches go there."""
+    learner = build_learner(model_path)
+    rows = SampleBatch(make_columns(llm_of(learner)))
+    given = TrainingData(batch=MultiAgentBatch({POLICY_ID: rows}, env_steps=len(rows)))
+    learner._device = torch.device("meta")
+    batch = learner._make_batch_if_necessary(given)
+    assert {column.device for column in batch.policy_batches[POLICY_ID].values()} == {CPU}
 
 
 class TestHowPassesAreComputed:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hgpo_rllib.learner.learner import HGPOLearner, learning_rate
+from hgpo_rllib.learner.statistics import LEARNER_METRICS
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.run.live_metrics import iteration_samples
-from hgpo_rllib.run.metrics import LEARNER_METRICS
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 from tests.unit.learner_reference import (
     add_values,
@@ -256,12 +256,6 @@ def test_everything_reported_is_a_metric_with_a_gauge(model_path: str) -> None:
     learner = make_learner(model_path, **chosen)
     update(learner, add_values(make_columns(llm_of(learner)), learner))
     reported = set(learner.metrics.reduce()[POLICY_ID]) - {"num_trainable_parameters"}
-    of_the_connector = {
-        "advantage_mean",
-        "zero_advantage_fraction",
-        "advantage_peak_mib",
-        "explained_variance",
-    }
-    assert reported == set(LEARNER_METRICS) - of_the_connector
+    assert reported == set(LEARNER_METRICS)
     for name in reported:
         assert len(list(iteration_samples({name: 1.0}, "run"))) == 1, name

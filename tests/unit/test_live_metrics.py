@@ -44,7 +44,6 @@ def test_each_value_has_its_gauge() -> None:
         "level_fraction_k10": 0.25,
         "oracle_gap_hgpo": None,
         "oracle_gap_step": 0.125,
-        "advantage_peak_mib": 2,
         "level_size_shares": [[1.0]],
     }
     assert list(iteration_samples(row, "r")) == [
@@ -54,7 +53,6 @@ def test_each_value_has_its_gauge() -> None:
         Sample("hgpo_success_ratio", {"run": "r"}, 0.5),
         Sample("hgpo_level_utilisation_ratio", {"run": "r", "level": "10"}, 0.25),
         Sample("hgpo_oracle_gap", {"run": "r", "estimator": "step"}, 0.125),
-        Sample("hgpo_advantage_peak_bytes", {"run": "r"}, 2.0 * 2**20),
     ]
 
 

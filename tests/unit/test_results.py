@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from hgpo_rllib.config import load_config
+from hgpo_rllib.learner.statistics import LEARNER_METRICS
 from hgpo_rllib.results import (
     ResultsError,
     Runs,
@@ -21,7 +22,6 @@ from hgpo_rllib.results import (
 )
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.grid import make_sweep, parse_axis
-from hgpo_rllib.run.metrics import LEARNER_METRICS
 from tests.unit import pages
 from tests.unit.reporting_rows import (
     EPISODES,
