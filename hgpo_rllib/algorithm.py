@@ -9,13 +9,13 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 import ray
+from numpy.typing import NDArray
 from pydantic import BaseModel
 from ray import serve
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
@@ -56,12 +56,8 @@ from hgpo_rllib.policy_server.types import Prompt, RequestFailedError, Sampling,
 from hgpo_rllib.rollout.group import POLICY_ID, policy_of_member
 from hgpo_rllib.rollout.held_out import evaluate_splits
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
-from hgpo_rllib.rollout.trajectories import (
-    ScoredTrajectories,
-    members_of,
-    score_groups,
-    stale_rate,
-)
+from hgpo_rllib.rollout.trajectories import ScoredTrajectories, score, stale_rate
+from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.settings.learner import check_sharding
 
 logger = logging.getLogger(__name__)
@@ -265,17 +261,17 @@ class HGPO(Algorithm):
             played = self.env_runner.rollout(self.config.groups_per_iteration)
         self.metrics.aggregate([self.env_runner.get_metrics()], key=ENV_RUNNER_RESULTS)
         self._seconds["rollout_s"] = played.seconds
-        stale = stale_rate(played.groups, self._published_weights().version)
+        stale = stale_rate(played.trajectories, self._published_weights().version)
         if self.config.schedule == "one_step_off":
             self.env_runner.sample_ahead(self.config.groups_per_iteration)
         with self._phase(LEARNER_UPDATE_TIMER, "update_s"):
-            scored, statistics = self.learn(played.groups)
+            scored, statistics = self.learn(played.trajectories)
         self._seconds["update_s"] -= self._seconds["advantage_s"]
         with self._phase(SYNCH_WORKER_WEIGHTS_TIMER, "sync_s"):
             self.env_runner_group.sync_weights(
                 from_worker_or_learner_group=self.learner_group, inference_only=True
             )
-            gap = self._check_served_policy(played.groups)
+            gap = self._check_served_policy(played.trajectories[0].turns[0].prompt_ids)
         self.last_iteration = IterationResult(
             scored=scored,
             statistics=statistics | {"served_learner_logp_gap": gap},
@@ -293,8 +289,8 @@ class HGPO(Algorithm):
             yield
         self._seconds[name] = time.perf_counter() - start
 
-    def learn(self, groups: list[MultiAgentEpisode]) -> tuple[ScoredTrajectories, dict[str, float]]:
-        """Score groups and update the learner with them.
+    def learn(self, trajectories: list[Trajectory]) -> tuple[ScoredTrajectories, dict[str, float]]:
+        """Score trajectories and update the learner with them.
 
         Advantages are computed here, once for all learners. They wait for the learners only where
         the estimator reads a critic's values, which these compute.
@@ -302,13 +298,13 @@ class HGPO(Algorithm):
         Returns:
             The scores, and diagnostics of the groups with what the learner reported.
         """
-        columns = token_columns(members_of(groups))
+        columns = token_columns(trajectories)
         values = None
         if self.config.critic != "none":
             values = on_learners(self.learner_group, HGPOLearner.values, columns)
         settings = self.config.settings(AlgorithmSettings)
         with self._phase("advantages", "advantage_s"):
-            scored = score_groups(groups, settings, values)
+            scored = score(trajectories, settings, values)
         of_groups = diagnostics.summary(
             scored.steps, scored.advantage, scored.levels, settings.estimator_settings()
         )
@@ -325,8 +321,8 @@ class HGPO(Algorithm):
         of_update = {name: float(reported[name]) for name in LEARNER_METRICS if name in reported}
         return scored, of_groups | of_update
 
-    def _check_served_policy(self, groups: list[MultiAgentEpisode]) -> float:
-        """Compare served and learner log-probabilities of a response to the first prompt.
+    def _check_served_policy(self, probe: NDArray[np.int32]) -> float:
+        """Compare served and learner log-probabilities of a response to a prompt.
 
         Returns:
             The largest difference.
@@ -335,8 +331,6 @@ class HGPO(Algorithm):
             RuntimeError: when they differ by more than `max_logp_gap`: training on samples of other
                 weights than the learner's would go wrong silently.
         """
-        first_member = next(iter(groups[0].agent_episodes.values()))
-        probe = first_member.get_extra_model_outputs("prompt_ids")[0]
         weights = self._published_weights()
         tokens = min(PROBE_TOKENS, self.config.max_response_tokens)
         sampling = Sampling(self.config.temperature, tokens, stop_token_ids=())

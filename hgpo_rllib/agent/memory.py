@@ -1,20 +1,51 @@
-"""What the agent remembers: the turns of its episode, of which a prompt shows the last K."""
+"""What an agent does at one turn, and what it remembers of its episode."""
 
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+NO_TOKENS = np.zeros(0, np.int32)
+NO_LOGP = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One past turn."""
+    """What an agent saw and did at one turn, and how it came to that.
 
-    number: int
-    """Counted from 1 over the whole episode."""
+    Agents that ask no model leave everything but observation and action at its default.
+    """
+
     observation: str
     """What the agent saw before it acted."""
     action: str
-    """The action it sent to the environment."""
+    """As sent to the environment."""
     completion: str = ""
-    """All that it said."""
+    """The whole response as text."""
+    number: int = 1
+    """Counted from 1 over the whole episode."""
+    is_valid: bool = True
+    """The completion was well formed, and not cut at the limit of tokens."""
+    prompt: str | None = None
+    """As text, of a model that was not asked in token ids."""
+    prompt_ids: NDArray[np.int32] = field(default_factory=lambda: NO_TOKENS)
+    prompt_truncated: bool = False
+    """The prompt was too long and lost a part."""
+    response_ids: NDArray[np.int32] = field(default_factory=lambda: NO_TOKENS)
+    response_truncated: bool = False
+    """The response ended at the limit of tokens."""
+    behaviour_logp: NDArray[np.float32] = field(default_factory=lambda: NO_LOGP)
+    """The engine's log-probability of each response token."""
+    weight_version: str = "none"
+    """Weights that drew the response, the last ones where it began under others."""
+    weight_versions: tuple[tuple[str, int], ...] = ()
+    """See `hgpo_rllib.policy_server.types.Generation.versions`."""
+    tokens: tuple[int, int] = (0, 0)
+    """Of prompt and response."""
+    request_s: float = 0.0
+    """Seconds from the question to the answer."""
+    engine_s: float = 0.0
+    """The part of them that the engine took."""
 
 
 @dataclass
@@ -26,7 +57,7 @@ class Memory:
 
     def add(self, observation: str, action: str, completion: str = "") -> None:
         """Append a turn."""
-        self.turns.append(Turn(len(self.turns) + 1, observation, action, completion))
+        self.turns.append(Turn(observation, action, completion, len(self.turns) + 1))
 
     def last(self, length: int) -> list[Turn]:
         """The last `length` turns, oldest first (fewer at the start of an episode)."""

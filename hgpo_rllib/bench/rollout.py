@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import gymnasium as gym
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench.bare_engine import BareEngine
@@ -22,9 +21,9 @@ from hgpo_rllib.policy_server.engine import engine_arguments, replica_environmen
 from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.policy_server.standalone import running_policy_server
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Prompt, Sampling
-from hgpo_rllib.rollout.held_out import members
 from hgpo_rllib.rollout.member import response_seed
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
+from hgpo_rllib.rollout.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
@@ -122,12 +121,8 @@ def served(config: RunConfig) -> Iterator[HGPOEnvRunner]:
 
 def recorded_prompts(runner: HGPOEnvRunner, config: RunConfig, count: int) -> list[Prompt]:
     """So many prompts of episodes, each with a seed of its own; the first ones again if need be."""
-    groups = runner.sample(num_episodes=config.rollout.groups_per_iteration)
-    ids = [
-        prompt.tolist()
-        for member in members(groups)
-        for prompt in member.get_extra_model_outputs("prompt_ids")
-    ]
+    played = runner.rollout(config.rollout.groups_per_iteration).trajectories
+    ids = [turn.prompt_ids.tolist() for trajectory in played for turn in trajectory.turns]
     return [Prompt(ids[i % len(ids)], response_seed("bench", i)) for i in range(count)]
 
 
@@ -198,36 +193,32 @@ def compare_episodes(plan: RolloutWorkload, runner: HGPOEnvRunner) -> list[Episo
     results = []
     for turn in range(1 + plan.repeats):
         start = time.perf_counter()
-        groups = runner.play(split, tasks, rollout.group_size, rollout.temperature, 1000 * turn)
+        played = runner.play(split, tasks, rollout.group_size, rollout.temperature, 1000 * turn)
         seconds = time.perf_counter() - start
         client = PolicyClient(
             runner.replicas, runner.sampling(rollout.temperature), STARTING_WEIGHTS
         )
         start = time.perf_counter()
         steps = asyncio.run(play_in_lock_step(envs, each, f"lock-{turn}", runner.agent, client))
-        results.append(_episodes(groups, seconds, steps, time.perf_counter() - start))
+        results.append(_episodes(played, seconds, steps, time.perf_counter() - start))
     for env in envs:
         env.close()
     return results[1:]
 
 
 def _episodes(
-    groups: list[MultiAgentEpisode], seconds: float, lock_steps: int, lock_seconds: float
+    played: list[Trajectory], seconds: float, lock_steps: int, lock_seconds: float
 ) -> Episodes:
-    played = members(groups)
-
-    def values(name: str) -> list[float]:
-        return [value for member in played for value in member.get_extra_model_outputs(name)]
-
+    steps = [step for trajectory in played for step in trajectory.steps]
     return Episodes(
         episodes=len(played),
-        steps=sum(map(len, played)),
+        steps=len(steps),
         longest=max(map(len, played)),
         seconds=seconds,
-        tokens=sum(map(len, values("response_ids"))),  # type: ignore[arg-type]
-        request_s=statistics.mean(values("request_s")),
-        engine_s=statistics.mean(values("engine_s")),
-        env_s=statistics.mean(values("env_s")),
+        tokens=sum(len(step.turn.response_ids) for step in steps),
+        request_s=statistics.mean(step.turn.request_s for step in steps),
+        engine_s=statistics.mean(step.turn.engine_s for step in steps),
+        env_s=statistics.mean(step.env_s for step in steps),
         lock_steps=lock_steps,
         lock_seconds=lock_seconds,
     )

@@ -129,7 +129,7 @@ def _check_prompt(prompt: str, observation: str, info: dict[str, Any]) -> None:
             observation=observation,
             admissible_actions=info["admissible_actions"],
             step_count=1,
-            history=[Turn(1, observation, info["admissible_actions"][0])],
+            history=[Turn(observation, info["admissible_actions"][0])],
         )
     except (FileNotFoundError, jinja2.TemplateError) as error:
         raise ConfigError(f"agent.prompt: {prompt}: {one_line(error)} ({PAGE})") from error

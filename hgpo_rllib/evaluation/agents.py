@@ -10,7 +10,6 @@ import gymnasium as gym
 from hgpo_rllib.agent import Memory
 from hgpo_rllib.config import AgentSettings, ConfigError
 from hgpo_rllib.environments import find_environment, short_names
-from hgpo_rllib.evaluation.records import observations
 from hgpo_rllib.evaluation.scripted import SCRIPTED
 from hgpo_rllib.rollout.environments import EnvPool
 from hgpo_rllib.rollout.group import Play
@@ -18,12 +17,11 @@ from hgpo_rllib.rollout.member import (
     Question,
     Speaker,
     SpeakingPlayer,
-    Trajectory,
-    Trial,
     play_episode,
     play_member,
     response_seed,
 )
+from hgpo_rllib.rollout.trajectory import Trajectory, Trial
 
 KINDS = {
     "hgpo": ("full",),
@@ -103,9 +101,9 @@ class Reflexion:
             lessons = tuple(trial.reflection.completion for trial in earlier)
             begin = partial(self._player, group=group, key=key, lessons=lessons)
             trajectory = await play_episode(env, pool, task, begin)
-            if trajectory.steps[-1].info["won"] or len(earlier) + 1 == self.trials:
+            if trajectory.won or len(earlier) + 1 == self.trials:
                 return replace(trajectory, earlier=tuple(earlier))
-            memory = memory_of(trajectory, lessons)
+            memory = Memory(trajectory.turns, lessons)
             earlier.append(await self._look_back(trajectory, memory, group, key))
 
     def _player(
@@ -120,14 +118,6 @@ class Reflexion:
         goal, last = trajectory.info["goal"], trajectory.steps[-1].observation
         question = Question(goal, last, [], memory, seed, group)
         return Trial(trajectory, await self.reflecting.answer(question))
-
-
-def memory_of(trajectory: Trajectory, lessons: tuple[str, ...]) -> Memory:
-    """What its player remembers at the end."""
-    memory = Memory(lessons=lessons)
-    for seen, step in zip(observations(trajectory), trajectory.steps, strict=True):
-        memory.add(seen, step.act.action, step.act.completion)
-    return memory
 
 
 def model_play(

@@ -5,19 +5,19 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 from openai.types.chat import ChatCompletion
 
-from hgpo_rllib.agent import TextAgent
+from hgpo_rllib.agent import TextAgent, Turn
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
 from hgpo_rllib.evaluation.models import Model
 from hgpo_rllib.evaluation.protocol import describe_remote_model
 from hgpo_rllib.policy_server.types import RequestFailedError
-from hgpo_rllib.rollout.member import NO_RESPONSE, Act, Question, Speaker
+from hgpo_rllib.rollout.member import Question, Speaker
 from hgpo_rllib.section import RunStoppedError
 
 KEY_VARIABLES = ("HGPO_API_KEY", "OPENAI_API_KEY")
@@ -78,7 +78,7 @@ class ChatSpeaker:
             settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
         )
 
-    async def answer(self, question: Question) -> Act:
+    async def answer(self, question: Question) -> Turn:
         """See `Speaker`. A message that the server refuses loses its oldest turns, if it may.
 
         Raises:
@@ -105,7 +105,7 @@ class ChatSpeaker:
                 if not turns or self._settings.shorten_prompts != "memory":
                     raise RequestFailedError(_one_line(error)) from error
             turns, truncated = turns[1 + len(turns) // 4 :], True
-        return self._act(message, truncated, reply, offered, asked)
+        return self._turn(question, message, truncated, reply, asked)
 
     async def _ask(self, message: str, seed: int) -> ChatCompletion:
         try:
@@ -124,20 +124,23 @@ class ChatSpeaker:
                 "kept, the same command goes on"
             ) from error
 
-    def _act(
-        self, message: str, truncated: bool, reply: ChatCompletion, admissible: Any, asked: float
-    ) -> Act:
+    def _turn(
+        self, question: Question, message: str, truncated: bool, reply: ChatCompletion, asked: float
+    ) -> Turn:
         choice, usage = reply.choices[0], reply.usage
         completion = choice.message.content or ""
-        parsed = self._agent.parse(completion, admissible)
-        return Act(
+        parsed = self._agent.parse(completion, question.admissible_actions)
+        cut = choice.finish_reason == "length"
+        return Turn(
+            question.observation,
             parsed.action,
-            is_valid=parsed.is_valid and choice.finish_reason != "length",
-            completion=completion,
-            prompt_truncated=truncated,
-            response=replace(NO_RESPONSE, finish_reason=choice.finish_reason),
-            request_s=time.perf_counter() - asked,
+            completion,
+            number=len(question.memory.turns) + 1,
+            is_valid=parsed.is_valid and not cut,
             prompt=message,
+            prompt_truncated=truncated,
+            response_truncated=cut,
+            request_s=time.perf_counter() - asked,
             tokens=(usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0),
         )
 

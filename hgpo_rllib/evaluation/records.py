@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hgpo_rllib.agent import Turn
 from hgpo_rllib.evaluation.plan import Slot
 from hgpo_rllib.jsonl import EVALUATED_EPISODES
-from hgpo_rllib.rollout.member import Act, Step, Trajectory
+from hgpo_rllib.rollout.trajectory import Step, Trajectory
 
 Decode = Callable[[NDArray[np.int32]], str]
 Record = dict[str, Any]
@@ -31,14 +32,7 @@ def episode_record(
         game: the game's name.
         decode: token ids to text.
     """
-    steps = [
-        _step(time, step, seen, decode)
-        for time, (step, seen) in enumerate(
-            zip(trajectory.steps, observations(trajectory), strict=True)
-        )
-    ]
     last = trajectory.steps[-1].info
-    won = bool(last["won"])
     prompt, response = tokens(trajectory)
     return {
         "format": EVALUATED_EPISODES,
@@ -48,57 +42,52 @@ def episode_record(
         "game": game,
         "task_type": trajectory.info["task_type"],
         "goal": trajectory.info["goal"],
-        "success": won,
-        "score": float(last.get("task_score", won)),
-        "episode_return": sum(step.reward for step in trajectory.steps),
+        "success": trajectory.won,
+        "score": float(last.get("task_score", trajectory.won)),
+        "episode_return": trajectory.episode_return,
         "prompt_tokens": prompt,
         "response_tokens": response,
         "trials": 1 + len(trajectory.earlier),
         "lost_trials": [
             {
-                "actions": [step.act.action for step in trial.trajectory.steps],
+                "actions": [turn.action for turn in trial.trajectory.turns],
                 "reflection": trial.reflection.completion,
             }
             for trial in trajectory.earlier
         ],
-        "steps": steps,
+        "steps": [_step(time, step, decode) for time, step in enumerate(trajectory.steps)],
     }
-
-
-def observations(trajectory: Trajectory) -> list[str]:
-    """What each step was taken on."""
-    return [trajectory.observation, *(step.observation for step in trajectory.steps[:-1])]
 
 
 def tokens(trajectory: Trajectory) -> tuple[int, int]:
     """Of all prompts and responses, those of earlier trials and reflections included."""
-    acts = list(_acts(trajectory))
-    return sum(act.tokens[0] for act in acts), sum(act.tokens[1] for act in acts)
+    turns = list(_turns(trajectory))
+    return sum(turn.tokens[0] for turn in turns), sum(turn.tokens[1] for turn in turns)
 
 
-def _acts(trajectory: Trajectory) -> Iterable[Act]:
+def _turns(trajectory: Trajectory) -> Iterable[Turn]:
     for trial in trajectory.earlier:
-        yield from (step.act for step in trial.trajectory.steps)
+        yield from trial.trajectory.turns
         yield trial.reflection
-    yield from (step.act for step in trajectory.steps)
+    yield from trajectory.turns
 
 
-def _step(time: int, step: Step, seen: str, decode: Decode) -> Record:
-    act = step.act
-    prompt, response = act.tokens
+def _step(time: int, step: Step, decode: Decode) -> Record:
+    turn = step.turn
+    prompt, response = turn.tokens
     return {
         "time": time,
-        "anchor": seen,
-        "prompt": decode(act.prompt_ids) if act.prompt is None else act.prompt,
-        "completion": act.completion,
-        "action": act.action,
-        "is_valid": act.is_valid,
+        "anchor": turn.observation,
+        "prompt": decode(turn.prompt_ids) if turn.prompt is None else turn.prompt,
+        "completion": turn.completion,
+        "action": turn.action,
+        "is_valid": turn.is_valid,
         "inadmissible": bool(step.info["inadmissible"]),
         "reward": step.reward,
         "prompt_tokens": prompt,
         "response_tokens": response,
-        "prompt_truncated": act.prompt_truncated,
-        "response_truncated": act.response.finish_reason == "length",
+        "prompt_truncated": turn.prompt_truncated,
+        "response_truncated": turn.response_truncated,
     }
 
 

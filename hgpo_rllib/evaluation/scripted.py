@@ -11,13 +11,15 @@ from rich.console import Console
 from rich.text import Text
 
 from env_wrappers.errors import DataError
+from hgpo_rllib.agent import Turn
 from hgpo_rllib.agent.parsing import ANY_SEARCH
 from hgpo_rllib.config import EnvSettings
 from hgpo_rllib.environments import OraclePlan, find_environment
 from hgpo_rllib.play.console import QUIT, ask, make_console, plain
 from hgpo_rllib.rollout.environments import EnvPool
 from hgpo_rllib.rollout.group import Play
-from hgpo_rllib.rollout.member import Act, Player, Trajectory, play_episode
+from hgpo_rllib.rollout.member import Player, play_episode
+from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.section import RunStoppedError
 
 SCRIPTED = ("random", "oracle", "human")
@@ -59,12 +61,12 @@ class RandomPlayer:
     def __init__(self, info: Mapping[str, Any], key: str):
         self._rng = random.Random(key)
 
-    async def act(self, observation: str, info: Mapping[str, Any]) -> Act:
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
         """See `Player`."""
         action = self._rng.choice(info["admissible_actions"])
         if action == ANY_SEARCH:
             action = f"search[{self._rng.choice(info['goal'].split())}]"
-        return Act(action, is_valid=True)
+        return Turn(observation, action)
 
 
 class OraclePlayer:
@@ -81,7 +83,7 @@ class OraclePlayer:
         self._rest = iter(self._plan.actions)
         self._game = info["game"]
 
-    async def act(self, observation: str, info: Mapping[str, Any]) -> Act:
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
         """See `Player`.
 
         Raises:
@@ -89,10 +91,10 @@ class OraclePlayer:
         """
         action = next(self._rest, None)
         if action is not None:
-            return Act(action, is_valid=True)
+            return Turn(observation, action)
         if self._plan.fallback is None:
             raise DataError(f"{self._game}: the oracle's plan ends before the goal is reached")
-        return Act(self._plan.fallback, is_valid=True, completion=self._plan.fallback_reason)
+        return Turn(observation, self._plan.fallback, self._plan.fallback_reason)
 
 
 class HumanPlayer:
@@ -103,7 +105,7 @@ class HumanPlayer:
         console.print(Text(f"\nNew game: {plain(info['goal'])}", "bold"))
         console.print(Text(f"A number or a command is a step, {QUIT!r} stops.", "dim"))
 
-    async def act(self, observation: str, info: Mapping[str, Any]) -> Act:
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
         """See `Player`.
 
         Raises:
@@ -116,7 +118,7 @@ class HumanPlayer:
         while True:
             action = self._read(ask(self._console, "> "), admissible)
             if action is not None:
-                return Act(action, is_valid=True)
+                return Turn(observation, action)
 
     def _read(self, answer: str, admissible: list[str]) -> str | None:
         if answer == QUIT:

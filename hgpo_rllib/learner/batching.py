@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from torch import Tensor
 
 from hgpo_rllib.rollout.trajectories import ScoredTrajectories
+from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 
 Columns = Mapping[str, Tensor]
@@ -20,21 +20,19 @@ STEP_COLUMNS = ("advantage", "weight")
 VALUE_COLUMNS = ("value", "value_target", "value_weight")
 
 
-def token_columns(members: Sequence[SingleAgentEpisode]) -> dict[str, Tensor]:
+def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
     """One row a step, right padded: what was read and drawn.
 
     ``prompt_ids`` (steps, P), ``prompt_length`` (steps,), ``response_ids`` and ``behaviour_logp``
     (steps, R), ``response_length`` (steps,).
     """
-    outputs: dict[str, list[NDArray]] = {
-        key: [row for member in members for row in member.get_extra_model_outputs(key)]
-        for key in ("prompt_ids", "response_ids", "behaviour_logp")
-    }
-    lengths = {key: [len(row) for row in rows] for key, rows in outputs.items()}
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     return {
-        **{key: pad_rows(rows) for key, rows in outputs.items()},
-        "prompt_length": torch.tensor(lengths["prompt_ids"]),
-        "response_length": torch.tensor(lengths["response_ids"]),
+        "prompt_ids": pad_rows([turn.prompt_ids for turn in turns]),
+        "response_ids": pad_rows([turn.response_ids for turn in turns]),
+        "behaviour_logp": pad_rows([turn.behaviour_logp for turn in turns]),
+        "prompt_length": torch.tensor([len(turn.prompt_ids) for turn in turns]),
+        "response_length": torch.tensor([len(turn.response_ids) for turn in turns]),
     }
 
 

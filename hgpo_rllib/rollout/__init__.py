@@ -1,1 +1,1 @@
-"""Rollouts: groups of episodes, driven concurrently, as RLlib multi-agent episodes."""
+"""Rollouts: groups of episodes, played concurrently, as scored trajectories."""

@@ -3,19 +3,16 @@
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
-from hgpo_rllib.agent import Memory, StepAgent
+from hgpo_rllib.agent import Memory, StepAgent, Turn
 from hgpo_rllib.policy_server.types import Generation, Prompt
 from hgpo_rllib.rollout.environments import EnvPool
-
-NO_TOKENS = np.zeros(0, np.int32)
-NO_RESPONSE = Generation(NO_TOKENS, np.zeros(0, np.float32), "none", "stop", 0.0)
+from hgpo_rllib.rollout.trajectory import Step, Trajectory
 
 
 class Policy(Protocol):
@@ -25,69 +22,10 @@ class Policy(Protocol):
         """The response to one prompt."""
 
 
-@dataclass(frozen=True)
-class Act:
-    """What a player does at one turn, and how it came to that."""
-
-    action: str
-    """As sent to the environment."""
-    is_valid: bool
-    """The completion was well formed, and not cut at the limit of tokens."""
-    completion: str = ""
-    """The response as text."""
-    prompt_ids: NDArray[np.int32] = field(default_factory=lambda: NO_TOKENS)
-    prompt_truncated: bool = False
-    """The prompt was too long and lost a part."""
-    response: Generation = field(default_factory=lambda: NO_RESPONSE)
-    request_s: float = 0.0
-    """Seconds from the question to the answer."""
-    prompt: str | None = None
-    """As text, of who was not asked in token ids."""
-    tokens: tuple[int, int] = (0, 0)
-    """Of prompt and response."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One turn: what was done, and what the environment said to it."""
-
-    act: Act
-    observation: str
-    """What followed."""
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
-    """Of what followed."""
-    env_s: float
-    """Seconds of the environment's step, the wait for its turn included."""
-
-
-@dataclass(frozen=True)
-class Trajectory:
-    """One member's whole episode."""
-
-    observation: str
-    """The first one."""
-    info: dict[str, Any]
-    """Of the first observation."""
-    steps: list[Step]
-    earlier: tuple["Trial", ...] = ()
-    """Episodes of the same task before it that were lost."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A lost episode, and what its player made of it."""
-
-    trajectory: Trajectory
-    reflection: Act
-
-
 class Player(Protocol):
     """Plays one episode."""
 
-    async def act(self, observation: str, info: Mapping[str, Any]) -> Act:
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
         """What to do at an observation; `info` is the environment's."""
 
 
@@ -116,7 +54,7 @@ class Question:
 class Speaker(Protocol):
     """Puts an agent's questions to a policy."""
 
-    async def answer(self, question: Question) -> Act:
+    async def answer(self, question: Question) -> Turn:
         """What to do."""
 
 
@@ -128,7 +66,7 @@ class PolicySpeaker:
         self._agent = agent
         self._policy = policy
 
-    async def answer(self, question: Question) -> Act:
+    async def answer(self, question: Question) -> Turn:
         """See `Speaker`.
 
         Raises:
@@ -142,15 +80,23 @@ class PolicySpeaker:
         )
         answered = time.perf_counter()
         completion, parsed = self._agent.read(response.token_ids.tolist(), offered)
-        return Act(
+        truncated = response.finish_reason == "length"
+        return Turn(
+            question.observation,
             parsed.action,
-            is_valid=parsed.is_valid and response.finish_reason != "length",
-            completion=completion,
+            completion,
+            number=len(question.memory.turns) + 1,
+            is_valid=parsed.is_valid and not truncated,
             prompt_ids=np.asarray(prompt.token_ids, np.int32),
             prompt_truncated=prompt.truncated,
-            response=response,
-            request_s=answered - asked,
+            response_ids=response.token_ids,
+            response_truncated=truncated,
+            behaviour_logp=response.logp,
+            weight_version=response.version,
+            weight_versions=response.versions,
             tokens=(len(prompt.token_ids), len(response.token_ids)),
+            request_s=answered - asked,
+            engine_s=response.engine_s,
         )
 
 
@@ -176,14 +122,14 @@ class SpeakingPlayer:
         self._key = f"{group}/{name}"
         self.memory = Memory(lessons=tuple(lessons))
 
-    async def act(self, observation: str, info: Mapping[str, Any]) -> Act:
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
         """See `Player`."""
         seed = response_seed(self._key, len(self.memory.turns))
         offered = info["admissible_actions"]
         question = Question(self._goal, observation, offered, self.memory, seed, self._group)
-        act = await self._speaker.answer(question)
-        self.memory.add(observation, act.action, act.completion)
-        return act
+        turn = await self._speaker.answer(question)
+        self.memory.turns.append(turn)
+        return turn
 
 
 async def play_member(
@@ -211,16 +157,16 @@ async def play_episode(
         RequestFailedError: the policy refuses a prompt.
     """
     observation, info = await pool.call(env.reset, seed=task)
-    trajectory, player = Trajectory(observation, info, []), make_player(info)
+    trajectory, player = Trajectory(info, []), make_player(info)
     ended = False
     while not ended:
-        act = await player.act(observation, info)
+        turn = await player.act(observation, info)
         acted = time.perf_counter()
-        observation, reward, terminated, truncated, info = await pool.call(env.step, act.action)
+        observation, reward, terminated, truncated, info = await pool.call(env.step, turn.action)
         ended = terminated or truncated
         env_s = time.perf_counter() - acted
         trajectory.steps.append(
-            Step(act, observation, float(reward), terminated, truncated, info, env_s)
+            Step(turn, observation, float(reward), terminated, truncated, info, env_s)
         )
     return trajectory
 

@@ -22,9 +22,7 @@ from ray.rllib.utils.metrics import (
     EPISODE_LEN_MEAN,
     EPISODE_RETURN_MEAN,
     NUM_ENV_STEPS_SAMPLED,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
     NUM_EPISODES,
-    NUM_EPISODES_LIFETIME,
     WEIGHTS_SEQ_NO,
 )
 
@@ -44,7 +42,9 @@ from hgpo_rllib.policy_server.types import (
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, POLICY_ID, Rollout
 from hgpo_rllib.rollout.member import PolicySpeaker, play_member
+from hgpo_rllib.rollout.rllib_episode import group_episodes
 from hgpo_rllib.rollout.tasks import TaskOrder
+from hgpo_rllib.rollout.trajectory import Trajectory
 
 T = TypeVar("T")
 UnderWay = tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]
@@ -54,7 +54,8 @@ UnderWay = tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]
 class Played:
     """What a rollout brought."""
 
-    groups: list[MultiAgentEpisode]
+    trajectories: list[Trajectory]
+    """Group after group."""
     failures: dict[str, int]
     """By the names in `FAILURES`."""
     seconds: float
@@ -85,7 +86,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._pools: dict[str, EnvPool] = {}  # per split
         self._weights: WeightTag = STARTING_WEIGHTS
         self._weights_seq_no = 0
-        self._finished: list[MultiAgentEpisode] = []
+        self._finished: list[Trajectory] = []
         self._clients: list[PolicyClient] = []  # of the rollouts under way
         self._thread = ThreadPoolExecutor(1, "rollout-ahead")
         self._under_way: list[UnderWay] = []
@@ -96,8 +97,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(EnvRunner)
     def sample(self, *, num_episodes: int | None = None, **kwargs: Any) -> list[MultiAgentEpisode]:
-        """The groups of `rollout`."""
-        return self.rollout(num_episodes or 1).groups
+        """The trajectories of `rollout` as RLlib's episodes, one a group."""
+        return group_episodes(self.rollout(num_episodes or 1).trajectories)
 
     def rollout(self, num_groups: int) -> "Played":
         """Play `num_groups` groups of the train split, on the next tasks of the order.
@@ -109,7 +110,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         else:
             (_, ahead), self._ahead = self._ahead, None
             played = ahead.result()
-        self._finished += played.groups
+        self._finished += played.trajectories
         return played
 
     def sample_ahead(self, num_episodes: int) -> None:
@@ -125,13 +126,13 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     def play(
         self, split: str, tasks: list[int], group_size: int, temperature: float, first: int = 0
-    ) -> list[MultiAgentEpisode]:
+    ) -> list[Trajectory]:
         """Play each task of a split with a group; all groups run concurrently.
 
         Responses are seeded by the run's seed, the split and the place of the group: as many
         groups as there were before, `first`, and its index among `tasks`.
         """
-        return self._play(split, tasks, group_size, temperature, first).groups
+        return self._play(split, tasks, group_size, temperature, first).trajectories
 
     def _play(
         self, split: str, tasks: list[int], group_size: int, temperature: float, first: int
@@ -150,11 +151,11 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._clients.append(client)
         try:
             playing = listed(rollout.groups(tasks, names, group_size), self._under_way)
-            groups = asyncio.run(playing)
+            trajectories = asyncio.run(playing)
         finally:
             self._clients.remove(client)
         failures = {name: rollout.failures[name] for name in FAILURES}
-        return Played(groups, failures, time.perf_counter() - start)
+        return Played(trajectories, failures, time.perf_counter() - start)
 
     def sampling(self, temperature: float) -> Sampling:
         """How responses of episodes are drawn."""
@@ -190,20 +191,14 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     @override(EnvRunner)
     def get_metrics(self) -> dict[str, Any]:
         """RLlib's metrics of the episodes sampled since the last call."""
-        for episode in self._finished:
-            self.metrics.log_value(NUM_EPISODES, len(episode.agent_episodes), reduce="sum")
-            self.metrics.log_value(
-                NUM_EPISODES_LIFETIME, len(episode.agent_episodes), reduce="lifetime_sum"
-            )
-            steps = episode.agent_steps()
-            self.metrics.log_value(NUM_ENV_STEPS_SAMPLED, steps, reduce="sum")
-            self.metrics.log_value(NUM_ENV_STEPS_SAMPLED_LIFETIME, steps, reduce="lifetime_sum")
-            for member in episode.agent_episodes.values():
-                won = float(member.get_infos(-1)["won"])
-                window = self.config.groups_per_iteration * self.config.group_size
-                self.metrics.log_value("success_rate", won, window=window)
-                self.metrics.log_value(EPISODE_RETURN_MEAN, member.get_return(), window=window)
-                self.metrics.log_value(EPISODE_LEN_MEAN, len(member), window=window)
+        window = self.config.groups_per_iteration * self.config.group_size
+        for trajectory in self._finished:
+            for name, count in ((NUM_EPISODES, 1), (NUM_ENV_STEPS_SAMPLED, len(trajectory))):
+                self.metrics.log_value(name, count, reduce="sum")
+                self.metrics.log_value(f"{name}_lifetime", count, reduce="lifetime_sum")
+            self.metrics.log_value("success_rate", float(trajectory.won), window=window)
+            self.metrics.log_value(EPISODE_RETURN_MEAN, trajectory.episode_return, window=window)
+            self.metrics.log_value(EPISODE_LEN_MEAN, len(trajectory), window=window)
         self._finished.clear()
         return self.metrics.reduce()
 

@@ -1,39 +1,37 @@
 """From what an iteration brought to one flat row of metrics.jsonl."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
 
 from hgpo_rllib.iteration import IterationResult
-from hgpo_rllib.rollout.trajectories import ScoredTrajectories
+from hgpo_rllib.rollout.trajectory import Trajectory
 
 
-def rollout_metrics(scored: ScoredTrajectories) -> dict[str, float]:
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Success, lengths, validity, tokens and times of an iteration's episodes."""
-    members = scored.members
-    steps = sum(len(member) for member in members)
-    inadmissible = [info["inadmissible"] for m in members for info in m.get_infos()[1:]]
-    tokens = sum(len(r) for m in members for r in m.get_extra_model_outputs("response_ids"))
+    steps = [step for trajectory in trajectories for step in trajectory.steps]
+    turns = [step.turn for step in steps]
 
-    def mean(name: str) -> float:
-        return float(np.mean([v for m in members for v in m.get_extra_model_outputs(name)]))
+    def mean(values: Iterable[float]) -> float:
+        return float(np.mean(list(values)))
 
     return {
-        "episodes": len(members),
-        "env_steps": steps,
-        "success_rate": float(np.mean([m.get_infos(-1)["won"] for m in members])),
-        "return_mean": float(np.mean([m.get_return() for m in members])),
-        "episode_length": steps / len(members),
-        "invalid_rate": 1 - mean("is_valid"),
-        "inadmissible_rate": float(np.mean(inadmissible)),
-        "truncated_prompt_rate": mean("prompt_truncated"),
-        "truncated_response_rate": mean("response_truncated"),
-        "request_s": mean("request_s"),
-        "engine_s": mean("engine_s"),
-        "env_s": mean("env_s"),
-        "tokens_generated": tokens,
+        "episodes": len(trajectories),
+        "env_steps": len(steps),
+        "success_rate": mean(trajectory.won for trajectory in trajectories),
+        "return_mean": mean(trajectory.episode_return for trajectory in trajectories),
+        "episode_length": len(steps) / len(trajectories),
+        "invalid_rate": 1 - mean(turn.is_valid for turn in turns),
+        "inadmissible_rate": mean(step.info["inadmissible"] for step in steps),
+        "truncated_prompt_rate": mean(turn.prompt_truncated for turn in turns),
+        "truncated_response_rate": mean(turn.response_truncated for turn in turns),
+        "request_s": mean(turn.request_s for turn in turns),
+        "engine_s": mean(turn.engine_s for turn in turns),
+        "env_s": mean(step.env_s for step in steps),
+        "tokens_generated": sum(len(turn.response_ids) for turn in turns),
     }
 
 
@@ -42,7 +40,7 @@ def iteration_metrics(iteration: IterationResult) -> dict[str, float | None]:
 
     None is what was not measured: a gap that no step has, the losses of an update left out.
     """
-    rollout = rollout_metrics(iteration.scored)
+    rollout = rollout_metrics(iteration.scored.trajectories)
     return {
         **rollout,
         **iteration.failures,

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from hgpo_rllib.advantages import ESTIMATORS, baselines, contexts, hierarchy, levels
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
@@ -19,7 +18,8 @@ from hgpo_rllib.learner.statistics import LEARNER_METRICS
 from hgpo_rllib.models import load_model
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError, Sampling
 from hgpo_rllib.rollout.group import POLICY_ID
-from hgpo_rllib.rollout.trajectories import ScoredTrajectories, score_groups
+from hgpo_rllib.rollout.trajectories import score
+from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.run.metrics import iteration_metrics
 
 pytestmark = pytest.mark.integration
@@ -44,17 +44,13 @@ def reference_logp(model_path: Path, response: np.ndarray, temperature: float) -
     )
 
 
-def step_logp(algorithm: HGPO, scored: ScoredTrajectories) -> list[np.ndarray]:
+def step_logp(algorithm: HGPO, trajectories: list[Trajectory]) -> list[np.ndarray]:
     """Log-probabilities of all responses under the learner's present weights, step after step."""
     learner = algorithm.learner_group._learner
     return [
-        learner.score_tokens(prompt, response)
-        for member in scored.members
-        for prompt, response in zip(
-            member.get_extra_model_outputs("prompt_ids"),
-            member.get_extra_model_outputs("response_ids"),
-            strict=True,
-        )
+        learner.score_tokens(turn.prompt_ids, turn.response_ids)
+        for trajectory in trajectories
+        for turn in trajectory.turns
     ]
 
 
@@ -75,45 +71,11 @@ def test_served_policy_equals_the_learner_after_every_update(
     assert np.abs(stale - before.logp).max() > 1e-3, "the updates changed nothing: no evidence"
 
 
-def test_advantages_are_computed_once(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call of the estimator and one comparison of the levels; all who need them read these."""
-    calls: Counter[str] = Counter()
-
-    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            calls[name] += 1
-            return function(*args, **kwargs)
-
-        return call
-
-    monkeypatch.setitem(ESTIMATORS, "hgpo", counted("estimator", ESTIMATORS["hgpo"]))
-    comparison = counted("levels", contexts.context_levels)
-    for module in (baselines, hierarchy, levels):  # wherever it is called from
-        monkeypatch.setattr(module, "context_levels", comparison)
-    result = algorithm.train()
-    iteration = algorithm.last_iteration
-    row = iteration_metrics(iteration)
-    assert calls == {"estimator": 1, "levels": 1}
-    assert len(iteration.scored.advantage) == row["env_steps"]
-    reported = result["learners"][POLICY_ID]
-    for name in (*LEARNER_METRICS, "advantage_mean", "level_fraction_k0", "oracle_gap_hgpo"):
-        if name in reported:  # what RLlib reports is what the run directory gets
-            np.testing.assert_equal(iteration.statistics[name], reported[name], name)
-    assert {"loss", "advantage_mean", "oracle_gap_hgpo"} <= reported.keys() & row.keys()
-    phases = {"rollout_s", "rollout_wait_s", "advantage_s", "update_s", "sync_s"}
-    assert iteration.seconds.keys() == phases
-
-
 def test_behaviour_log_probs_are_the_learners(algorithm: HGPO) -> None:
     """What the engine reports while sampling is what the learner computes before it updates."""
-    groups = algorithm.env_runner.play("train", [0, 1], group_size=4, temperature=1.0)
-    scored = score_groups(groups, AlgorithmSettings())
-    behaviour = [
-        logp
-        for member in scored.members
-        for logp in member.get_extra_model_outputs("behaviour_logp")
-    ]
-    for mine, engine in zip(step_logp(algorithm, scored), behaviour, strict=True):
+    played = algorithm.env_runner.play("train", [0, 1], group_size=4, temperature=1.0)
+    behaviour = [turn.behaviour_logp for trajectory in played for turn in trajectory.turns]
+    for mine, engine in zip(step_logp(algorithm, played), behaviour, strict=True):
         np.testing.assert_allclose(mine, engine, atol=1e-3)
 
 
@@ -122,13 +84,13 @@ def test_update_follows_the_advantages(algorithm: HGPO) -> None:
 
     Negated advantages turn the sign of this correlation, shuffled ones make it vanish.
     """
-    groups = algorithm.env_runner.play("train", list(range(6)), group_size=8, temperature=1.0)
-    scored = score_groups(groups, algorithm.config.settings(AlgorithmSettings))
+    played = algorithm.env_runner.play("train", list(range(6)), group_size=8, temperature=1.0)
+    scored = score(played, algorithm.config.settings(AlgorithmSettings))
     advantage = scored.advantage
     assert (advantage != 0).sum() > 100, "too few steps with an advantage to judge"
-    before = step_logp(algorithm, scored)
-    algorithm.learn(groups)
-    after = step_logp(algorithm, scored)
+    before = step_logp(algorithm, played)
+    algorithm.learn(played)
+    after = step_logp(algorithm, played)
     change = np.array([(b - a).mean() for a, b in zip(before, after, strict=True)])
     changed = advantage != 0
     assert np.corrcoef(advantage[changed], change[changed])[0, 1] > 0.3
@@ -136,28 +98,27 @@ def test_update_follows_the_advantages(algorithm: HGPO) -> None:
 
 def test_every_estimator_scores_real_episodes(algorithm: HGPO) -> None:
     """Finite advantages, not all 0, by both kinds of anchors."""
-    groups = algorithm.env_runner.play("train", [0, 1, 2], group_size=8, temperature=1.0)
+    played = algorithm.env_runner.play("train", [0, 1, 2], group_size=8, temperature=1.0)
     for anchor in ("observation", "state"):
         for name in ESTIMATORS:
             settings = AlgorithmSettings(estimator=name, anchor=anchor)
-            advantage = score_groups(groups, settings).advantage
+            advantage = score(played, settings).advantage
             assert np.isfinite(advantage).all(), (name, anchor)
             assert advantage.any(), (name, anchor)
 
 
-def test_group_members_share_task_and_policy(algorithm: HGPO) -> None:
-    """A group is one multi-agent episode of members that start alike and end on their own."""
-    (group,) = algorithm.env_runner.play("train", [3], group_size=4, temperature=1.0)
-    members = list(group.agent_episodes.values())
-    assert [member.agent_id for member in members] == [f"member_{i}" for i in range(4)]
-    assert len({member.get_observations(0) for member in members}) == 1
-    assert len({member.get_infos(0)["game"] for member in members}) == 1
-    assert {member.module_id for member in members} == {POLICY_ID}
-    for member in members:
-        last = member.get_infos(-1)
-        assert member.is_terminated or member.is_truncated
-        assert member.get_rewards(-1) == (10.0 if last["won"] else 0.0)
-        assert len(member) <= algorithm.config.env_config["max_steps"]
+def test_group_members_share_their_task(algorithm: HGPO) -> None:
+    """Members start alike and end on their own."""
+    played = algorithm.env_runner.play("train", [3], group_size=4, temperature=1.0)
+    assert [trajectory.member for trajectory in played] == list(range(4))
+    assert len({trajectory.group for trajectory in played}) == 1
+    assert len({trajectory.turns[0].observation for trajectory in played}) == 1
+    assert len({trajectory.info["game"] for trajectory in played}) == 1
+    for trajectory in played:
+        last = trajectory.steps[-1]
+        assert last.terminated or last.truncated
+        assert last.reward == (10.0 if trajectory.won else 0.0)
+        assert len(trajectory) <= algorithm.config.env_config["max_steps"]
 
 
 def test_a_prompt_that_the_engine_refuses_fails_alone(algorithm: HGPO) -> None:
@@ -176,12 +137,8 @@ def test_the_same_seeds_draw_the_same_episodes(algorithm: HGPO) -> None:
     """Other episodes beside them, and another number at a time, change nothing."""
 
     def drawn(tasks: list[int], first: int = 0) -> list[list[int]]:
-        groups = algorithm.env_runner.play("train", tasks, 4, temperature=1.0, first=first)
-        return [
-            response.tolist()
-            for member in groups[0].agent_episodes.values()
-            for response in member.get_extra_model_outputs("response_ids")
-        ]
+        played = algorithm.env_runner.play("train", tasks, 4, temperature=1.0, first=first)
+        return [turn.response_ids.tolist() for t in played[:4] for turn in t.turns]
 
     once = drawn([2])
     assert drawn([2, 3, 4]) == once
@@ -225,24 +182,13 @@ def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
     )
     new = runner._weights.version
     assert new != old
-    groups = runner.sample()
-    assert versions_of(groups, first=True) == {old}
-    assert new in versions_of(groups)
-    for group in groups:
-        for member in group.agent_episodes.values():
-            versions = member.get_extra_model_outputs("weight_version")
-            assert versions == sorted(versions, key=[old, new].index)
+    played = runner.rollout(8).trajectories
+    versions = [[turn.weight_version for turn in trajectory.turns] for trajectory in played]
+    assert {drawn[0] for drawn in versions} == {old}
+    assert new in {version for drawn in versions for version in drawn}
+    for drawn in versions:
+        assert drawn == sorted(drawn, key=[old, new].index)
     runner.set_state({"task_position": position})
-
-
-def versions_of(groups: list[MultiAgentEpisode], first: bool = False) -> set[str]:
-    """Versions that drew the members' steps, or the first step of each."""
-    return {
-        version
-        for group in groups
-        for member in group.agent_episodes.values()
-        for version in member.get_extra_model_outputs("weight_version")[: 1 if first else None]
-    }
 
 
 def test_evaluation_plays_each_held_out_game_once(algorithm: HGPO) -> None:
@@ -286,6 +232,35 @@ def test_same_prompt_scores_alike_in_any_batch(algorithm: HGPO) -> None:
         padded = token_log_probs(llm, {"ids": ids, "row": row, "position": position}, 1.0)
         alone = token_log_probs(llm, {"ids": ids[:1, :4], "row": row, "position": position}, 1.0)
     torch.testing.assert_close(padded["logp"], alone["logp"])
+
+
+def test_advantages_are_computed_once(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call of the estimator and one comparison of the levels; all who need them read these."""
+    calls: Counter[str] = Counter()
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls[name] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setitem(ESTIMATORS, "hgpo", counted("estimator", ESTIMATORS["hgpo"]))
+    comparison = counted("levels", contexts.context_levels)
+    for module in (baselines, hierarchy, levels):  # wherever it is called from
+        monkeypatch.setattr(module, "context_levels", comparison)
+    result = algorithm.train()
+    iteration = algorithm.last_iteration
+    row = iteration_metrics(iteration)
+    assert calls == {"estimator": 1, "levels": 1}
+    assert len(iteration.scored.advantage) == row["env_steps"]
+    reported = result["learners"][POLICY_ID]
+    for name in (*LEARNER_METRICS, "advantage_mean", "level_fraction_k0", "oracle_gap_hgpo"):
+        if name in reported:  # what RLlib reports is what the run directory gets
+            np.testing.assert_equal(iteration.statistics[name], reported[name], name)
+    assert {"loss", "advantage_mean", "oracle_gap_hgpo"} <= reported.keys() & row.keys()
+    phases = {"rollout_s", "rollout_wait_s", "advantage_s", "update_s", "sync_s"}
+    assert iteration.seconds.keys() == phases
 
 
 @pytest.mark.slow  # minutes; other tests of the tier run sweeps and trials too

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from hgpo_rllib.algorithm import HGPO
-from hgpo_rllib.config import AlgorithmSettings
-from hgpo_rllib.rollout.trajectories import score_groups
 from tests.integration.test_algorithm import step_logp
 
 pytestmark = pytest.mark.integration
@@ -39,21 +37,12 @@ def test_a_killed_replica_costs_no_step(algorithm: HGPO) -> None:
 
     killer = threading.Thread(target=kill)
     killer.start()
-    groups = algorithm.env_runner.play("train", [0, 1, 2, 3], group_size=4, temperature=1.0)
+    played = algorithm.env_runner.play("train", [0, 1, 2, 3], group_size=4, temperature=1.0)
     killer.join()
     assert replica_processes(algorithm) not in ([], [replica])
-    scored = score_groups(groups, AlgorithmSettings())
-    assert len(scored.members) == 16
+    assert len(played) == 16
     version = algorithm._published_weights().version
-    for member, logp in zip(scored.members, member_logp(algorithm, scored), strict=True):
-        assert set(member.get_extra_model_outputs("weight_version")) == {version}
-        for mine, engine in zip(
-            logp, member.get_extra_model_outputs("behaviour_logp"), strict=True
-        ):
-            np.testing.assert_allclose(mine, engine, atol=1e-3)
-
-
-def member_logp(algorithm: HGPO, scored) -> list[list[np.ndarray]]:
-    """The learner's log-probabilities of the responses, by member."""
-    steps = iter(step_logp(algorithm, scored))
-    return [[next(steps) for _ in range(len(member))] for member in scored.members]
+    turns = [turn for trajectory in played for turn in trajectory.turns]
+    assert {turn.weight_version for turn in turns} == {version}
+    for mine, turn in zip(step_logp(algorithm, played), turns, strict=True):
+        np.testing.assert_allclose(mine, turn.behaviour_logp, atol=1e-3)

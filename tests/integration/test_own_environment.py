@@ -37,13 +37,13 @@ def test_the_page_trains(run_config: RunConfig, cluster: None, folder: Path) -> 
         for _ in range(2):
             algorithm.train()
             row = iteration_metrics(algorithm.last_iteration)
-            scored = algorithm.last_iteration.scored
+            played = algorithm.last_iteration.scored.trajectories
             assert row["episodes"] == 4 * 8
             assert row["env_errors"] == 0
             assert row["zero_advantage_fraction"] < 1
             assert row["grad_norm"] > 0
-            assert {m.get_infos(0)["game"].split("/")[0] for m in scored.members} == {"lost"}
-            prompt = scored.members[0].get_extra_model_outputs("prompt_ids")[0]
+            assert {t.info["game"].split("/")[0] for t in played} == {"lost"}
+            prompt = played[0].turns[0].prompt_ids
             assert "find a " in algorithm.env_runner.agent.tokenizer.decode(prompt)
         held_out = algorithm.evaluate()["env_runners"]
         assert held_out[ALL_SPLITS]["episodes"] == held_out["test"]["episodes"] == 20

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from hgpo_rllib.agent import TextAgent
+from hgpo_rllib.agent import TextAgent, Turn
 from hgpo_rllib.config import AgentSettings, load_config
 from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.evaluation.evaluate import Finished, Request
 from hgpo_rllib.evaluation.models import Model
-from hgpo_rllib.rollout.member import Act, Question
+from hgpo_rllib.rollout.member import Question
 
 Say = Callable[[str, int], str]
 """A message and a seed to an answer."""
@@ -47,7 +47,7 @@ class ScriptedSpeaker:
             settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
         )
 
-    async def answer(self, question: Question) -> Act:
+    async def answer(self, question: Question) -> Turn:
         memory, offered = question.memory, question.admissible_actions
         turns = memory.last(self.agent.memory_length)
         message = self.agent.message(
@@ -57,7 +57,15 @@ class ScriptedSpeaker:
         await asyncio.sleep(0)
         text = self.model.say(message, question.seed)
         parsed = self.agent.parse(text, offered)
-        return Act(parsed.action, parsed.is_valid, text, prompt=message, tokens=(7, 2))
+        return Turn(
+            question.observation,
+            parsed.action,
+            text,
+            number=len(memory.turns) + 1,
+            is_valid=parsed.is_valid,
+            prompt=message,
+            tokens=(7, 2),
+        )
 
 
 def draw(message: str, seed: int) -> str:

@@ -20,7 +20,7 @@ from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.learner.critic import step_values, value_losses
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.rollout.group import POLICY_ID
-from hgpo_rllib.rollout.trajectories import members_of, score_groups
+from hgpo_rllib.rollout.trajectories import score
 from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner_reference import (
     add_values,
@@ -229,16 +229,16 @@ class TestCritic:
         learner = make_learner(model_path, critic=kind, **COMMON | {"micro_batch_tokens": 7})
         learner.module[POLICY_ID].float()
         settings = AlgorithmSettings(estimator="ppo", gamma=0.9, gae_lambda=0.7)
-        episodes = [group(), group()]
-        columns = token_columns(members_of(episodes))
-        columns |= signal_columns(score_groups(episodes, settings, learner.values(columns)))
+        trajectories = [*group("a"), *group("b")]
+        columns = token_columns(trajectories)
+        columns |= signal_columns(score(trajectories, settings, learner.values(columns)))
         llm, critic = llm_of(learner), critic_of(learner)
         with torch.no_grad():
             values = [value_of(llm, critic, columns, row).item() for row in range(12)]
         np.testing.assert_allclose(columns["value"], values, atol=1e-5)
         assert np.ptp(values) > 0.1, "all the same: their order would not matter"
         value = columns["value"].double().numpy()
-        scored = score_groups(episodes, settings, value)
+        scored = score(trajectories, settings, value)
         raw = gae(scored.steps, value, 0.9, 0.7)
         np.testing.assert_allclose(columns["value_target"], value + raw, atol=1e-5)
         np.testing.assert_allclose(columns["advantage"], (raw - raw.mean()) / raw.std(), atol=1e-4)
@@ -331,6 +331,6 @@ class TestSettings:
 def test_targets_of_lambda_one_are_returns() -> None:
     """Whatever the critic says; they include the penalty of an invalid step."""
     settings = AlgorithmSettings(estimator="ppo", gae_lambda=1.0, invalid_penalty=0.25)
-    scored = score_groups([group()], settings, np.sin(np.arange(6.0)))
+    scored = score(group(), settings, np.sin(np.arange(6.0)))
     np.testing.assert_allclose(scored.value_target, scored.steps.step_return, atol=1e-12)
     assert settings.estimator_settings() == EstimatorSettings(gae_lambda=1.0)

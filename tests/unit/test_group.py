@@ -12,7 +12,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Text
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import StepAgent
@@ -20,6 +19,7 @@ from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedErro
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, Rollout
 from hgpo_rllib.rollout.member import PolicySpeaker, play_member, response_seed
+from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.section import RunStoppedError
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
@@ -96,7 +96,7 @@ class Table:
         self.envs.append(Counting(lambda task, step: self.fault(task, step)))
         return self.envs[-1]
 
-    def play(self, tasks: list[int], size: int = 3) -> list[MultiAgentEpisode]:
+    def play(self, tasks: list[int], size: int = 3) -> list[Trajectory]:
         pool = EnvPool(self.make, self.thread)
         slots = asyncio.Semaphore(self.slots)
         play = partial(play_member, speaker=PolicySpeaker(self.agent, self.policy))
@@ -113,9 +113,12 @@ def table(tokenizer: PreTrainedTokenizerFast) -> Iterator[Table]:
     table.thread.close()
 
 
-def lengths(groups: list[MultiAgentEpisode]) -> dict[str, dict[str, int]]:
+def lengths(trajectories: list[Trajectory]) -> dict[str, dict[int, int]]:
     """Steps by group and member."""
-    return {g.id_: {name: len(m) for name, m in g.agent_episodes.items()} for g in groups}
+    found: dict[str, dict[int, int]] = {}
+    for trajectory in trajectories:
+        found.setdefault(trajectory.group, {})[trajectory.member] = len(trajectory)
+    return found
 
 
 def fail_once(at: tuple[int, int], fault: Callable[[], Any]) -> Fault:
@@ -132,39 +135,38 @@ def fail_once(at: tuple[int, int], fault: Callable[[], Any]) -> Fault:
 
 class TestWhatIsKept:
     def test_groups_and_members(self, table: Table) -> None:
-        groups = table.play([3, 1], size=2)
-        assert lengths(groups) == {
-            "0/train/0": {"member_0": 3, "member_1": 3},
-            "0/train/1": {"member_0": 1, "member_1": 1},
-        }
-        assert all(group.is_terminated for group in groups)
+        played = table.play([3, 1], size=2)
+        assert lengths(played) == {"0/train/0": {0: 3, 1: 3}, "0/train/1": {0: 1, 1: 1}}
+        assert all(trajectory.won for trajectory in played)
         assert not any(table.failures.values())
 
     def test_steps(self, table: Table) -> None:
-        (group,) = table.play([2], size=2)
-        member = group.agent_episodes["member_1"]
-        assert member.get_observations() == ["at 0 of 2", "at 1 of 2", "at 2 of 2"]
-        assert member.get_rewards() == [1.0, 2.0]
-        assert member.get_actions() == ["wait", "wait"]
-        assert [info["won"] for info in member.get_infos()] == [False, False, True]
-        outputs = {k: member.get_extra_model_outputs(k) for k in member.extra_model_outputs}
+        _, played = table.play([2], size=2)
+        assert [turn.observation for turn in played.turns] == ["at 0 of 2", "at 1 of 2"]
+        assert [step.observation for step in played.steps] == ["at 1 of 2", "at 2 of 2"]
+        assert [step.reward for step in played.steps] == [1.0, 2.0]
+        assert played.episode_return == 3.0
+        assert [turn.action for turn in played.turns] == ["wait", "wait"]
+        assert played.info["won"] is False
+        assert [step.info["won"] for step in played.steps] == [False, True]
+        assert [step.terminated for step in played.steps] == [False, True]
+        assert [turn.number for turn in played.turns] == [1, 2]
         expected = table.response(GOOD)
-        for t in range(2):
-            np.testing.assert_array_equal(outputs["response_ids"][t], expected.token_ids)
-            np.testing.assert_array_equal(outputs["behaviour_logp"][t], expected.logp)
-        assert outputs["completion"] == [GOOD] * 2
-        assert outputs["weight_version"] == ["w:3"] * 2
-        assert outputs["is_valid"] == [True] * 2
-        asked = [tuple(prompt.token_ids) for prompt in table.policy.asked]
-        assert {tuple(ids.tolist()) for ids in outputs["prompt_ids"]} == set(asked)
-        assert all(seconds > 0 for seconds in outputs["request_s"] + outputs["env_s"])
-        assert outputs["engine_s"] == [0.1, 0.1]
+        for turn, step in zip(played.turns, played.steps, strict=True):
+            np.testing.assert_array_equal(turn.response_ids, expected.token_ids)
+            np.testing.assert_array_equal(turn.behaviour_logp, expected.logp)
+            assert (turn.completion, turn.is_valid) == (GOOD, True)
+            assert (turn.weight_version, turn.engine_s) == ("w:3", 0.1)
+            assert turn.tokens == (len(turn.prompt_ids), len(turn.response_ids))
+            assert turn.request_s > 0
+            assert step.env_s > 0
+        asked = {tuple(prompt.token_ids) for prompt in table.policy.asked}
+        assert {tuple(turn.prompt_ids.tolist()) for turn in played.turns} == asked
 
     def test_the_memory_is_of_the_member(self, table: Table) -> None:
         """A prompt shows the turns before it; the first one shows none."""
-        (group,) = table.play([3], size=2)
-        prompts = group.agent_episodes["member_0"].get_extra_model_outputs("prompt_ids")
-        first, _, last = (table.tokenizer.decode(ids) for ids in prompts)
+        played, _ = table.play([3], size=2)
+        first, _, last = (table.tokenizer.decode(turn.prompt_ids) for turn in played.turns)
         assert all(f"at {time} of 3" in last for time in range(3))
         assert first.count("at 0 of 3") == 1
 
@@ -182,8 +184,8 @@ class TestWhatIsKept:
         """Nothing changes but the number of environments."""
         table.slots = 2
         assert lengths(table.play([3, 2], size=3)) == {
-            "0/train/0": dict.fromkeys(("member_0", "member_1", "member_2"), 3),
-            "0/train/1": dict.fromkeys(("member_0", "member_1", "member_2"), 2),
+            "0/train/0": dict.fromkeys(range(3), 3),
+            "0/train/1": dict.fromkeys(range(3), 2),
         }
         assert len(table.envs) == 2
 
@@ -193,28 +195,25 @@ class TestResponses:
     def test_no_response_is_valid(self, table: Table, text: str) -> None:
         """Nothing but the end token, or no tags: the episode goes on, and every step says so."""
         table.policy.respond = lambda prompt: table.response(text)
-        (group,) = table.play([4], size=2)
-        for member in group.agent_episodes.values():
-            assert member.get_extra_model_outputs("is_valid") == [False] * 4
-            assert member.get_extra_model_outputs("completion") == [text] * 4
+        for played in table.play([4], size=2):
+            assert [turn.is_valid for turn in played.turns] == [False] * 4
+            assert [turn.completion for turn in played.turns] == [text] * 4
         assert table.envs[0].actions == [text] * 4
         assert not any(table.failures.values())
 
     def test_a_response_that_was_cut_is_invalid(self, table: Table) -> None:
         """Whatever it says; its action is sent as others are."""
         table.policy.respond = lambda prompt: table.response(GOOD, "length")
-        (group,) = table.play([1], size=2)
-        member = group.agent_episodes["member_0"]
-        assert member.get_extra_model_outputs("is_valid") == [False]
-        assert member.get_extra_model_outputs("response_truncated") == [True]
-        assert member.get_actions() == ["wait"]
+        (turn,) = table.play([1], size=2)[0].turns
+        assert not turn.is_valid
+        assert turn.response_truncated
+        assert turn.action == "wait"
 
     def test_a_prompt_that_was_cut_is_counted(self, table: Table) -> None:
         table.agent = StepAgent(table.tokenizer, "alfworld_compact", 2, 16)
-        (group,) = table.play([1], size=2)
-        member = group.agent_episodes["member_0"]
-        assert member.get_extra_model_outputs("prompt_truncated") == [True]
-        assert len(member.get_extra_model_outputs("prompt_ids")[0]) == 16
+        (turn,) = table.play([1], size=2)[0].turns
+        assert turn.prompt_truncated
+        assert len(turn.prompt_ids) == 16
 
 
 class TestFailures:
@@ -231,9 +230,7 @@ class TestFailures:
         """In a new environment, with new seeds; the one that failed is not used again."""
         table.fault = fail_once((3, 1), fault)
         groups = table.play([3, 2])
-        assert lengths(groups)["0/train/0"] == dict.fromkeys(
-            ("member_0", "member_1", "member_2"), 3
-        )
+        assert lengths(groups)["0/train/0"] == dict.fromkeys(range(3), 3)
         assert table.failures == {cause: 1}
         assert len(table.envs) == 7
         assert len({prompt.seed for prompt in table.policy.asked}) == len(table.policy.asked)
@@ -248,7 +245,7 @@ class TestFailures:
             return table.response(GOOD)
 
         table.policy.respond = respond
-        assert [len(g.agent_episodes) for g in table.play([2])] == [3]
+        assert len(table.play([2])) == 3
         assert table.failures == {"request_errors": 1}
 
     def test_a_group_goes_on_without_a_member(self, table: Table) -> None:
@@ -264,7 +261,7 @@ class TestFailures:
             return table.response(GOOD)
 
         table.policy.respond = respond
-        assert lengths(table.play([2])) == {"0/train/0": {"member_0": 2, "member_2": 2}}
+        assert lengths(table.play([2])) == {"0/train/0": {0: 2, 2: 2}}
         assert table.failures == {"request_errors": 2, "lost_members": 1}
         assert [tries[seed] for seed in first] == [1, 1]
 

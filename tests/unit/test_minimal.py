@@ -20,14 +20,13 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from env_wrappers.alfworld.explorer import Explorer, goal_of
 from examples import hgpo_minimal as minimal
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
-from hgpo_rllib.agent import Memory, TextAgent, parse_completion
+from hgpo_rllib.agent import Memory, TextAgent, Turn, parse_completion
 from hgpo_rllib.config import AlgorithmSettings, load_config
 from hgpo_rllib.learner.batching import plan_update, token_batch
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.learner.objective import token_losses
-from hgpo_rllib.rollout.group import group_episode
-from hgpo_rllib.rollout.member import Act, Step, Trajectory
-from hgpo_rllib.rollout.trajectories import score_groups
+from hgpo_rllib.rollout.trajectories import score
+from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.settings.learner import LearnerSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.unit.advantage_batches import BATCHES, quickly
@@ -62,7 +61,7 @@ def recorded(env: gymnasium.Env) -> list[list[Trajectory]]:
 def record(env: gymnasium.Env, game: int, member: int) -> Trajectory:
     """Play an episode with the explorer, often perturbed; every other member plans the same."""
     observation, info = env.reset(seed=game)
-    trajectory = Trajectory(observation, info, [])
+    trajectory = Trajectory(info, [], group=f"{game}", member=member)
     plan, rng = random.Random(member % 2), random.Random(f"{game}/{member}")
     player = Explorer(goal_of(Path(info["game"])), info["admissible_actions"], plan)
     last, ended = None, False
@@ -71,21 +70,21 @@ def record(env: gymnasium.Env, game: int, member: int) -> Trajectory:
         _, last = player.act(observation, offered, last)
         if rng.random() < 0.2:
             last = player.perturb(offered, rng)
+        seen = observation
         observation, reward, terminated, truncated, info = env.step(last)
         ended = terminated or truncated
-        act = Act(last, is_valid=rng.random() < 0.8)
+        turn = Turn(seen, last, is_valid=rng.random() < 0.8)
         trajectory.steps.append(
-            Step(act, observation, float(reward), terminated, truncated, info, 0.0)
+            Step(turn, observation, float(reward), terminated, truncated, info, 0.0)
         )
     return trajectory
 
 
 def minimal_trajectory(trajectory: Trajectory) -> minimal.Trajectory:
     """The same episode in the example's form."""
-    seen = [trajectory.observation, *(step.observation for step in trajectory.steps)]
     return [
-        minimal.Step(before, step.act.action, step.act.is_valid, [], [], NO_TOKENS, step.reward)
-        for before, step in zip(seen, trajectory.steps, strict=False)
+        minimal.Step(t.observation, t.action, t.is_valid, [], [], NO_TOKENS, step.reward)
+        for t, step in zip(trajectory.turns, trajectory.steps, strict=True)
     ]
 
 
@@ -195,11 +194,7 @@ class TestAdvantages:
     ) -> None:
         """From rewards to advantages, against the whole path of the system."""
         settings = AlgorithmSettings(context_length=context_length, weight_alpha=weight_alpha)
-        episodes = [
-            group_episode(str(i), {f"member_{j}": t for j, t in enumerate(group)})
-            for i, group in enumerate(recorded)
-        ]
-        scored = score_groups(episodes, settings)
+        scored = score([trajectory for group in recorded for trajectory in group], settings)
         steps = minimal_scores(recorded, settings)
         returns = [step.step_return for step in steps]
         np.testing.assert_allclose(returns, scored.steps.step_return, rtol=0, atol=1e-9)

@@ -1,22 +1,23 @@
 """The order of tasks, and groups of episodes as trajectories and records."""
 
 import json
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.advantages import ESTIMATORS
+from hgpo_rllib.agent import Turn
 from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.learner.batching import signal_columns, token_columns
-from hgpo_rllib.rollout.group import POLICY_ID, member_id, policy_of_member
+from hgpo_rllib.rollout.group import POLICY_ID, member_id
 from hgpo_rllib.rollout.records import episode_records
+from hgpo_rllib.rollout.rllib_episode import group_episodes
 from hgpo_rllib.rollout.tasks import TaskOrder
-from hgpo_rllib.rollout.trajectories import ScoredTrajectories, score_groups
+from hgpo_rllib.rollout.trajectories import ScoredTrajectories, score, stale_rate
+from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 
@@ -46,13 +47,12 @@ class TestTaskOrder:
         assert again.take(12) == order.take(12)
 
 
-Step = tuple[str, float, bool]  # observation that follows, reward, is the action valid
-PLAYS: dict[str, list[Step]] = {
+Play = tuple[str, float, bool]  # observation that follows, reward, is the action valid
+PLAYS: dict[str, list[Play]] = {
     "member_0": [("desk", 0.0, True), ("shelf", 0.0, False), ("mug", 10.0, True)],
     "member_1": [("desk", 0.0, True)],  # truncated while the others go on
     "member_2": [("desk", 0.0, False), ("desk", 0.0, True)],
 }
-EVENTS = ("member_2", "member_0", "member_1", "member_0", "member_2", "member_0")
 
 
 def info(member: str, **changes: Any) -> dict[str, Any]:
@@ -61,47 +61,38 @@ def info(member: str, **changes: Any) -> dict[str, Any]:
     return common | {"won": False, "inadmissible": False} | changes
 
 
-def group(events: Sequence[str] = EVENTS, start: str = "room") -> MultiAgentEpisode:
-    """Return an episode whose members step at their own pace, as rollouts build it."""
-    episode = MultiAgentEpisode(agent_to_module_mapping_fn=policy_of_member)
-    assert [member_id(i) for i in range(3)] == list(PLAYS)
-    episode.add_env_reset(
-        observations=dict.fromkeys(PLAYS, start), infos={m: info(m) for m in PLAYS}
-    )
-    done = dict.fromkeys(PLAYS, 0)
-    for member in events:
-        t = done[member]
-        observation, reward, is_valid = PLAYS[member][t]
-        done[member] += 1
-        last = done[member] == len(PLAYS[member])
-        everyone = all(done[m] == len(PLAYS[m]) for m in PLAYS)
-        number = 10 * int(member[-1]) + t
-        episode.add_env_step(
-            observations={member: observation},
-            actions={member: f"action {number}"},
-            rewards={member: reward},
-            infos={member: info(member, won=reward > 0, inadmissible=not is_valid)},
-            terminateds={member: last and reward > 0, "__all__": everyone},
-            truncateds={member: last and reward == 0, "__all__": False},
-            extra_model_outputs={
-                member: {
-                    "prompt_ids": np.arange(t + 2, dtype=np.int32) + 5,
-                    "response_ids": np.full(t + 1, number, np.int32),
-                    "behaviour_logp": np.full(t + 1, -number / 8, np.float32),
-                    "weight_version": f"w:{t}",
-                    "weight_versions": (("w:0", 1), ("w:1", 1)) if t == 1 else (),
-                    "completion": f"completion {number}",
-                    "action": f"action {number}",
-                    "is_valid": is_valid,
-                    "prompt_truncated": t == 1,
-                    "response_truncated": t == 2,
-                    "request_s": t / 4,
-                    "engine_s": t / 5,
-                    "env_s": t / 8,
-                }
-            },
+def group(name: str = "group") -> list[Trajectory]:
+    """Return the trajectories of a group whose members end at different times."""
+    return [trajectory(name, member) for member in range(3)]
+
+
+def trajectory(name: str, member: int) -> Trajectory:
+    """Return one of them."""
+    plays = PLAYS[member_id(member)]
+    seen = ["room", *(observation for observation, _, _ in plays)]
+    steps = []
+    for t, (observation, reward, is_valid) in enumerate(plays):
+        number, last = 10 * member + t, t + 1 == len(plays)
+        turn = Turn(
+            seen[t],
+            f"action {number}",
+            f"completion {number}",
+            number=t + 1,
+            is_valid=is_valid,
+            prompt_ids=np.arange(t + 2, dtype=np.int32) + 5,
+            prompt_truncated=t == 1,
+            response_ids=np.full(t + 1, number, np.int32),
+            response_truncated=t == 2,
+            behaviour_logp=np.full(t + 1, -number / 8, np.float32),
+            weight_version=f"w:{t}",
+            weight_versions=(("w:0", 1), ("w:1", 1)) if t == 1 else (),
+            request_s=t / 4,
+            engine_s=t / 5,
         )
-    return episode
+        after = info(member_id(member), won=reward > 0, inadmissible=not is_valid)
+        won, lost = last and reward > 0, last and reward == 0
+        steps.append(Step(turn, observation, reward, won, lost, after, t / 8))
+    return Trajectory(info(member_id(member)), steps, name, member)
 
 
 SETTINGS = AlgorithmSettings(gamma=0.5, invalid_penalty=0.25, context_length=1, normalize="mean")
@@ -110,10 +101,10 @@ SETTINGS = AlgorithmSettings(gamma=0.5, invalid_penalty=0.25, context_length=1, 
 @pytest.fixture
 def scored() -> ScoredTrajectories:
     """Return one group, scored."""
-    return score_groups([group()], SETTINGS)
+    return score(group(), SETTINGS)
 
 
-class TestScoreGroups:
+class TestScore:
     def test_anchors_are_the_observations_acted_on(self, scored: ScoredTrajectories) -> None:
         """The last observation of an episode, on which nobody acts, is no anchor."""
         names = {"room": 0, "desk": 1, "shelf": 2}
@@ -121,7 +112,7 @@ class TestScoreGroups:
         assert scored.steps.anchor.tolist() == [names[o] for row in seen for o in row]
         assert scored.steps.trajectory.tolist() == [0, 0, 0, 1, 2, 2]
         assert scored.steps.time.tolist() == [0, 1, 2, 0, 0, 1]
-        assert [member.agent_id for member in scored.members] == list(PLAYS)
+        assert [t.member for t in scored.trajectories] == [0, 1, 2]
 
     def test_returns(self, scored: ScoredTrajectories) -> None:
         """Discounted, and less the penalty on the invalid step alone."""
@@ -137,33 +128,29 @@ class TestScoreGroups:
 
     def test_groups_are_tasks_of_their_own(self) -> None:
         """The same observations in two groups are never compared."""
-        both = score_groups([group(), group()], SETTINGS)
-        one = score_groups([group()], SETTINGS).advantage
+        both = score([*group("a"), *group("b")], SETTINGS)
+        one = score(group(), SETTINGS).advantage
         np.testing.assert_array_equal(both.advantage, np.tile(one, 2))
         assert both.steps.task.tolist() == [0] * 6 + [1] * 6
-
-    def test_the_order_of_events_does_not_matter(self, scored: ScoredTrajectories) -> None:
-        """Members at another pace get the same numbers."""
-        other = score_groups([group(sorted(EVENTS))], SETTINGS)
-        np.testing.assert_array_equal(other.advantage, scored.advantage)
 
     @pytest.mark.parametrize("name", ESTIMATORS)
     def test_the_estimator_of_the_settings(self, name: str) -> None:
         """Every registered name, with the settings of the section."""
         settings = SETTINGS.model_copy(update={"estimator": name, "step_weight": 0.5})
-        scored = score_groups([group()], settings)
+        scored = score(group(), settings)
         expected = ESTIMATORS[name](scored.steps, settings.estimator_settings())
         np.testing.assert_array_equal(scored.advantage, expected)
         assert scored.advantage.any()
 
     def test_anchors_of_states(self) -> None:
         """The environment's hash of the state acted on, not of the one after."""
-        episode = group()
+        trajectories = group()
         hashes = [{"desk": 8}, {"room": 8}, {"room": 9}]
-        for member, states in zip(episode.agent_episodes.values(), hashes, strict=True):
-            for t, observation in enumerate(member.get_observations()):
-                member.infos[t]["state_hash"] = states.get(observation, 7)
-        scored = score_groups([episode], SETTINGS.model_copy(update={"anchor": "state"}))
+        for played, states in zip(trajectories, hashes, strict=True):
+            played.info["state_hash"] = states.get("room", 7)
+            for step in played.steps:
+                step.info["state_hash"] = states.get(step.observation, 7)
+        scored = score(trajectories, SETTINGS.model_copy(update={"anchor": "state"}))
         names = {7: 0, 8: 1, 9: 2}
         seen = [[7, 8, 7], [8], [9, 7]]
         assert scored.steps.anchor.tolist() == [names[state] for row in seen for state in row]
@@ -171,15 +158,11 @@ class TestScoreGroups:
     def test_anchors_of_states_need_an_environment_that_has_them(self) -> None:
         """The error says so."""
         with pytest.raises(ValueError, match="reports info\\['state_hash'\\]"):
-            score_groups([group()], SETTINGS.model_copy(update={"anchor": "state"}))
-
-    def test_members_act_with_the_shared_policy(self, scored: ScoredTrajectories) -> None:
-        """RLlib's mapping knows one module."""
-        assert {member.module_id for member in scored.members} == {POLICY_ID}
+            score(group(), SETTINGS.model_copy(update={"anchor": "state"}))
 
     def test_columns_have_one_row_a_step(self, scored: ScoredTrajectories) -> None:
         """Tokens, log-probabilities and advantages of a step stand in the same row."""
-        columns = token_columns(scored.members) | signal_columns(scored)
+        columns = token_columns(scored.trajectories) | signal_columns(scored)
         assert columns["response_length"].tolist() == [1, 2, 3, 1, 1, 2]
         assert columns["prompt_length"].tolist() == [2, 3, 4, 2, 2, 3]
         for row, number in enumerate((0, 1, 2, 10, 20, 21)):
@@ -189,6 +172,29 @@ class TestScoreGroups:
             assert set(columns["behaviour_logp"][row, :length].tolist()) == {-number / 8}
             assert columns["prompt_ids"][row, :2].tolist() == [5, 6]
         np.testing.assert_allclose(columns["advantage"], scored.advantage)
+
+
+def test_rllib_gets_one_episode_a_group() -> None:
+    """Its agents are the members, which act with one module and end on their own."""
+    first, second = group_episodes([*group("a"), *group("b")[1:]])
+    assert (first.id_, second.id_) == ("a", "b")
+    assert list(second.agent_episodes) == ["member_1", "member_2"]
+    assert first.is_terminated
+    for (name, plays), member in zip(PLAYS.items(), first.agent_episodes.values(), strict=True):
+        assert (member.agent_id, member.module_id) == (name, POLICY_ID)
+        assert member.get_observations() == ["room", *(seen for seen, _, _ in plays)]
+        assert member.get_rewards() == [reward for _, reward, _ in plays]
+        assert member.get_extra_model_outputs("is_valid") == [valid for _, _, valid in plays]
+        assert member.get_infos(-1)["won"] == member.is_terminated
+        versions = [f"w:{t}" for t in range(len(plays))]
+        assert member.get_extra_model_outputs("weight_version") == versions
+    assert first.agent_steps() == 6
+
+
+def test_stale_rate() -> None:
+    """The share of steps that other weights drew."""
+    assert stale_rate(group(), "w:0") == 3 / 6
+    assert stale_rate(group(), "w:2") == 5 / 6
 
 
 @pytest.fixture(scope="module")
@@ -207,13 +213,12 @@ class TestRecords:
         """What belongs to the episode."""
         records = list(episode_records(scored, SIZES, tokenizer, 4, "train"))
         assert [len(record.pop("steps")) for record in records] == [3, 1, 2]
-        group_id = scored.members[0].multi_agent_episode_id
         assert records == [
             {
                 "format": "hgpo-episode-1",
                 "iteration": 4,
                 "split": "train",
-                "group": group_id,
+                "group": "group",
                 "member": member,
                 "game": "games/7",
                 "task_type": "pick",
