@@ -1,7 +1,28 @@
-"""The step-wise agent: observation and memory to prompt, completion to action. Pure, no Ray."""
+"""Agents: observation and memory to prompt, completion to action. Pure, no Ray."""
 
-from hgpo_rllib.agent.agent import StepAgent, TextAgent
+from hgpo_rllib.agent.agent import (
+    Agent,
+    BeginAgent,
+    BeginModelAgent,
+    ModelAgent,
+    ReflexionAgent,
+    response_seed,
+)
 from hgpo_rllib.agent.memory import Memory, Turn
 from hgpo_rllib.agent.parsing import ParsedAction, parse_completion
+from hgpo_rllib.agent.renderer import TextRenderer, TokenRenderer
 
-__all__ = ["Memory", "ParsedAction", "StepAgent", "TextAgent", "Turn", "parse_completion"]
+__all__ = [
+    "Agent",
+    "BeginAgent",
+    "BeginModelAgent",
+    "Memory",
+    "ModelAgent",
+    "ParsedAction",
+    "ReflexionAgent",
+    "TextRenderer",
+    "TokenRenderer",
+    "Turn",
+    "parse_completion",
+    "response_seed",
+]

@@ -1,121 +1,131 @@
-"""The step-wise agent: text in, token ids out, and back."""
+"""Agents: the only seam between an environment and whatever decides what to do."""
 
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-import jinja2
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from hgpo_rllib.agent.memory import Memory, Turn
-from hgpo_rllib.agent.parsing import ParsedAction, is_offered, parse_completion
-from hgpo_rllib.agent.templates import load_template, render
-
-if TYPE_CHECKING:  # its import takes seconds, and commands that only read episodes need none of it
-    from transformers import PreTrainedTokenizerBase
 
 
-@dataclass(frozen=True)
-class EncodedPrompt:
-    """The prompt of one turn, as the policy gets it."""
+class Agent(ABC):
+    """Plays one task: one episode, or several if it learns from those that it loses."""
 
-    token_ids: list[int]
-    truncated: bool
-    """It was too long and lost a part."""
+    @abstractmethod
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
+        """What to do at an observation; `info` is the environment's."""
 
+    async def reflect(self, observation: str) -> Turn | None:
+        """Look back on a lost episode, whose last observation this is, and prepare for the next.
 
-class TextAgent:
-    """Writes a message from what is seen and the last K turns; reads an action back."""
-
-    def __init__(self, prompt: str, memory_length: int, inadmissible_is_invalid: bool = False):
-        """See `hgpo_rllib.config.AgentSettings` for the arguments."""
-        self.template: jinja2.Template = load_template(prompt)
-        self.memory_length = memory_length
-        self.inadmissible_is_invalid = inadmissible_is_invalid
-
-    def message(
-        self,
-        goal: str,
-        observation: str,
-        admissible_actions: Sequence[str],
-        step_count: int,
-        history: Sequence[Turn],
-        lessons: Sequence[str] = (),
-    ) -> str:
-        """The text of one turn: the agent's template, filled."""
-        return render(
-            self.template,
-            goal=goal,
-            observation=observation,
-            admissible_actions=admissible_actions,
-            step_count=step_count,
-            history=history,
-            lessons=lessons,
-        )
-
-    def parse(self, completion: str, admissible_actions: Sequence[str]) -> ParsedAction:
-        """The action of a completion, with the validity rule of this agent."""
-        parsed = parse_completion(completion)
-        if self.inadmissible_is_invalid and not is_offered(parsed.action, admissible_actions):
-            parsed = ParsedAction(parsed.action, False)
-        return parsed
+        Returns:
+            What the agent made of it; None: it does not play the task again.
+        """
+        return None
 
 
-class StepAgent(TextAgent):
-    """A `TextAgent` in token ids, with a limit of their number."""
+class BeginAgent(Protocol):
+    """Makes the agent of a task."""
+
+    def __call__(self, info: Mapping[str, Any], group: str, name: str) -> Agent:
+        """The agent of the episode that `info` began.
+
+        Args:
+            info: of the first observation.
+            group: names the group among all of a run.
+            name: of the episode in its group; draws are seeded by the two.
+        """
+
+
+class ModelAgent(Agent):
+    """Asks a model at every turn, and remembers what it saw, said and did."""
+
+    def __init__(
+        self, info: Mapping[str, Any], group: str, name: str, memory: Memory | None = None
+    ):
+        """Begin an episode.
+
+        Args:
+            info: of its first observation.
+            group: names the group among all of a run; its members' prompts begin alike.
+            name: of the episode in its group. The seed of each response is made from the two: an
+                episode is the same whatever others play beside it.
+            memory: what is remembered already.
+        """
+        self.goal: str = info["goal"]
+        self.group = group
+        self.memory = Memory() if memory is None else memory
+        self._key = f"{group}/{name}"
+
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
+        """See `Agent`."""
+        turn = await self.ask(observation, info["admissible_actions"])
+        self.memory.turns.append(turn)
+        return turn
+
+    @abstractmethod
+    async def ask(self, observation: str, admissible_actions: Sequence[str]) -> Turn:
+        """Put the turn to the model."""
+
+    @property
+    def number(self) -> int:
+        """Of the turn to come."""
+        return len(self.memory.turns) + 1
+
+    @property
+    def seed(self) -> int:
+        """Of the response to come."""
+        return response_seed(self._key, len(self.memory.turns))
+
+
+class BeginModelAgent(Protocol):
+    """Makes an agent that asks one model with one set of prompts."""
+
+    def __call__(
+        self, info: Mapping[str, Any], group: str, name: str, memory: Memory | None = None
+    ) -> ModelAgent:
+        """See `BeginAgent` and `ModelAgent`."""
+
+
+class ReflexionAgent(Agent):
+    """Plays a task up to `trials` times, until it is won; draws a lesson from each loss."""
 
     def __init__(
         self,
-        tokenizer: "PreTrainedTokenizerBase",
-        prompt: str,
-        memory_length: int,
-        max_prompt_tokens: int,
-        shorten: Literal["beginning", "memory"] = "beginning",
-        inadmissible_is_invalid: bool = False,
+        playing: BeginModelAgent,
+        reflecting: BeginModelAgent,
+        trials: int,
+        info: Mapping[str, Any],
+        group: str,
+        name: str,
     ):
-        """See `hgpo_rllib.config.AgentSettings` for the arguments."""
-        super().__init__(prompt, memory_length, inadmissible_is_invalid)
-        # Prompts are encoded one at a time: the tokenizer's threads would only wait for each other.
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        self.tokenizer = tokenizer
-        self.max_prompt_tokens = max_prompt_tokens
-        self.shorten = shorten
+        """`playing` plays, `reflecting` looks back; for the rest see `BeginAgent`."""
+        self._playing = playing
+        self._reflecting = reflecting
+        self._trials = trials
+        self._task = info, group, name
+        self._lessons: list[str] = []
+        self._agent = self._begin(playing, Memory())
 
-    def prompt(
-        self, goal: str, observation: str, admissible_actions: Sequence[str], memory: Memory
-    ) -> EncodedPrompt:
-        """The prompt of one turn, no longer than `max_prompt_tokens`."""
-        turns = memory.last(self.memory_length)
-        fixed = (goal, observation, admissible_actions, len(memory.turns))
-        ids = self._encode(self.text(*fixed, turns, memory.lessons))
-        truncated = len(ids) > self.max_prompt_tokens
-        while self.shorten == "memory" and turns and len(ids) > self.max_prompt_tokens:
-            turns = turns[1:]
-            ids = self._encode(self.text(*fixed, turns, memory.lessons))
-        return EncodedPrompt(ids[-self.max_prompt_tokens :], truncated)
+    def _begin(self, begin: BeginModelAgent, memory: Memory) -> ModelAgent:
+        info, group, name = self._task
+        return begin(info, group, f"{name}/{len(self._lessons)}", memory)
 
-    def text(
-        self,
-        goal: str,
-        observation: str,
-        admissible_actions: Sequence[str],
-        step_count: int,
-        history: Sequence[Turn],
-        lessons: Sequence[str] = (),
-    ) -> str:
-        """The whole prompt as text: one user message through the model's chat template."""
-        content = self.message(goal, observation, admissible_actions, step_count, history, lessons)
-        message = [{"role": "user", "content": content}]
-        return self.tokenizer.apply_chat_template(
-            message, tokenize=False, add_generation_prompt=True
-        )
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
+        """See `Agent`."""
+        return await self._agent.act(observation, info)
 
-    def _encode(self, prompt: str) -> list[int]:
-        return self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    async def reflect(self, observation: str) -> Turn | None:
+        """See `Agent`: the lesson is the completion."""
+        if len(self._lessons) + 1 == self._trials:
+            return None
+        turn = await self._begin(self._reflecting, self._agent.memory).ask(observation, [])
+        self._lessons.append(turn.completion)
+        self._agent = self._begin(self._playing, Memory(lessons=tuple(self._lessons)))
+        return turn
 
-    def read(
-        self, response_ids: Sequence[int], admissible_actions: Sequence[str]
-    ) -> tuple[str, ParsedAction]:
-        """The completion's text, and its action with the validity rule of this agent."""
-        completion = self.tokenizer.decode(response_ids, skip_special_tokens=True)
-        return completion, self.parse(completion, admissible_actions)
+
+def response_seed(key: str, turn: int) -> int:
+    """The seed of one response, in 0 … 2^63 - 1."""
+    digest = hashlib.blake2b(f"{key}/{turn}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -20,8 +20,7 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from hgpo_rllib.agent.agent import StepAgent
-from hgpo_rllib.agent.memory import Memory
+from hgpo_rllib.agent import Memory, TokenRenderer
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench.bare_loop import BareLoop
 from hgpo_rllib.bench.measure import new_process, resident
@@ -107,7 +106,7 @@ def bench_learner(run: RunConfig, steps: int, repeats: int) -> LearnerBench:
 def random_steps(run: RunConfig, steps: int) -> Columns:
     """Steps of a random player with random advantages, as the columns of a training batch."""
     tokenizer, rng = load_tokenizer(str(run.model.model_path)), np.random.default_rng(SEED)
-    agent = StepAgent(
+    renderer = TokenRenderer(
         tokenizer,
         run.agent.prompt,
         run.algorithm.context_length
@@ -125,7 +124,7 @@ def random_steps(run: RunConfig, steps: int) -> Columns:
         memory, over = Memory(), False
         while not over and len(prompts) < steps:
             offered = info["admissible_actions"]
-            prompts.append(agent.prompt(info["goal"], observation, offered, memory).token_ids)
+            prompts.append(renderer.prompt(info["goal"], observation, offered, memory).token_ids)
             action = str(rng.choice(offered))
             said = f"<think>{action}</think><action>{action}</action>"
             ids = tokenizer(said, add_special_tokens=False)["input_ids"]

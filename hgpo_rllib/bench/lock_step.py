@@ -10,9 +10,9 @@ from typing import Any
 
 import gymnasium as gym
 
-from hgpo_rllib.agent import Memory, StepAgent
+from hgpo_rllib.agent import Memory, TokenRenderer, response_seed
 from hgpo_rllib.policy_server.types import Prompt
-from hgpo_rllib.rollout.member import Policy, response_seed
+from hgpo_rllib.rollout.policy_agent import Policy
 
 
 class _Member:
@@ -25,12 +25,12 @@ class _Member:
         self.memory = Memory()
         self.over = False
 
-    def prompt(self, agent: StepAgent) -> list[int]:
+    def prompt(self, renderer: TokenRenderer) -> list[int]:
         admissible = self.info["admissible_actions"]
-        return agent.prompt(self.goal, self.observation, admissible, self.memory).token_ids
+        return renderer.prompt(self.goal, self.observation, admissible, self.memory).token_ids
 
-    def act(self, agent: StepAgent, response_ids: Sequence[int]) -> None:
-        _, parsed = agent.read(response_ids, self.info["admissible_actions"])
+    def act(self, renderer: TokenRenderer, response_ids: Sequence[int]) -> None:
+        _, parsed = renderer.read(response_ids, self.info["admissible_actions"])
         if self.over:
             return
         self.memory.add(self.observation, parsed.action)
@@ -40,7 +40,7 @@ class _Member:
 
 
 async def play_in_lock_step(
-    envs: Sequence[gym.Env], tasks: Sequence[int], key: str, agent: StepAgent, policy: Policy
+    envs: Sequence[gym.Env], tasks: Sequence[int], key: str, renderer: TokenRenderer, policy: Policy
 ) -> int:
     """Play ``tasks[i]`` in ``envs[i]``, all in lock-step.
 
@@ -48,7 +48,7 @@ async def play_in_lock_step(
         envs: one per episode.
         tasks: seeds of their resets.
         key: of the seeds of responses.
-        agent: writes prompts and reads completions.
+        renderer: writes prompts and reads completions.
         policy: answers.
 
     Returns:
@@ -58,12 +58,12 @@ async def play_in_lock_step(
     steps = turn = 0
     while not all(member.over for member in members):
         prompts = [
-            Prompt(member.prompt(agent), response_seed(f"{key}/{index}", turn))
+            Prompt(member.prompt(renderer), response_seed(f"{key}/{index}", turn))
             for index, member in enumerate(members)
         ]
         responses = await asyncio.gather(*(policy.generate(prompt) for prompt in prompts))
         steps += sum(not member.over for member in members)
         for member, response in zip(members, responses, strict=True):
-            member.act(agent, response.token_ids.tolist())
+            member.act(renderer, response.token_ids.tolist())
         turn += 1
     return steps

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import gymnasium as gym
 
+from hgpo_rllib.agent import response_seed
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench.bare_engine import BareEngine
 from hgpo_rllib.bench.lock_step import play_in_lock_step
@@ -21,7 +22,6 @@ from hgpo_rllib.policy_server.engine import engine_arguments, replica_environmen
 from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.policy_server.standalone import running_policy_server
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Prompt, Sampling
-from hgpo_rllib.rollout.member import response_seed
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
 
@@ -199,7 +199,7 @@ def compare_episodes(plan: RolloutWorkload, runner: HGPOEnvRunner) -> list[Episo
             runner.replicas, runner.sampling(rollout.temperature), STARTING_WEIGHTS
         )
         start = time.perf_counter()
-        steps = asyncio.run(play_in_lock_step(envs, each, f"lock-{turn}", runner.agent, client))
+        steps = asyncio.run(play_in_lock_step(envs, each, f"lock-{turn}", runner.renderer, client))
         results.append(_episodes(played, seconds, steps, time.perf_counter() - start))
     for env in envs:
         env.close()

@@ -1,27 +1,13 @@
 """The agents that ask a model: their settings, and how they play."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import gymnasium as gym
-
-from hgpo_rllib.agent import Memory
+from hgpo_rllib.agent import BeginAgent, BeginModelAgent, ReflexionAgent
 from hgpo_rllib.config import AgentSettings, ConfigError
 from hgpo_rllib.environments import find_environment, short_names
 from hgpo_rllib.evaluation.scripted import SCRIPTED
-from hgpo_rllib.rollout.environments import EnvPool
-from hgpo_rllib.rollout.group import Play
-from hgpo_rllib.rollout.member import (
-    Question,
-    Speaker,
-    SpeakingPlayer,
-    play_episode,
-    play_member,
-    response_seed,
-)
-from hgpo_rllib.rollout.trajectory import Trajectory, Trial
 
 KINDS = {
     "hgpo": ("full",),
@@ -34,8 +20,8 @@ AGENTS = (*KINDS, *SCRIPTED)
 REFLEXION_TRIALS = 3
 WHOLE_EPISODE = 1000  # turns; prompts that grow too long lose the oldest
 
-MakeSpeaker = Callable[[AgentSettings], Speaker]
-"""Puts the questions of an agent with these settings to the model."""
+MakeBegin = Callable[[AgentSettings], BeginModelAgent]
+"""Agents of a model with these settings."""
 
 
 def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
@@ -78,53 +64,11 @@ def reflection_settings(agent: AgentSettings, env_id: str) -> AgentSettings:
     return agent.model_copy(update=changes)
 
 
-@dataclass(frozen=True)
-class Reflexion:
-    """Plays a task up to `trials` times, until it is won; learns a lesson in words from each loss.
-
-    An instance is a `Play`.
-    """
-
-    speaker: Speaker
-    """Plays."""
-    reflecting: Speaker
-    """Looks back."""
-    trials: int
-
-    async def __call__(
-        self, env: gym.Env, pool: EnvPool, task: int, group: str, name: str
-    ) -> Trajectory:
-        """The last episode, with those before it."""
-        earlier: list[Trial] = []
-        while True:
-            key = f"{name}/{len(earlier)}"
-            lessons = tuple(trial.reflection.completion for trial in earlier)
-            begin = partial(self._player, group=group, key=key, lessons=lessons)
-            trajectory = await play_episode(env, pool, task, begin)
-            if trajectory.won or len(earlier) + 1 == self.trials:
-                return replace(trajectory, earlier=tuple(earlier))
-            memory = Memory(trajectory.turns, lessons)
-            earlier.append(await self._look_back(trajectory, memory, group, key))
-
-    def _player(
-        self, info: Mapping[str, Any], group: str, key: str, lessons: tuple[str, ...]
-    ) -> SpeakingPlayer:
-        return SpeakingPlayer(self.speaker, info["goal"], group, key, lessons)
-
-    async def _look_back(
-        self, trajectory: Trajectory, memory: Memory, group: str, key: str
-    ) -> Trial:
-        seed = response_seed(f"{group}/{key}", len(memory.turns))
-        goal, last = trajectory.info["goal"], trajectory.steps[-1].observation
-        question = Question(goal, last, [], memory, seed, group)
-        return Trial(trajectory, await self.reflecting.answer(question))
-
-
-def model_play(
-    agent: str, settings: AgentSettings, env_id: str, trials: int, speaker: MakeSpeaker
-) -> Play:
-    """How an agent of `KINDS` plays."""
+def begin_model_agent(
+    agent: str, settings: AgentSettings, env_id: str, trials: int, model: MakeBegin
+) -> BeginAgent:
+    """How an agent of `KINDS` begins a task; `model`: see `MakeBegin`."""
     if agent != "reflexion":
-        return partial(play_member, speaker=speaker(settings))
-    looking_back = speaker(reflection_settings(settings, env_id))
-    return Reflexion(speaker(settings), looking_back, trials)
+        return model(settings)
+    reflecting = model(reflection_settings(settings, env_id))
+    return partial(ReflexionAgent, model(settings), reflecting, trials)

@@ -3,21 +3,21 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 from openai.types.chat import ChatCompletion
 
-from hgpo_rllib.agent import TextAgent, Turn
+from hgpo_rllib.agent import BeginModelAgent, Memory, ModelAgent, TextRenderer, Turn
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
 from hgpo_rllib.evaluation.models import Model
 from hgpo_rllib.evaluation.protocol import describe_remote_model
 from hgpo_rllib.policy_server.types import RequestFailedError
-from hgpo_rllib.rollout.member import Question, Speaker
 from hgpo_rllib.section import RunStoppedError
 
 KEY_VARIABLES = ("HGPO_API_KEY", "OPENAI_API_KEY")
@@ -53,67 +53,41 @@ class RemoteModel:
         )
         temperature = self.config.evaluation.temperature
 
-        def speaker(settings: AgentSettings) -> Speaker:
-            return ChatSpeaker(client, self.name, settings, temperature)
+        def begin(settings: AgentSettings) -> BeginModelAgent:
+            renderer = TextRenderer(
+                settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
+            )
+            return partial(ChatAgent, ChatModel(client, self.name, settings, temperature), renderer)
 
         async def closing(work: Any) -> Any:
             async with client:
                 return await work
 
-        yield Model(speaker, lambda ids: "", lambda work: asyncio.run(closing(work)))
+        yield Model(begin, lambda ids: "", lambda work: asyncio.run(closing(work)))
 
 
-class ChatSpeaker:
-    """Asks in messages: see `Speaker`."""
+@dataclass(frozen=True)
+class ChatModel:
+    """A model at a server, asked by agents with these settings."""
 
-    def __init__(
-        self, client: openai.AsyncOpenAI, name: str, settings: AgentSettings, temperature: float
-    ):
-        """Ask the model `name` as an agent with these settings."""
-        self._client = client
-        self._name = name
-        self._settings = settings
-        self._temperature = temperature
-        self._agent = TextAgent(
-            settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
-        )
+    client: openai.AsyncOpenAI
+    name: str
+    settings: AgentSettings
+    temperature: float
 
-    async def answer(self, question: Question) -> Turn:
-        """See `Speaker`. A message that the server refuses loses its oldest turns, if it may.
+    async def reply(self, message: str, seed: int) -> ChatCompletion:
+        """The model's reply to one message.
 
         Raises:
-            RequestFailedError: the server refuses the message.
+            openai.BadRequestError: the server refuses the message.
             RunStoppedError: the server does not answer, or not to us.
         """
-        memory, offered = question.memory, question.admissible_actions
-        turns = memory.last(self._settings.memory_length or 0)
-        truncated = False
-        while True:
-            message = self._agent.message(
-                question.goal,
-                question.observation,
-                offered,
-                len(memory.turns),
-                turns,
-                memory.lessons,
-            )
-            asked = time.perf_counter()
-            try:
-                reply = await self._ask(message, question.seed)
-                break
-            except openai.BadRequestError as error:
-                if not turns or self._settings.shorten_prompts != "memory":
-                    raise RequestFailedError(_one_line(error)) from error
-            turns, truncated = turns[1 + len(turns) // 4 :], True
-        return self._turn(question, message, truncated, reply, asked)
-
-    async def _ask(self, message: str, seed: int) -> ChatCompletion:
         try:
-            return await self._client.chat.completions.create(
-                model=self._name,
+            return await self.client.chat.completions.create(
+                model=self.name,
                 messages=[{"role": "user", "content": message}],
-                temperature=self._temperature,
-                max_tokens=self._settings.max_response_tokens,
+                temperature=self.temperature,
+                max_tokens=self.settings.max_response_tokens,
                 seed=seed % SEED_LIMIT,
             )
         except openai.BadRequestError:
@@ -124,24 +98,59 @@ class ChatSpeaker:
                 "kept, the same command goes on"
             ) from error
 
-    def _turn(
-        self, question: Question, message: str, truncated: bool, reply: ChatCompletion, asked: float
-    ) -> Turn:
+
+class ChatAgent(ModelAgent):
+    """Asks in messages."""
+
+    def __init__(
+        self,
+        model: ChatModel,
+        renderer: TextRenderer,
+        info: Mapping[str, Any],
+        group: str,
+        name: str,
+        memory: Memory | None = None,
+    ):
+        """The renderer writes messages and reads replies; for the rest see `ModelAgent`."""
+        super().__init__(info, group, name, memory)
+        self._model = model
+        self._renderer = renderer
+
+    async def ask(self, observation: str, admissible_actions: Sequence[str]) -> Turn:
+        """See `ModelAgent`. A message that the server refuses loses its oldest turns, if it may.
+
+        Raises:
+            RequestFailedError: the server refuses the message.
+            RunStoppedError: the server does not answer, or not to us.
+        """
+        turns = self.memory.last(self._renderer.memory_length)
+        fixed = (self.goal, observation, admissible_actions, len(self.memory.turns))
+        truncated = False
+        while True:
+            message = self._renderer.message(*fixed, turns, self.memory.lessons)
+            asked = time.perf_counter()
+            try:
+                reply = await self._model.reply(message, self.seed)
+                break
+            except openai.BadRequestError as error:
+                if not turns or self._model.settings.shorten_prompts != "memory":
+                    raise RequestFailedError(_one_line(error)) from error
+            turns, truncated = turns[1 + len(turns) // 4 :], True
         choice, usage = reply.choices[0], reply.usage
         completion = choice.message.content or ""
-        parsed = self._agent.parse(completion, question.admissible_actions)
+        parsed = self._renderer.parse(completion, admissible_actions)
         cut = choice.finish_reason == "length"
         return Turn(
-            question.observation,
+            observation,
             parsed.action,
             completion,
-            number=len(question.memory.turns) + 1,
+            number=self.number,
             is_valid=parsed.is_valid and not cut,
             prompt=message,
             prompt_truncated=truncated,
             response_truncated=cut,
-            request_s=time.perf_counter() - asked,
             tokens=(usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0),
+            request_s=time.perf_counter() - asked,
         )
 
 

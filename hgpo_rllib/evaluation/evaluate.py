@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hgpo_rllib.agent import BeginAgent
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.environments.checks import make_environment
-from hgpo_rllib.evaluation.agents import model_play, reflection_settings
+from hgpo_rllib.evaluation.agents import begin_model_agent, reflection_settings
 from hgpo_rllib.evaluation.directory import EvaluationDirectory
 from hgpo_rllib.evaluation.models import Model, Subject
 from hgpo_rllib.evaluation.plan import Kind, Plan, Slot, census, parity
@@ -26,11 +27,11 @@ from hgpo_rllib.evaluation.protocol import (
     protocol_hash,
 )
 from hgpo_rllib.evaluation.records import Decode, Record, episode_record, in_order, key_of
-from hgpo_rllib.evaluation.scripted import scripted_play
+from hgpo_rllib.evaluation.scripted import begin_scripted
 from hgpo_rllib.evaluation.summary import results
 from hgpo_rllib.results.evaluations import EPISODES, FORMAT, evaluated_frames
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
-from hgpo_rllib.rollout.group import FAILURES, Play, Rollout
+from hgpo_rllib.rollout.group import FAILURES, Rollout
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.section import RunStoppedError
 
@@ -170,7 +171,7 @@ def play_slots(
     with contextlib.ExitStack() as stack:
         model = stack.enter_context(request.subject.open()) if request.subject else None
         rollout = Rollout(
-            play_of(request, model),
+            begin_agent(request, model),
             pool,
             request.config.rollout.max_attempts,
             asyncio.Semaphore(concurrency(request)),
@@ -211,12 +212,14 @@ async def _play_all(
     await asyncio.gather(*map(play, slots))
 
 
-def play_of(request: Request, model: Model | None) -> Play:
-    """How the agent of the request plays."""
+def begin_agent(request: Request, model: Model | None) -> BeginAgent:
+    """How the agent of the request begins a task."""
     config = request.config
     if model is None:
-        return scripted_play(request.agent, config.env)
-    return model_play(request.agent, config.agent, config.env.env_id, request.trials, model.speaker)
+        return begin_scripted(request.agent, config.env)
+    return begin_model_agent(
+        request.agent, config.agent, config.env.env_id, request.trials, model.begin
+    )
 
 
 def concurrency(request: Request) -> int:

@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
+from hgpo_rllib.agent import BeginModelAgent
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
-from hgpo_rllib.evaluation.agents import MakeSpeaker
+from hgpo_rllib.evaluation.agents import MakeBegin
 from hgpo_rllib.evaluation.protocol import describe_model
 from hgpo_rllib.evaluation.records import Decode
-from hgpo_rllib.rollout.member import PolicySpeaker, Speaker
+from hgpo_rllib.rollout.policy_agent import PolicyAgent
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
 
 
@@ -18,7 +20,7 @@ from hgpo_rllib.run.interrupt import terminate_like_interrupt
 class Model:
     """Something that answers."""
 
-    speaker: MakeSpeaker
+    begin: MakeBegin
     decode: Decode
     """Its token ids to text."""
     run: Callable[[Coroutine[Any, Any, Any]], Any]
@@ -75,7 +77,7 @@ def served(config: RunConfig) -> Iterator[Model]:
     Raises:
         ConfigError: the model has no chat template.
     """
-    from hgpo_rllib.agent import StepAgent
+    from hgpo_rllib.agent import TokenRenderer
     from hgpo_rllib.models import eos_token_ids, load_tokenizer
     from hgpo_rllib.policy_server.client import PolicyClient
     from hgpo_rllib.policy_server.replicas import Replicas
@@ -98,8 +100,8 @@ def served(config: RunConfig) -> Iterator[Model]:
         replicas = Replicas.of(app, server.max_outage_s)
         client = PolicyClient(replicas, sampling, STARTING_WEIGHTS, several)
 
-        def speaker(settings: AgentSettings) -> Speaker:
-            agent = StepAgent(
+        def begin(settings: AgentSettings) -> BeginModelAgent:
+            renderer = TokenRenderer(
                 tokenizer,
                 prompt=settings.prompt,
                 memory_length=settings.memory_length or 0,
@@ -107,6 +109,6 @@ def served(config: RunConfig) -> Iterator[Model]:
                 shorten=settings.shorten_prompts,
                 inadmissible_is_invalid=settings.inadmissible_is_invalid,
             )
-            return PolicySpeaker(agent, client)
+            return partial(PolicyAgent, renderer, client)
 
-        yield Model(speaker, tokenizer.decode, asyncio.run)
+        yield Model(begin, tokenizer.decode, asyncio.run)

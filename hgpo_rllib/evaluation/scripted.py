@@ -3,88 +3,69 @@
 import functools
 import random
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-import gymnasium as gym
 from rich.columns import Columns
 from rich.console import Console
 from rich.text import Text
 
 from env_wrappers.errors import DataError
-from hgpo_rllib.agent import Turn
+from hgpo_rllib.agent import Agent, BeginAgent, Turn
 from hgpo_rllib.agent.parsing import ANY_SEARCH
 from hgpo_rllib.config import EnvSettings
 from hgpo_rllib.environments import OraclePlan, find_environment
 from hgpo_rllib.play.console import QUIT, ask, make_console, plain
-from hgpo_rllib.rollout.environments import EnvPool
-from hgpo_rllib.rollout.group import Play
-from hgpo_rllib.rollout.member import Player, play_episode
-from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.section import RunStoppedError
 
 SCRIPTED = ("random", "oracle", "human")
 """Agents that ask no model."""
 
 
-class MakeScripted(Protocol):
-    """Makes the player of an episode."""
-
-    def __call__(self, info: Mapping[str, Any], key: str) -> Player:
-        """The player of the episode that `info` began; `key` names it for random draws."""
-
-
-def scripted_play(name: str, settings: EnvSettings) -> Play:
-    """How the agent of `SCRIPTED` with that name plays.
+def begin_scripted(name: str, settings: EnvSettings) -> BeginAgent:
+    """How the agent of `SCRIPTED` with that name begins a task.
 
     Raises:
         ConfigError: it cannot play this environment.
     """
-    makers: dict[str, Callable[[], MakeScripted]] = {
-        "random": lambda: RandomPlayer,
-        "oracle": lambda: functools.partial(
-            OraclePlayer, find_plan=find_environment(settings.env_id).oracle(settings)
-        ),
-        "human": lambda: functools.partial(HumanPlayer, console=make_console()),
-    }
-    return functools.partial(_play, make=makers[name]())
+    if name == "random":
+        return RandomAgent
+    if name == "human":
+        return functools.partial(HumanAgent, make_console())
+    return functools.partial(OracleAgent, find_environment(settings.env_id).oracle(settings))
 
 
-async def _play(
-    env: gym.Env, pool: EnvPool, task: int, group: str, name: str, make: MakeScripted
-) -> Trajectory:
-    return await play_episode(env, pool, task, lambda info: make(info, f"{group}/{name}"))
-
-
-class RandomPlayer:
+class RandomAgent(Agent):
     """Any admissible action; where all searches are one of them, one for a word of the goal."""
 
-    def __init__(self, info: Mapping[str, Any], key: str):
-        self._rng = random.Random(key)
+    def __init__(self, info: Mapping[str, Any], group: str, name: str):
+        """See `BeginAgent`."""
+        self._rng = random.Random(f"{group}/{name}")
 
     async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
-        """See `Player`."""
+        """See `Agent`."""
         action = self._rng.choice(info["admissible_actions"])
         if action == ANY_SEARCH:
             action = f"search[{self._rng.choice(info['goal'].split())}]"
         return Turn(observation, action)
 
 
-class OraclePlayer:
+class OracleAgent(Agent):
     """Plays a plan that wins."""
 
     def __init__(
         self,
-        info: Mapping[str, Any],
-        key: str,
         find_plan: Callable[[Mapping[str, Any]], OraclePlan],
+        info: Mapping[str, Any],
+        group: str,
+        name: str,
     ):
-        """`find_plan`: from `EnvironmentSpec.oracle`."""
+        """`find_plan`: from `EnvironmentSpec.oracle`; for the rest see `BeginAgent`."""
         self._plan = find_plan(info)
         self._rest = iter(self._plan.actions)
         self._game = info["game"]
 
     async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
-        """See `Player`.
+        """See `Agent`.
 
         Raises:
             DataError: the plan is at its end, without having won.
@@ -97,16 +78,17 @@ class OraclePlayer:
         return Turn(observation, self._plan.fallback, self._plan.fallback_reason)
 
 
-class HumanPlayer:
+class HumanAgent(Agent):
     """A person at the terminal: a number is an action of the list, words are one as written."""
 
-    def __init__(self, info: Mapping[str, Any], key: str, console: Console):
+    def __init__(self, console: Console, info: Mapping[str, Any], group: str, name: str):
+        """Says the goal; see `BeginAgent`."""
         self._console = console
         console.print(Text(f"\nNew game: {plain(info['goal'])}", "bold"))
         console.print(Text(f"A number or a command is a step, {QUIT!r} stops.", "dim"))
 
     async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
-        """See `Player`.
+        """See `Agent`.
 
         Raises:
             RunStoppedError: the person has had enough.

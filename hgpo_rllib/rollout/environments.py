@@ -63,7 +63,17 @@ class EnvThread:
             job = self._jobs.get()
             if job is None:
                 return
-            job.run()
+            if job.answer.cancelled():
+                continue
+            job.started = time.monotonic()
+            value, error = None, None
+            try:
+                value = job.call()
+            except Exception as raised:
+                error = EnvFailedError(f"{type(raised).__name__}: {raised}")
+                error.__cause__ = raised
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
+                job.loop.call_soon_threadsafe(job.finish, value, error)
 
     def _check(self, job: "_Job") -> None:
         """Called by the event loop when a job may have taken too long."""
@@ -88,20 +98,6 @@ class _Job:
         self.started: float | None = None
         self.timer: asyncio.TimerHandle
 
-    def run(self) -> None:
-        """Called by the thread."""
-        if self.answer.cancelled():
-            return
-        self.started = time.monotonic()
-        value, error = None, None
-        try:
-            value = self.call()
-        except Exception as raised:
-            error = EnvFailedError(f"{type(raised).__name__}: {raised}")
-            error.__cause__ = raised
-        with contextlib.suppress(RuntimeError):  # the loop was closed: no coroutine waits
-            self.loop.call_soon_threadsafe(self.finish, value, error)
-
     def finish(self, value: Any, error: Exception | None) -> None:
         """Called in the event loop."""
         if self.answer.done():
@@ -118,17 +114,13 @@ class EnvPool:
     def __init__(self, make: Callable[[], gym.Env], thread: EnvThread):
         """Make the first one at once, in the calling thread: it may read data that all share."""
         self._make = make
-        self._thread = thread
+        self.call = thread.call
         self.first = make()
         self._idle = [self.first]
 
-    async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """See `EnvThread.call`."""
-        return await self._thread.call(function, *args, **kwargs)
-
     async def take(self) -> gym.Env:
         """An environment for one episode, to be given back unless it fails."""
-        return self._idle.pop() if self._idle else await self._thread.call(self._make)
+        return self._idle.pop() if self._idle else await self.call(self._make)
 
     def give_back(self, env: gym.Env) -> None:
         """It works and may be lent again."""

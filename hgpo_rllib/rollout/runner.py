@@ -1,13 +1,12 @@
 """The RLlib EnvRunner: whole groups on one asyncio loop, actions from the policy server."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium as gym
 import ray
@@ -27,7 +26,7 @@ from ray.rllib.utils.metrics import (
 )
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
-from hgpo_rllib.agent import StepAgent
+from hgpo_rllib.agent import TokenRenderer
 from hgpo_rllib.models import eos_token_ids, load_tokenizer
 from hgpo_rllib.policy_server.client import PolicyClient
 from hgpo_rllib.policy_server.replicas import Replicas
@@ -41,13 +40,10 @@ from hgpo_rllib.policy_server.types import (
 )
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, POLICY_ID, Rollout
-from hgpo_rllib.rollout.member import PolicySpeaker, play_member
+from hgpo_rllib.rollout.policy_agent import PolicyAgent
 from hgpo_rllib.rollout.rllib_episode import group_episodes
 from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.trajectory import Trajectory
-
-T = TypeVar("T")
-UnderWay = tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         super().__init__(config=config, **kwargs)
         self.module = None  # the policy lives in the policy server
         self._tokenizer = load_tokenizer(config.model_path)
-        self.agent = StepAgent(
+        self.renderer = TokenRenderer(
             self._tokenizer,
             prompt=config.prompt,
             memory_length=config.prompt_memory_length,
@@ -87,9 +83,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._weights: WeightTag = STARTING_WEIGHTS
         self._weights_seq_no = 0
         self._finished: list[Trajectory] = []
-        self._clients: list[PolicyClient] = []  # of the rollouts under way
         self._thread = ThreadPoolExecutor(1, "rollout-ahead")
-        self._under_way: list[UnderWay] = []
+        self._under_way: list[tuple[Rollout, PolicyClient]] = []
         self._ahead: tuple[int, Future[Played]] | None = None
         first_env = self._pool(config.train_split).first
         self._spaces = (first_env.observation_space, first_env.action_space)
@@ -106,7 +101,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         Or return those that `sample_ahead` began to play.
         """
         if self._ahead is None:
-            played = self._sample(num_groups)
+            played = self._play(*self._next(num_groups))
         else:
             (_, ahead), self._ahead = self._ahead, None
             played = ahead.result()
@@ -116,13 +111,13 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     def sample_ahead(self, num_episodes: int) -> None:
         """Begin to play what the next call of `rollout` returns, in another thread."""
         first = self._tasks.position
-        self._ahead = first, self._thread.submit(self._sample, num_episodes)
+        self._ahead = first, self._thread.submit(self._play, *self._next(num_episodes))
 
-    def _sample(self, num_groups: int) -> "Played":
-        first = self._tasks.position
+    def _next(self, num_groups: int) -> tuple[str, list[int], int, float, int]:
+        """Arguments of `_play` for the next tasks of the order."""
+        config, first = self.config, self._tasks.position
         tasks = self._tasks.take(num_groups)
-        config = self.config
-        return self._play(config.train_split, tasks, config.group_size, config.temperature, first)
+        return config.train_split, tasks, config.group_size, config.temperature, first
 
     def play(
         self, split: str, tasks: list[int], group_size: int, temperature: float, first: int = 0
@@ -141,19 +136,18 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         several = max(self.config.num_replicas, self.config.max_replicas or 0) > 1
         client = PolicyClient(self.replicas, self.sampling(temperature), self._weights, several)
         rollout = Rollout(
-            partial(play_member, speaker=PolicySpeaker(self.agent, client)),
+            partial(PolicyAgent, self.renderer, client),
             self._pool(split),
             self.config.max_attempts,
             asyncio.Semaphore(self.config.max_concurrent_episodes),
         )
         seed = self.config.seed or 0
         names = [f"{seed}/{split}/{first + index}" for index in range(len(tasks))]
-        self._clients.append(client)
+        self._under_way.append((rollout, client))
         try:
-            playing = listed(rollout.groups(tasks, names, group_size), self._under_way)
-            trajectories = asyncio.run(playing)
+            trajectories = asyncio.run(rollout.groups(tasks, names, group_size))
         finally:
-            self._clients.remove(client)
+            self._under_way.remove((rollout, client))
         failures = {name: rollout.failures[name] for name in FAILURES}
         return Played(trajectories, failures, time.perf_counter() - start)
 
@@ -175,7 +169,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     @property
     def prompts_in_flight(self) -> int:
         """Prompts without an answer yet; may be asked from another thread."""
-        return sum(client.in_flight for client in tuple(self._clients))
+        return sum(client.in_flight for _, client in tuple(self._under_way))
 
     def num_tasks(self, split: str) -> int:
         """Tasks that a split holds."""
@@ -229,7 +223,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             module_state = ray.get(module_state)
         if module_state:
             self._weights = module_state[POLICY_ID]["weight_tag"]
-            for client in tuple(self._clients):
+            for _, client in tuple(self._under_way):
                 client.weights = self._weights
 
     @override(Checkpointable)
@@ -256,19 +250,6 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             return
         (_, ahead), self._ahead = self._ahead, None
         while not ahead.done():  # between submission and the loop there is nothing to cancel yet
-            for loop, task in tuple(self._under_way):
-                with contextlib.suppress(RuntimeError):  # its loop has ended meanwhile
-                    loop.call_soon_threadsafe(task.cancel)
+            for rollout, _ in tuple(self._under_way):
+                rollout.cancel()
             wait([ahead], timeout=0.1)
-
-
-async def listed(work: Coroutine[Any, Any, T], under_way: list[UnderWay]) -> T:
-    """The result of `work`, which is on the list until it has one and can be cancelled there."""
-    task = asyncio.current_task()
-    assert task is not None, "an event loop runs tasks"
-    entry = asyncio.get_running_loop(), task
-    under_way.append(entry)
-    try:
-        return await work
-    finally:
-        under_way.remove(entry)

@@ -44,7 +44,7 @@ def test_the_page_trains(run_config: RunConfig, cluster: None, folder: Path) -> 
             assert row["grad_norm"] > 0
             assert {t.info["game"].split("/")[0] for t in played} == {"lost"}
             prompt = played[0].turns[0].prompt_ids
-            assert "find a " in algorithm.env_runner.agent.tokenizer.decode(prompt)
+            assert "find a " in algorithm.env_runner.renderer.tokenizer.decode(prompt)
         held_out = algorithm.evaluate()["env_runners"]
         assert held_out[ALL_SPLITS]["episodes"] == held_out["test"]["episodes"] == 20
         assert set(held_out["test"]["by_task_type"]) <= {"candle", "cloth", "soapbar", "towel"}

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from hgpo_rllib.agent import TextAgent, Turn
+from hgpo_rllib.agent import BeginModelAgent, ModelAgent, TextRenderer, Turn
 from hgpo_rllib.config import AgentSettings, load_config
 from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.evaluation.evaluate import Finished, Request
 from hgpo_rllib.evaluation.models import Model
-from hgpo_rllib.rollout.member import Question
 
 Say = Callable[[str, int], str]
 """A message and a seed to an answer."""
@@ -35,33 +34,36 @@ class ScriptedModel:
 
     @contextmanager
     def open(self) -> Iterator[Model]:
-        yield Model(lambda settings: ScriptedSpeaker(self, settings), lambda ids: "", asyncio.run)
+        yield Model(self.begin, lambda ids: "", asyncio.run)
 
-
-class ScriptedSpeaker:
-    """The real agent's messages and parsing around the script."""
-
-    def __init__(self, model: ScriptedModel, settings: AgentSettings):
-        self.model = model
-        self.agent = TextAgent(
+    def begin(self, settings: AgentSettings) -> BeginModelAgent:
+        renderer = TextRenderer(
             settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
         )
+        return lambda *task, **named: ScriptedAgent(self, renderer, *task, **named)
 
-    async def answer(self, question: Question) -> Turn:
-        memory, offered = question.memory, question.admissible_actions
-        turns = memory.last(self.agent.memory_length)
-        message = self.agent.message(
-            question.goal, question.observation, offered, len(memory.turns), turns, memory.lessons
-        )
+
+class ScriptedAgent(ModelAgent):
+    """The real messages and parsing around the script."""
+
+    def __init__(self, model: ScriptedModel, renderer: TextRenderer, *task: Any, **named: Any):
+        super().__init__(*task, **named)
+        self.model = model
+        self.renderer = renderer
+
+    async def ask(self, observation: str, admissible_actions: Sequence[str]) -> Turn:
+        turns = self.memory.last(self.renderer.memory_length)
+        fixed = (self.goal, observation, admissible_actions, len(self.memory.turns))
+        message = self.renderer.message(*fixed, turns, self.memory.lessons)
         self.model.messages.append(message)
         await asyncio.sleep(0)
-        text = self.model.say(message, question.seed)
-        parsed = self.agent.parse(text, offered)
+        text = self.model.say(message, self.seed)
+        parsed = self.renderer.parse(text, admissible_actions)
         return Turn(
-            question.observation,
+            observation,
             parsed.action,
             text,
-            number=len(memory.turns) + 1,
+            number=self.number,
             is_valid=parsed.is_valid,
             prompt=message,
             tokens=(7, 2),

@@ -7,9 +7,9 @@ import jinja2
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from hgpo_rllib.agent import Memory, ParsedAction, StepAgent, parse_completion
-from hgpo_rllib.agent.agent import EncodedPrompt
+from hgpo_rllib.agent import Memory, ParsedAction, TokenRenderer, parse_completion
 from hgpo_rllib.agent.parsing import ANY_SEARCH, find_thought, is_offered
+from hgpo_rllib.agent.renderer import EncodedPrompt
 from hgpo_rllib.agent.templates import (
     PROMPTS,
     brief,
@@ -86,10 +86,10 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return train_tokenizer([ROOM, DESK, *ADMISSIBLE] * 20, [], 320)
 
 
-def make_agent(tokenizer: PreTrainedTokenizerFast, **changes) -> StepAgent:
+def make_agent(tokenizer: PreTrainedTokenizerFast, **changes) -> TokenRenderer:
     """Return an agent that shows two turns."""
     settings = {"prompt": "alfworld_compact", "memory_length": 2, "max_prompt_tokens": 4096}
-    return StepAgent(tokenizer, **(settings | changes))
+    return TokenRenderer(tokenizer, **(settings | changes))
 
 
 class TestParsing:
@@ -311,7 +311,7 @@ class TestTemplates:
             assert not [line for line in ours & theirs if len(line) > 40], path.name
 
 
-class TestStepAgent:
+class TestTokenRenderer:
     def test_prompt_shows_the_last_turns(self, tokenizer: PreTrainedTokenizerFast) -> None:
         """The pocket model's chat template adds nothing to the rendered text."""
         prompt = make_agent(tokenizer).prompt("put a mug in desk.", DESK, ADMISSIBLE, LATER)

@@ -11,7 +11,7 @@ from rich.console import Console
 from hgpo_rllib.agent.templates import thought
 from hgpo_rllib.config import ConfigError, EnvSettings
 from hgpo_rllib.evaluation.evaluate import evaluate
-from hgpo_rllib.evaluation.scripted import HumanPlayer, RandomPlayer, scripted_play
+from hgpo_rllib.evaluation.scripted import HumanAgent, RandomAgent, begin_scripted
 from hgpo_rllib.section import RunStoppedError
 from tests.unit.scripted_model import ScriptedModel, lines, make
 
@@ -124,13 +124,13 @@ class TestScripted:
     def test_random_searches(self) -> None:
         """For a word of the wish: any search is no search."""
         info = {"goal": "red mug", "admissible_actions": ["search[<your query>]"]}
-        player = RandomPlayer(info, "key")
-        actions = {asyncio.run(player.act("", info)).action for _ in range(30)}
+        agent = RandomAgent(info, "group", "name")
+        actions = {asyncio.run(agent.act("", info)).action for _ in range(30)}
         assert actions == {"search[red]", "search[mug]"}
 
     def test_no_oracle(self) -> None:
         with pytest.raises(ConfigError, match="there is none for My-v0"):
-            scripted_play("oracle", EnvSettings(env_id="My-v0"))
+            begin_scripted("oracle", EnvSettings(env_id="My-v0"))
 
     def test_human(
         self, generated_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -167,5 +167,5 @@ class TestScripted:
             "goal": "g",
             "admissible_actions": ["search[<your query>]", "click[red]"],
         }
-        player = HumanPlayer(info, "", Console(file=io.StringIO()))
-        assert asyncio.run(player.act("page", info)).action == action
+        agent = HumanAgent(Console(file=io.StringIO()), info, "", "")
+        assert asyncio.run(agent.act("page", info)).action == action

@@ -14,11 +14,11 @@ import pytest
 from gymnasium.spaces import Text
 from transformers import PreTrainedTokenizerFast
 
-from hgpo_rllib.agent import StepAgent
+from hgpo_rllib.agent import TokenRenderer, response_seed
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, Rollout
-from hgpo_rllib.rollout.member import PolicySpeaker, play_member, response_seed
+from hgpo_rllib.rollout.policy_agent import PolicyAgent
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.section import RunStoppedError
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
@@ -78,7 +78,7 @@ class Table:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
         self.tokenizer = tokenizer
-        self.agent = StepAgent(tokenizer, "alfworld_compact", 2, 4096)
+        self.renderer = TokenRenderer(tokenizer, "alfworld_compact", 2, 4096)
         self.thread = EnvThread(limit_s=0.5)
         self.envs: list[Counting] = []
         self.fault: Fault = lambda task, step: None
@@ -99,8 +99,8 @@ class Table:
     def play(self, tasks: list[int], size: int = 3) -> list[Trajectory]:
         pool = EnvPool(self.make, self.thread)
         slots = asyncio.Semaphore(self.slots)
-        play = partial(play_member, speaker=PolicySpeaker(self.agent, self.policy))
-        rollout = Rollout(play, pool, 2, slots, self.failures)
+        begin = partial(PolicyAgent, self.renderer, self.policy)
+        rollout = Rollout(begin, pool, 2, slots, self.failures)
         names = [f"0/train/{place}" for place in range(len(tasks))]
         return asyncio.run(asyncio.wait_for(rollout.groups(tasks, names, size), 30))
 
@@ -210,7 +210,7 @@ class TestResponses:
         assert turn.action == "wait"
 
     def test_a_prompt_that_was_cut_is_counted(self, table: Table) -> None:
-        table.agent = StepAgent(table.tokenizer, "alfworld_compact", 2, 16)
+        table.renderer = TokenRenderer(table.tokenizer, "alfworld_compact", 2, 16)
         (turn,) = table.play([1], size=2)[0].turns
         assert turn.prompt_truncated
         assert len(turn.prompt_ids) == 16

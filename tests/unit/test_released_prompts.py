@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hgpo_rllib.agent import Memory, TextAgent, Turn
+from hgpo_rllib.agent import Memory, TextRenderer, Turn
 
 RELEASED = Path(__file__).parents[3] / "shared/parity/prompt_templates.json"
 pytestmark = pytest.mark.skipif(
@@ -45,7 +45,9 @@ INDEX = f"WebShop [SEP] Instruction: [SEP] {WISH} [SEP] Search"
 ITEM = f"Instruction: [SEP] {WISH} [SEP] Back to Search [SEP] Bimo Red Mug [SEP] Buy Now"
 
 
-def released_agent(name: str, slots: dict[str, str], folder: Path, memory_length: int) -> TextAgent:
+def released_agent(
+    name: str, slots: dict[str, str], folder: Path, memory_length: int
+) -> TextRenderer:
     """Return the agent with the released texts, written as docs/evaluation.md says."""
     texts = json.loads(RELEASED.read_text())
     without, later = (
@@ -54,7 +56,7 @@ def released_agent(name: str, slots: dict[str, str], folder: Path, memory_length
     )
     file = folder / f"{name.lower()}.jinja"
     file.write_text(f"{{% if history %}}\n{later}{{% else %}}\n{without}{{% endif %}}")
-    return TextAgent(str(file), memory_length)
+    return TextRenderer(str(file), memory_length)
 
 
 def alfworld_by_the_rules(
@@ -135,7 +137,7 @@ def test_our_texts_have_the_slots_in_their_order(name: str, prompt: str, later: 
     memory = Memory()
     for number in range(7 if later else 0):
         memory.add(f"seen{number}", f"done{number}")
-    message = TextAgent(f"{prompt}_full", 5).message(
+    message = TextRenderer(f"{prompt}_full", 5).message(
         "@goal@", "@now@", ["@first@", "@last@"], len(memory.turns), memory.last(5)
     )
     values = {

@@ -1,0 +1,112 @@
+"""Prompts and actions: what is seen as text or token ids, and a completion as an action."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import jinja2
+
+from hgpo_rllib.agent.memory import Memory, Turn
+from hgpo_rllib.agent.parsing import ParsedAction, is_offered, parse_completion
+from hgpo_rllib.agent.templates import load_template, render
+
+if TYPE_CHECKING:  # its import takes seconds, and commands that only read episodes need none of it
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """The prompt of one turn, as the policy gets it."""
+
+    token_ids: list[int]
+    truncated: bool
+    """It was too long and lost a part."""
+
+
+class TextRenderer:
+    """Writes a message from what is seen and the last K turns; reads an action back."""
+
+    def __init__(self, prompt: str, memory_length: int, inadmissible_is_invalid: bool = False):
+        """See `hgpo_rllib.config.AgentSettings` for the arguments."""
+        self.template: jinja2.Template = load_template(prompt)
+        self.memory_length = memory_length
+        self.inadmissible_is_invalid = inadmissible_is_invalid
+
+    def message(
+        self,
+        goal: str,
+        observation: str,
+        admissible_actions: Sequence[str],
+        step_count: int,
+        history: Sequence[Turn],
+        lessons: Sequence[str] = (),
+    ) -> str:
+        """The text of one turn: the template, filled."""
+        return render(
+            self.template,
+            goal=goal,
+            observation=observation,
+            admissible_actions=admissible_actions,
+            step_count=step_count,
+            history=history,
+            lessons=lessons,
+        )
+
+    def parse(self, completion: str, admissible_actions: Sequence[str]) -> ParsedAction:
+        """The action of a completion, with the validity rule of the settings."""
+        parsed = parse_completion(completion)
+        if self.inadmissible_is_invalid and not is_offered(parsed.action, admissible_actions):
+            parsed = ParsedAction(parsed.action, False)
+        return parsed
+
+
+class TokenRenderer(TextRenderer):
+    """A `TextRenderer` in token ids, with a limit of their number."""
+
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        prompt: str,
+        memory_length: int,
+        max_prompt_tokens: int,
+        shorten: Literal["beginning", "memory"] = "beginning",
+        inadmissible_is_invalid: bool = False,
+    ):
+        """See `hgpo_rllib.config.AgentSettings` for the arguments."""
+        super().__init__(prompt, memory_length, inadmissible_is_invalid)
+        # Prompts are encoded one at a time: the tokenizer's threads would only wait for each other.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self.tokenizer = tokenizer
+        self.max_prompt_tokens = max_prompt_tokens
+        self.shorten = shorten
+
+    def prompt(
+        self, goal: str, observation: str, admissible_actions: Sequence[str], memory: Memory
+    ) -> EncodedPrompt:
+        """The prompt of one turn, no longer than `max_prompt_tokens`."""
+        turns = memory.last(self.memory_length)
+        fixed = (goal, observation, admissible_actions, len(memory.turns))
+        ids = self._encode(self.text(*fixed, turns, memory.lessons))
+        truncated = len(ids) > self.max_prompt_tokens
+        while self.shorten == "memory" and turns and len(ids) > self.max_prompt_tokens:
+            turns = turns[1:]
+            ids = self._encode(self.text(*fixed, turns, memory.lessons))
+        return EncodedPrompt(ids[-self.max_prompt_tokens :], truncated)
+
+    def text(self, *slots: Any) -> str:
+        """`message` as the whole prompt: one user message through the model's chat template."""
+        message = [{"role": "user", "content": self.message(*slots)}]
+        return self.tokenizer.apply_chat_template(
+            message, tokenize=False, add_generation_prompt=True
+        )
+
+    def _encode(self, prompt: str) -> list[int]:
+        return self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+
+    def read(
+        self, response_ids: Sequence[int], admissible_actions: Sequence[str]
+    ) -> tuple[str, ParsedAction]:
+        """The completion's text, and its action with the validity rule of the settings."""
+        completion = self.tokenizer.decode(response_ids, skip_special_tokens=True)
+        return completion, self.parse(completion, admissible_actions)

@@ -1,0 +1,65 @@
+"""The agent that is trained: asks the policy server in token ids."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from hgpo_rllib.agent import Memory, ModelAgent, TokenRenderer, Turn
+from hgpo_rllib.policy_server.types import Generation, Prompt
+
+
+class Policy(Protocol):
+    """Whatever answers prompts."""
+
+    async def generate(self, prompt: Prompt) -> Generation:
+        """The response to one prompt."""
+
+
+class PolicyAgent(ModelAgent):
+    """Asks a policy at every turn."""
+
+    def __init__(
+        self,
+        renderer: TokenRenderer,
+        policy: Policy,
+        info: Mapping[str, Any],
+        group: str,
+        name: str,
+        memory: Memory | None = None,
+    ):
+        """The renderer writes prompts and reads completions; for the rest see `ModelAgent`."""
+        super().__init__(info, group, name, memory)
+        self._renderer = renderer
+        self._policy = policy
+
+    async def ask(self, observation: str, admissible_actions: Sequence[str]) -> Turn:
+        """See `ModelAgent`.
+
+        Raises:
+            RequestFailedError: the policy refuses the prompt.
+        """
+        prompt = self._renderer.prompt(self.goal, observation, admissible_actions, self.memory)
+        asked = time.perf_counter()
+        response = await self._policy.generate(Prompt(prompt.token_ids, self.seed, self.group))
+        answered = time.perf_counter()
+        completion, parsed = self._renderer.read(response.token_ids.tolist(), admissible_actions)
+        truncated = response.finish_reason == "length"
+        return Turn(
+            observation,
+            parsed.action,
+            completion,
+            number=self.number,
+            is_valid=parsed.is_valid and not truncated,
+            prompt_ids=np.asarray(prompt.token_ids, np.int32),
+            prompt_truncated=prompt.truncated,
+            response_ids=response.token_ids,
+            response_truncated=truncated,
+            behaviour_logp=response.logp,
+            weight_version=response.version,
+            weight_versions=response.versions,
+            tokens=(len(prompt.token_ids), len(response.token_ids)),
+            request_s=answered - asked,
+            engine_s=response.engine_s,
+        )
