@@ -4,7 +4,7 @@ A language model of 0.4 million parameters learns six household games (ALFWorld,
 reinforcement learning, on the CPU of a laptop. The whole method (Hierarchy-of-Groups Policy
 Optimization, arXiv 2602.22817) is in this file, with PyTorch and transformers. The package
 hgpo_rllib does the same at scale: vLLM on Ray Serve generates, RLlib trains, and the choices made
-here are settings. tests/unit/test_minimal.py checks that both compute the same. An iteration:
+here are settings. tests/unit/project/test_minimal.py compares the two. An iteration:
 
 1. Play.    A group of 8 members plays each game, every member on its own. The language model reads
             what a member sees and writes what it does.

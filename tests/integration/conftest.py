@@ -1,7 +1,6 @@
 """One Ray cluster, one set of small games, one small clone and one algorithm for all tests."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -9,8 +8,9 @@ from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.warmstart import prepare
+from tests.paths import ROOT
 
-EXAMPLE = Path(__file__).parents[2] / "tuned_examples" / "alfworld_pocket.yaml"
+EXAMPLE = ROOT / "tuned_examples" / "alfworld_pocket.yaml"
 SMALL = (
     "iterations=2",
     "games.train=6",

@@ -18,11 +18,11 @@ import yaml
 from hgpo_rllib.run.cluster import LOOPBACK
 from tests.integration.test_command import arguments, rows
 from tests.integration.test_live_metrics import free_port
+from tests.paths import ROOT
 from tests.processes import Processes
 
 __all__ = ["arguments"]  # a fixture
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
-ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 RUN_FILE = "tuned_examples/alfworld_pocket.yaml"
 """Of the upload: a job runs in its folder."""

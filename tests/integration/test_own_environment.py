@@ -9,7 +9,7 @@ from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.rollout.held_out import ALL_SPLITS
 from hgpo_rllib.run.inputs import check_inputs
 from hgpo_rllib.run.metrics import iteration_metrics
-from tests.unit.test_own_environment import folder as folder  # the files of the page
+from tests.unit.environments.test_own_environment import folder as folder  # the files of the page
 
 pytestmark = pytest.mark.integration
 

@@ -11,10 +11,11 @@ import ray
 
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.models import load_model
+from tests.paths import ROOT
 from tests.processes import Processes
 
 pytestmark = pytest.mark.integration
-README = Path(__file__).parents[2] / "README.md"
+README = ROOT / "README.md"
 
 
 def test_the_snippet(run_config: RunConfig, cluster: None, tmp_path: Path) -> None:

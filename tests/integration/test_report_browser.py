@@ -9,7 +9,7 @@ import pytest
 
 from hgpo_rllib.reporting.report import write_report
 from tests.integration.browser import Browser, is_drawn, needs_chromium
-from tests.unit.reporting_rows import (
+from tests.unit.reporting.reporting_rows import (
     EPISODES,
     PROMPT,
     crash,

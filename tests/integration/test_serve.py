@@ -23,6 +23,7 @@ from hgpo_rllib.config import ConfigError, PolicyServerSettings, RunConfig, save
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.request import make_request
 from hgpo_rllib.models import load_model, load_tokenizer
+from tests.paths import ROOT
 from tests.processes import Command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -30,7 +31,7 @@ KEY = "a-key-of-this-test"
 ROOM = "You are in the middle of a room. Looking quickly around you, you see a shelf 1, a sink 2."
 NO_PATTERN = {"type": "object", "patternProperties": {"(": {}}}
 LIMIT = PolicyServerSettings().max_num_seqs
-GOLDEN = Path(__file__).parents[1] / "unit" / "golden"
+GOLDEN = ROOT / "tests/unit/agent/golden"
 PROMPTS = (ROOM, *(file.read_text() for file in sorted(GOLDEN.glob("alfworld_compact_*.txt"))))
 
 

@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.integration.browser import Browser, is_drawn, needs_chromium
-from tests.unit.test_play_command import step, write_episode
-from tests.unit.webshop_store import ODD, SHIRT, write_store
+from tests.unit.cli.test_play_command import step, write_episode
+from tests.unit.env_wrappers.webshop.webshop_store import ODD, SHIRT, write_store
 
 pytestmark = [pytest.mark.integration, needs_chromium]
 

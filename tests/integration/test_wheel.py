@@ -12,10 +12,10 @@ import pytest
 
 from env_wrappers.webshop.session import parse_action
 from tests.integration.test_command import rows
+from tests.paths import ROOT
 from tests.processes import Command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
-ROOT = Path(__file__).parents[2]
 PACKAGES = ("hgpo_rllib", "env_wrappers", "tuned_examples")
 SMALL = (
     "iterations=1",

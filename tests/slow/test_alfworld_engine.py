@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from hgpo_rllib.bench.alfworld import EngineWorkload, bench_alfworld
+from tests.paths import SHARED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
-ARCHIVE = Path(__file__).parents[3] / "shared/data/alfworld_games.tar.xz"
+ARCHIVE = SHARED / "data/alfworld_games.tar.xz"
 
 
 def test_answers_are_the_same_and_come_much_faster(tmp_path: Path) -> None:

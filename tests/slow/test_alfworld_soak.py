@@ -10,9 +10,10 @@ import pytest
 from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.generator import GenerationSpec, generate
+from tests.paths import SHARED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-ARCHIVE = Path(__file__).parents[3] / "shared/data/alfworld_games.tar.xz"
+ARCHIVE = SHARED / "data/alfworld_games.tar.xz"
 EPISODES, FIRST = 20_000, 1_000
 GENERATED = GenerationSpec(
     splits={"train": 6, "valid_unseen": 3}, rooms=("bedroom", "bathroom"), max_receptacles=16,

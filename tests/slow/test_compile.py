@@ -5,8 +5,8 @@ import shutil
 import pytest
 import torch
 
-from tests.unit.learner_reference import model_path
-from tests.unit.test_learner import TestHowPassesAreComputed
+from tests.unit.learner.learner_reference import model_path
+from tests.unit.learner.test_learner import TestHowPassesAreComputed
 
 __all__ = ["model_path"]  # fixture
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -25,11 +25,11 @@ from hgpo_rllib.policy_server.standalone import running_policy_server
 from hgpo_rllib.policy_server.types import Prompt, Sampling, WeightTag
 from hgpo_rllib.policy_server.weights import WeightPublisher
 from hgpo_rllib.run.cluster import ray_cluster
+from tests.paths import ROOT
 from tests.processes import Processes, command_line
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ENGINE, REPLICA, OWNER = "EngineCore", "ServeReplica:", "OwnerLiveness"
-ROOT = Path(__file__).parents[2]
 MODULE = "tests.slow.test_engine_faults"
 AGENT = AgentSettings(max_prompt_tokens=64, max_response_tokens=64)
 SAMPLING = Sampling(1.0, max_tokens=64, stop_token_ids=())

@@ -8,9 +8,10 @@ import pytest
 
 from hgpo_rllib.config import load_config
 from hgpo_rllib.run.trainer import train
+from tests.paths import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-EXAMPLE = Path(__file__).parents[2] / "tuned_examples" / "alfworld_six_games.yaml"
+EXAMPLE = ROOT / "tuned_examples" / "alfworld_six_games.yaml"
 
 
 def test_success_on_six_fixed_games_passes_80_percent(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.paths import ROOT
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-ROOT = Path(__file__).parents[2]
 LINE = re.compile(r"iteration +(\d+): success +(\d+)%, \d+ steps, KL [\d.]+")
 
 

@@ -1,0 +1,288 @@
+"""HGPO advantages: against recordings, against the definitions, invariants."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgpo_rllib.advantages import ESTIMATORS, EstimatorSettings, StepArrays, find_estimator
+from hgpo_rllib.advantages.contexts import context_levels, history_ids
+from hgpo_rllib.advantages.diagnostics import level_sizes, utilisation
+from hgpo_rllib.advantages.groups import group_advantage
+from hgpo_rllib.advantages.hierarchy import hgpo
+from hgpo_rllib.advantages.levels import compare_levels, step_level
+from hgpo_rllib.bench.dictionary import hgpo_by_dictionary
+from tests.paths import SHARED
+from tests.unit.advantages.advantage_batches import (
+    BATCHES,
+    SETTINGS,
+    Trajectory,
+    arrays,
+    columns,
+    one_step_each,
+    quickly,
+    rows,
+)
+
+RECORDINGS = SHARED / "parity/hgpo_vectors.json"
+CASES = json.loads(RECORDINGS.read_text())["cases"] if RECORDINGS.is_file() else []
+# Those that compare a step only with steps or trajectories of its own task.
+WITHIN_A_TASK = (
+    *("hgpo", "gigpo", "grpo", "rloo", "oracle", "hgpo_no_hierarchy", "hgpo_uniform"),
+    *("hgpo_base_group", "hgpo_leave_one_out", "hgpo_uncertainty"),
+)
+
+
+@pytest.mark.skipif(not CASES, reason="the recorded vectors are not beside this checkout")
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"K{c['K']}-{c['contexts']}-{c['norm']}")
+def test_recordings(case: dict[str, Any]) -> None:
+    """Returns, advantages and the share of compared steps equal the recorded ones."""
+    table = [
+        (i, t, state, reward, bad)
+        for i, member in enumerate(case["group"])
+        for t, (state, reward, bad) in enumerate(
+            zip(member["states"], member["rewards"], member["invalid"], strict=True)
+        )
+    ]
+    trajectory, time, anchor, reward, invalid = zip(*table, strict=True)
+    steps = StepArrays.from_columns(
+        task=["task"] * len(table),
+        trajectory=trajectory,
+        time=time,
+        anchor=anchor,
+        reward=reward,
+        invalid=invalid,
+        gamma=case["gamma"],
+        invalid_penalty=case["invalid_penalty"],
+    )
+    returns = np.concatenate(case["step_returns"])
+    np.testing.assert_allclose(steps.step_return, returns, rtol=0, atol=1e-12)
+    settings = EstimatorSettings(case["K"], case["alpha"], case["norm"], case["contexts"])
+    recorded = np.concatenate(case["advantages"])
+    np.testing.assert_allclose(hgpo(steps, settings), recorded, rtol=0, atol=1e-12)
+    # The recorded share is of the paper's groups in both modes.
+    sizes = level_sizes([*compare_levels(steps, replace(settings, contexts="paper"))])
+    np.testing.assert_allclose(utilisation(sizes), case["utilization"], atol=1e-12)
+
+
+@quickly
+@given(BATCHES, SETTINGS)
+def test_definition(batch: list[Trajectory], settings: EstimatorSettings) -> None:
+    """Random batches get what an implementation with dictionaries says."""
+    table = columns(batch)
+    table.pop("trajectory_return")
+    expected = hgpo_by_dictionary(**table, settings=settings)
+    np.testing.assert_allclose(hgpo(arrays(batch), settings), expected, rtol=0, atol=1e-9)
+
+
+@quickly
+@given(BATCHES, SETTINGS, st.randoms(use_true_random=False), st.sampled_from(WITHIN_A_TASK))
+def test_the_order_of_rows_does_not_matter(batch, settings, random, name: str) -> None:
+    """Shuffling the rows permutes the advantages, for every estimator."""
+    steps = arrays(batch)
+    order = np.array(random.sample(range(len(steps)), len(steps)))
+    estimator = find_estimator(name)
+    before, after = estimator(steps, settings), estimator(rows(steps, order), settings)
+    np.testing.assert_allclose(after, before[order], atol=1e-9)
+
+
+@quickly
+@given(BATCHES, SETTINGS, st.permutations("abc"), st.permutations(range(3)))
+def test_names_do_not_matter(batch, settings, letters, tasks) -> None:
+    """Renamed anchors, tasks and trajectories, of other types too, leave all advantages."""
+    table = columns(batch)
+    renamed = table | {
+        "anchor": [(letters[state], "seen") for state in table["anchor"]],
+        "task": [frozenset({tasks[task]}) for task in table["task"]],
+        "trajectory": [f"episode {100 - i}" for i in table["trajectory"]],
+    }
+    for name in WITHIN_A_TASK:
+        estimator = find_estimator(name)
+        before = estimator(StepArrays.from_columns(**table), settings)
+        after = estimator(StepArrays.from_columns(**renamed), settings)
+        np.testing.assert_allclose(after, before, atol=1e-9)
+
+
+@quickly
+@given(BATCHES, SETTINGS, st.integers(-400, 400).map(lambda n: n / 4))
+def test_a_constant_does_not_matter(batch, settings, constant: float) -> None:
+    """Adding a constant to all returns of task 0 leaves all advantages."""
+    steps = arrays(batch)
+    added = np.where(steps.task == 0, constant, 0.0)
+    shifted = replace(
+        steps,
+        step_return=steps.step_return + added,
+        trajectory_return=steps.trajectory_return + added,
+    )
+    for name in WITHIN_A_TASK:
+        before, after = (find_estimator(name)(s, settings) for s in (steps, shifted))
+        np.testing.assert_allclose(after, before, rtol=0, atol=1e-9, err_msg=name)
+
+
+@quickly
+@given(BATCHES, SETTINGS, st.sampled_from([-8.0, -1.0, 0.5, 3.0, 1024.0]))
+def test_a_scale(batch, settings, scale: float) -> None:
+    """Scaled returns scale the mean form; of the other only a negative sign remains."""
+    steps = arrays(batch)
+    scaled = replace(
+        steps,
+        step_return=scale * steps.step_return,
+        trajectory_return=scale * steps.trajectory_return,
+    )
+    for name in WITHIN_A_TASK:
+        before, after = (find_estimator(name)(s, settings) for s in (steps, scaled))
+        if settings.normalize == "mean" or name == "rloo":
+            np.testing.assert_allclose(after, scale * before, rtol=1e-9, atol=1e-9, err_msg=name)
+        else:  # up to the 1e-6 beside the standard deviation
+            expected = np.sign(scale) * before
+            np.testing.assert_allclose(after, expected, rtol=0, atol=1e-3, err_msg=name)
+
+
+@quickly
+@given(BATCHES, SETTINGS)
+def test_other_tasks_do_not_matter(batch, settings) -> None:
+    """A task alone gets the advantages that it gets among others."""
+    steps = arrays(batch)
+    for name in WITHIN_A_TASK:
+        together = find_estimator(name)(steps, settings)
+        for task in np.unique(steps.task):
+            own = np.flatnonzero(steps.task == task)
+            alone = find_estimator(name)(rows(steps, own), settings)
+            np.testing.assert_allclose(together[own], alone, rtol=0, atol=1e-9, err_msg=name)
+
+
+@quickly
+@given(
+    st.lists(st.integers(0, 2), min_size=2, max_size=60),
+    st.one_of(st.floats(-1e6, 1e6), st.integers(0, 50).map(lambda t: 10 * 0.95**t)),
+    SETTINGS,
+)
+def test_equal_returns_give_exactly_zero(states, value: float, settings) -> None:
+    """No rounding noise of a mean reaches an advantage when all returns are equal."""
+    steps = one_step_each([value] * len(states), states)
+    for name in (*WITHIN_A_TASK, "reinforce"):
+        assert not find_estimator(name)(steps, settings).any(), name
+
+
+@pytest.mark.parametrize("normalize", ["mean", "mean_std"])
+def test_equal_discounted_returns_give_exactly_zero(normalize) -> None:
+    """The same for each group size and discount that a run meets."""
+    settings = EstimatorSettings(normalize=normalize)
+    for size in range(2, 61):
+        for t in range(50):
+            steps = one_step_each([10 * 0.95**t] * size)
+            assert not hgpo(steps, settings).any(), (size, t)
+
+
+@pytest.mark.parametrize("normalize", ["mean", "mean_std"])
+def test_a_large_group_of_equal_returns_gives_exactly_zero(normalize) -> None:
+    """A million equal values: the rounding of their sum exceeds what counts as rounding below."""
+    value = np.full(1_000_000, 10 * 0.95**7)
+    assert abs(np.bincount(np.zeros(len(value), int), value)[0] / len(value) / value[0] - 1) > 1e-12
+    advantage, size = group_advantage(np.zeros(len(value), np.int64), value, normalize)
+    assert not advantage.any()
+    assert set(size) == {1_000_000}
+
+
+@quickly
+@given(st.permutations([0.1, 0.2, 0.3]), SETTINGS)
+def test_a_return_at_the_mean_gives_exactly_zero(returns, settings) -> None:
+    """(0.1 + 0.2 + 0.3) / 3 is 0.2 or not, by the order of the sum; the advantage is 0."""
+    got = hgpo(one_step_each(returns), settings)
+    assert got[returns.index(0.2)] == 0
+    assert abs(got[returns.index(0.3)]) > 0.09
+
+
+@quickly
+@given(BATCHES, st.integers(0, 5), st.sampled_from(["paper", "released"]))
+def test_groups_nest(batch, depth: int, contexts) -> None:
+    """G_0 ⊇ … ⊇ G_K, and the groups of whole histories lie inside all of the paper's."""
+    steps = arrays(batch)
+    levels = list(context_levels(steps, depth, contexts))
+    if contexts == "paper":
+        levels.append(history_ids(steps))
+    for coarse, fine in pairwise(levels):
+        inside = fine >= 0
+        pairs = {*zip(fine[inside].tolist(), coarse[inside].tolist(), strict=True)}
+        assert len(pairs) == len({group for group, _ in pairs})  # one coarse group for each fine
+
+
+@quickly
+@given(BATCHES)
+def test_a_deep_level_is_the_whole_history(batch) -> None:
+    """With K beyond the longest trajectory the last level's groups are those of the Oracle."""
+    steps = arrays(batch)
+    *_, deepest = context_levels(steps, 6)
+    whole = history_ids(steps)
+    assert len({*zip(deepest.tolist(), whole.tolist(), strict=True)}) == len({*whole.tolist()})
+    assert len({*deepest.tolist()}) == len({*whole.tolist()})
+
+
+@quickly
+@given(BATCHES, SETTINGS)
+def test_levels_computed_before_change_nothing(batch, settings) -> None:
+    """Every estimator gives the same numbers, bit by bit, on levels that the caller has already."""
+    steps = arrays(batch)
+    levels = tuple(compare_levels(steps, settings))
+    for name, estimator in ESTIMATORS.items():
+        expected = estimator(steps, settings)
+        np.testing.assert_array_equal(estimator(steps, settings, levels), expected, name)
+
+
+@quickly
+@given(BATCHES, SETTINGS)
+def test_steps_in_singleton_groups_get_nothing(batch, settings) -> None:
+    """A step that is alone at every level has advantage 0."""
+    steps = arrays(batch)
+    alone = (level_sizes([*compare_levels(steps, settings)]) < 2).all(axis=0)
+    for name in ("hgpo", "hgpo_uniform", "hgpo_leave_one_out", "hgpo_uncertainty"):
+        assert not find_estimator(name)(steps, settings)[alone].any()
+
+
+@quickly
+@given(BATCHES, SETTINGS)
+def test_depth_zero_is_the_step_level_estimate(batch, settings) -> None:
+    """With K = 0 HGPO compares by task and state alone, like its ablation (Eq. 2)."""
+    steps = arrays(batch)
+    got = hgpo(steps, replace(settings, context_length=0))
+    np.testing.assert_allclose(got, step_level(steps, settings), rtol=0, atol=1e-12)
+    ablation = find_estimator("hgpo_no_hierarchy")(steps, settings)
+    np.testing.assert_allclose(got, ablation, rtol=0, atol=1e-12)
+    for task, state in {*zip(steps.task, steps.anchor, strict=True)}:
+        group = (steps.task == task) & (steps.anchor == state)
+        centred = steps.step_return[group] - steps.step_return[group].mean()
+        scale = centred.std() + 1e-6 if settings.normalize == "mean_std" else 1.0
+        np.testing.assert_allclose(got[group], centred / scale, rtol=0, atol=1e-9)
+
+
+@quickly
+@given(BATCHES, SETTINGS)
+def test_alpha_zero_is_uniform(batch, settings) -> None:
+    """(k + 1)^0 weighs all levels alike, as the ablation without adaptive weights does."""
+    steps = arrays(batch)
+    got = hgpo(steps, replace(settings, weight_alpha=0.0))
+    uniform = find_estimator("hgpo_uniform")(steps, settings)
+    np.testing.assert_allclose(got, uniform, rtol=0, atol=1e-12)
+
+
+def test_by_hand() -> None:
+    """Two histories of one state: shared state, split by the state before, by whole prefixes."""
+    steps = arrays([(0, [0, 9], [0.0, 8.0]), (0, [0, 9], [0.0, 4.0]), (0, [9], [0.0])])
+    # State 9: mean 4, so 4, 0 and -4. After state 0: mean 6, so 2 and -2; the third is alone.
+    # (1 * 4 + 2 * 2) / 3; the exact zero of level 0 is left out: -2; (1 * -4) / 1.
+    got = hgpo(steps, EstimatorSettings(1, 1.0, "mean"))
+    np.testing.assert_allclose(got, [0, 8 / 3, 0, -2, -4])
+    # Weights 2 and 3 instead of 1 and 2.
+    got = hgpo(steps, EstimatorSettings(1, 1.0, "mean", "released"))
+    np.testing.assert_allclose(got, [0, (2 * 4 + 3 * 2) / 5, 0, -2, -4])
+
+
+def test_a_negative_depth_is_refused() -> None:
+    """The error names the argument and its value."""
+    with pytest.raises(ValueError, match="context_length must be 0 or more, got -1"):
+        hgpo(one_step_each([1.0, 2.0]), EstimatorSettings(context_length=-1))

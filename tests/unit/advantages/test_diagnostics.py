@@ -1,0 +1,105 @@
+"""Diagnostics of groups: by hand on a batch that one can count through."""
+
+import math
+
+import numpy as np
+import pytest
+
+from hgpo_rllib.advantages import EstimatorSettings, diagnostics
+from hgpo_rllib.advantages.contexts import history_ids
+from hgpo_rllib.advantages.hierarchy import hgpo
+from hgpo_rllib.advantages.levels import compare_levels
+from tests.unit.advantages.advantage_batches import arrays, one_step_each
+
+SETTINGS = EstimatorSettings(context_length=1, normalize="mean")
+# State 9 three times: twice after state 0, once at the start. State 0 at two starts, 7 once.
+BATCH = [(0, [0, 9], [0.0, 8.0]), (0, [0, 9], [0.0, 4.0]), (0, [9, 7], [0.0, 1.0])]
+STEPS = arrays(BATCH)
+LEVELS = tuple(compare_levels(STEPS, SETTINGS))
+
+
+def test_sizes_by_level() -> None:
+    """Rows: level 0 and 1; the third trajectory shares state 9 only at level 0."""
+    sizes = diagnostics.level_sizes(LEVELS)
+    assert sizes.tolist() == [[2, 3, 2, 3, 3, 1], [2, 2, 2, 2, 1, 1]]
+    np.testing.assert_allclose(diagnostics.utilisation(sizes), [5 / 6, 4 / 6])
+    np.testing.assert_allclose(diagnostics.mean_size(sizes), [13 / 5, 2])
+    shares = diagnostics.size_distribution(sizes)
+    assert shares.shape == (2, len(diagnostics.SIZE_LABELS))
+    np.testing.assert_allclose(shares[0], np.array([1, 2, 3, 0, 0, 0, 0]) / 6)
+    np.testing.assert_allclose(shares[1], np.array([2, 4, 0, 0, 0, 0, 0]) / 6)
+
+
+def test_released_levels_have_no_group_early() -> None:
+    """A first step has none at level 1: size 0, in no bin."""
+    settings = EstimatorSettings(context_length=1, contexts="released")
+    sizes = diagnostics.level_sizes([*compare_levels(STEPS, settings)])
+    assert sizes[1].tolist() == [0, 2, 0, 2, 0, 1]
+    assert diagnostics.size_distribution(sizes)[1].sum() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("size", "label"),
+    [
+        (1, "1"),
+        (2, "2"),
+        (3, "3-4"),
+        (4, "3-4"),
+        (5, "5-8"),
+        (32, "17-32"),
+        (33, "33+"),
+        (400, "33+"),
+    ],
+)
+def test_bins_are_what_their_labels_say(size: int, label: str) -> None:
+    """Both ends of a bin."""
+    shares = diagnostics.size_distribution(np.full((1, 4), size))
+    assert diagnostics.SIZE_LABELS[int(shares[0].argmax())] == label
+    assert shares.sum() == 1
+
+
+def test_oracle_gaps_by_hand() -> None:
+    """Over the four steps with a twin: Oracle 0, 2, 0, -2; by state 0, 4, 0, 0; Eq. 1 is 0."""
+    gaps = diagnostics.oracle_gaps(STEPS, LEVELS, history_ids(STEPS), SETTINGS)
+    # HGPO: step 1 is (4 + 2 * 2) / 3 = 8 / 3, step 3 is -2 (its level 0 is an exact zero).
+    assert gaps == pytest.approx({"trajectory": 1.0, "step": 1.0, "hgpo": (8 / 3 - 2) / 4})
+
+
+def test_gaps_without_twins_are_unknown() -> None:
+    """NaN, not 0: there is nothing to compare with."""
+    steps = one_step_each([1.0, 2.0], [0, 1])
+    levels = tuple(compare_levels(steps, SETTINGS))
+    gaps = diagnostics.oracle_gaps(steps, levels, history_ids(steps), SETTINGS)
+    assert all(math.isnan(gap) for gap in gaps.values())
+
+
+def test_summary() -> None:
+    """Flat names, plain floats."""
+    advantage = hgpo(STEPS, SETTINGS) + 0.0
+    advantage[1] = 3.0
+    summary = diagnostics.summary(STEPS, advantage, LEVELS, SETTINGS)
+    assert summary == pytest.approx(
+        {
+            "advantage_mean": float(sum(advantage)) / 6,
+            "zero_advantage_fraction": 3 / 6,
+            "level_fraction_k0": 5 / 6,
+            "level_group_size_k0": 2.6,
+            "level_fraction_k1": 4 / 6,
+            "level_group_size_k1": 2.0,
+            "oracle_fraction": 4 / 6,
+            "oracle_group_size": 2.0,
+            "oracle_gap_trajectory": 1.0,
+            "oracle_gap_step": 1.0,
+            "oracle_gap_hgpo": (8 / 3 - 2) / 4,
+        }
+    )
+    assert {type(value) for value in summary.values()} == {float}
+
+
+def test_explained_variance() -> None:
+    """1 up to a constant, 0 for a constant, less for worse, unknown where returns are equal."""
+    returns = np.array([0.0, 1.0, 5.0])
+    assert diagnostics.explained_variance(returns + 3, returns) == pytest.approx(1)
+    assert diagnostics.explained_variance(np.full(3, 7.0), returns) == pytest.approx(0)
+    assert diagnostics.explained_variance(-returns, returns) == pytest.approx(-3)
+    assert np.isnan(diagnostics.explained_variance(returns, np.ones(3)))

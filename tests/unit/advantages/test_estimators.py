@@ -1,0 +1,286 @@
+"""The other estimators: each against its definition, in plain loops."""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from hgpo_rllib.advantages import ESTIMATORS, EstimatorSettings, StepArrays, find_estimator
+from hgpo_rllib.advantages.baselines import gae
+from tests.paths import ROOT
+from tests.unit.advantages.advantage_batches import (
+    BATCHES,
+    SETTINGS,
+    Trajectory,
+    arrays,
+    one_step_each,
+    quickly,
+)
+
+MEAN = EstimatorSettings(normalize="mean")
+
+
+def centred(
+    batch: list[Trajectory],
+    settings: EstimatorSettings,
+    key: Callable[[int, list[int], int], Hashable],
+) -> list[float]:
+    """Compare each step's return with those of equal ``key(task, states, time)``."""
+    steps = [
+        (key(task, states, t), value)
+        for task, states, returns in batch
+        for t, value in enumerate(returns)
+    ]
+    groups = defaultdict(list)
+    for group, value in steps:
+        groups[group].append(value)
+    return [compare(value, groups[group], settings.normalize) for group, value in steps]
+
+
+def compare(value: float, members: list[float], normalize: str) -> float:
+    """Compare one value with its group."""
+    if len(set(members)) == 1:
+        return 0.0
+    return (value - np.mean(members)) / (np.std(members) + 1e-6 if normalize == "mean_std" else 1)
+
+
+def by_trajectory(batch: list[Trajectory], settings: EstimatorSettings) -> list[float]:
+    """Compare trajectories (their return is their first step's), one value a step."""
+    returns = defaultdict(list)
+    for task, _, values in batch:
+        returns[task].append(values[0])
+    return [
+        compare(values[0], returns[task], settings.normalize)
+        for task, _, values in batch
+        for _ in values
+    ]
+
+
+@quickly
+@given(BATCHES, SETTINGS)
+def test_trajectories_and_states(batch, settings) -> None:
+    """GRPO compares trajectories, each once; GiGPO adds the comparison by state, weighted."""
+    steps = arrays(batch)
+    whole = np.array(by_trajectory(batch, settings))
+    state = np.array(centred(batch, settings, lambda task, states, t: (task, states[t])))
+    got = {name: find_estimator(name)(steps, settings) for name in ("grpo", "gigpo")}
+    np.testing.assert_allclose(got["grpo"], whole, atol=1e-9)
+    np.testing.assert_allclose(got["gigpo"], whole + settings.step_weight * state, atol=1e-9)
+
+
+@quickly
+@given(BATCHES, SETTINGS)
+def test_whole_histories(batch, settings) -> None:
+    """The Oracle compares steps whose whole history is equal."""
+    expected = centred(batch, settings, lambda task, states, t: (task, *states[: t + 1]))
+    got = find_estimator("oracle")(arrays(batch), settings)
+    np.testing.assert_allclose(got, expected, atol=1e-9)
+
+
+@quickly
+@given(BATCHES, SETTINGS)
+def test_the_whole_batch(batch, settings) -> None:
+    """REINFORCE compares with all steps of all tasks."""
+    got = find_estimator("reinforce")(arrays(batch), settings)
+    np.testing.assert_allclose(got, centred(batch, settings, lambda *_: 0), atol=1e-9)
+
+
+@quickly
+@given(BATCHES)
+def test_leave_one_out_of_trajectories(batch) -> None:
+    """RLOO: the return minus the mean of the other trajectories' returns."""
+    expected = []
+    for i, (task, _, values) in enumerate(batch):
+        others = [v[0] for j, (other, _, v) in enumerate(batch) if other == task and j != i]
+        expected += [values[0] - np.mean(others) if others else 0.0 for _ in values]
+    got = find_estimator("rloo")(arrays(batch), MEAN)
+    np.testing.assert_allclose(got, expected, atol=1e-9)
+
+
+def others_of(
+    batch: list[Trajectory], key: Callable[[int, list[int], int], Hashable]
+) -> list[list[float]]:
+    """For each step the returns of the other steps with its key."""
+    keys = [(key(task, s, t), r) for task, s, rs in batch for t, r in enumerate(rs)]
+    return [
+        [r for j, (k, r) in enumerate(keys) if k == own and j != i]
+        for i, (own, _) in enumerate(keys)
+    ]
+
+
+def history(k: int) -> Callable[[int, list[int], int], Hashable]:
+    """Return the paper's key of level k."""
+    return lambda task, states, t: (task, *states[max(0, t - k) : t + 1])
+
+
+@quickly
+@given(BATCHES)
+def test_leave_one_out_at_every_level(batch) -> None:
+    """Each level compares with the others; zeros are left out, weights are 1 : 2 : 3."""
+    returns = [value for _, _, values in batch for value in values]
+    numerator, denominator = np.zeros(len(returns)), np.zeros(len(returns))
+    for k in range(3):
+        for i, others in enumerate(others_of(batch, history(k))):
+            advantage = returns[i] - np.mean(others) if others else 0.0
+            numerator[i] += (k + 1) * advantage
+            denominator[i] += (k + 1) * (abs(advantage) > 1e-12)
+    got = find_estimator("hgpo_leave_one_out")(arrays(batch), MEAN)
+    np.testing.assert_allclose(got, numerator / np.maximum(denominator, 1), atol=1e-9)
+
+
+def shrinkage_by_definition(
+    parent: list[Hashable], group: list[Hashable], values: list[float], i: int
+) -> float:
+    """Return B of step i, from the formulas of the docstring."""
+    members = defaultdict(list)
+    for p, c, value in zip(parent, group, values, strict=True):
+        if p == parent[i]:
+            members[c].append(value)
+    n, g = sum(map(len, members.values())), len(members)
+    own = len(members[group[i]])
+    if own == 1 or g == 1:
+        return 1.0  # nothing to trust; or nothing to choose between
+    mean = np.mean([v for part in members.values() for v in part])
+    within = sum(((np.array(part) - np.mean(part)) ** 2).sum() for part in members.values())
+    noise = within / (n - g)
+    between = sum(len(part) * (np.mean(part) - mean) ** 2 for part in members.values()) / (g - 1)
+    size = (n - sum(len(part) ** 2 for part in members.values()) / n) / (g - 1)
+    spread = max(0.0, (between - noise) / size)
+    return noise / (own - 1) / (noise / (own - 1) + spread) if spread > 1e-12 else 1.0
+
+
+@quickly
+@given(BATCHES)
+def test_uncertainty_by_definition(batch) -> None:
+    """From the coarsest level down: A_k = (1 - B) * (R - mean of the others) + B * A_(k-1)."""
+    returns = [value for _, _, values in batch for value in values]
+    keys = [
+        [history(k)(task, s, t) for task, s, rs in batch for t in range(len(rs))] for k in range(3)
+    ]
+    expected = np.zeros(len(returns))
+    for k in range(3):
+        for i, others in enumerate(others_of(batch, history(k))):
+            own = returns[i] - np.mean(others) if others else 0.0
+            b = shrinkage_by_definition(keys[k - 1], keys[k], returns, i) if k else 0.0
+            expected[i] = (1 - b) * own + b * expected[i]
+    got = find_estimator("hgpo_uncertainty")(arrays(batch), MEAN)
+    np.testing.assert_allclose(got, expected, atol=1e-9)
+
+
+def two_histories(first: list[float], second: list[float]) -> StepArrays:
+    """Return steps of state 9, reached from state 0 with the first returns and from 1 else."""
+    return arrays(
+        [(0, [0, 9], [0.0, value]) for value in first]
+        + [(0, [1, 9], [0.0, value]) for value in second]
+    )
+
+
+def test_uncertainty_trusts_histories_that_decide() -> None:
+    """Returns that depend on the history alone: the other of one's own history is the baseline."""
+    got = find_estimator("hgpo_uncertainty")(two_histories([4.0, 4.0], [8.0, 8.0]), MEAN)
+    np.testing.assert_allclose(got, 0.0)
+    got = find_estimator("hgpo_leave_one_out")(two_histories([4.0, 4.0], [8.0, 8.0]), MEAN)
+    assert np.abs(got).max() > 2.6  # fixed weights compare with the other history all the same
+
+
+def test_uncertainty_pools_histories_that_do_not_matter() -> None:
+    """Equal means under both histories: the baseline is the mean of all the others."""
+    got = find_estimator("hgpo_uncertainty")(two_histories([2.0, 6.0], [2.0, 6.0]), MEAN)
+    expected = [2 - 14 / 3, 6 - 10 / 3, 2 - 14 / 3, 6 - 10 / 3]
+    np.testing.assert_allclose(got[1::2], expected)
+
+
+def test_uncertainty_in_units_of_the_state() -> None:
+    """`mean_std` divides by the standard deviation of all steps that share the state."""
+    steps = two_histories([2.0, 6.0], [3.0, 9.0])
+    plain = find_estimator("hgpo_uncertainty")(steps, MEAN)[1::2]
+    scaled = find_estimator("hgpo_uncertainty")(steps, EstimatorSettings())[1::2]
+    np.testing.assert_allclose(scaled, plain / (np.std([2.0, 6.0, 3.0, 9.0]) + 1e-6))
+
+
+def test_base_group_by_hand() -> None:
+    """Eq. 1 joins with weight 1: (4 + 1 * -2 + 2 * -2) / 4; K = 1, one state, two trajectories."""
+    steps = arrays([(0, [5], [8.0]), (0, [5], [4.0])])
+    steps = replace(steps, trajectory_return=np.array([2.0, 10.0]))
+    got = find_estimator("hgpo_base_group")(steps, replace(MEAN, context_length=1))
+    np.testing.assert_allclose(got, [(-4 + 2 + 2 * 2) / 4, (4 - 2 - 2 * 2) / 4])
+
+
+@quickly
+@given(BATCHES, SETTINGS)
+def test_gae_by_definition(batch, settings) -> None:
+    """Sums of discounted differences of rewards and values, from the definitions."""
+    steps = arrays(batch)
+    value = np.cos(np.arange(len(steps)))
+    gamma, lam = settings.gamma, settings.gae_lambda
+    expected: list[float] = []
+    for _, _, returns in batch:
+        own = [*value[len(expected) : len(expected) + len(returns)], 0.0]
+        future = [*returns, 0.0]
+        rewards = [future[t] - gamma * future[t + 1] for t in range(len(returns))]
+        deltas = [r + gamma * own[t + 1] - own[t] for t, r in enumerate(rewards)]
+        expected += [
+            sum((gamma * lam) ** j * delta for j, delta in enumerate(deltas[t:]))
+            for t in range(len(returns))
+        ]
+    np.testing.assert_allclose(gae(steps, value, gamma, lam), expected, atol=1e-9)
+    np.testing.assert_allclose(gae(steps, value, gamma, 1.0), steps.step_return - value, atol=1e-9)
+
+
+@quickly
+@given(BATCHES, SETTINGS)
+def test_ppo_uses_the_critic_or_a_table(batch, settings) -> None:
+    """Values given win; without them those are means by task and state, which centres λ = 1."""
+    steps = arrays(batch)
+    settings = replace(settings, normalize="mean")
+    table = find_estimator("ppo")(steps, replace(settings, gae_lambda=1.0))
+    expected = centred(batch, settings, lambda task, states, t: (task, states[t]))
+    np.testing.assert_allclose(table, expected, atol=1e-9)
+    value = np.sin(np.arange(len(steps)))
+    got = find_estimator("ppo")(replace(steps, value=value), settings)
+    raw = gae(steps, value, settings.gamma, settings.gae_lambda)
+    np.testing.assert_allclose(got, raw - raw.mean(), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_of_no_steps(name: str) -> None:
+    """No steps, no advantages, no error."""
+    steps = StepArrays.from_columns([], [], [], [], reward=[])
+    assert find_estimator(name)(steps, EstimatorSettings()).shape == (0,)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_leaves_its_input_alone(name: str) -> None:
+    """Arrays are read, never written."""
+    steps = arrays([(0, [0, 9], [1.0, 8.0]), (0, [0, 9], [2.0, 4.0]), (1, [9], [3.0])])
+    for column in vars(steps).values():
+        if isinstance(column, np.ndarray):
+            column.setflags(write=False)
+    assert np.isfinite(find_estimator(name)(steps, EstimatorSettings())).all()
+
+
+@pytest.mark.parametrize("name", ["grpo", "gigpo", "rloo", "hgpo_base_group"])
+def test_trajectory_returns_are_asked_for(name: str) -> None:
+    """The error says what is missing."""
+    steps = replace(one_step_each([1.0, 2.0]), trajectory_return=None)
+    with pytest.raises(ValueError, match="the steps need trajectory_return"):
+        find_estimator(name)(steps, EstimatorSettings())
+
+
+def test_the_example_of_the_docs() -> None:
+    """It runs as it stands; the winner's steps are worth more."""
+    page = (ROOT / "docs/advantages.md").read_text()
+    names: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    won, lost = names["advantage"].reshape(2, 2)
+    assert (won > lost).all()
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    """All of them."""
+    with pytest.raises(ValueError, match="unknown estimator 'hgop'; known: hgpo, gigpo, grpo,"):
+        find_estimator("hgop")

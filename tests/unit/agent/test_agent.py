@@ -1,0 +1,385 @@
+"""The agent: parsing rules, memory, prompt templates, and token ids in and out."""
+
+import json
+from pathlib import Path
+
+import jinja2
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from hgpo_rllib.agent import Memory, ParsedAction, TokenRenderer, parse_completion
+from hgpo_rllib.agent.parsing import ANY_SEARCH, find_thought, is_offered
+from hgpo_rllib.agent.renderer import EncodedPrompt
+from hgpo_rllib.agent.templates import (
+    PROMPTS,
+    brief,
+    load_template,
+    main_actions,
+    main_parts,
+    page_parts,
+    render,
+    thought,
+)
+from hgpo_rllib.warmstart.tokenizer import train_tokenizer
+from tests.paths import SHARED
+
+GOLDEN = Path(__file__).parent / "golden"
+RELEASED = SHARED / "parity/prompt_templates.json"
+ROOM = "You are in the middle of a room. Looking quickly around you, you see a desk 1, a shelf 1."
+DESK = "You arrive at desk 1. On the desk 1, you see a mug 2."
+ADMISSIBLE = ["examine desk 1", "go to shelf 1", "inventory", "look", "take mug 2 from desk 1"]
+
+
+@pytest.mark.parametrize(
+    ("completion", "found"),
+    [
+        ("<think>a</think>b</think>", "a"),
+        ("x<think><think> a\n</think><think>b</think>", "<think> a\n"),
+        ("</think><think>a</think>", "a"),
+        ("<think></think>", ""),
+        ("<think>a", None),
+        ("</think>a<think>", None),
+        ("", None),
+    ],
+)
+def test_thoughts(completion: str, found: str | None) -> None:
+    assert find_thought(completion) == found
+    assert thought(completion) == " ".join((found or "").split())
+
+
+def test_unclosed_tags_are_read_in_linear_time() -> None:
+    """From each of these tags on, a regular expression looked for an end: for hours."""
+    completion = "<think>" * 700_000
+    assert find_thought(completion) is None
+    assert thought(completion) == ""
+    assert not parse_completion(completion).is_valid
+
+
+def remembered(*turns: tuple[str, str]) -> Memory:
+    """Return a memory of these (observation, action) turns."""
+    memory = Memory()
+    for observation, action in turns:
+        memory.add(observation, action)
+    return memory
+
+
+WISH = "find me a red bimo mug, and price lower than 20.00 dollars"
+INDEX = f"WebShop [SEP] Instruction: [SEP] {WISH} [SEP] Search"
+RESULTS = (
+    f"Instruction: [SEP] {WISH} [SEP] Back to Search [SEP] Page 1 (Total results: 2) [SEP] Next > "
+    "[SEP] B000000001 [SEP] Bimo Red Mug [SEP] $4.99 [SEP] B000000002 [SEP] Bimo Cup [SEP] $5.0"
+)
+ITEM = (
+    f"Instruction: [SEP] {WISH} [SEP] Back to Search [SEP] < Prev [SEP] color [SEP] red "
+    "[SEP] Bimo Red Mug [SEP] Price: $4.99 [SEP] Rating: N.A. [SEP] Description [SEP] Buy Now"
+)
+
+LATER = remembered(
+    (ROOM, "go to shelf 1"),
+    ("You arrive at shelf 1. On the shelf 1, you see nothing.", "look"),
+    ("You are facing the shelf 1. Next to it, you see nothing.", "go to desk 1"),
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Return a small tokenizer trained on a few sentences."""
+    return train_tokenizer([ROOM, DESK, *ADMISSIBLE] * 20, [], 320)
+
+
+def make_agent(tokenizer: PreTrainedTokenizerFast, **changes) -> TokenRenderer:
+    """Return an agent that shows two turns."""
+    settings = {"prompt": "alfworld_compact", "memory_length": 2, "max_prompt_tokens": 4096}
+    return TokenRenderer(tokenizer, **(settings | changes))
+
+
+class TestParsing:
+    @pytest.mark.parametrize(
+        ("completion", "action", "is_valid"),
+        [
+            ("<think>why</think><action>go to desk 1</action>", "go to desk 1", True),
+            # What is sent is trimmed and lower-cased.
+            ("<think>a</think><ACTION>\n Go To Desk 1 </Action>", "go to desk 1", True),
+            # The order of the parts does not matter, and text around them is ignored.
+            ("so <action>look</action> <think>late</think> !", "look", True),
+            ("</think><think><action>look</action>", "look", True),
+            # First opening and first closing tag.
+            ("<think></think><action>a</action><action>b</action>", "a", True),
+            ("<think></think><action>a<action>b</action>", "a<action>b", True),
+            ("<think></think></action><action>look</action>", "", True),
+            ("<think></think><action></action>", "", True),
+            # Thinking tags are required, in lower case, but the action is still sent.
+            ("<action>look</action>", "look", False),
+            ("<think>a<action>look</action>", "look", False),
+            ("a</think><action>look</action>", "look", False),
+            ("<Think>a</think><action>look</action>", "look", False),
+            ("<think>a</THINK><action>look</action>", "look", False),
+            # Chinese characters anywhere; other scripts are fine.
+            ("<think>我</think><action>look</action>", "look", False),
+            ("<think></think><action>look 看</action>", "look 看", False),
+            ("<think>é ñ あ</think><action>look</action>", "look", True),
+        ],
+    )
+    def test_tags(self, completion: str, action: str, is_valid: bool) -> None:
+        """The rules of the released agents, one by one."""
+        assert parse_completion(completion) == ParsedAction(action, is_valid)
+
+    @pytest.mark.parametrize("tags", ["{}", "<think>a</think><action>{}", "{}</action>"])
+    def test_without_both_action_tags(self, tags: str) -> None:
+        """The last 30 characters, lower-cased and not trimmed, are sent and count as invalid."""
+        completion = tags.format(" I Would Like To Go To The Desk Number ONE ")
+        expected = completion.lower()[-30:]
+        assert parse_completion(completion) == ParsedAction(expected, False)
+
+    @pytest.mark.parametrize("completion", ["", "Look", " x "])
+    def test_a_short_text_is_sent_whole(self, completion: str) -> None:
+        """Fewer than 30 characters are all there is."""
+        assert parse_completion(completion) == ParsedAction(completion.lower(), False)
+
+    @pytest.mark.parametrize(
+        ("action", "offered"),
+        [
+            ("look", True),
+            ("search[red mug]", True),
+            (ANY_SEARCH, True),
+            ("search[]", False),
+            ("search[a] b", False),
+            ("lookup", False),
+        ],
+    )
+    def test_an_offered_search_is_any_search(self, action: str, offered: bool) -> None:
+        """Where searches are offered at all."""
+        assert is_offered(action, ["look", ANY_SEARCH]) is offered
+        assert is_offered(action, ["look"]) is (action == "look")
+
+    def test_validity_is_a_bool(self) -> None:
+        """It becomes an array of bools later: no match object may leak."""
+        for completion in (
+            "<think></think><action>a</action>",
+            "<think>我</think><action></action>",
+        ):
+            assert type(parse_completion(completion).is_valid) is bool
+
+
+class TestMemory:
+    def test_turns_are_numbered_over_the_whole_episode(self) -> None:
+        """The last turns keep their numbers, oldest first."""
+        memory = remembered(*((f"o{i}", f"a{i}") for i in range(1, 6)))
+        last = memory.last(2)
+        assert [(t.number, t.observation, t.action) for t in last] == [
+            (4, "o4", "a4"),
+            (5, "o5", "a5"),
+        ]
+
+    def test_length(self) -> None:
+        """No turns for 0, and not more than there are."""
+        memory = remembered(("o", "a"))
+        assert memory.last(0) == []
+        assert len(memory.last(3)) == 1
+        assert Memory().last(3) == []
+
+
+class TestTemplates:
+    @pytest.mark.parametrize("name", ["alfworld_full", "alfworld_compact"])
+    @pytest.mark.parametrize("step", ["first", "later"])
+    def test_golden(self, name: str, step: str) -> None:
+        """The rendered text is the recorded one to the letter."""
+        turns = LATER.turns if step == "later" else []
+        text = render(
+            load_template(name),
+            goal="put a mug in desk.",
+            observation=DESK if turns else ROOM,
+            admissible_actions=ADMISSIBLE,
+            step_count=len(turns),
+            history=turns[-2:],
+        )
+        assert text == (GOLDEN / f"{name}_{step}.txt").read_text()
+
+    @pytest.mark.parametrize("name", ["webshop_full", "webshop_compact"])
+    @pytest.mark.parametrize("step", ["first", "later"])
+    def test_golden_of_webshop(self, name: str, step: str) -> None:
+        """Pages are shown behind the instruction, which is the goal."""
+        memory = remembered((INDEX, "search[red mug]"), (RESULTS, "click[b000000001]"))
+        turns = memory.turns if step == "later" else []
+        text = render(
+            load_template(name),
+            goal=WISH,
+            observation=ITEM if turns else INDEX,
+            admissible_actions=(
+                ["click[back to search]", "click[< prev]", "click[buy now]", "click[red]"]
+                if turns
+                else [ANY_SEARCH, "click[search]"]
+            ),
+            step_count=len(turns),
+            history=turns,
+        )
+        assert text == (GOLDEN / f"{name}_{step}.txt").read_text()
+
+    @pytest.mark.parametrize(
+        ("observation", "parts"),
+        [
+            (INDEX, ["Search"]),
+            (ITEM, ITEM.split(" [SEP] ")[2:]),
+            # Only where the store puts it: a product may be called so.
+            ("a [SEP] b [SEP] Instruction: [SEP] c", ["a", "b", "Instruction:", "c"]),
+            ("", [""]),
+        ],
+    )
+    def test_page_parts(self, observation: str, parts: list[str]) -> None:
+        """What comes behind the instruction; the whole page where there is none."""
+        assert page_parts(observation) == parts
+
+    def test_main_parts(self) -> None:
+        """What tells pages of one kind apart; titles that begin like a button stay."""
+        assert main_parts(page_parts(RESULTS)) == [
+            *("B000000001", "Bimo Red Mug"),
+            *("B000000002", "Bimo Cup"),
+        ]
+        assert main_parts(page_parts(ITEM)) == ["color", "red", "Bimo Red Mug", "Buy Now"]
+        kept = ["Reviews of Mugs", "Page 1 of a Diary", "Next > Big", "Price List", "", "a $5 mug"]
+        assert main_parts(kept) == kept
+
+    def test_a_template_file(self, tmp_path: Path) -> None:
+        """A path is taken as it is; the filters are there too."""
+        path = tmp_path / "own.txt"
+        path.write_text("{{ current_step }} {{ admissible_actions | main_actions | join('+') }}\n")
+        text = render(
+            load_template(str(path)),
+            goal="",
+            observation="",
+            admissible_actions=["look", "go to bed 1", "examine bed 1", "use lamp 1"],
+            step_count=4,
+            history=[],
+        )
+        assert text == "5 go to bed 1+use lamp 1"
+
+    def test_an_unknown_variable_is_an_error(self, tmp_path: Path) -> None:
+        """A misspelt variable never becomes an empty string."""
+        path = tmp_path / "own.jinja"
+        path.write_text("{{ observations }}")
+        with pytest.raises(jinja2.UndefinedError, match="observations"):
+            render(
+                load_template(str(path)),
+                goal="",
+                observation="",
+                admissible_actions=[],
+                step_count=0,
+                history=[],
+            )
+
+    def test_an_unknown_name_lists_the_known_ones(self) -> None:
+        """The message says what to write instead."""
+        with pytest.raises(FileNotFoundError) as error:
+            load_template("alfworld_fool")
+        assert "'alfworld_fool'" in str(error.value)
+        for path in PROMPTS.glob("*.jinja"):
+            assert path.stem in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("observation", "expected"),
+        [
+            (ROOM + "\n\nYour task is to: x.", "You look around."),
+            (DESK, "On the desk 1, you see a mug 2."),
+            ("You arrive at fridge 1. The fridge 1 is closed.", "The fridge 1 is closed."),
+            ("Nothing happens.", "Nothing happens."),
+            ("You open it. You arrive at a. b", "You open it. You arrive at a. b"),
+        ],
+    )
+    def test_brief(self, observation: str, expected: str) -> None:
+        """Only a leading arrival and the room's inventory are dropped."""
+        assert brief(observation) == expected
+
+    def test_main_actions(self) -> None:
+        """Looking is left out by its first word, the rest keeps its order."""
+        actions = ["take b 1 from examine 1", *ADMISSIBLE, "lookup", "help"]
+        assert main_actions(actions) == [
+            "take b 1 from examine 1",
+            "go to shelf 1",
+            "take mug 2 from desk 1",
+            "lookup",
+            "help",
+        ]
+
+    @pytest.mark.skipif(
+        not RELEASED.is_file(), reason="the released texts are not beside this checkout"
+    )
+    def test_prompts_are_written_for_this_project(self) -> None:
+        """No long line is shared with the released templates."""
+        released = json.loads(RELEASED.read_text()).values()
+        theirs = {line.strip() for text in released for line in text.splitlines()}
+        for path in PROMPTS.glob("*.jinja"):
+            ours = {line.strip() for line in path.read_text().splitlines()}
+            assert not [line for line in ours & theirs if len(line) > 40], path.name
+
+
+class TestTokenRenderer:
+    def test_prompt_shows_the_last_turns(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        """The pocket model's chat template adds nothing to the rendered text."""
+        prompt = make_agent(tokenizer).prompt("put a mug in desk.", DESK, ADMISSIBLE, LATER)
+        assert not prompt.truncated
+        text = tokenizer.decode(prompt.token_ids)
+        assert text == (GOLDEN / "alfworld_compact_later.txt").read_text()
+
+    def test_prompt_goes_through_the_chat_template(
+        self, tokenizer: PreTrainedTokenizerFast
+    ) -> None:
+        """One user message, then the opening of the answer."""
+        template = tokenizer.chat_template
+        try:
+            tokenizer.chat_template = (
+                "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+                "{% if add_generation_prompt %}<assistant>{% endif %}"
+            )
+            prompt = make_agent(tokenizer).text("g", ROOM, ["look"], 0, [])
+        finally:
+            tokenizer.chat_template = template
+        assert prompt.startswith("<user>Task: g\n")
+        assert prompt.endswith("</><assistant>")
+        assert prompt.count("<user>") == 1
+
+    def test_a_long_prompt_loses_its_beginning(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        """The end, with the actions, is kept; a prompt that fits is not touched."""
+        turn = ("g", DESK, ADMISSIBLE, LATER)
+        whole = make_agent(tokenizer).prompt(*turn).token_ids
+        short = make_agent(tokenizer, max_prompt_tokens=16).prompt(*turn)
+        assert (short.token_ids, short.truncated) == (whole[-16:], True)
+        just = make_agent(tokenizer, max_prompt_tokens=len(whole)).prompt(*turn)
+        assert (just.token_ids, just.truncated) == (whole, False)
+
+    def test_or_the_oldest_turns_of_its_memory(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        """No more of them than it must; without any left, its beginning."""
+
+        def prompt(memory_length: int, limit: int, shorten: str = "memory") -> EncodedPrompt:
+            agent = make_agent(
+                tokenizer, memory_length=memory_length, max_prompt_tokens=limit, shorten=shorten
+            )
+            return agent.prompt("g", DESK, ADMISSIBLE, LATER)
+
+        lengths = [len(prompt(k, 4096).token_ids) for k in range(4)]
+        assert lengths == sorted(set(lengths))
+        for kept in range(3):
+            for limit in (lengths[kept], lengths[kept + 1] - 1):
+                expected = EncodedPrompt(prompt(kept, 4096).token_ids, truncated=True)
+                assert prompt(3, limit) == expected
+        assert not prompt(3, lengths[3]).truncated
+        assert prompt(3, 16) == prompt(0, 16, "beginning")
+
+    def test_the_end_token_is_no_part_of_the_completion(
+        self, tokenizer: PreTrainedTokenizerFast
+    ) -> None:
+        """Tags stay, the end token goes."""
+        text = "<think>look around</think><action>look</action>"
+        ids = [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
+        completion, parsed = make_agent(tokenizer).read(ids, ADMISSIBLE)
+        assert completion == text
+        assert parsed == ParsedAction("look", True)
+
+    @pytest.mark.parametrize("strict", [False, True])
+    def test_inadmissible_is_invalid(
+        self, tokenizer: PreTrainedTokenizerFast, strict: bool
+    ) -> None:
+        """A well-formed action that is not offered is invalid only where the setting says so."""
+        agent = make_agent(tokenizer, inadmissible_is_invalid=strict)
+        ids = tokenizer("<think></think><action>go to desk 1</action>")["input_ids"]
+        assert agent.read(ids, ADMISSIBLE)[1] == ParsedAction("go to desk 1", not strict)
+        assert agent.read(ids, ["go to desk 1"])[1] == ParsedAction("go to desk 1", True)

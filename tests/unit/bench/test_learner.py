@@ -1,0 +1,63 @@
+"""The yardstick of `hgpo bench learner` does what the learner does."""
+
+import pytest
+import torch
+
+from hgpo_rllib.bench import learner as bench
+from hgpo_rllib.bench.bare_loop import BareLoop
+from hgpo_rllib.bench.learner import Turn, build_ours, padding_share
+from hgpo_rllib.config import RunConfig, parse_config
+from hgpo_rllib.learner.batching import MAX_PADDING
+from hgpo_rllib.models import load_model
+from tests.unit.learner.learner_reference import make_columns, model_path, one_thread
+
+__all__ = ["model_path", "one_thread"]  # fixtures
+
+
+@pytest.fixture
+def run(model_path: str) -> RunConfig:
+    """Three mini-batches in passes of few tokens, a rising rate, and a KL that matters."""
+    learner = {"lr": 1e-2, "lr_warmup_steps": 4, "minibatch_size": 3, "micro_batch_tokens": 20}
+    return parse_config(
+        {
+            "model": {"model_path": model_path},
+            "rollout": {"temperature": 0.8},
+            "learner": learner | {"kl_coeff": 0.3, "mismatch_alarm": None},
+        }
+    )
+
+
+def test_the_same_update(run: RunConfig) -> None:
+    """Twice, so that policy and reference differ."""
+    columns = make_columns(load_model(str(run.model.model_path)), steps=9)
+    bare = BareLoop(run, columns, torch.device("cpu"))
+    update, parameters = build_ours(run, columns)
+    start = [p.clone() for p in parameters()]
+    for _ in range(2):
+        bare.update()
+        update()
+    for before, expected, got in zip(start, bare.model.parameters(), parameters(), strict=True):
+        assert (before - got).abs().max() > 1e-3
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
+
+
+def test_padding(run: RunConfig) -> None:
+    """Of passes over all steps: little, by the rule that makes them."""
+    columns = make_columns(load_model(str(run.model.model_path)), steps=40)
+    assert 0 <= padding_share(run, columns) <= MAX_PADDING
+
+
+def test_a_faster_learner_has_a_ratio_above_one() -> None:
+    assert Turn(tokens=100, bare_seconds=2.0, seconds=1.0).ratio == 2
+
+
+def test_share_of_what_the_machine_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update that is one product of matrices, and takes twice the time that it must."""
+    left, right = torch.ones(3, 5), torch.ones(5, 7)
+    monkeypatch.setitem(bench._side, "update", lambda: left @ right)
+    flops = bench.count_flops()
+    assert flops == 2 * 3 * 5 * 7
+    turns = [Turn(100, 1.0, seconds) for seconds in (2.0, 1.0, 9.0)]
+    found = bench.LearnerBench(1, turns, 1, 1, 0, 0, flops, peak_flops=flops)
+    assert found.peak_share == 0.5
+    assert 1e8 < bench.peak_flops("float32") < 1e15

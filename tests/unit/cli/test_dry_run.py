@@ -1,0 +1,213 @@
+"""`hgpo train --dry-run`: the settings on standard output, what they need on standard error."""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import Result
+from ray.tune.search.variant_generator import generate_variants
+from typer.testing import CliRunner
+
+from env_wrappers.webshop.generator import CatalogueSpec, generate
+from env_wrappers.webshop.nouns import SPACY_MODEL, make_noun_extractor
+from hgpo_rllib.algorithm import HGPOConfig
+from hgpo_rllib.cli.main import app
+from hgpo_rllib.config import load_config
+from tests.paths import ROOT
+
+FOLDER = ROOT / "tuned_examples"
+EXAMPLES = sorted(FOLDER.glob("*.yaml"))
+SCRIPTS = sorted(FOLDER.glob("*.py"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _data_of_the_examples(
+    generated_games: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Work where the examples' data are, with a stand-in for spaCy's model."""
+    folder = tmp_path_factory.mktemp("examples")
+    shutil.copytree(generated_games, folder / "data/alfworld")
+    generate(folder / "data/webshop", CatalogueSpec(products=300))
+    model = SimpleNamespace(meta={"version": "0"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setitem(sys.modules, SPACY_MODEL, SimpleNamespace(load=lambda **_: model))
+        make_noun_extractor.cache_clear()
+        yield
+    make_noun_extractor.cache_clear()
+
+
+@cache
+def dry_run(path: Path, *overrides: str) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(app, ["train", str(path), *overrides, "--dry-run"])
+
+
+def cells(text: str, start: str) -> list[list[str]]:
+    """Return the cells of the table rows that begin with `start`."""
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
+    return [row for row in rows if row and row[0] == start]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example(path: Path, tmp_path: Path) -> None:
+    """Its settings are printed whole and load again; the model's size is known."""
+    done = dry_run(path)
+    assert done.exit_code == 0, done.output
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(done.stdout)
+    assert load_config(printed, []) == load_config(path, [])
+    assert "Resources asked of Ray" in done.stderr
+    assert "parameters" in done.stderr
+    assert "unknown" not in done.stderr
+
+
+def test_there_is_no_other_kind_of_example() -> None:
+    assert len(EXAMPLES) > 10
+    files = {path for path in FOLDER.iterdir() if path.is_file()}
+    assert files == {*EXAMPLES, *SCRIPTS}
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_every_script(path: Path, tmp_path: Path) -> None:
+    """It says in a first command how it is run, and what a trial needs; nothing is written."""
+    assert f"    .venv/bin/python tuned_examples/{path.name}\n" in path.read_text()
+    done = subprocess.run(
+        [sys.executable, str(path), "--dry-run"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "a trial needs 2 CPU (learner 1, policy server 1)" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_points_of_the_grid_in_python() -> None:
+    """What Tune makes of `param_space`: valid configs that differ in alpha and in K of groups."""
+    (path,) = SCRIPTS
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    run = load_config(module.RUN_FILE, ["model.model_path=x", "env.data=x"])
+    found = []
+    for _, point in generate_variants(module.param_space(run).to_dict()):
+        config = HGPOConfig().update_from_dict(point)
+        config.validate()
+        assert config.lr == run.learner.lr
+        assert config.prompt_memory_length == 2
+        found.append((config.weight_alpha, config.context_length))
+    assert sorted(found) == [(alpha, k) for alpha in (0, 1, 2) for k in (2, 4)]
+
+
+def gpus_of(path: Path) -> str:
+    """Return the sum of GPUs that the table names."""
+    ((*_, gpus),) = cells(dry_run(path).stderr, "total")
+    return gpus
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_say_what_they_need(path: Path) -> None:
+    """Those for GPUs name their hardware, and that nobody has tried them."""
+    head = path.read_text().partition("\nname:")[0]
+    if gpus_of(path) == "0":
+        assert "no GPU" in head or "fast check" in head
+    else:
+        assert "# Hardware: " in head
+        assert "Not run: no GPU was available." in " ".join(head.replace("#", "").split())
+
+
+def sum_of(path: Path, process: str) -> str:
+    """Return the sum of a process's memory in GiB, as it is printed."""
+    (total,) = [r[3] for r in cells(dry_run(path).stderr, process) if r[2] == "sum"]
+    return total
+
+
+@pytest.mark.parametrize(
+    ("name", "learner"),
+    [
+        ("alfworld_qwen1.5b_hgpo", "54 GiB"),
+        ("webshop_qwen1.5b_gigpo", "54 GiB"),
+        ("alfworld_qwen7b_hgpo", "194 GiB"),
+        ("webshop_qwen7b_rloo", "194 GiB"),
+        ("alfworld_smollm2_135m", "5.5 GiB"),
+    ],
+)
+def test_the_memory_in_the_headers_is_the_estimate(name: str, learner: str) -> None:
+    """A number that is written down does not follow the settings by itself."""
+    path = FOLDER / f"{name}.yaml"
+    total = float(sum_of(path, "main process with learner"))
+    digits = 1 if "." in learner else 0
+    assert f"{total:.{digits}f} GiB" == learner
+    assert learner in path.read_text()
+
+
+def test_methods_differ_in_nothing_but_the_method() -> None:
+    """What a file of a method names is its name, and settings of the section `algorithm`."""
+    for env in ("alfworld", "webshop"):
+        for size in ("1.5b", "7b"):
+            base = load_config(FOLDER / f"{env}_qwen{size}_hgpo.yaml", [])
+            for method in ("hgpo_k4", "gigpo", "grpo", "rloo"):
+                name = f"{env}_qwen{size}_{method}"
+                config = load_config(FOLDER / f"{name}.yaml", [])
+                assert config.name == name
+                agent = base.agent
+                if method == "hgpo_k4":
+                    assert config.algorithm.context_length == 4
+                    agent = agent.model_copy(update={"memory_length": 4})
+                else:
+                    assert config.algorithm.estimator == method
+                same = {"name": name, "algorithm": config.algorithm, "agent": agent}
+                assert config == base.model_copy(update=same)
+
+
+@pytest.mark.parametrize(
+    ("env", "normalize", "minibatch", "steps"),
+    [("alfworld", "mean_std", 256, 50), ("webshop", "mean", 64, 30)],
+)
+def test_values_of_the_released_scripts(
+    env: str, normalize: str, minibatch: int, steps: int
+) -> None:
+    """What the scripts of the two environments do not share, and what they do."""
+    for size in ("1.5b", "7b"):
+        config = load_config(FOLDER / f"{env}_qwen{size}_hgpo.yaml", [])
+        assert config.algorithm.normalize == normalize
+        assert config.learner.minibatch_size == minibatch
+        assert config.env.max_steps == steps
+        assert (config.agent.max_prompt_tokens, config.agent.max_response_tokens) == (4096, 512)
+        assert (config.learner.lr, config.learner.kl_coeff) == (1e-6, 0.01)
+        assert (config.rollout.temperature, config.evaluation.temperature) == (1.0, 0.4)
+        assert (config.agent.memory_length, config.algorithm.weight_alpha) == (2, 1.0)
+
+
+@pytest.mark.parametrize("size", ["1.5b", "7b"])
+def test_normalisation_on_webshop(size: str) -> None:
+    """Released: GiGPO subtracts the mean there, as HGPO does; GRPO divides by the deviation too."""
+    kinds = {
+        method: load_config(FOLDER / f"webshop_qwen{size}_{method}.yaml", []).algorithm.normalize
+        for method in ("hgpo", "hgpo_k4", "gigpo", "grpo")
+    }
+    assert kinds == {"hgpo": "mean", "hgpo_k4": "mean", "gigpo": "mean", "grpo": "mean_std"}
+
+
+def test_a_model_that_is_not_known() -> None:
+    """The run may still be right: exit code 0, one line that says so, and no table of memory."""
+    done = dry_run(FOLDER / "alfworld_pocket.yaml", "model.model_path=nobody/knows")
+    assert done.exit_code == 0
+    assert "memory: unknown; nobody/knows is neither" in done.stderr
+    assert "Memory, estimated" not in done.stderr
+
+
+def test_the_tables() -> None:
+    """Resources in total, replicas counted; the note on GPUs only where there are any."""
+    path = FOLDER / "alfworld_qwen1.5b_hgpo.yaml"
+    done = dry_run(path, "policy_server.num_replicas=3", "policy_server.replica_cpus=2")
+    assert cells(done.stderr, "total") == [["total", "", "6", "4"]]
+    assert cells(done.stderr, "policy server replica")[0][1:] == ["3", "2", "1"]
+    assert "A replica takes 60% of its GPU" in done.stderr
+    assert "of its GPU" not in dry_run(FOLDER / "alfworld_pocket.yaml").stderr

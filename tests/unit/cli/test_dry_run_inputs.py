@@ -1,0 +1,200 @@
+"""`hgpo train --dry-run` on missing and broken inputs: exit code 2 and one line that names them."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from env_wrappers.alfworld.games import TREE, find_games
+from env_wrappers.webshop.generator import ITEMS, CatalogueSpec, generate
+from hgpo_rllib.cli.main import main
+from tests.paths import ROOT
+from tests.unit.env_wrappers.webshop.webshop_data import item, write_data
+
+EXAMPLES = ROOT / "tuned_examples"
+ALFWORLD, WEBSHOP = EXAMPLES / "alfworld_pocket.yaml", EXAMPLES / "webshop_pocket.yaml"
+DryRun = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def dry_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> DryRun:
+    """Return the command; it gives exit code, standard output and standard error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hgpo", "train", *map(str, arguments), "--dry-run"])
+        monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # or main() would set it for good
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def refused(dry_run: DryRun) -> Callable[..., str]:
+    """Return what runs the command, expects it to refuse, and returns its line."""
+
+    def run(*arguments: object) -> str:
+        status, stdout, stderr = dry_run(*arguments)
+        assert (status, stdout) == (2, ""), stderr
+        (line,) = stderr.splitlines()
+        assert line.startswith("hgpo: ")
+        return line
+
+    return run
+
+
+@pytest.fixture
+def games(generated_games: Path, tmp_path: Path) -> Path:
+    """Return a copy of three games in each split."""
+    return Path(shutil.copytree(generated_games, tmp_path / "games"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store with goals in all splits."""
+    folder = tmp_path_factory.mktemp("webshop") / "store"
+    generate(folder, CatalogueSpec(products=300))
+    return folder
+
+
+def test_sound_inputs(dry_run: DryRun, games: Path, store: Path, tmp_path: Path) -> None:
+    """Given data, and data that a run would generate; nothing is left behind."""
+    for arguments in (
+        (ALFWORLD, f"env.data={games}"),
+        (WEBSHOP, f"env.data={store}", "env.options.price_seed=7", "env.options.goals=synthetic"),
+        (WEBSHOP,),
+    ):
+        status, stdout, stderr = dry_run(*arguments)
+        assert status == 0, stderr
+        assert stdout.startswith("name: ")
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "named"),
+    [
+        (ALFWORLD, "env.data={tmp}/missing", "/missing/json_2.1.1/train is not a directory"),
+        (ALFWORLD, "env.data={games}/manifest.json", "manifest.json/json_2.1.1/train is not a dir"),
+        (ALFWORLD, "env.data={games} env.train_split=valid", "json_2.1.1/valid is not a directory"),
+        (ALFWORLD, "env.data={games} env.options.task_types=[fly]", "unknown task type 'fly'"),
+        (ALFWORLD, "env.options.task_types=[fly]", "unknown task type 'fly'"),
+        (ALFWORLD, "env.options.task_type=[x]", "unknown option env.options.task_type; known here"),
+        (ALFWORLD, "env.options.task_types=3", "env.options.task_types: "),
+        (ALFWORLD, "env.options.success_reward=high", "env.options.success_reward: "),
+        (ALFWORLD, "env.options.max_steps=5", "env.options.max_steps: it is a setting of its own"),
+        (ALFWORLD, "games.valid_unseen=0", "the generated data/json_2.1.1/valid_unseen is not a"),
+        (ALFWORLD, "evaluation.splits=[test]", "the generated data/json_2.1.1/test is not a dir"),
+        (ALFWORLD, "games.task_types=[fly]", "unknown task type 'fly'"),
+        (ALFWORLD, "env.env_id=hgpo/Nothing-v0", "hgpo/Nothing-v0"),
+        (ALFWORLD, "agent.prompt=nothing", "agent.prompt: no prompt template 'nothing'"),
+        (WEBSHOP, "env.data={tmp}/missing", "missing is not a directory"),
+        (WEBSHOP, "env.data={tmp}", "no items_shuffle*.json in {tmp}"),
+        (WEBSHOP, "env.data={store} env.train_split=valid", "unknown split 'valid'"),
+        (WEBSHOP, "env.data={store} env.options.num_products=9", "split 'train' is empty"),
+        (WEBSHOP, "env.data={store} env.options.price_seed=../../x", "env.options.price_seed: "),
+        (WEBSHOP, "env.options.shuffle_seed=true", "env.options.shuffle_seed: "),
+        (WEBSHOP, "env.options.goals=[human]", "env.options.goals: "),
+        (WEBSHOP, "env.options.nouns=verbs", "noun extractor 'verbs' is not known"),
+        (WEBSHOP, "env.options.price=1", "unknown option env.options.price; known here: goals, "),
+        (WEBSHOP, "store.products=20", "split 'train' is empty"),
+        (WEBSHOP, "model.model_path={tmp}/missing", "{tmp}/missing is not there"),
+        (WEBSHOP, "model.model_path=no-model", "model.model_path: no-model is not there"),
+        (WEBSHOP, "model.model_path={tmp}", "model.model_path: {tmp} holds no config.json"),
+    ],
+)
+def test_missing_and_unknown_inputs(
+    refused: Callable[..., str],
+    games: Path,
+    store: Path,
+    tmp_path: Path,
+    file: Path,
+    settings: str,
+    named: str,
+) -> None:
+    places = {"tmp": tmp_path, "games": games, "store": store}
+    line = refused(file, *settings.format(**places).split())
+    assert named.format(**places) in line
+
+
+def test_a_sweep_checks_every_point(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before it begins: a setting of a later trial, whose data would be generated."""
+    monkeypatch.chdir(tmp_path)
+    point = ["--grid", "store.products=300,20"]
+    monkeypatch.setattr(sys, "argv", ["hgpo", "sweep", str(WEBSHOP), *point])
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    stdout, stderr = capsys.readouterr()
+    assert (ended.value.code, stdout) == (2, "")
+    assert "split 'train' is empty" in stderr
+    assert len(stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_broken_games(refused: Callable[..., str], games: Path) -> None:
+    """Cut off, nested too deep, of another grammar, not solvable: in any split that is played."""
+    game = find_games(games, "valid_unseen")[1]
+    content = json.loads(game.read_text())
+    for broken, reason in (
+        ('{"solvable": true, "grammar": "', "not JSON, perhaps cut off"),
+        ('{"solvable": true, "x":' + "[" * 100_000, "nested deeper than"),
+        (json.dumps({"solvable": True}), "no text under the key"),
+        (json.dumps(content | {"grammar": content["grammar"].replace("move", "throw")}), "grammar"),
+    ):
+        game.write_text(broken)
+        line = refused(ALFWORLD, f"env.data={games}")
+        assert str(game) in line
+        assert reason in line
+    for game in find_games(games, "valid_seen"):
+        game.write_text(json.dumps(content | {"solvable": False}))
+    assert "no solvable ALFWorld game" in refused(ALFWORLD, f"env.data={games}")
+    shutil.rmtree(games / TREE / "valid_seen")
+    assert "valid_seen is not a directory" in refused(ALFWORLD, f"env.data={games}")
+
+
+def test_games_of_another_grammar_may_be_trusted(
+    dry_run: DryRun, refused: Callable[..., str], games: Path
+) -> None:
+    game = find_games(games, "train")[0]
+    content = json.loads(game.read_text())
+    game.write_text(json.dumps(content | {"grammar": content["grammar"] + "\n"}))
+    assert "env.options.trusted=true" in refused(ALFWORLD, f"env.data={games}")
+    status, _, stderr = dry_run(ALFWORLD, f"env.data={games}", "env.options.trusted=true")
+    assert status == 0, stderr
+
+
+def test_broken_stores(refused: Callable[..., str], store: Path, tmp_path: Path) -> None:
+    data = tmp_path / "store"
+    generate(data, CatalogueSpec(products=30))
+    (data / ITEMS).write_text("[{")
+    assert "is cut off or no JSON after product 0" in refused(WEBSHOP, f"env.data={data}")
+    (data / ITEMS).write_bytes(b"[" * 100_000)
+    assert "nested deeper than" in refused(WEBSHOP, f"env.data={data}")
+    nobody: dict[str, Any] = {"B1": {"attributes": ["soft"]}}
+    bare = write_data(tmp_path / "bare", items=[item("B1")], entries=nobody, human={})
+    assert "no synthetic goal for any of the 1 products" in refused(WEBSHOP, f"env.data={bare}")
+
+
+def test_broken_models(refused: Callable[..., str], tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+
+    def line() -> str:
+        return refused(WEBSHOP, f"model.model_path={model}")
+
+    (model / "config.json").write_text("{")
+    assert "holds no tokenizer.json" in line()
+    (model / "tokenizer.json").write_text("{}")
+    assert "holds no *.safetensors or *.bin" in line()
+    (model / "model.safetensors").touch()
+    assert "config.json: Expecting property name" in line()
+    (model / "config.json").write_bytes(b"[" * 100_000)
+    assert "config.json: nested deeper than" in line()
+    (model / "config.json").write_text('{"model_type": "abacus"}')
+    assert "is no HuggingFace directory" in line()

@@ -1,0 +1,234 @@
+"""`hgpo play …` as a command: a person's game through a pipe, recorded episodes."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from env_wrappers.alfworld.games import find_games
+from env_wrappers.alfworld.planner import recorded_plan
+from hgpo_rllib.config import EnvSettings
+from tests.unit.cli.test_data_command import Run, hgpo  # noqa: F401 (hgpo is a fixture)
+from tests.unit.reporting.reporting_rows import EPISODES, write_jsonl
+
+STEPS = EnvSettings().max_steps
+
+
+def step(**changes: Any) -> dict[str, Any]:
+    """Return a recorded step."""
+    plain = {
+        "time": 0,
+        "anchor": "You see shelf 1.",
+        "completion": "<think>look there</think><action>go to shelf 1</action>",
+        "action": "go to shelf 1",
+        "is_valid": True,
+        "inadmissible": False,
+        "reward": 0.0,
+        "step_return": 9.5,
+        "advantage": -0.25,
+    }
+    return plain | changes
+
+
+def write_episode(file: Path, *steps: dict[str, Any], **changes: Any) -> Path:
+    """Write a file with one episode."""
+    write_jsonl(file, [EPISODES[0] | {"steps": list(steps)} | changes])
+    return file
+
+
+# ruff takes the fixture's name for one that is defined again.
+# ruff: noqa: F811
+
+
+class TestPlaying:
+    def test_winning_by_numbers_and_commands(self, hgpo: Run, generated_games: Path) -> None:
+        """Every other step is chosen by its number in the list shown."""
+        game = find_games(generated_games, "train")[2]
+        plan, answers = recorded_plan(game), []
+        for number, command in enumerate(plan):
+            answers.append(command)
+            if number % 2 == 0:
+                status, stdout, _ = hgpo(
+                    *("play", "alfworld", "--data", generated_games, "--game", 2),
+                    stdin="\n".join(answers[:-1]),
+                )
+                offered = stdout.split("steps left > ")[-2]
+                answers[-1] = next(
+                    line.split(command)[0].split()[-1]
+                    for line in offered.splitlines()
+                    if f" {command}" in line
+                )
+                assert answers[-1].isdecimal()
+        status, stdout, stderr = hgpo(
+            "play", "alfworld", "--data", generated_games, "--game", 2, stdin="\n".join(answers)
+        )
+        assert (status, stderr) == (0, "")
+        assert stdout.endswith(f"\nWon in {len(plan)} steps.\n")
+        assert "Your task is to: " in stdout
+        assert f"{STEPS} steps left > {answers[0]}\n" in stdout
+
+    def test_losing_by_steps(self, hgpo: Run, generated_games: Path) -> None:
+        """What the game does not understand is a step; an empty or a wrong number is none."""
+        answers = ["", "0", "99", *["dance"] * (STEPS - 1), "", "[b]", "look"]
+        status, stdout, _ = hgpo(
+            "play", "alfworld", "--data", generated_games, stdin="\n".join(answers)
+        )
+        assert status == 0
+        assert stdout.endswith(f"Lost: the goal is not reached after {STEPS} steps.\n")
+        assert stdout.count(f"{STEPS} steps left > ") == 4
+        assert stdout.count("There is no action ") == 2
+        assert stdout.count("Nothing happens.") == STEPS
+        assert "1 step left > [b]\n" in stdout
+
+    @pytest.mark.parametrize("stdin", ["look\nquit\nlook\n", "look\n"], ids=["quit", "end of pipe"])
+    def test_leaving(self, hgpo: Run, generated_games: Path, stdin: str) -> None:
+        status, stdout, _ = hgpo("play", "alfworld", "--data", generated_games, stdin=stdin)
+        assert status == 0
+        assert stdout.endswith("Lost: you left after 1 step.\n")
+
+    def test_which_game(
+        self, hgpo: Run, generated_games: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By path, by place in the split, and from $ALFWORLD_DATA."""
+        game = find_games(generated_games, "valid_unseen")[1]
+        options = ("--split", "valid_unseen", "--game", "1")
+        shown = hgpo("play", "alfworld", "--game", game)[1]
+        assert "Your task is to: " in shown
+        assert hgpo("play", "alfworld", "--data", generated_games, *options)[1] == shown
+        assert hgpo("play", "alfworld", "--data", generated_games)[1] != shown
+        monkeypatch.setenv("ALFWORLD_DATA", str(generated_games))
+        assert hgpo("play", "alfworld", *options)[1] == shown
+
+    @pytest.mark.parametrize(
+        ("options", "named"),
+        [
+            (("--game", "3"), "no game 3, train has 3"),
+            (("--game", "nix"), "nix is neither a number nor a game file"),
+            (("--split", "nix"), "nix is not a directory"),
+            (("--step-by-step",), "add --episode"),
+            (("--index", "0"), "add --episode"),
+            (("--episode", "x"), "leave out --data"),
+        ],
+    )
+    def test_bad_input(
+        self, hgpo: Run, generated_games: Path, options: tuple[str, ...], named: str
+    ) -> None:
+        status, stdout, stderr = hgpo("play", "alfworld", "--data", generated_games, *options)
+        assert (status, stdout) == (2, "")
+        (line,) = stderr.splitlines()
+        assert line.startswith("hgpo: ")
+        assert named in line
+
+    def test_a_broken_game(self, hgpo: Run, tmp_path: Path) -> None:
+        (tmp_path / "game").write_text("{")
+        status, _, stderr = hgpo("play", "alfworld", "--game", tmp_path / "game")
+        assert status == 2
+        assert len(stderr.splitlines()) == 1
+
+
+class TestEpisodes:
+    def test_a_recorded_episode(self, hgpo: Run, tmp_path: Path) -> None:
+        """Turn by turn, with what each was worth."""
+        file = tmp_path / "iteration_0001.jsonl.gz"
+        write_jsonl(file, EPISODES)
+        status, stdout, stderr = hgpo("play", "alfworld", "--episode", file, "--index", 1)
+        assert (status, stderr) == (0, "")
+        for time, advantage in enumerate(("1.000", "0.750", "1.000")):
+            turn = stdout.partition(f"step {time + 1} of 3")[2].partition("step ")[0]
+            assert f"You see shelf {time}." in turn
+            assert "thought: go\n" in turn
+            mark = "inadmissible" if time == 1 else "valid"
+            assert f"action:  go to shelf {time}  [{mark}]\n" in turn
+            assert f"reward 0.000, return 9.500, advantage {advantage}\n" in turn
+        assert "game: game-1\n" in stdout
+        assert "member 1" in stdout
+        assert stdout.endswith("\nWon in 3 steps.\n")
+        assert hgpo("play", "alfworld", "--episode", file, "--index", 3)[1].endswith(
+            "\nLost in 2 steps.\n"
+        )
+
+    def test_markup_and_control_characters_are_text(self, hgpo: Run, tmp_path: Path) -> None:
+        """A model may write anything."""
+        file = write_episode(
+            tmp_path / "x.jsonl",
+            step(
+                anchor="see [bold]this[/bold] :smile: \x1b[31m",
+                completion="no tags [/red] \x1b]0;title\x07",
+                action="[link=x]go[/link]",
+                is_valid=False,
+                inadmissible=True,
+            ),
+            goal="[blink]put[/blink] it",
+        )
+        status, stdout, _ = hgpo("play", "alfworld", "--episode", file)
+        assert status == 0
+        assert "see [bold]this[/bold] :smile: \\x1b[31m\n" in stdout
+        assert "thought: no tags [/red] \\x1b]0;title\\x07\n" in stdout
+        assert "action:  [link=x]go[/link]  [invalid, inadmissible]\n" in stdout
+        assert "task: [blink]put[/blink] it\n" in stdout
+        assert "\x1b" not in stdout
+
+    def test_step_by_step(self, hgpo: Run, tmp_path: Path) -> None:
+        """A turn for each line; "quit" and the end of the input end it."""
+        file = write_episode(tmp_path / "x.jsonl", *(step(time=t) for t in range(3)))
+        options = ("play", "alfworld", "--episode", file, "--step-by-step")
+        for stdin, turns in (("", 0), ("\n\n", 2), ("\nquit\n\n", 1), ("\n\n\n", 3)):
+            status, stdout, _ = hgpo(*options, stdin=stdin)
+            assert status == 0
+            assert stdout.count("action:") == turns
+            assert ("in 3 steps" in stdout) == (turns == 3)
+
+    def test_a_file_still_being_written(self, hgpo: Run, tmp_path: Path) -> None:
+        """What is whole can be read, what is missing shows as such."""
+        file = tmp_path / "x.jsonl"
+        short = step(advantage=None)
+        del short["reward"]
+        write_episode(file, short)
+        file.write_text(file.read_text() + '{"format": "hgpo-epi')
+        status, stdout, _ = hgpo("play", "alfworld", "--episode", file)
+        assert status == 0
+        assert "reward n/a, return 9.500, advantage n/a" in stdout
+
+    @pytest.mark.parametrize(
+        ("content", "named"),
+        [
+            (b"", "no episodes in it"),
+            (b"{\n{\n", "line 1 is not a JSON object"),
+            (json.dumps({"format": "hgpo-episode-9"}).encode(), "'hgpo-episode-9' is not known"),
+            (json.dumps({"format": "hgpo-episode-1"}).encode(), "has no list of steps"),
+        ],
+    )
+    def test_files_that_hold_something_else(
+        self, hgpo: Run, tmp_path: Path, content: bytes, named: str
+    ) -> None:
+        (tmp_path / "x.jsonl").write_bytes(content)
+        status, stdout, stderr = hgpo("play", "alfworld", "--episode", tmp_path / "x.jsonl")
+        assert (status, stdout) == (2, "")
+        (line,) = stderr.splitlines()
+        assert named in line
+
+    def test_damaged_or_missing_files(self, hgpo: Run, tmp_path: Path) -> None:
+        packed = bytearray(gzip.compress(json.dumps(EPISODES[0]).encode()))
+        packed[30:60] = b"\xff" * 30
+        (tmp_path / "damaged.gz").write_bytes(packed)
+        (tmp_path / "plain.gz").write_text("{}")
+        for name, named in (
+            ("damaged.gz", "cannot be read"),
+            ("plain.gz", "not a gzip file"),
+            ("nix.gz", "no such file"),
+            (".", "no such file"),
+        ):
+            status, _, stderr = hgpo("play", "alfworld", "--episode", tmp_path / name)
+            assert status == 2
+            (line,) = stderr.splitlines()
+            assert named in line
+
+    def test_an_index_out_of_range(self, hgpo: Run, tmp_path: Path) -> None:
+        file = tmp_path / "x.jsonl"
+        write_jsonl(file, EPISODES)
+        for index in (4, -1):
+            status, _, stderr = hgpo("play", "alfworld", "--episode", file, "--index", index)
+            assert status == 2
+            assert "there are 4 (0 is the first)" in stderr

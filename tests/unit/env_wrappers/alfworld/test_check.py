@@ -1,0 +1,259 @@
+"""Checking trees: sound games pass, each kind of damage is named."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from env_wrappers.alfworld import check
+from env_wrappers.alfworld.check import check_tree
+from env_wrappers.alfworld.engine import GameEngine
+from env_wrappers.alfworld.games import TREE, find_games
+from env_wrappers.alfworld.generator import GenerationSpec
+from env_wrappers.alfworld.planner import recorded_plan
+from env_wrappers.datasets import MANIFEST
+from env_wrappers.errors import DataError
+from tests.unit.env_wrappers.alfworld.test_planner import genuine_game  # noqa: F401 (a fixture)
+
+Game = dict[str, Any]
+
+
+def edit(game: Path, change: Callable[[Game], object]) -> None:
+    """Change the content of a game file in place."""
+    content = json.loads(game.read_text(encoding="utf-8"))
+    change(content)
+    game.write_text(json.dumps(content), encoding="utf-8")
+
+
+def replace(key: str, old: str, new: str) -> Callable[[Game], None]:
+    """Return a change that replaces something which is there."""
+
+    def change(content: Game) -> None:
+        assert old in content[key]
+        content[key] = content[key].replace(old, new)
+
+    return change
+
+
+@pytest.fixture
+def tree(generated_games: Path, tmp_path: Path) -> Path:
+    """Return a copy of the generated games without a manifest: a tree as the official one."""
+    shutil.copytree(generated_games, tmp_path / "data")
+    (tmp_path / "data" / MANIFEST).unlink()
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("part", ["", TREE])
+def test_generated_games_are_sound(
+    generated_games: Path, generated_spec: GenerationSpec, part: str
+) -> None:
+    seen: list[tuple[int, int]] = []
+    found = check_tree(
+        generated_games / part, replay=True, on_progress=lambda *done: seen.append(done)
+    )
+    assert (found.kind, found.broken) == ("generated", {})
+    assert all(game.replayed and not game.skipped for game in found.games)
+    each = {(split, kind) for split in generated_spec.splits for kind in generated_spec.task_types}
+    assert {(game.split, game.family) for game in found.games} == each
+    assert seen == [(done, 9) for done in range(1, 10)]
+
+
+def test_workers_find_the_same(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find_games(tree, "train")[0].write_text("{")
+    alone = check_tree(tree, replay=True)
+    monkeypatch.setattr(check, "workers_for", lambda games: 2)
+    assert check_tree(tree, replay=True) == alone
+    assert len(alone.broken) == 1
+
+
+def test_genuine_games_are_sound(genuine_game: Path) -> None:  # noqa: F811
+    found = check_tree(genuine_game.parents[4], replay=True)
+    assert (found.kind, found.broken) == ("official", {})
+    assert [game.replayed for game in found.games] == [True]
+
+
+def test_a_game_without_a_walkthrough_is_sound(tree: Path) -> None:
+    """As most genuine ones: nothing can be played, and nothing is wrong."""
+    game = find_games(tree, "train")[0]
+    edit(game, lambda content: content.update(walkthrough=None))
+    found = check_tree(tree, replay=True)
+    assert found.broken == {}
+    not_played = [each.file for each in found.games if not each.replayed]
+    assert not_played == [game.relative_to(tree).as_posix()]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda c: c.pop("grammar"), "no text under the key 'grammar'"),
+        (lambda c: c.update(pddl_problem=" "), "no text under the key 'pddl_problem'"),
+        (lambda c: c.pop("solvable"), "no true or false under the key 'solvable'"),
+        (lambda c: c.update(solvable="true"), "no true or false under the key 'solvable'"),
+        (lambda c: c.update(walkthrough="look"), "the walkthrough is not a list"),
+        (replace("pddl_domain", "(:action CleanObject", "(:action Wash"), "domain is not ALFWorld"),
+        (
+            replace("grammar", '"move {o} to {r}"', '"put {o} in/on {r}"'),
+            "PutEmptyReceptacleObjectinReceptacle is 'put {o} in/on {r}', not 'move {o} to {r}'",
+        ),
+        (replace("grammar", "Your task is to: ", "Do: "), "does not say what the task is"),
+        (replace("pddl_problem", "(:goal", "(:aim"), "has no goal"),
+    ],
+)
+def test_broken_content(tree: Path, change: Callable[[Game], object], reason: str) -> None:
+    """Found without playing; the other games are not suspected."""
+    game = find_games(tree, "valid_seen")[1]
+    edit(game, change)
+    ((file, why),) = check_tree(tree).broken.items()
+    assert file == game.relative_to(tree).as_posix()
+    assert reason in why
+    assert "\n" not in why
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b'{"grammar": "', "not JSON"), (b"[]", "not a JSON object"), (b'{"a": "\xff"}', "not JSON")],
+    ids=["cut off", "a list", "not UTF-8"],
+)
+def test_broken_files(tree: Path, content: bytes, reason: str) -> None:
+    find_games(tree, "train")[0].write_bytes(content)
+    (why,) = check_tree(tree).broken.values()
+    assert reason in why
+
+
+def test_a_deeply_nested_game_is_refused_before_it_is_parsed(tree: Path) -> None:
+    """Parsing it ended in a RecursionError, which is no ValueError."""
+    game = find_games(tree, "train")[0]
+    game.write_bytes(b"[" * 100_000)
+    (why,) = check_tree(tree).broken.values()
+    assert "nested deeper than" in why
+    for read in (lambda: find_games(tree, "train"), lambda: recorded_plan(game)):
+        with pytest.raises(DataError, match="nested deeper than"):
+            read()
+    with pytest.raises(DataError, match="nested deeper than"):
+        GameEngine(game)
+
+
+def test_a_deeply_nested_trajectory_is_refused_before_it_is_parsed(tree: Path) -> None:
+    game = find_games(tree, "train")[0]
+    task = game.parent.parent  # tells no family, so that traj_data.json is read
+    (game.parent / "traj_data.json").write_bytes(b'{"a":' * 100_000)
+    task.rename(task.with_name("fold_the_towel-Towel-None-Bed-1"))
+    (why,) = check_tree(tree).broken.values()
+    assert "nested deeper than" in why
+
+
+def test_a_pipe_in_place_of_a_game_does_not_block(tree: Path) -> None:
+    game = find_games(tree, "train")[0]
+    game.unlink()
+    os.mkfifo(game)
+    assert check_tree(tree).broken == {
+        game.relative_to(tree).as_posix(): "cannot be read: Not a regular file"
+    }
+    with pytest.raises(DataError, match="Not a regular file"):
+        find_games(tree, "train")
+
+
+@pytest.mark.parametrize("part", ["", "valid_seen", "a task"])
+def test_a_folder_that_cannot_be_read_is_reported(
+    tree: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other games are checked; none is played without those that are missing."""
+    task = find_games(tree, "valid_seen")[0].parent.parent
+    folder = {"a task": task}.get(part, tree / TREE / part)
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:  # root reads all folders, whatever their permissions say
+        if Path(path) == folder:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    if part == "":
+        with pytest.raises(DataError, match=f"cannot read {folder}: Permission denied"):
+            check_tree(tree)
+        return
+    found = check_tree(tree)
+    assert found.broken == {
+        folder.relative_to(tree).as_posix(): "cannot be read: Permission denied"
+    }
+    assert len([game for game in found.games if game.split == "train"]) == 3
+    with pytest.raises(DataError, match=f"cannot read {folder}: Permission denied"):
+        find_games(tree, "valid_seen")
+
+
+def test_a_tree_of_which_nothing_can_be_played(tree: Path) -> None:
+    for split in ("train", "valid_seen", "valid_unseen"):
+        for game in find_games(tree, split):
+            edit(game, lambda content: content.update(solvable=False))
+    assert check_tree(tree).broken == {
+        TREE: "no game can be played: all are unsolvable or of an unsupported kind"
+    }
+
+
+def test_an_unknown_family(tree: Path) -> None:
+    game = find_games(tree, "train")[0]
+    game.parent.parent.rename(game.parent.parent.with_name("fold_the_towel-Towel-None-Bed-1"))
+    traj = next(tree.glob(f"{TREE}/train/fold*/*/traj_data.json"))
+    traj.write_text('{"task_type": "fold_the_towel"}')
+    found = check_tree(tree)
+    assert list(found.broken.values()) == ["unknown task family 'fold_the_towel'"]
+    assert [each.family for each in found.games if each.fault] == ["unknown"]
+    traj.unlink()
+    (why,) = check_tree(tree).broken.values()
+    assert "cannot read the task type" in why
+
+
+def test_a_walkthrough_that_loses_is_found_by_playing(tree: Path) -> None:
+    game = find_games(tree, "train")[0]
+    edit(game, lambda content: content["walkthrough"].pop())
+    assert check_tree(tree).broken == {}
+    (why,) = check_tree(tree, replay=True).broken.values()
+    assert why.startswith("the walkthrough does not win: after all ")
+
+
+def test_a_problem_that_the_engine_refuses_is_found_by_playing(tree: Path) -> None:
+    game = find_games(tree, "train")[0]
+    edit(game, replace("pddl_problem", "(:init", "(:inet"))
+    assert check_tree(tree).broken == {}
+    (why,) = check_tree(tree, replay=True).broken.values()
+    assert why.startswith("cannot load a game")
+
+
+def test_what_is_never_played_is_skipped_as_by_find_games(tree: Path) -> None:
+    unsolvable, sliced, _ = find_games(tree, "train")
+    edit(unsolvable, lambda content: content.update(solvable=False))
+    task = sliced.parent.parent
+    task.rename(task.with_name(f"{task.name.split('-')[0]}-AppleSliced-None-Fridge-1"))
+    found = check_tree(tree, replay=True)
+    assert found.broken == {}
+    played = {game.file for game in found.games if not game.skipped and game.split == "train"}
+    assert played == {g.relative_to(tree).as_posix() for g in find_games(tree, "train")}
+    assert not any(game.replayed for game in found.games if game.skipped)
+
+
+def test_a_manifest_vouches_for_its_games(generated_games: Path, tmp_path: Path) -> None:
+    """A game that was changed, or is gone, is sound in itself but not what was generated."""
+    data = tmp_path / "data"
+    shutil.copytree(generated_games, data)
+    game = find_games(data, "train")[0]
+    content = game.read_bytes()
+    game.write_bytes(content + b"\n")
+    assert list(check_tree(data).broken) == [MANIFEST]
+    game.write_bytes(content)
+    assert check_tree(data).broken == {}
+    game.unlink()
+    assert list(check_tree(data).broken) == [MANIFEST]
+    (data / MANIFEST).write_text("{}")
+    assert "cannot be read" in check_tree(data).broken[MANIFEST]
+
+
+def test_no_tree(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is not a directory"):
+        check_tree(tmp_path)
+    (tmp_path / TREE).mkdir()
+    with pytest.raises(DataError, match="no game file"):
+        check_tree(tmp_path)

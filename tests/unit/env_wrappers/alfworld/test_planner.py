@@ -1,0 +1,107 @@
+"""Plans: recorded ones, Fast Downward's, its time limit, and whether they win."""
+
+import json
+import multiprocessing
+import os
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from env_wrappers.alfworld import planner
+from env_wrappers.alfworld.engine import GameEngine
+from env_wrappers.alfworld.games import GAME_FILE, find_games
+from env_wrappers.alfworld.planner import find_plan, recorded_plan, why_not_won
+from env_wrappers.errors import DataError
+from tests.unit.env_wrappers.alfworld.test_engine import ARCHIVE, _first_trials
+
+
+@pytest.fixture(scope="module")
+def genuine_game(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return one small game of the ALFWorld data set."""
+    if not ARCHIVE.is_file():
+        pytest.skip("the archive of genuine ALFWorld games is not here")
+    out = tmp_path_factory.mktemp("genuine")
+    with tarfile.open(ARCHIVE) as archive:
+        for member in _first_trials(archive, count=1):
+            archive.extract(member, out, filter="data")
+    return find_games(out, "valid_seen")[0]
+
+
+def _changed(game: Path, folder: Path, **changes: object) -> Path:
+    """Return a copy of a game file with other values under some keys."""
+    content = json.loads(game.read_text(encoding="utf-8")) | changes
+    copy = folder / GAME_FILE
+    copy.write_text(json.dumps(content), encoding="utf-8")
+    return copy
+
+
+def test_the_planner_wins_a_generated_game(generated_games: Path, tmp_path: Path) -> None:
+    """Without its walkthrough, so that there is nothing to copy."""
+    (game,) = find_games(generated_games, "train", ["pick_clean_then_place_in_recep"])
+    plan = find_plan(_changed(game, tmp_path, walkthrough=None), seconds=120)
+    assert why_not_won(GameEngine(game), plan) is None
+    assert any(command.startswith("clean ") for command in plan)
+
+
+def test_the_planner_wins_a_genuine_game(genuine_game: Path) -> None:
+    plan = find_plan(genuine_game, seconds=120)
+    assert why_not_won(GameEngine(genuine_game), plan) is None
+
+
+def test_the_time_limit_ends_the_search(generated_games: Path) -> None:
+    """At once, and with the process that searches."""
+    game = find_games(generated_games, "train")[0]
+    GameEngine(game)  # the first load of a process takes long
+    start = time.monotonic()
+    with pytest.raises(DataError, match=r"no plan for .*game\.tw-pddl within 0\.01 seconds"):
+        find_plan(game, seconds=0.01)
+    assert time.monotonic() - start < 20
+    assert multiprocessing.active_children() == []
+
+
+def test_a_broken_game_is_named(tmp_path: Path) -> None:
+    (tmp_path / GAME_FILE).write_text("{")
+    with pytest.raises(DataError, match=f"cannot load .*{GAME_FILE}"):
+        find_plan(tmp_path / GAME_FILE, seconds=1)
+
+
+def _die(game: str, sender: object) -> None:
+    """Stand for a planner that runs out of memory."""
+    os._exit(1)
+
+
+def test_a_planner_that_dies_is_no_time_out(
+    generated_games: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "_send_plan", _die)
+    with pytest.raises(DataError, match="broke down"):
+        find_plan(find_games(generated_games, "train")[0], seconds=60)
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"), [([], "finds no plan"), (["look"], "does not win: after all 1")]
+)
+def test_only_a_plan_that_wins_is_returned(
+    generated_games: Path, monkeypatch: pytest.MonkeyPatch, plan: list[str], reason: str
+) -> None:
+    monkeypatch.setattr(planner, "_plan_apart", lambda *arguments: plan)
+    with pytest.raises(DataError, match=reason):
+        find_plan(find_games(generated_games, "train")[0], seconds=1)
+
+
+def test_why_a_plan_does_not_win(generated_games: Path) -> None:
+    game = find_games(generated_games, "train")[0]
+    engine, plan = GameEngine(game), recorded_plan(game)
+    assert why_not_won(engine, plan) is None
+    assert why_not_won(engine, [*plan, "dance"]) is None, "what follows the end is not played"
+    assert "the goal is not reached" in str(why_not_won(engine, plan[:-1]))
+    assert "command 1 of 2, 'dance', is not admissible" in str(why_not_won(engine, ["dance", "x"]))
+
+
+@pytest.mark.parametrize("walkthrough", [None, [], "look", [1]])
+def test_no_recorded_plan(generated_games: Path, tmp_path: Path, walkthrough: object) -> None:
+    game = _changed(find_games(generated_games, "train")[0], tmp_path, walkthrough=walkthrough)
+    with pytest.raises(DataError, match="no recorded walkthrough"):
+        recorded_plan(game)

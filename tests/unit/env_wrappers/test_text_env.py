@@ -1,0 +1,298 @@
+"""What Gymnasium asks of an environment holds for both text environments."""
+
+import json
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.utils.env_checker import check_env
+
+import env_wrappers  # noqa: F401 (registers the environments)
+from env_wrappers.errors import DataError
+from tests.unit.env_wrappers.webshop.webshop_store import write_store
+
+Make = Callable[..., gymnasium.Env[str, str]]
+NAMES = ("ALFWorld", "WebShop")
+OPTIONS = {"ALFWorld": "game", "WebShop": "goal"}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ALFWorld": {},
+    "WebShop": {"split": "test", "nouns": "words"},
+}
+
+
+@pytest.fixture(scope="module")
+def folders(generated_games: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    store = write_store(tmp_path_factory.mktemp("store") / "data")
+    return {"ALFWorld": generated_games, "WebShop": store}
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make(name: str, folders: dict[str, Path]) -> Make:
+    return _maker(name, folders[name])
+
+
+def _maker(name: str, data: Path) -> Make:
+    def make(**settings: Any) -> gymnasium.Env[str, str]:
+        return gymnasium.make(
+            f"hgpo/{name}-v0", **{"data": data, "max_steps": 8, **SETTINGS[name], **settings}
+        )
+
+    return make
+
+
+def _action(rng: random.Random, info: dict[str, Any]) -> str:
+    """Choose an action; one in five is nonsense."""
+    offered = [action for action in info["admissible_actions"] if action != "search[<your query>]"]
+    others = ["dance", "¡baila! ☕", "search[towel]", "search[odd thing]", "search[<r>]"]
+    return rng.choice(others) if not offered or rng.random() < 0.2 else rng.choice(offered)
+
+
+def _play(env: gymnasium.Env[str, str], seed: int | None, rng: random.Random) -> list[Any]:
+    """Return all that an environment says in an episode."""
+    observation, info = env.reset(seed=seed)
+    return [observation, info, *_play_on(env, info, rng)]
+
+
+def _play_on(env: gymnasium.Env[str, str], info: dict[str, Any], rng: random.Random) -> list[Any]:
+    seen: list[Any] = []
+    ended = False
+    while not ended:
+        step = env.step(_action(rng, info))
+        seen.append(step)
+        ended, info = step[2] or step[3], step[4]
+    return seen
+
+
+# Rendering
+
+
+def test_gymnasium_finds_nothing_wrong_with_ansi(make: Make) -> None:
+    for mode in (None, "ansi"):
+        env = make(render_mode=mode)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            check_env(env.unwrapped)
+
+
+def test_the_passive_checker_finds_nothing_wrong(make: Make) -> None:
+    env = make(render_mode="ansi", disable_env_checker=False, max_steps=4)
+    rng = random.Random(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for seed in range(3):
+            _play(env, seed, rng)
+            env.render()
+        env.close()
+
+
+def test_render_returns_the_last_observation(make: Make) -> None:
+    env = make(render_mode="ansi", max_steps=2)
+    with pytest.raises(ResetNeeded):
+        env.render()
+    with pytest.raises(ResetNeeded, match="nothing to render yet"):
+        env.unwrapped.render()
+    observation, _ = env.reset(seed=0)
+    assert env.render() == observation
+    for action in ("search[towel]", "dance"):
+        observation, *_ = env.step(action)
+        assert env.render() == observation, "at the end, too"
+    assert env.reset(seed=1)[0] == env.render()
+
+
+def test_without_a_render_mode_nothing_is_rendered(make: Make) -> None:
+    env = make()
+    assert env.render_mode is None
+    env.reset(seed=0)
+    with pytest.warns(UserWarning, match='make the env with render_mode="ansi"'):
+        assert env.render() is None
+
+
+@pytest.mark.parametrize("mode", ["human", "rgb_array", "ANSI", ""])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Gymnasium's own, before the error
+def test_other_render_modes_are_refused(make: Make, mode: str) -> None:
+    with pytest.raises(DataError, match=f"unknown render_mode {mode!r}: choose 'ansi'"):
+        make(render_mode=mode)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("key", ["gmae", "seed", 3])
+def test_an_unknown_reset_option_is_an_error(make: Make, name: str, key: object) -> None:
+    env = make()
+    env.reset(seed=0)
+    message = f"unknown option {key!r}: the only one is '{OPTIONS[name]}'"
+    with pytest.raises(DataError, match=message):
+        env.reset(seed=0, options={OPTIONS[name]: 0, key: 0})  # type: ignore[dict-item]
+    with pytest.raises(ResetNeeded):
+        env.step("look")
+    env.reset(options={})
+
+
+@pytest.mark.parametrize("options", [3, "game", ["game"], [("game", 0)]])
+def test_options_must_be_a_dictionary(make: Make, options: Any) -> None:
+    kind = type(options).__name__
+    with pytest.raises(DataError, match=f"options is a dictionary, not {kind}"):
+        make().reset(options=options)
+
+
+@pytest.mark.parametrize("value", [1.0, "x", b"0", [0], -1, 10**9])
+def test_an_option_of_another_type_is_an_error(make: Make, name: str, value: object) -> None:
+    with pytest.raises(DataError):
+        make().reset(options={OPTIONS[name]: value})
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, "3", True, [3], np.int64(3)])
+def test_a_seed_must_be_an_integer_from_0_on(make: Make, seed: Any) -> None:
+    with pytest.raises(DataError, match="a seed is an integer from 0 on, or None, not"):
+        make().reset(seed=seed)
+
+
+# Closing
+
+
+def test_a_closed_environment_can_only_be_closed_again(make: Make) -> None:
+    env = make(render_mode="ansi")
+    env.reset(seed=0)
+    env.close()
+    env.close()
+    for call in (env.reset, lambda: env.step("look"), env.render):
+        with pytest.raises(ClosedEnvironmentError, match="is closed: make another one"):
+            call()
+
+
+# Copies
+
+
+@pytest.mark.parametrize("copy", [deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_a_copy_goes_on_as_the_original_would(make: Make, copy: Any) -> None:
+    for taken in (0, 1, 4):
+        env = make(render_mode="ansi")
+        rng = random.Random(taken)
+        _, info = env.reset(seed=taken)
+        for _ in range(taken):
+            *_, info = env.step(_action(rng, info))
+        other, its_rng = copy(env), deepcopy(rng)
+        assert other.render() == env.render()
+        expected = _play_on(env, info, rng)
+        assert _play_on(other, info, its_rng) == expected, "the copy has not moved meanwhile"
+        assert [_play(other, None, its_rng) for _ in range(4)] == [
+            _play(env, None, rng) for _ in range(4)
+        ], "the next games are drawn alike, too"
+
+
+@pytest.mark.parametrize("copy", [deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_a_copy_has_no_other_episode_than_the_original(make: Make, copy: Any) -> None:
+    env = make(max_steps=1)
+    with pytest.raises(ResetNeeded):
+        copy(env).step("look")
+    env.reset(seed=0)
+    env.step("look")
+    with pytest.raises(ResetNeeded):
+        copy(env).step("look")
+    env.close()
+    with pytest.raises(ClosedEnvironmentError):
+        copy(env).reset()
+
+
+def test_a_pickle_goes_on_in_another_process(make: Make, tmp_path: Path) -> None:
+    env = make()
+    _, info = env.reset(seed=1)
+    *_, info = env.step(_action(random.Random(3), info))
+    (tmp_path / "env").write_bytes(pickle.dumps((env, info)))
+    done = _in_another_process("go_on", tmp_path / "env")
+    assert done.returncode == 0, done.stderr
+    expected = _play_on(env, info, random.Random(0)), _play(env, None, random.Random(0))
+    assert json.loads(done.stdout) == json.loads(json.dumps(expected))
+
+
+def test_a_pickle_whose_game_changed_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(folders["ALFWorld"], tmp_path / "games")
+    env = _maker("ALFWorld", tmp_path / "games")()
+    _, info = env.reset(seed=0)
+    (tmp_path / "env").write_bytes(pickle.dumps((env, info)))
+    game, other, _ = env.get_wrapper_attr("games")
+    shutil.copy(other, game)
+    done = _in_another_process("go_on", tmp_path / "env")
+    assert done.returncode == 1
+    assert f"DataError: {game} has changed since the episode began" in done.stderr
+
+
+def test_a_copy_of_a_store_that_changed_is_refused(tmp_path: Path) -> None:
+    data = write_store(tmp_path / "store")
+    env = _maker("WebShop", data)()
+    env.reset(seed=0)
+    pickled = pickle.dumps(env)
+    products = data / "items_shuffle.json"
+    products.write_text(products.read_text().replace("Towel number 3", "Towel number three"))
+    with pytest.raises(DataError, match="is not the store that was pickled"):
+        pickle.loads(pickled)
+
+
+# Threads
+
+_THREADS = 3
+
+
+def test_environments_in_threads_play_as_they_do_alone(
+    name: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a new process, where nothing is parsed, translated or built yet."""
+    monkeypatch.setenv("HGPO_ALFWORLD_CACHE", str(tmp_path / "translations"))
+    ignored = shutil.ignore_patterns(".webshop-cache")
+    data = shutil.copytree(folders[name], tmp_path / "data", ignore=ignored)
+    done = _in_another_process("play_in_threads", name, data)
+    assert done.returncode == 0, done.stderr
+    alone = [_play_some(name, data, number) for number in range(_THREADS)]
+    assert json.loads(done.stdout) == json.loads(json.dumps(alone))
+
+
+def _play_some(name: str, data: Path, number: int) -> list[Any]:
+    env = _maker(name, data)()
+    return [_play(env, number + game, random.Random(number)) for game in range(3)]
+
+
+# Other processes
+
+
+def _in_another_process(function: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    script = f"from tests.unit.env_wrappers.test_text_env import {function}; {function}()"
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def go_on() -> None:
+    """Play a pickled episode to its end, and another one."""
+    env, info = pickle.loads(Path(sys.argv[1]).read_bytes())
+    print(json.dumps([_play_on(env, info, random.Random(0)), _play(env, None, random.Random(0))]))
+
+
+def play_in_threads() -> None:
+    """Play in several threads that begin at the same time."""
+    name, data = sys.argv[1], Path(sys.argv[2])
+    start = threading.Barrier(_THREADS)
+
+    def work(number: int) -> list[Any]:
+        start.wait()
+        return _play_some(name, data, number)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        print(json.dumps(list(pool.map(work, range(_THREADS)))))

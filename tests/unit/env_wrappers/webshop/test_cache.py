@@ -1,0 +1,269 @@
+"""The catalogue's cache on disk: built once, whole or not at all, whatever happens meanwhile."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from env_wrappers.errors import DataError
+from env_wrappers.webshop import cache, catalogue
+from env_wrappers.webshop.catalogue import open_catalogue
+from env_wrappers.webshop.generator import CatalogueSpec, generate
+from env_wrappers.webshop.source import Listing, find_sources, read_listings
+from tests.unit.env_wrappers.webshop.webshop_data import (
+    ATTRIBUTES,
+    HUMAN,
+    ITEMS,
+    PRODUCTS,
+    write_data,
+)
+
+OPEN = """
+import hashlib, sys
+from env_wrappers.webshop.catalogue import open_catalogue
+
+catalogue = open_catalogue(sys.argv[1])
+print(hashlib.sha256(repr([catalogue.listing(i) for i in range(len(catalogue))]).encode()).digest())
+print(catalogue.folder, catalogue.search("green mops"))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_data(tmp_path / "data")
+
+
+def _listings(data: Path, **changed: Any) -> list[Listing]:
+    return list(read_listings(find_sources(write_data(data, **changed))))
+
+
+def _open_elsewhere(data: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", OPEN, str(data)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path.cwd()
+    )
+
+
+def _replaced(folder: Path) -> Any:
+    """Return what tells one folder of derived data from another of the same name."""
+    return (folder / "meta.json").stat().st_ino, (folder / "meta.json").stat().st_mtime_ns
+
+
+def test_a_catalogue_is_built_once(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = open_catalogue(data)
+    assert open_catalogue(str(data)) is found
+    assert found.folder.parent == data / ".webshop-cache"
+    monkeypatch.setattr(catalogue, "read_listings", None)
+    monkeypatch.setattr(cache.hashlib, "file_digest", None)  # nor are the data files read again
+    catalogue._open_once.cache_clear()
+    assert list(open_catalogue(data)) == list(found)
+
+
+def test_touched_files_are_read_again_and_changed_ones_taken_in(data: Path) -> None:
+    found = open_catalogue(data)
+    os.utime(data / PRODUCTS, ns=(1, 1))
+    assert open_catalogue(data) is found
+    before = (data / ATTRIBUTES).stat()
+    content = (data / ATTRIBUTES).read_bytes()
+    (data / ATTRIBUTES).write_bytes(content.replace(b"soft", b"hard"))
+    os.utime(data / ATTRIBUTES, ns=(before.st_atime_ns, before.st_mtime_ns))
+    changed = open_catalogue(data)  # although size and time are the same
+    assert changed[0].attributes == ("hard",)
+    assert changed.data_hash != found.data_hash
+    assert found[0].attributes == ("soft",)
+    (data / HUMAN).unlink()
+    assert open_catalogue(data).listing(1).human == ()
+
+
+def _truncate(path: Path) -> None:
+    content = path.read_bytes()
+    path.unlink()  # a process that has it mapped keeps the old file
+    path.write_bytes(content[:-3])
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.unlink()
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [_truncate, _flip, Path.unlink])
+@pytest.mark.parametrize(
+    "name", ["records.jsonl", "asin-keys.npy", "search/words.npy", "meta.json"]
+)
+def test_a_damaged_cache_is_built_again(data: Path, name: str, damage: Any) -> None:
+    found = open_catalogue(data)
+    products, before = list(found), _replaced(found.folder)
+    if name == "meta.json" and damage is _flip:
+        damage = lambda path: path.write_text("[]")  # noqa: E731
+    damage(found.folder / name)
+    catalogue._open_once.cache_clear()
+    again = open_catalogue(data)
+    assert again.folder == found.folder
+    assert _replaced(again.folder) != before
+    assert list(again) == products
+    assert again.search("towel") == found.search("towel")
+    left = {path.name for path in found.folder.parent.iterdir()}
+    assert left == {found.folder.name, f"{found.folder.name}.lock", "hashes.json"}
+
+
+def test_damage_that_shows_later_is_named(data: Path) -> None:
+    found = open_catalogue(data)
+    with (found.folder / "records.jsonl").open("r+b") as file:
+        file.write(b"?")
+    with pytest.raises(DataError, match=r"record 0 is damaged; remove the folder"):
+        found[0]
+
+
+def test_what_a_killed_process_left_is_removed(data: Path) -> None:
+    name = open_catalogue(data).folder.name
+    root = data / ".webshop-cache"
+    for left in (f"{name}.abc.tmp", f"{name}.abc.old"):
+        (root / left).mkdir()
+        (root / left / "records.jsonl").write_text("")
+    (root / name / "meta.json").unlink()
+    catalogue._open_once.cache_clear()
+    open_catalogue(data)
+    assert {path.name for path in root.iterdir()} == {name, f"{name}.lock", "hashes.json"}
+
+
+def test_the_users_cache_serves_where_the_data_cannot_be_written(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (data / ".webshop-cache").write_text("")  # as root, one can write anywhere else
+    found = open_catalogue(data)
+    assert found.folder.parent == tmp_path / "xdg/hgpo-rllib/webshop"
+    assert open_catalogue(data) is found
+    monkeypatch.setenv("XDG_CACHE_HOME", str(data / PRODUCTS))
+    with pytest.raises(DataError, match=r"nowhere to keep .*cannot write .* nor .*XDG_CACHE_HOME"):
+        open_catalogue(data)
+
+
+def test_a_cache_beside_data_that_cannot_be_written_serves_too(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = open_catalogue(data)
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(cache, "_write_atomically", refuse)
+    monkeypatch.setattr(cache, "_build", refuse)
+    os.utime(data / PRODUCTS, ns=(1, 1))
+    assert open_catalogue(data) is found
+
+
+def test_data_that_changes_while_it_is_read_is_refused(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_and_change(*arguments: Any) -> Any:
+        yield from read_listings(*arguments)
+        (data / PRODUCTS).write_text(json.dumps(ITEMS[:2]))
+
+    monkeypatch.setattr(catalogue, "read_listings", read_and_change)
+    with pytest.raises(DataError, match="data: the data changed while it was read; try again"):
+        open_catalogue(data)
+    monkeypatch.undo()
+    assert len(open_catalogue(data)) == 2
+
+
+def test_a_disk_without_room_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Space is allocated before an array is written: one line, and nothing half-made."""
+
+    def no_room(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    with pytest.raises(
+        DataError, match=r"cannot write .* \(No space left on device\) nor "
+    ) as error:
+        open_catalogue(data)
+    assert "\n" not in str(error.value)
+    assert not [path for path in data.rglob(".webshop-cache/*") if path.is_dir()]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Return what mounts a file system of so many KiB."""
+    mounted: list[Path] = []
+
+    def mount(size: int) -> Path:
+        folder = tmp_path / f"disk-{size}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(folder)]
+        if shutil.which("mount") is None or subprocess.run(command, check=False).returncode:
+            pytest.skip("file systems cannot be mounted here, which takes root")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_ends_the_build_with_one_line(
+    tmp_path: Path, disk: Callable[[int], Path]
+) -> None:
+    """A mapped file that was not allocated killed the process with SIGBUS."""
+    data = tmp_path / "store"
+    generate(data, CatalogueSpec(products=1500))
+    needed = sum(file.stat().st_size for file in open_catalogue(data).folder.rglob("*")) // 1024
+    shutil.rmtree(data / ".webshop-cache")
+    (data / ".webshop-cache").write_text("")  # so that the user's cache is taken
+    for size in (needed // 2, needed, needed + 160):  # the last has room for all but scratch files
+        folder = disk(size)
+        done = subprocess.run(
+            [sys.executable, "-m", "hgpo_rllib.cli.main", "data", "check", "webshop", str(data)],
+            env=os.environ | {"XDG_CACHE_HOME": str(folder)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2, (size, done)
+        (line,) = done.stderr.splitlines()
+        assert "No space left on device" in line
+        left = [path for path in folder.rglob("*") if path.is_file()]
+        assert {path.suffix for path in left} <= {".lock", ".json"}
+
+
+def test_processes_that_start_at_once_share_one_catalogue(data: Path) -> None:
+    processes = [_open_elsewhere(data) for _ in range(2)]
+    outputs = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 2, outputs
+    assert len({out for out, _ in outputs}) == 1
+    root = data / ".webshop-cache"
+    assert Counter(path.is_dir() for path in root.iterdir()) == {True: 1, False: 2}
+
+
+def test_without_locks_the_later_of_two_builders_wins(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: Any) -> None:
+        raise OSError(95, "Operation not supported")
+
+    def race(*arguments: Any) -> Any:
+        yield from read_listings(*arguments)
+        done = _open_elsewhere(data)  # has the catalogue ready before this process
+        assert done.wait(timeout=60) == 0
+        done.communicate()
+
+    found = cache.cache_roots(data)
+    assert found[0] == data / ".webshop-cache"
+    monkeypatch.setattr(cache.fcntl, "flock", no_locks)
+    monkeypatch.setattr(catalogue, "read_listings", race)
+    assert len(open_catalogue(data)) == 3
+    assert not [*found[0].glob("*.tmp"), *found[0].glob("*.old")]

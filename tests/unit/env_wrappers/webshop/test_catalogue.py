@@ -1,0 +1,342 @@
+"""WebShop's data files become a catalogue; what is wrong with them is named."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from env_wrappers.errors import DataError
+from env_wrappers.webshop.catalogue import open_catalogue
+from env_wrappers.webshop.source import Listing, find_sources, read_listings
+from env_wrappers.webshop.store import Store, searchable_text, write_store
+from tests.unit.env_wrappers.webshop.webshop_data import (
+    ATTRIBUTES,
+    ENTRIES,
+    HUMAN,
+    ITEMS,
+    PRODUCTS,
+    choices,
+    entry,
+    item,
+    said,
+    write_data,
+)
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_data(tmp_path / "data")
+
+
+def _listings(data: Path, **changed: Any) -> list[Listing]:
+    return list(read_listings(find_sources(write_data(data, **changed))))
+
+
+# --- what the files say ------------------------------------------------------------------------
+
+
+def test_products_are_as_the_store_shows_them(data: Path) -> None:
+    towel, second, mop = (open_catalogue(data)[index] for index in range(3))
+    assert (towel.index, towel.asin, towel.title) == (0, "B1", "Towel B1")
+    assert towel.options == {"size": ("s", "l"), "color": ("red | blue", "green")}
+    assert (towel.prices, towel.price_tag) == ((9.99,), "$9.99")
+    assert (towel.category, towel.query) == ("beauty", "hair towels")
+    assert towel.bullets == ("Dries fast", "Two pieces")
+    assert towel.attributes == ("soft",)
+    assert (second.prices, second.price_tag) == ((5.0, 19.5), "$5.0 to $19.5")
+    assert second.bullets == ("One feature",)
+    assert (mop.prices, mop.price_tag, mop.options) == ((100.0,), "$100.0", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "prices", "tag"),
+    [
+        ("$4.99", (4.99,), "$4.99"),
+        ("$70", (70.0,), "$70.0"),
+        ("$1,847.00", (1847.0,), "$1847.0"),
+        ("USD $1 - $2.50 ($3)", (1.0, 2.5), "$1.0 to $2.5"),
+        ("$9 to $5", (9.0, 5.0), "$9.0 to $5.0"),
+        ("$3 - $0", (3.0, 0.0), "$3.0 to $0.0"),
+        (None, (100.0,), "$100.0"),
+    ],
+)
+def test_prices(data: Path, text: str | None, prices: tuple[float, ...], tag: str) -> None:
+    product = open_catalogue(write_data(data, items=[item("B1", pricing=text)]))[0]
+    assert (product.prices, product.price_tag) == (prices, tag)
+
+
+def test_a_product_that_the_attributes_lack_matches_nothing(data: Path) -> None:
+    entries = {"B2": {}, "B3": {"attributes": []}}
+    found = open_catalogue(write_data(data, entries=entries))
+    assert [p.attributes for p in found] == [("DUMMY_ATTR",), ("DUMMY_ATTR",), ()]
+    assert found.facts["without_attributes"] == 1
+    assert found.facts["first_without_attributes"] == "B1"
+
+
+def test_groups_of_the_same_name_take_the_place_of_the_first(data: Path) -> None:
+    options = choices(Size="s", color="red", SIZE="l|l")
+    listing = _listings(data, items=[item("B1", customization_options=options)])[0]
+    assert list(listing.product.options.items()) == [("size", ("l", "l")), ("color", ("red",))]
+
+
+def test_records_are_passed_over_as_in_the_original_and_counted(data: Path) -> None:
+    later = item("B1", name=None)  # is not even looked at
+    items = [item("nan"), item("B1"), later, item("B2345678901"), item("B2"), item("B1")]
+    found = open_catalogue(write_data(data, items=items))
+    assert [product.asin for product in found] == ["B1", "B2"]
+    assert found.facts["skipped"] == {"nan": 1, "long": 1, "duplicate": 2}
+    assert json.loads((found.folder / "meta.json").read_text())["facts"] == found.facts
+    some = open_catalogue(data, num_products=3)  # counts records, not products
+    assert [product.asin for product in some] == ["B1"]
+    assert some.facts["skipped"] == {"nan": 1, "long": 0, "duplicate": 1}
+    assert some.data_hash != found.data_hash
+
+
+def test_searches_look_at_title_description_first_feature_and_options(data: Path) -> None:
+    found = open_catalogue(data)
+    assert searchable_text(found[0]) == (
+        "towel b1 a soft towel. dries fast size: s, l, and color: red | blue, green"
+    )
+    assert searchable_text(
+        _listings(data, items=[item("B1", small_description=[])])[0].product
+    ) == ("towel b1 a soft towel.  ")
+
+
+# --- what can be wrong with them ---------------------------------------------------------------
+
+
+def _without(key: str) -> dict[str, Any]:
+    return {name: value for name, value in item("B2").items() if name != key}
+
+
+FIELDS = (
+    *("asin", "name", "full_description", "small_description", "customization_options"),
+    *("category", "query", "product_category"),
+)
+BROKEN: list[tuple[dict[str, Any], str]] = [
+    *(
+        ({"items": [item("B1"), _without(key)]}, rf'product 2 .*has no field "{key}"; correct')
+        for key in FIELDS
+    ),
+    *(
+        ({"items": [item("B1", **{key: 3})]}, rf'product 1 .*has a number as "{key}", where text')
+        for key in ("asin", "name", "full_description", "pricing", "category", "query")
+    ),
+    ({"items": [item("B1", name=None)]}, 'has null as "name"'),
+    ({"items": [item("B1", small_description=["a", None])]}, 'no list of texts as "small_desc'),
+    ({"items": [item("B1", pricing="12.99")]}, r"product 1 \(B1\) .* '12.99', which lacks a \$"),
+    ({"items": [item("B1", pricing="$ free")]}, "'\\$ free', which is no price"),
+    ({"items": [item("B1", pricing="$1.2.3")]}, "which is no price"),
+    ({"items": [item("B1", pricing="$" + "9" * 400)]}, "which is no price"),
+    ({"items": [item("B1", customization_options=["a"])]}, 'a list as "customization_options"'),
+    ({"items": [item("B1", customization_options={"A": "b"})]}, "option 'A' of .* is not a l"),
+    ({"items": [item("B1", customization_options={"A": [{}]})]}, 'option .*has no field "value"'),
+    ({"items": [[]]}, "product 1 in .*is not an object, but a list"),
+    ({"items": []}, r"items_shuffle_3.json holds no products \(passed over: 0\); fetch or"),
+    ({"items": [item("nan")] * 2}, r"holds no products \(passed over: 2\)"),
+    ({"items": b""}, "items_shuffle_3.json is not a JSON list of products"),
+    ({"items": {"B1": item("B1")}}, "items_shuffle_3.json is not a JSON list of products"),
+    ({"items": json.dumps(ITEMS).encode()[:-20]}, "is cut off or no JSON after product 2: .*EOF"),
+    ({"items": b'[{"asin": "\xff"}]'}, "is cut off or no JSON after product 0: .*UTF8"),
+    ({"items": b'[{"asin": "\\ude00"}]'}, "is cut off or no JSON after product 0: .*utf-8"),
+    ({"items": json.dumps(ITEMS).encode() + b"]"}, "after product 3: .*trailing garbage"),
+    ({"entries": json.dumps(ENTRIES).encode()[:-20]}, "items_ins_v2_3.json is cut off .*entry 2"),
+    ({"entries": []}, "items_ins_v2_3.json is not a JSON object with an entry for each asin"),
+    ({"entries": {"B1": []}}, "entry 'B1' in .*items_ins_v2_3.json is not an object, but a list"),
+    ({"entries": {"B1": {"attributes": "soft"}}}, "has no list of texts as \"attributes\""),
+    ({"entries": {"B1": {"instruction": "a"}}}, 'entry .*no field "instruction_attributes"'),
+    (
+        {"entries": {"B1": entry() | {"instruction_attributes": []}}},
+        'has an "instruction" but no "instruction_attributes"',
+    ),
+    ({"human": {"B1": {}}}, "entry 'B1' in .*items_human_ins.json is not a list, but an object"),
+    ({"human": {"B1": [{}]}}, 'has no field "instruction_attributes"'),
+    ({"human": {"B1": [said("a") | {"instruction_options": None}]}}, "instruction_options"),
+    ({"human": b"{"}, "items_human_ins.json is cut off"),
+    ({"items": b"[" * 100_000}, "after product 0: nested deeper than 32 levels; fetch or"),
+    ({"entries": b'{"a":' * 100_000}, "after entry 0: nested deeper than 32 levels; fetch or"),
+    ({"human": b'{"B1": ' + b"[" * 100_000}, "after entry 0: nested deeper than 32 levels"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changed", "message"), BROKEN, ids=[message for _, message in BROKEN])
+def test_broken_data_is_named(data: Path, changed: dict[str, Any], message: str) -> None:
+    write_data(data, **changed)
+    with pytest.raises(DataError, match=message) as raised:
+        open_catalogue(data)
+    assert "\n" not in str(raised.value)
+    assert str(data) in str(raised.value)
+    left = list((data / ".webshop-cache").iterdir())
+    assert not [path for path in left if path.is_dir()]  # nothing half-made
+
+
+def test_what_is_no_data_directory_is_named(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WEBSHOP_DATA", raising=False)
+    with pytest.raises(DataError, match=r"no WebShop data: give the directory .*WEBSHOP_DATA"):
+        open_catalogue()
+    monkeypatch.setenv("WEBSHOP_DATA", str(data / PRODUCTS))
+    with pytest.raises(DataError, match=r"json \(from WEBSHOP_DATA\) is not a directory; give"):
+        open_catalogue()
+    monkeypatch.setenv("WEBSHOP_DATA", str(data))
+    assert open_catalogue() is open_catalogue(data)
+    with pytest.raises(DataError, match="is not a directory"):
+        open_catalogue(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="cannot read"):
+        open_catalogue("a\0b")
+    with pytest.raises(DataError, match="0 products make no catalogue"):
+        open_catalogue(data, num_products=0)
+
+
+@pytest.mark.parametrize(("name", "pattern"), [(PRODUCTS, "shuffle"), (ATTRIBUTES, "ins_v2")])
+def test_each_file_is_there_once(data: Path, name: str, pattern: str) -> None:
+    shutil.copy(data / name, data / name.replace("_3", "_1000"))
+    with pytest.raises(DataError, match=f"several files .*{pattern}.*1000.json, .*_3.json; keep"):
+        open_catalogue(data)
+    for found in data.glob(f"*{pattern}*"):
+        found.unlink()
+    with pytest.raises(DataError, match=rf"no items_{pattern}\*.json in .*/data; give"):
+        open_catalogue(data)
+
+
+def test_a_file_that_is_a_directory_is_named(data: Path) -> None:
+    (data / HUMAN).unlink()
+    (data / HUMAN).mkdir()
+    with pytest.raises(DataError, match=r"cannot read .*items_human_ins.json: Is a directory"):
+        open_catalogue(data)
+
+
+@pytest.mark.parametrize("name", [PRODUCTS, ATTRIBUTES, HUMAN])
+def test_a_pipe_in_place_of_a_file_does_not_block(data: Path, name: str) -> None:
+    (data / name).unlink()
+    os.mkfifo(data / name)
+    with pytest.raises(DataError, match=f"cannot read .*{name}: Not a regular file"):
+        open_catalogue(data)
+
+
+def test_a_folder_that_cannot_be_read_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as one without files."""
+
+    def refuse(path: Any) -> Any:  # root reads all folders, whatever their permissions say
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match=f"cannot read '{data}': .*Permission denied"):
+        find_sources(data)
+
+
+# --- looking things up -------------------------------------------------------------------------
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+WORDS = st.sampled_from(["", "a", "b", "A", "a b", "ü"])
+
+
+@st.composite
+def _stores(draw: st.DrawFn) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+    asins = draw(st.lists(st.text("AB19é", max_size=10), min_size=1, max_size=6, unique=True))
+    items, entries, human = [], {}, {}
+    for asin in asins:
+        groups = draw(st.dictionaries(TEXT, st.lists(TEXT, max_size=3), max_size=3))
+        items.append(
+            item(
+                asin,
+                name=draw(TEXT),
+                full_description=draw(TEXT),
+                small_description=draw(st.one_of(TEXT, st.lists(TEXT, max_size=3))),
+                pricing=draw(st.sampled_from(["", "$3", "$3 to $70.5", "$985.5", "$99"])),
+                customization_options={k: [{"value": v} for v in vs] for k, vs in groups.items()},
+                category=draw(WORDS),
+                query=draw(WORDS),
+                product_category=draw(TEXT),
+            )
+        )
+        entries[asin] = draw(st.sampled_from([entry("x", "y z"), {"attributes": ["q"]}, {}]))
+        human[asin] = [said(text, text) for text in draw(st.lists(TEXT, max_size=2))]
+    return items, entries, human
+
+
+@settings(deadline=None, max_examples=60)
+@given(_stores())
+def test_the_catalogue_holds_what_the_files_say(
+    tmp_path_factory: pytest.TempPathFactory, content: Any
+) -> None:
+    data = write_data(tmp_path_factory.mktemp("any"), *content)
+    listings = list(read_listings(find_sources(data)))
+    found = open_catalogue(data)
+    assert [found.listing(index) for index in range(len(found))] == listings
+    products = [listing.product for listing in listings]
+    assert list(found) == products
+    for text in {text for p in products for text in (p.asin, p.category, p.query)} | {"?", ""}:
+        assert found.index_of(text) == next((p.index for p in products if p.asin == text), None)
+        assert found.in_category(text).tolist() == [p.index for p in products if p.category == text]
+        assert found.of_query(text).tolist() == [p.index for p in products if p.query == text]
+
+
+def test_products_are_counted_from_0(data: Path) -> None:
+    found = open_catalogue(data)
+    assert len(found) == 3
+    assert found[np.int64(2)].index == 2
+    for index in (3, -1):
+        with pytest.raises(IndexError, match=f"no product {index}: there are 3"):
+            found[index]
+
+
+def test_another_text_of_the_same_hash_is_not_taken_for_it(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = open_catalogue(data)
+    monkeypatch.setattr(found.store, "find", lambda field, text: np.array([1]))
+    assert (found.index_of("B2"), found.index_of("B1")) == (1, None)
+    assert (len(found.in_category("garden")), len(found.in_category("beauty"))) == (1, 0)
+
+
+def test_searches_are_remembered_unless_they_are_long(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = open_catalogue(data)
+    assert found.search("green towel") == (0, 1, 2)
+    assert found.search("green towel", limit=1) == (0,)
+    assert found.search("the") == found.search("") == ()
+    long = "green " * 400
+    assert found.search(long) == (0,)
+    monkeypatch.setattr(found, "_index", None)
+    assert found.search("green towel") == (0, 1, 2)
+    with pytest.raises(AttributeError):
+        found.search(long)
+
+
+def test_writing_a_store_streams(tmp_path: Path, data: Path) -> None:
+    written: list[int] = []
+    listings = _listings(data)
+
+    def stream() -> Any:
+        for listing in listings * 700:
+            yield listing
+            written.append((folder / "records.jsonl").stat().st_size)
+
+    folder = tmp_path / "store"
+    folder.mkdir()
+    write_store(stream(), folder)
+    assert written[-1] > 2 * written[len(written) // 3] > 0  # goes to disk as it comes
+    assert len(Store(folder)) == 2100
+
+
+def test_reading_products_streams(data: Path) -> None:
+    write_data(data, items=json.dumps([*ITEMS, *([item("nan")] * 1000)]).encode()[:-9])
+    listings = read_listings(find_sources(data))
+    assert next(listings).product.asin == "B1"  # long before the file's end is seen to be missing
+    with pytest.raises(DataError, match="after product 1002"):
+        list(listings)

@@ -1,0 +1,365 @@
+"""The Gymnasium environment of WebShop."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env
+
+import env_wrappers  # noqa: F401 (registers the environment)
+from env_wrappers.errors import DataError
+from env_wrappers.webshop.env import MAX_ACTION, WebShopEnv
+from tests.unit.env_wrappers.webshop.webshop_store import SHIRT, TOWELS, write_store
+
+INFO: dict[str, Any] = {
+    "admissible_actions": list,
+    "won": bool,
+    "task_type": str,
+    "game": str,
+    "goal": str,
+    "state_hash": str,
+    "inadmissible": bool,
+    "inadmissible_count": int,
+    "task_score": float,
+    "score_details": (dict, type(None)),
+}
+PLAY = """
+import json, random, sys
+from env_wrappers.webshop.env import WebShopEnv
+
+env = WebShopEnv(sys.argv[1], "released_eval", nouns="words", max_steps=6)
+rng, seen = random.Random(1), []
+for seed in (5, None, None, None):
+    observation, info = env.reset(seed=seed)
+    ended = False
+    while not ended:
+        seen.append((observation, info))
+        action = rng.choice([*info["admissible_actions"], "search[<r>]", "search[towel]"])
+        observation, reward, terminated, truncated, info = env.step(action)
+        ended = terminated or truncated
+json.dump(seen, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_store(tmp_path_factory.mktemp("store") / "data")
+
+
+def _make(data: Path, **settings: Any) -> WebShopEnv:
+    return WebShopEnv(data, **{"split": "test", "nouns": "words", **settings})
+
+
+@pytest.fixture
+def env(data: Path) -> WebShopEnv:
+    return _make(data)
+
+
+def _goal_of(env: WebShopEnv, asin: str) -> int:
+    """The place of a goal made from a product."""
+    shop = env._session._shop
+    return next(
+        i for i in range(env.num_tasks) if shop.goals[i].product == shop.catalogue.index_of(asin)
+    )
+
+
+def _buy(env: WebShopEnv, asin: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    """Play the steps that buy a product, with the options that the goal names."""
+    product = env._session._shop.catalogue[env._session._shop.catalogue.index_of(asin) or 0]
+    env.step(f"search[{product.title}]")
+    env.step(f"click[{asin.lower()}]")
+    wanted = env._session.goal.options
+    for value in wanted if isinstance(wanted, tuple) else wanted.values():
+        env.step(f"click[{value}]")
+    return env.step("click[buy now]")
+
+
+def test_gymnasium_finds_nothing_wrong(data: Path) -> None:
+    for mode in ("text", "text_rich", "url"):
+        env = gymnasium.make("hgpo/WebShop-v0", data=data, split="test", observation_mode=mode)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            check_env(env.unwrapped, skip_render_check=True)
+
+
+def test_importing_the_environment_loads_no_framework() -> None:
+    code = (
+        "import sys, env_wrappers.webshop.env; "
+        "print([m for m in ('ray', 'torch', 'spacy', 'hgpo_rllib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_data_can_be_named_by_the_variable(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (data, write_store(tmp_path / "other")):
+        monkeypatch.setenv("WEBSHOP_DATA", str(folder))
+        named = WebShopEnv(split="test", nouns="words")
+        assert named._session._shop is _make(folder)._session._shop
+        assert named._session._shop.catalogue.folder.is_relative_to(folder)
+
+
+# Which goal
+
+
+def test_a_seed_is_an_index_into_the_split(env: WebShopEnv) -> None:
+    goals = env._session._shop.goals
+    assert env.num_tasks == len(goals) == 31
+    for seed in (0, 1, 30, 31, 10**12):
+        observation, info = env.reset(seed=seed)
+        place = seed % env.num_tasks
+        assert info["game"] == f"test/{place}"
+        assert info["goal"] == goals[place].instruction
+        assert observation == f"WebShop [SEP] Instruction: [SEP] {info['goal']} [SEP] Search"
+
+
+def test_splits_play_their_own_goals(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "env_wrappers.webshop.env.goal_range", lambda split, count: range(20, count)
+    )
+    env = _make(data, split="train")
+    assert env.num_tasks == 11
+    _, info = env.reset(options={"goal": 3})
+    assert (info["game"], env._session.goal.index) == ("train/3", 23)
+
+
+def test_a_split_that_is_empty_or_unknown_is_refused(data: Path) -> None:
+    for split in ("train", "holiday"):
+        with pytest.raises(DataError, match=split):
+            _make(data, split=split)
+
+
+def test_a_goal_can_be_asked_for(env: WebShopEnv) -> None:
+    assert env.reset(options={"goal": 7})[1]["game"] == "test/7"
+    assert env.reset(seed=0, options={"goal": 8})[1]["game"] == "test/8"
+    with pytest.raises(DataError, match="no goal 31 in test: there are 31"):
+        env.reset(options={"goal": 31})
+    with pytest.raises(ResetNeeded):
+        env.step("search[towel]")
+    with pytest.raises(DataError, match="no goal -1"):
+        env.reset(options={"goal": -1})
+    with pytest.raises(DataError, match="a goal is an index into the split, not 'red'"):
+        env.reset(options={"goal": "red"})
+
+
+def test_without_a_seed_goals_are_drawn_reproducibly(env: WebShopEnv) -> None:
+    def draw() -> list[str]:
+        env.reset(seed=11)
+        return [env.reset()[1]["game"] for _ in range(12)]
+
+    first = draw()
+    assert draw() == first
+    assert len(set(first)) > 3
+
+
+def test_people_wrote_other_goals(data: Path) -> None:
+    env = _make(data, goals="human")
+    assert env.num_tasks == 1
+    assert env.reset()[1]["goal"].startswith("i need a slim fit shirt in red, and price lower than")
+
+
+# Members of a group
+
+
+def test_members_of_a_group_share_the_shop_but_not_the_episode(data: Path) -> None:
+    first, second = _make(data), _make(data)
+    assert first._session._shop is second._session._shop
+    start, info = first.reset(seed=3)
+    other_start, other_info = second.reset(seed=3)
+    assert (start, info) == (other_start, other_info)
+    one, two = first.step("search[towel]"), second.step("search[shirt]")
+    assert one[0] != two[0]
+    assert one[4]["state_hash"] != two[4]["state_hash"]
+    assert second.step("search[towel]")[0] == one[0]
+
+
+def test_two_processes_play_the_same_sequence(data: Path) -> None:
+    """Strings hash differently in each process: no order may depend on it."""
+
+    def play(hash_seed: str) -> list[tuple[str, dict[str, object]]]:
+        command = [sys.executable, "-c", PLAY, str(data)]
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    first = play("1")
+    assert first == play("2")
+    assert len({info["game"] for _, info in first}) > 1
+
+
+# Rewards and ends
+
+
+def test_a_perfect_purchase_ends_the_episode_with_the_reward(data: Path) -> None:
+    for reward in ("success", "score"):
+        env = _make(data, success_reward=3.0, reward=reward)
+        env.reset(options={"goal": _goal_of(env, SHIRT)})
+        _, worth, terminated, truncated, info = _buy(env, SHIRT)
+        assert (worth, terminated, truncated) == (3.0, True, False)
+        assert (info["won"], info["task_score"]) == (True, 1.0)
+        assert info["score_details"]["r_type"] == 1.0
+        assert info["score_details"]["noun_extractor"] == "words"
+        assert info["admissible_actions"] == []
+        with pytest.raises(ResetNeeded, match="again, after its end"):
+            env.step("search[towel]")
+
+
+@pytest.mark.parametrize("reward", ["success", "score"])
+def test_an_imperfect_purchase_is_worth_its_score_or_nothing(data: Path, reward: str) -> None:
+    env = _make(data, reward=reward)
+    env.reset(options={"goal": _goal_of(env, SHIRT)})
+    assert env.step("search[shirt]")[1] == 0.0
+    env.step(f"click[{SHIRT.lower()}]")
+    _, worth, terminated, _, info = env.step("click[buy now]")
+    assert terminated
+    assert not info["won"]
+    assert info["task_score"] == 0.5, "neither of the two options, but attribute and price"
+    assert worth == (10 * info["task_score"] if reward == "score" else 0.0)
+
+
+def test_an_episode_is_cut_off_at_max_steps(data: Path) -> None:
+    env = _make(data, max_steps=2)
+    with pytest.raises(ResetNeeded, match=r"call reset\(\) first"):
+        env.step("search[towel]")
+    env.reset(seed=0)
+    assert env.step("search[towel]")[2:4] == (False, False)
+    assert env.step("nonsense")[2:4] == (False, True)
+    with pytest.raises(ResetNeeded):
+        env.step("search[towel]")
+    with pytest.raises(DataError, match="max_steps must be at least 1, not 0"):
+        _make(data, max_steps=0)
+
+
+def test_a_purchase_at_the_last_step_is_no_truncation(data: Path) -> None:
+    env = _make(data, max_steps=3)
+    env.reset(options={"goal": _goal_of(env, TOWELS[3])})
+    assert _buy(env, TOWELS[3])[2:4] == (True, False)
+
+
+# What the player is told
+
+
+def test_the_info_has_the_same_keys_and_kinds_at_every_step(env: WebShopEnv) -> None:
+    infos = [env.reset(seed=0)[1], env.step("search[towel]")[4], env.step("nonsense")[4]]
+    infos.append(_buy(env, SHIRT)[4])
+    for info in infos:
+        assert info.keys() == INFO.keys()
+        assert all(isinstance(info[key], kind) for key, kind in INFO.items())
+        json.dumps(info)
+
+
+def test_admissible_actions_are_in_the_agents_format(env: WebShopEnv) -> None:
+    _, info = env.reset(options={"goal": _goal_of(env, SHIRT)})
+    assert info["admissible_actions"] == ["search[<your query>]", "click[search]"]
+    assert info["task_type"] == "fashion"
+    info = env.step("search[slim cotton shirt]")[4]
+    assert info["admissible_actions"][:3] == [
+        "click[back to search]",
+        "click[next >]",
+        f"click[{SHIRT.lower()}]",
+    ]
+
+
+def test_inadmissible_actions_are_counted_by_episode(env: WebShopEnv) -> None:
+    assert env.reset(seed=0)[1]["inadmissible_count"] == 0
+    infos = [env.step(a)[4] for a in ("dance", "search[towel]", "click[search]", "click[x]")]
+    assert [info["inadmissible"] for info in infos] == [True, False, True, True]
+    assert [info["inadmissible_count"] for info in infos] == [1, 1, 2, 3]
+    _, info = env.reset(seed=0)
+    assert (info["inadmissible"], info["inadmissible_count"]) == (False, 0)
+
+
+def test_observations_can_be_rich_or_addresses(data: Path) -> None:
+    for mode, start in {"text_rich": "WebShop\nInstruction: \n", "url": "http://127"}.items():
+        env = _make(data, observation_mode=mode)
+        assert env.reset(seed=0)[0].startswith(start)
+        assert env.step("search[towel]")[0] == env._session.observation(mode)
+    env = _make(data, show_attributes=True)
+    env.reset(seed=0)
+    env.step("search[slim cotton shirt]")
+    assert "click[attributes]" in env.step(f"click[{SHIRT.lower()}]")[4]["admissible_actions"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("reward", "money"),
+        ("observation_mode", "html"),
+        ("goals", "animal"),
+        ("nouns", "verbs"),
+        ("search", "guess"),
+    ],
+)
+def test_unknown_arguments_are_refused(data: Path, name: str, value: str) -> None:
+    with pytest.raises(DataError, match=value):
+        _make(data, **{name: value})
+
+
+# Actions of all kinds
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        *("", "\n", "buy", "¡compra! ☕\x00", "\ud800", "click[\x00]", "click[\ud800]"),
+        *("search[" + "x" * 10**6 + "]", "search[" + "towel " * 10**5 + "]", "[" * 10**6),
+    ],
+    ids=lambda action: ascii(action)[:20] + f" ({len(action)})",
+)
+def test_any_string_is_a_safe_action(env: WebShopEnv, action: str) -> None:
+    observation, before = env.reset(seed=0)
+    after, reward, terminated, truncated, info = env.step(action)
+    assert after == observation
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert info["inadmissible"]
+    assert info["inadmissible_count"] == 1
+    assert info["state_hash"] == before["state_hash"]
+
+
+def test_a_page_of_any_length_is_an_observation(tmp_path: Path) -> None:
+    data = write_store(tmp_path / "data")
+    products = json.loads((data / "items_shuffle.json").read_text())
+    products[0]["full_description"] = "☕ " * 10**6
+    (data / "items_shuffle.json").write_text(json.dumps(products))
+    env = _make(data)
+    env.reset(seed=0)
+    for action in ("search[slim cotton shirt]", f"click[{SHIRT.lower()}]", "click[description]"):
+        page, *_ = env.step(action)
+        assert page in env.observation_space
+    assert len(page) > 10**6
+
+
+@pytest.mark.parametrize("words", ["\x00\x1b", "\ud800", "毛巾 ☕ ümlaut", "towel\x00", "\u202e"])
+@pytest.mark.parametrize("mode", ["text", "text_rich", "url"])
+def test_any_characters_can_be_searched_for(data: Path, mode: str, words: str) -> None:
+    env = _make(data, observation_mode=mode)
+    env.reset(seed=0)
+    observation, *_, info = env.step(f"search[{words}]")
+    assert observation in env.observation_space
+    assert not info["inadmissible"]
+
+
+def test_the_longest_action_is_still_an_action(env: WebShopEnv) -> None:
+    query = "towel " * MAX_ACTION
+    for length, ignored in ((MAX_ACTION, False), (MAX_ACTION + 1, True)):
+        env.reset(seed=0)
+        action = f"search[{query[: length - 8]}]"
+        assert len(action) == length
+        assert env.step(action)[4]["inadmissible"] == ignored
+
+
+@pytest.mark.parametrize("action", [3, None, b"search[x]", ["search[x]"]])
+def test_an_action_must_be_a_string(env: WebShopEnv, action: object) -> None:
+    env.reset(seed=0)
+    with pytest.raises(TypeError, match=f"an action is a string, not {type(action).__name__}"):
+        env.step(action)  # type: ignore[arg-type]
+    assert env.step("search[towel]")[2:4] == (False, False), "the episode goes on"

@@ -1,0 +1,126 @@
+"""What `hgpo train` makes for WebShop: store, demonstrations, players, prompts."""
+
+import random
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+import env_wrappers  # noqa: F401  registers the environment
+from env_wrappers.webshop.shopper import NoisyShopper
+from hgpo_rllib.agent import parse_completion
+from hgpo_rllib.agent.parsing import ANY_SEARCH
+from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.environments import find_environment
+from hgpo_rllib.environments.webshop import StoreGenerator
+from hgpo_rllib.warmstart.demonstrations import demonstrate
+from tests.paths import ROOT
+
+EXAMPLE = ROOT / "tuned_examples/webshop_pocket.yaml"
+
+
+@pytest.fixture(scope="module")
+def config() -> RunConfig:
+    """Return the example with a smaller store."""
+    return load_config(EXAMPLE, ["store.products=300", "warm_start.games=8"])
+
+
+@pytest.fixture(scope="module")
+def store(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the store of the example."""
+    path = tmp_path_factory.mktemp("store") / "store"
+    done: list[tuple[int, int]] = []
+    StoreGenerator().make_data(config, path, lambda *progress: done.append(progress))
+    assert done[-1] == (300, StoreGenerator().data_size(config))
+    return path
+
+
+def test_all_splits_have_goals(config: RunConfig, store: Path) -> None:
+    """Training and evaluation find what the example names."""
+    for split in (config.env.train_split, *config.evaluation.splits):
+        env = gymnasium.make(config.env.env_id, data=store, split=split, **config.env.options)
+        assert env.get_wrapper_attr("num_tasks") > 300
+
+
+def test_demonstrations_are_of_goals_to_train_on(config: RunConfig, tmp_path: Path) -> None:
+    """As many as wanted, or as there are."""
+    path = tmp_path / "store"
+    names = StoreGenerator().make_demonstration_data(config, path, lambda done, total: None)
+    assert names == [str(task) for task in range(8)]
+    many = load_config(EXAMPLE, ["store.products=300", "warm_start.games=9999"])
+    names = StoreGenerator().make_demonstration_data(many, path, lambda done, total: None)
+    train = gymnasium.make(config.env.env_id, data=path, **config.env.options)
+    assert len(names) == train.get_wrapper_attr("num_tasks")
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_demonstrations_are_kept(config: RunConfig, store: Path, noise: float) -> None:
+    """Nearly always without perturbed actions, often with them; labels are never perturbed."""
+    env = gymnasium.make(config.env.env_id, data=store, max_steps=10, **config.env.options)
+    kept = 0
+    for task in range(20):
+        rng = random.Random(task)
+        player = StoreGenerator.make_expert
+        examples = demonstrate(env, task, player, "webshop_compact", 2, noise, rng)
+        kept += bool(examples)
+        for prompt, response in examples:
+            parsed = parse_completion(response)
+            assert parsed.is_valid
+            assert prompt.count("Task: ") == 2
+            assert parsed.action.startswith(("search[", "click["))
+        if examples:
+            assert examples[-1][1].endswith("<action>click[buy now]</action>")
+    assert kept >= (19 if noise == 0 else 8)
+
+
+def test_shoppers_buy_prematurely(config: RunConfig, store: Path) -> None:
+    """Right products, and every other purchase or so without an option that was asked for."""
+    env = gymnasium.make(config.env.env_id, data=store, **config.env.options)
+    scores = []
+    for task in range(40):
+        observation, info = env.reset(seed=task)
+        shopper = StoreGenerator.make_expert(info, random.Random(task))
+        last, done = None, False
+        while not done:
+            _, last = shopper.act(observation, info["admissible_actions"], last)
+            observation, _, terminated, truncated, info = env.step(last)
+            done = terminated or truncated
+        if shopper.is_worth_learning(info):
+            scores.append(info["score_details"].get("r_option", 1.0))
+    assert len(scores) >= 36
+    assert 0.2 < sum(score == 1 for score in scores) / len(scores) < 0.7
+
+
+RIGHT = {"r_type": 1.0, "r_att": 1.0, "r_option": 0.0, "r_price": True}
+
+
+@pytest.mark.parametrize(
+    ("details", "kept"),
+    [
+        (RIGHT, True),
+        (RIGHT | {"r_type": 0.5}, False),
+        (RIGHT | {"r_att": 0.5}, False),
+        (RIGHT | {"r_price": False}, False),
+        (None, False),
+    ],
+)
+def test_what_is_learned_from(details: dict | None, kept: bool) -> None:
+    """Purchases that lack options at most; not an episode without a purchase."""
+    shopper = NoisyShopper("find me a mug", random.Random(0))
+    assert shopper.is_worth_learning({"score_details": details}) is kept
+
+
+def test_perturbed_actions() -> None:
+    """Never the purchase; a search for one word of the wish where pages have a search bar."""
+    shopper = NoisyShopper("find me a mug", random.Random(0))
+    rng = random.Random(0)
+    clicks = ["click[back to search]", "click[buy now]", "click[red]"]
+    assert {shopper.perturb(clicks, rng) for _ in range(50)} == {clicks[0], clicks[2]}
+    searches = {shopper.perturb([ANY_SEARCH, "click[search]"], rng) for _ in range(50)}
+    assert searches == {"search[find]", "search[me]", "search[a]", "search[mug]"}
+
+
+def test_an_environment_without_a_generator() -> None:
+    """Its owner brings data and model."""
+    with pytest.raises(ConfigError, match=r"model\.model_path: .* for CartPole-v1"):
+        find_environment("CartPole-v1").require_generator()

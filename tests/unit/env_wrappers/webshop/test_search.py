@@ -1,0 +1,328 @@
+"""Search: the ranking is Lucene's, whatever the documents and the query are."""
+
+import json
+import lzma
+import math
+import random
+import tarfile
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from env_wrappers.errors import DataError
+from env_wrappers.webshop import bm25
+from env_wrappers.webshop.bm25 import Index, build_index, quantise_length
+from env_wrappers.webshop.source import find_sources, read_listings
+from env_wrappers.webshop.store import searchable_text
+from env_wrappers.webshop.tokens import analyze
+from tests.paths import SHARED
+
+ARCHIVE = SHARED / "data/webshop_1k.tar.xz"
+HITS = SHARED / "parity/webshop_search_hits.json.xz"
+needs_recordings = pytest.mark.skipif(
+    not all(path.exists() for path in (ARCHIVE, HITS)),
+    reason="the recordings of Lucene and the 1,000 products are not part of the repository",
+)
+MEGABYTE = 1_000_000
+
+Documents = list[tuple[str, str]]
+
+
+def _recorded(path: Path) -> Any:
+    return json.loads(lzma.decompress(path.read_bytes()))
+
+
+def _index(documents: Documents, folder: Path) -> Index:
+    build_index(documents, folder)
+    return Index.open(folder)
+
+
+# --- ranking
+
+
+@needs_recordings
+def test_1500_recorded_queries_find_the_same_products_in_order(tmp_path: Path) -> None:
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    listings = read_listings(find_sources(tmp_path / "webshop_1k"))
+    documents = [(item.product.asin, searchable_text(item.product)) for item in listings]
+    index = _index(documents, tmp_path / "index")
+    recorded = _recorded(HITS)
+    assert len(recorded) == 1500
+    different = [
+        query
+        for query, expected in recorded
+        if [documents[number][0] for number in index.search(query)] != expected
+    ]
+    assert different == []
+
+
+def _decode_length(byte: int) -> int:
+    """Return the length that a byte of Lucene's stands for."""
+    if byte < 24:
+        return byte
+    mantissa, exponent = (byte - 24) & 7, (byte - 24) >> 3
+    return 24 + (mantissa if exponent == 0 else (mantissa | 8) << (exponent - 1))
+
+
+LENGTHS = [_decode_length(byte) for byte in range(256)]
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_a_length_is_the_greatest_below_that_fits_a_byte(length: int) -> None:
+    assert quantise_length(length) == max(n for n in LENGTHS if n <= length)
+
+
+def test_lengths_that_fit_are_kept() -> None:
+    assert LENGTHS[:42] == [*range(40), 40, 42]
+    assert len(set(LENGTHS)) == 256
+    assert list(map(quantise_length, LENGTHS)) == LENGTHS
+
+
+def _brute_force(documents: Documents, query: str, limit: int) -> list[int]:
+    """Return what Lucene's formulas give, one document and one word at a time."""
+    f = np.float32
+    counted = [Counter(analyze(text)) for _, text in documents]
+    lengths = [sum(counts.values()) for counts in counted]
+    having_words = sum(length > 0 for length in lengths)
+    average = f(sum(lengths) / max(having_words, 1))
+    scored = []
+    for number, (identifier, _) in enumerate(documents):
+        length = f(max(n for n in LENGTHS if n <= lengths[number]))
+        total = 0.0
+        for word, times in Counter(analyze(query)).items():
+            if not counted[number][word]:
+                continue
+            having = sum(word in counts for counts in counted)
+            rarity = f(math.log(1 + (having_words - having + 0.5) / (having + 0.5)))
+            inverse = f(1) / (f(0.9) * ((f(1) - f(0.4)) + f(0.4) * length / average))
+            weight = f(times) * rarity
+            total += float(weight - weight / (f(1) + f(counted[number][word]) * inverse))
+        if total > 0:
+            scored.append((-f(total), identifier.encode(), number))
+    return [number for _, _, number in sorted(scored)[:limit]]
+
+
+words = st.sampled_from([*"abcdefgh", "running", "run", "the", "★", "B0", "1,5"])
+texts = st.builds(
+    lambda some, times: " ".join(some * times), st.lists(words, max_size=8), st.integers(1, 9)
+)
+identifiers = st.lists(st.text(st.sampled_from("ABab01é漢😀")), unique=True, max_size=25)
+corpora = identifiers.flatmap(
+    lambda ids: st.tuples(*(st.tuples(st.just(i), texts) for i in ids)).map(list)
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(corpora, st.lists(texts, max_size=4), st.integers(1, 30), st.integers(1, 40))
+def test_brute_force_agrees(
+    documents: Documents, queries: list[str], limit: int, block: int
+) -> None:
+    """However few tokens are counted at once."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(bm25, "_BLOCK", block)
+        index = _index(documents, Path(folder))
+        for query in queries:
+            found = index.search(query, limit).tolist()
+            assert found == _brute_force(documents, query, limit)
+
+
+def test_brute_force_agrees_on_longer_documents(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    vocabulary = [f"w{number}" for number in range(60)]
+    weights = [1 / (number + 1) for number in range(60)]
+    documents = [
+        (f"B{rng.randrange(10**6):06}", " ".join(rng.choices(vocabulary, weights, k=size)))
+        for size in [*range(0, 120, 2), *(rng.randrange(1, 700) for _ in range(60))]
+    ]
+    index = _index(documents, tmp_path)
+    for _ in range(40):
+        query = " ".join(rng.choices(vocabulary, k=rng.randrange(1, 9)))
+        assert index.search(query).tolist() == _brute_force(documents, query, 50)
+
+
+def test_equal_scores_are_ordered_by_identifier(tmp_path: Path) -> None:
+    """Also where the limit cuts between them; by code points, so "😀" comes after "\\uffee"."""
+    ids = ["B9", "B10", "b1", "A", "\uffee", "😀", "é"]
+    index = _index([(name, "red shoe") for name in ids], tmp_path)
+    expected = sorted(range(len(ids)), key=lambda number: ids[number])
+    for limit in range(1, 9):
+        assert index.search("shoe", limit).tolist() == expected[:limit]
+
+
+def test_a_search_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = _index([("A", "red shoe"), ("B", "blue shoe"), ("C", "hat")], tmp_path)
+    assert index.search("blue shoe").tolist() == [1, 0]
+    assert index.search("hat").tolist() == [2]
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index, "_best", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            index.search("red")
+    assert index.search("hat").tolist() == [2]
+
+
+def test_threads_share_an_index(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    documents = [(f"{n:04}", " ".join(rng.choices("abcdefghij", k=9))) for n in range(3000)]
+    index = _index(documents, tmp_path)
+    queries = ["b c", "d", "e f g", "h h i", "j"] * 20
+    expected = [index.search(query).tolist() for query in queries]
+    differences: list[str] = []
+
+    def work() -> None:
+        for query, hits in zip(queries, expected, strict=True):
+            if index.search(query).tolist() != hits:
+                differences.append(query)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert differences == []
+
+
+@pytest.mark.parametrize("query", ["", " ", "the of and", "unknown", "\x00\x1b[0m", "\ud800", "?!"])
+def test_queries_without_a_known_word_find_nothing(tmp_path: Path, query: str) -> None:
+    hits = _index([("A", "red shoe"), ("B", "")], tmp_path).search(query)
+    assert len(hits) == 0
+    assert hits.dtype.kind == "i"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "red " * (MEGABYTE // 4),
+        " ".join(map(str, range(MEGABYTE // 7))),
+        "red" + "\n漢" * (MEGABYTE // 4),
+    ],
+    ids=["one word", "all different", "no space"],
+)
+def test_a_query_of_a_megabyte_takes_seconds(tmp_path: Path, query: str) -> None:
+    numbers = [(f"{n:05}", f"number {n}") for n in range(2000)]
+    index = _index([("A", "red shoe"), ("B", "漢 hat"), *numbers], tmp_path)
+    start = time.process_time()
+    assert len(index.search(query)) in (1, 2, 50)
+    assert time.process_time() - start < 10
+
+
+def test_a_word_given_twice_counts_twice(tmp_path: Path) -> None:
+    index = _index([("A", "red hat"), ("B", "blue hat")], tmp_path)
+    assert index.search("red blue blue").tolist() == [1, 0]
+    assert index.search("red red blue").tolist() == [0, 1]
+
+
+# --- files
+
+
+@pytest.mark.parametrize("documents", [[], [("A", "")], [("A", ""), ("B", "the")]])
+def test_nothing_to_find(tmp_path: Path, documents: Documents) -> None:
+    index = _index(documents, tmp_path)
+    assert len(index) == len(documents)
+    assert len(index.search("shoe")) == 0
+
+
+def test_words_with_the_same_hash_get_another_salt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether found at once or not, two words are never taken for one."""
+    real = bm25._hashes
+
+    def weak(terms: Sequence[str], salt: int) -> np.ndarray:
+        hashes = real(terms, salt)
+        return hashes % 3 if salt < 2 else hashes
+
+    monkeypatch.setattr(bm25, "_hashes", weak)
+    index = _index([("A", "a1 b1 c1 d1"), ("B", "d1 e1")], tmp_path)
+    assert json.loads((tmp_path / "index.json").read_text())["salt"] == 2
+    assert index.search("e1 d1").tolist() == [1, 0]
+    assert index.search("a1").tolist() == [0]
+
+
+def test_an_index_is_complete_or_not_there(tmp_path: Path) -> None:
+    def failing() -> Iterator[tuple[str, str]]:
+        yield "A", "hat"
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        build_index(failing(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    build_index([("A", "shoe")], tmp_path)
+    with pytest.raises(OSError, match="disk full"):
+        build_index(failing(), tmp_path)
+    assert Index.open(tmp_path).search("shoe").tolist() == [0]
+    build_index([("A", "hat"), ("B", "shoe")], tmp_path)
+    assert Index.open(tmp_path).search("shoe").tolist() == [1]
+    assert all(path.is_file() for path in tmp_path.iterdir())
+
+
+def test_an_index_that_is_half_replaced_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index([("A", "shoe")], tmp_path)
+    replace = Path.replace
+
+    def stops(path: Path, target: Path) -> Path:
+        if path.name == "documents.npy":
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", stops)
+    with pytest.raises(KeyboardInterrupt):
+        build_index([("A", "hat")], tmp_path)
+    with pytest.raises(DataError, match="no usable search index"):
+        Index.open(tmp_path)
+
+
+def test_the_same_documents_give_the_same_bytes(tmp_path: Path) -> None:
+    documents = [(f"{n}", f"shoe {n % 7} {'x ' * n}") for n in range(50)]
+    build_index(documents, tmp_path / "one")
+    build_index(iter(documents), tmp_path / "two")
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+def _truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-4])
+
+
+def _exchange(file: Path) -> None:
+    with file.open("wb") as opened:
+        np.save(opened, np.zeros(3))
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, _truncate, _exchange, Path.touch])
+@pytest.mark.parametrize("name", ["index.json", "starts.npy", "documents.npy", "ranks.npy"])
+def test_a_damaged_index_is_refused(
+    tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "index"
+    build_index([("A", "red shoe")], folder)
+    if damage is Path.touch:  # an empty file
+        (folder / name).unlink()
+    damage(folder / name)
+    with pytest.raises(DataError, match="no usable search index") as raised:
+        Index.open(folder)
+    assert str(folder) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_index_of_another_version_is_refused(tmp_path: Path) -> None:
+    build_index([("A", "red shoe")], tmp_path)
+    summary = json.loads((tmp_path / "index.json").read_text())
+    (tmp_path / "index.json").write_text(json.dumps(summary | {"format": 99}))
+    with pytest.raises(DataError, match="format 99 instead of"):
+        Index.open(tmp_path)

@@ -1,0 +1,311 @@
+"""An environment of the user's: the one of the page, and what is said of one with a fault."""
+
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import gymnasium
+import pytest
+from typer.testing import CliRunner
+
+from hgpo_rllib.agent.memory import Memory
+from hgpo_rllib.agent.templates import load_template, render
+from hgpo_rllib.cli.main import app
+from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.environments import find_environment, registry
+from hgpo_rllib.environments.checks import AFTER_A_STEP, INFO
+from hgpo_rllib.evaluation.agents import agent_overrides
+from hgpo_rllib.run.inputs import check_inputs
+from hgpo_rllib.warmstart import prepare
+from hgpo_rllib.warmstart.demonstrations import demonstrate
+from tests.unit.project import pages
+
+PAGE = pages.ROOT / "docs" / "bring_your_own_environment.md"
+FILES = {"python": "my_env.py", "jinja": "my_prompt.jinja", "yaml": "my_run.yaml"}
+"""Of the first block in each language."""
+
+
+GENERATOR = """
+from hgpo_rllib.environments import TaskGenerator
+
+
+class Finder:
+    def __init__(self, thing):
+        self.plan = [f"go to {PLACES[thing]}", f"take {thing} 1 from {PLACES[thing]}"]
+
+    def act(self, observation, admissible, last):
+        return "think", self.plan[0] if self.plan[0] in admissible else self.plan[1]
+
+    def perturb(self, admissible, rng):
+        return rng.choice(admissible)
+
+    def is_worth_learning(self, info):
+        return info["won"]
+
+
+class LostTasks(TaskGenerator):
+    name, recipe, function_words = "lost-tasks", (), "a the"
+
+    def data_settings(self, config):
+        return {"version": 1}
+
+    demonstration_settings = data_settings
+
+    def data_size(self, config):
+        return 1
+
+    def make_data(self, config, path, on_progress):
+        path.mkdir(parents=True, exist_ok=True)
+
+    def make_sample(self, config, path):
+        path.mkdir(parents=True)
+
+    def make_demonstration_data(self, config, path, on_progress):
+        return ["0", "1"]
+
+    @staticmethod
+    def make_expert(info, rng):
+        return Finder(info["task_type"])
+
+
+LostSpec.generator = LostTasks()
+"""
+
+
+def blocks(language: str) -> list[str]:
+    """The blocks of code of the page in a language."""
+    return [b.text for b in pages.split(PAGE.read_text())[1] if b.language == language]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The files of the page, in the folder that we are in."""
+    for language, name in FILES.items():
+        (tmp_path / name).write_text(blocks(language)[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr(registry, "SPECS", dict(registry.SPECS))
+    yield tmp_path
+    sys.modules.pop("my_env", None)
+
+
+@pytest.fixture
+def config(folder: Path) -> RunConfig:
+    return load_config(folder / "my_run.yaml", [])
+
+
+def change(folder: Path, old: str, new: str) -> None:
+    """Change the environment of the page."""
+    file = folder / "my_env.py"
+    assert file.read_text().count(old) == 1
+    file.write_text(file.read_text().replace(old, new))
+
+
+def check(config: RunConfig, split: str) -> None:
+    """What `hgpo` does before it starts anything."""
+    find_environment(config.env.env_id).check(config, split)
+
+
+def complaint(config: RunConfig, split: str = "train") -> str:
+    with pytest.raises(ConfigError) as error:
+        check(config, split)
+    assert "\n" not in str(error.value)
+    assert str(PAGE.relative_to(pages.ROOT)) in str(error.value)
+    return str(error.value)
+
+
+def test_the_page_has_less_than_60_lines_of_code(folder: Path) -> None:
+    lines = [line for name in FILES.values() for line in (folder / name).read_text().splitlines()]
+    assert len([line for line in lines if line.strip()]) < 60
+
+
+def test_the_environment_of_the_page(config: RunConfig) -> None:
+    for split, tasks in (("train", 40), ("test", 20)):
+        check(config, split)
+        env = gymnasium.make(config.env.env_id, split=split, data=None, max_steps=8)
+        assert env.get_wrapper_attr("num_tasks") == tasks
+    _, info = env.reset(seed=1)
+    way = next(action for action in info["admissible_actions"] if action.startswith("go to"))
+    assert env.step("fly away")[4]["inadmissible"]
+    for place in [way, *info["admissible_actions"]]:
+        observation, reward, won, late, info = env.step(place)
+        assert (reward, won, late, info["won"]) == (0.0, False, False, False)
+        if "nothing" not in observation:
+            break
+    assert env.step(info["admissible_actions"][-1])[1:3] == (10.0, True)
+    env.reset(seed=1)
+    assert [env.step("wait")[3] for _ in range(8)] == [False] * 7 + [True]
+
+
+def test_the_prompt_of_the_page(folder: Path, config: RunConfig) -> None:
+    memory = Memory()
+    memory.add("You see a shelf 1.", "go to shelf 1")
+    text = render(
+        load_template(config.agent.prompt),
+        goal="find a towel.",
+        observation="On the shelf 1, you see nothing.",
+        admissible_actions=["go to drawer 1", "wait"],
+        step_count=1,
+        history=memory.last(2),
+    )
+    assert text.splitlines()[:4] == [
+        "Your task: find a towel.",
+        "You saw: You see a shelf 1. You did: go to shelf 1",
+        "You see: On the shelf 1, you see nothing.",
+        "You can: go to drawer 1, wait",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda text: text.replace("goal", "gaol"), "'gaol' is undefined"),
+        (lambda text: text.replace("endfor", "end"), "unknown tag 'end'"),
+        (lambda text: text.replace("turn.action", "turn.deed"), "no attribute 'deed'"),
+        (None, "no prompt template 'my_prompt.jinja'"),
+    ],
+)
+def test_faults_of_the_prompt_are_named(
+    folder: Path, config: RunConfig, change: Callable[[str], str] | None, part: str
+) -> None:
+    file = folder / "my_prompt.jinja"
+    if change:
+        file.write_text(change(file.read_text()))
+    else:
+        file.unlink()
+    message = complaint(config)
+    assert message.startswith("agent.prompt: my_prompt.jinja: ")
+    assert part in message
+
+
+def test_a_model_has_to_be_named(config: RunConfig) -> None:
+    with pytest.raises(ConfigError, match=r"model\.model_path: there is no pocket model for my"):
+        check_inputs(config)
+
+
+@pytest.mark.parametrize("key", [*INFO, *AFTER_A_STEP])
+def test_what_an_info_lacks_is_named(folder: Path, config: RunConfig, key: str) -> None:
+    code = f"""
+
+info = Lost.info
+Lost.info = lambda *a, **k: {{n: v for n, v in info(*a, **k).items() if n != {key!r}}}
+"""
+    change(folder, "\n\ngymnasium.register", f"{code}\n\ngymnasium.register")
+    use = (INFO | AFTER_A_STEP)[key][1]
+    after = "step('go to " if key in AFTER_A_STEP else "reset(seed=0)"
+    message = complaint(config)
+    assert f"the info of {after}" in message
+    assert f"has no {key!r}: {use}" in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part"),
+    [
+        ("self.num_tasks, ", "self.tasks_, ", "it has no num_tasks"),
+        ('return f"You see a', 'return 0, f"You see a', "reset(seed=0) does not return 2 things"),
+        ("rng = random.Random(self.tasks[seed % self.num_tasks])", "rng = random", "another task"),
+        ('if offered else "Nothing happens."', "and 7", "is no text, but a int"),
+        ('"won": won', '"won": int(won)', "'won' in the info of reset(seed=0) is a int"),
+        ("offered = action in self.actions()", "offered = self.no", "step('go to "),
+        ("(self, split, data, max_steps)", "(self, split, max_steps)", "cannot be made with"),
+        ('"admissible_actions": self.actions()', '"admissible_actions": []', "is empty"),
+    ],
+)
+def test_faults_are_named(folder: Path, config: RunConfig, old: str, new: str, part: str) -> None:
+    change(folder, old, new)
+    message = complaint(config)
+    assert part in message
+    assert message.startswith("env.env_id: my_env:Lost-v0, split 'train': ")
+
+
+def test_a_split_that_there_is_not(config: RunConfig) -> None:
+    assert "split 'valid_seen': it cannot be made with" in complaint(config, "valid_seen")
+
+
+def test_a_module_that_is_not_found(config: RunConfig) -> None:
+    settings = config.env.model_copy(update={"env_id": "no_such_module:Lost-v0"})
+    message = complaint(config.model_copy(update={"env": settings}))
+    assert "is its folder in PYTHONPATH?" in message
+    settings = config.env.model_copy(update={"env_id": "my_env:Found-v0"})
+    with pytest.raises(ConfigError, match=r"env\.env_id: .*Found.*"):
+        check(config.model_copy(update={"env": settings}), "train")
+
+
+@pytest.fixture
+def registered(folder: Path) -> Path:
+    """The folder, with the spec of the page at the end of the environment's module."""
+    file = folder / "my_env.py"
+    file.write_text(f"{file.read_text()}\n{blocks('python')[1]}")
+    return folder
+
+
+def hgpo(*arguments: str) -> str:
+    """Run a command in this process; returns what it prints to standard output."""
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_a_registered_environment_is_evaluated(registered: Path) -> None:
+    """Split, steps and oracle are those of its spec; nothing of them is on the command line."""
+    hgpo("evaluate", "--env", "my_env:Lost-v0", "--agent", "oracle", "--output", "out")
+    summary = json.loads((registered / "out/summary.json").read_text())
+    env = summary["protocol"]["env"]
+    assert (env["split"], env["max_steps"]) == ("test", 8)
+    assert summary["results"]["all"]["success_rate"]["mean"] == 1
+    played = [json.loads(line) for line in (registered / "out/episodes.jsonl").open()]
+    assert len(played) == 20
+    assert {episode["game"].partition("/")[0] for episode in played} == {"test"}
+    assert {len(episode["steps"]) for episode in played} <= {1, 2}
+
+
+def test_without_a_spec_it_is_evaluated_at_random(folder: Path) -> None:
+    """Any environment that keeps the contract is; an oracle it has not."""
+    command = ("evaluate", "--env", "my_env:Lost-v0", "--split", "test", "--seeds", "1")
+    hgpo(*command, "--agent", "random", "--output", "out", "env.max_steps=2")
+    assert json.loads((folder / "out/summary.json").read_text())["results"]["all"]["episodes"] == 20
+    with pytest.raises(ConfigError, match="--agent oracle: there is none for my_env:Lost-v0"):
+        hgpo(*command, "--agent", "oracle", "--output", "none")
+
+
+def test_prompts_of_agents_are_those_of_the_spec(registered: Path) -> None:
+    """It has one for `vanilla` and none for `react`."""
+    vanilla = agent_overrides("vanilla", "my_env:Lost-v0", False)
+    assert vanilla == ["agent.prompt=my_prompt.jinja", "agent.memory_length=0"]
+    with pytest.raises(ConfigError, match=r"--agent react: .* not for my_env:Lost-v0"):
+        agent_overrides("react", "my_env:Lost-v0", False)
+
+
+def test_a_registered_generator_makes_data_and_demonstrations(registered: Path) -> None:
+    """`hgpo train --dry-run` then needs no model; without the generator it asks for one."""
+    with pytest.raises(ConfigError, match=r"model\.model_path: there is no pocket model"):
+        hgpo("train", "my_run.yaml", "--dry-run")
+    sys.modules.pop("my_env")
+    file = registered / "my_env.py"
+    file.write_text(f"{file.read_text()}\n{GENERATOR}")
+    assert "env_id: my_env:Lost-v0" in hgpo("train", "my_run.yaml", "--dry-run")
+    config = load_config(registered / "my_run.yaml", [])
+    path = prepare.make_data(config, lambda done, total: None)
+    assert path.is_dir()
+    assert path.name.startswith("lost-tasks-")
+    env = gymnasium.make(config.env.env_id, split="train", data=str(path), max_steps=8)
+    expert = find_environment(config.env.env_id).require_generator().make_expert
+    examples = demonstrate(env, 0, expert, config.agent.prompt, 2, 0.0, random.Random(0))
+    assert examples[-1][1].startswith("<think>think</think><action>take ")
+
+
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        ("import no_such_thing\n", "is its folder in PYTHONPATH?"),
+        ("1 / 0\n", "my_env cannot be imported: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_module_that_cannot_be_imported(
+    folder: Path, config: RunConfig, code: str, part: str
+) -> None:
+    (folder / "my_env.py").write_text(code)
+    assert part in complaint(config)

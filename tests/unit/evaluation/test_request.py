@@ -1,0 +1,130 @@
+"""The words of `hgpo evaluate`, and what they are refused for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgpo_rllib.config import ConfigError, load_config, save_config
+from hgpo_rllib.evaluation.request import make_request, settings_of, split_words
+from tests.unit.cli.test_cli import assert_refused
+
+NOTHING: dict[str, Any] = {
+    "env": None,
+    "split": None,
+    "agent": "random",
+    "protocol": "census",
+    "data": None,
+    "games": None,
+    "seeds": None,
+    "trials": None,
+    "name": None,
+    "output": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], (None, [])),
+        (["runs/a"], ("runs/a", [])),
+        (["runs/a", "env.max_steps=3"], ("runs/a", ["env.max_steps=3"])),
+        (["env.max_steps=3", "seed=1"], (None, ["env.max_steps=3", "seed=1"])),
+        (["http://host/v1?a=b"], ("http://host/v1?a=b", [])),
+        (["/data/a=b"], ("/data/a=b", [])),
+    ],
+)
+def test_the_model_is_the_word_that_is_no_setting(words: list[str], expected: Any) -> None:
+    assert split_words(words) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "part"),
+    [
+        ([], {"agent": "hgpo", "env": "alfworld"}, "--agent hgpo: give a MODEL"),
+        ([], {"agent": "magic"}, "--agent magic: choose hgpo, vanilla"),
+        ([], {}, "--env: give alfworld or webshop"),
+        ([], {"protocol": "all"}, "--protocol all: choose census or parity"),
+        ([], {"protocol": "parity", "seeds": 2, "env": "alfworld"}, "--seeds: those of parity"),
+        ([], {"trials": 2, "env": "alfworld"}, "--trials: random has one"),
+        ([], {"name": "x", "env": "alfworld"}, "--name: it is for the URL"),
+        (["no-model-here/x"], {"agent": "hgpo", "env": "alfworld"}, "no-model-here/x"),
+        (["http://u:p@host/"], {"agent": "hgpo", "env": "alfworld"}, "keys come from"),
+        (["http://127.0.0.1:9/v1"], {"agent": "hgpo", "env": "alfworld"}, "cannot be asked"),
+        (["env.max_step=3"], {"env": "alfworld"}, "unknown config key env.max_step"),
+        ([], {"env": "my:Env-v0", "agent": "random"}, "env.env_id"),
+    ],
+)
+def test_refused(
+    generated_games: Path, words: list[str], changes: dict[str, Any], part: str
+) -> None:
+    """One line that names the thing."""
+    arguments = NOTHING | {"data": generated_games} | changes
+    with pytest.raises(ConfigError, match=r"\A[^\n]*\Z") as refused:
+        make_request(words, **arguments)
+    assert part in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("evaluate", "--env", "alfworld"), ["--agent hgpo", "MODEL"]),
+        (("evaluate", "./none", "--env", "alfworld"), ["./none is not there", "run directory"]),
+        (("compare", ".", "nowhere"), ["is no evaluation", "summary.json"]),
+    ],
+)
+def test_the_command_refuses(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
+    """Exit code 2, one line, nothing written."""
+    assert_refused(tmp_path, arguments, named)
+
+
+def test_a_damaged_checkpoint(tmp_path: Path) -> None:
+    """Is refused before anything is started."""
+    save_config(load_config(None, []), tmp_path / "config.yaml")
+    (tmp_path / "checkpoint").mkdir()
+    for name in ("config.json", "model.safetensors", "manifest.json"):
+        (tmp_path / "checkpoint" / name).write_text("damaged")
+    with pytest.raises(ConfigError, match=r"checkpoint is damaged: manifest.json cannot be read"):
+        settings_of(str(tmp_path), "alfworld", None, "hgpo", [])
+
+
+def test_defaults(generated_games: Path) -> None:
+    """Of the environment; one episode of each game where more would be the same."""
+    arguments = NOTHING | {"data": generated_games, "env": "alfworld"}
+    request = make_request(["env.max_steps=4"], **arguments)
+    assert (request.split, request.seeds, request.subject) == ("valid_seen", 3, None)
+    assert request.config.env.max_steps == 4
+    assert make_request([], **arguments | {"agent": "oracle"}).seeds == 1
+
+
+def test_settings_of_a_run(tmp_path: Path) -> None:
+    """A run keeps its own for its own environment; agents and the user change them, in turn."""
+    run = load_config(
+        None,
+        ["agent.prompt=alfworld_compact", "env.max_steps=20", "policy_server.num_replicas=3"],
+    )
+    save_config(run, tmp_path / "config.yaml")
+
+    def settings(env: str | None, agent: str, *overrides: str) -> Any:
+        found = settings_of(f"{tmp_path}", env, None, agent, list(overrides))
+        return found.env.max_steps, found.agent.prompt, found.agent.memory_length
+
+    assert settings(None, "random") == (20, "alfworld_compact", 2)
+    assert settings("webshop", "random") == (15, "alfworld_compact", 2)
+    with pytest.raises(ConfigError, match="holds no checkpoint"):
+        settings(None, "hgpo")
+    config = settings_of(str(tmp_path), None, None, "random", [])
+    assert config.policy_server.num_replicas == 1
+
+
+def test_agents_of_a_url() -> None:
+    """Nothing is looked up but the name; prompts are the environment's."""
+
+    def settings(env: str, agent: str, *overrides: str) -> Any:
+        found = settings_of("http://127.0.0.1:9", env, None, agent, list(overrides)).agent
+        return found.prompt, found.memory_length, found.shorten_prompts
+
+    assert settings("alfworld", "hgpo") == ("alfworld_full", 2, "beginning")
+    assert settings("webshop", "vanilla") == ("webshop_full", 0, "beginning")
+    assert settings("webshop", "react") == ("webshop_react", 1000, "memory")
+    assert settings("alfworld", "react", "agent.memory_length=5")[1] == 5

@@ -1,0 +1,340 @@
+"""Updates that would spoil the policy: they end the run or are left out, and say with what."""
+
+import errno
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hgpo_rllib.cli import main
+from hgpo_rllib.config import EvaluationSettings, RunConfig
+from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, find_trouble
+from hgpo_rllib.learner.learner import HGPOLearner
+from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.rollout.held_out import ALL_SPLITS
+from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.trainer import PhaseTimes, Training
+from hgpo_rllib.section import RunStoppedError
+from tests.unit.learner.learner_reference import (
+    llm_of,
+    make_columns,
+    make_learner,
+    model_path,
+    one_thread,
+)
+
+__all__ = ["model_path", "one_thread"]  # fixtures
+STEPS = 8
+# Two mini-batches of four steps.
+COMMON: dict[str, Any] = {"lr": 1e-3, "minibatch_size": 4, "mismatch_alarm": None}
+
+
+def update(learner: HGPOLearner, batch: dict[str, Tensor]) -> dict[str, float]:
+    """One update, as RLlib calls it; returns what it reports."""
+    learner._weights_seq_no += 1
+    learner._update({POLICY_ID: batch})
+    return {name: stats.peek() for name, stats in learner.metrics.reduce()[POLICY_ID].items()}
+
+
+def weights_of(learner: HGPOLearner) -> Tensor:
+    """Return all parameters in one."""
+    return torch.cat([p.detach().flatten().clone() for p in llm_of(learner).parameters()])
+
+
+def poison(batch: dict[str, Tensor], kind: str) -> None:
+    """Spoil step 4."""
+    column, value = {
+        "loss": ("behaviour_logp", float("nan")),
+        "ratio": ("behaviour_logp", -1000.0),
+        "gradient": ("advantage", float("inf")),
+    }[kind]
+    batch[column][4] = value
+
+
+def one_warning(caplog: pytest.LogCaptureFixture) -> str:
+    """Return the only warning; it is one line."""
+    (record,) = (r for r in caplog.records if r.name == "hgpo_rllib.learner.learner")
+    assert record.levelno == logging.WARNING
+    assert "\n" not in record.getMessage()
+    caplog.clear()
+    return record.getMessage()
+
+
+TROUBLES = {
+    "loss": "the loss is nan",
+    "ratio": "a token ratio of 4.85e+08 passes learner.max_ratio=10000",
+    "gradient": "the loss is ",  # inf - inf, or inf
+}
+
+
+@pytest.mark.parametrize("kind", TROUBLES)
+def test_a_bad_mini_batch_ends_the_run(model_path: str, kind: str) -> None:
+    """In one line with the batch's facts, before its optimiser step."""
+    learner = make_learner(model_path, **COMMON)
+    batch = make_columns(llm_of(learner), STEPS)
+    poison(batch, kind)
+    before = weights_of(learner)
+    with pytest.raises(RunStoppedError) as error:
+        update(learner, batch)
+    message = str(error.value)
+    assert "\n" not in message
+    assert f"in update 1: {TROUBLES[kind]}" in message
+    assert "it has 4 steps, prompts of " in message
+    assert message.endswith(REMEDY)
+    first = message.startswith("bad mini-batch 1 of 2")
+    assert torch.equal(weights_of(learner), before) == first
+    assert weights_of(learner).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", TROUBLES)
+def test_a_bad_mini_batch_is_left_out(
+    model_path: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As if it had not been in the update, with a warning; the other one is learned from."""
+    learner = make_learner(model_path, on_bad_batch="skip", **COMMON)
+    batch = make_columns(llm_of(learner), STEPS)
+    before = weights_of(learner)
+    poison(batch, kind)
+    results = update(learner, batch)
+    message = one_warning(caplog)
+    assert TROUBLES[kind] in message
+    assert message.endswith(SKIPPED)
+    assert results["skipped_batches"] == 1
+    for name in ("loss", "grad_norm", "ratio_max", "kl", "entropy"):
+        assert torch.tensor(results[name]).isfinite(), name
+    after = weights_of(learner)
+    assert after.isfinite().all()
+    assert not torch.equal(after, before)
+    (state,) = {int(s["step"]) for s in learner.get_optimizer(POLICY_ID).state.values()}
+    assert state == 1
+
+
+def test_facts_of_the_batch(model_path: str) -> None:
+    """Sizes, advantages and log-probabilities; what is not finite is counted apart."""
+    learner = make_learner(model_path, **COMMON | {"minibatch_size": 100})
+    batch = make_columns(llm_of(learner), 3)
+    batch["prompt_length"] = torch.tensor([3, 9, 4])
+    batch["response_length"] = torch.tensor([1, 5, 2])
+    batch["advantage"] = torch.tensor([0.0, -1.25, 2.0])
+    batch["behaviour_logp"] = torch.full((3, 5), -2.0)
+    batch["behaviour_logp"][1] = torch.tensor([-0.5, float("nan"), -1, float("-inf"), -7.125])
+    batch["behaviour_logp"][0, 1:] = -99.0  # padding
+    with pytest.raises(RunStoppedError) as error:
+        update(learner, batch)
+    assert (
+        "it has 3 steps, prompts of 3 to 9 and responses of 1 to 5 tokens, 8 response tokens; "
+        "advantages -1.25 to 2, 1 of them 0; engine log-probabilities -7.125 to -0.5 (2 not finite)"
+    ) in str(error.value)
+
+
+def test_out_of_memory(model_path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """In the second micro-batch of the first mini-batch: nothing of it is applied."""
+    chosen = COMMON | {"micro_batch_tokens": 1, "kl_coeff": 0}
+    for policy in ("skip", "stop"):
+        learner = make_learner(model_path, on_bad_batch=policy, **chosen)
+        batch = make_columns(llm_of(learner), STEPS)
+        passes = iter(range(STEPS))
+
+        def run_out(*_: Any, passes: Any = passes) -> None:
+            if next(passes) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+        llm_of(learner).base_model.register_forward_pre_hook(run_out)
+        before = weights_of(learner)
+        if policy == "skip":
+            assert update(learner, batch)["skipped_batches"] == 1
+            message = one_warning(caplog)
+        else:
+            with pytest.raises(RunStoppedError) as error:
+                update(learner, batch)
+            message = str(error.value)
+            assert torch.equal(weights_of(learner), before)
+        assert "bad mini-batch 1 of 2 in update 1: out of memory with " in message
+        assert "learner.micro_batch_tokens=1 (CUDA out of memory." in message
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_out_of_memory_in_the_first_mini_batch_of_two_epochs(
+    model_path: str, failing: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Later epochs have the old log-probabilities of its steps, each measured once."""
+    chosen = COMMON | {"micro_batch_tokens": 1, "kl_coeff": 0, "max_ratio": None}
+    learner = make_learner(
+        model_path, on_bad_batch="skip", old_logp="recomputed", num_epochs=2, **chosen
+    )
+    batch = make_columns(llm_of(learner), STEPS, noise=0.0)
+    batch["behaviour_logp"] += torch.arange(STEPS)[:, None]
+    gaps = torch.arange(STEPS).repeat_interleave(batch["response_length"]).double()
+    recomputed = STEPS // 2  # passes before the first mini-batch's: one a step of the others
+    passes = iter(range(100))
+
+    def run_out(*_: Any) -> None:
+        if next(passes) == recomputed + failing:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    llm_of(learner).base_model.register_forward_pre_hook(run_out)
+    results = update(learner, batch)
+    assert "bad mini-batch 1 of 4 in update 1: out of memory" in one_warning(caplog)
+    assert results["skipped_batches"] == 1
+    assert weights_of(learner).isfinite().all()
+    assert results["behaviour_logp_gap_mean"] == pytest.approx(gaps.mean().item(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "signal"),
+    [
+        ({"kl_coeff": 0}, False),
+        ({"kl_coeff": 0, "entropy_coeff": 0.1}, True),
+        ({"kl_coeff": 0.1}, True),
+        ({"kl_coeff": 0.1, "entropy_coeff": 0.1, "drop_zero_advantage": True}, False),
+    ],
+)
+def test_no_signal(
+    model_path: str, chosen: dict[str, Any], signal: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where all advantages are 0 and no other term is left, there is no update."""
+    learner = make_learner(model_path, **COMMON | chosen)
+    batch = make_columns(llm_of(learner), STEPS)
+    update(learner, batch)  # the optimiser has momentum, which would go on
+    before = weights_of(learner)
+    batch["advantage"].zero_()
+    results = update(learner, batch)
+    assert torch.equal(weights_of(learner), before) == (not signal)
+    if signal:
+        assert not caplog.records
+        return
+    assert results["skipped_batches"] == 2
+    assert torch.tensor(results["loss"]).isnan()  # RLlib's word for: not in this iteration
+    message = one_warning(caplog)
+    assert "update 2: nothing to learn from, all advantages are 0 (8 steps" in message
+    assert message.endswith("the policy stays as it is (learner.on_no_signal=skip)")
+    stopping = make_learner(model_path, **COMMON | chosen, on_no_signal="stop")
+    with pytest.raises(RunStoppedError, match="nothing to learn from, all advantages are 0"):
+        update(stopping, batch)
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_parameters_that_are_no_numbers_are_never_saved(model_path: str, policy: str) -> None:
+    """A step so large that they overflow: whatever is configured, the run ends."""
+    learner = make_learner(model_path, **COMMON | {"lr": 1e200}, on_bad_batch=policy)
+    with pytest.raises(RunStoppedError, match="update 1"):
+        update(learner, make_columns(llm_of(learner), STEPS))
+
+
+@pytest.mark.parametrize(("gap", "alarm"), [(0.0, None), (0.0, 1e-9), (0.4, 1e-3), (0.4, None)])
+def test_mismatch_alarm(
+    model_path: str, gap: float, alarm: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line when engine and learner are further apart than is allowed."""
+    chosen = COMMON | {"mismatch_alarm": alarm, "old_logp": "recomputed"}
+    learner = make_learner(model_path, **chosen)
+    batch = make_columns(llm_of(learner), STEPS, noise=gap)
+    results = update(learner, batch)
+    if gap == 0:
+        assert results["behaviour_logp_gap"] < 1e-6  # columns are float32
+        assert abs(results["behaviour_kl"]) < 1e-9
+    else:
+        assert 0.02 < results["behaviour_kl"] < 0.2  # about noise² / 2
+        assert 0.2 < results["behaviour_logp_gap_mean"] < 0.5 < results["behaviour_logp_gap"]
+    if gap == 0 or alarm is None:
+        assert not caplog.records
+        return
+    message = one_warning(caplog)
+    assert message.startswith("update 1: engine and learner disagree on sampled tokens: KL 0.")
+    assert "passes learner.mismatch_alarm=0.001" in message
+    assert message.endswith("; old_logp=recomputed with importance_cap=2 corrects for it")
+
+
+def test_every_token_is_measured_once(model_path: str) -> None:
+    """The recomputing pass has the rows that the first mini-batch lacks."""
+    learner = make_learner(model_path, **COMMON, old_logp="recomputed", num_epochs=2)
+    batch = make_columns(llm_of(learner), STEPS, noise=0.0)
+    batch["behaviour_logp"] += torch.arange(STEPS)[:, None]
+    gaps = torch.arange(STEPS).repeat_interleave(batch["response_length"]).double()
+    results = update(learner, batch)
+    assert results["behaviour_logp_gap_mean"] == pytest.approx(gaps.mean().item(), abs=1e-6)
+    assert results["behaviour_logp_gap"] == pytest.approx(STEPS - 1, abs=1e-6)
+
+
+def test_find_trouble() -> None:
+    """Infinite values are as bad as those that are none; max_ratio may be off."""
+    good = {"loss": -1.0, "grad_norm": 2.0, "critic_grad_norm": 1.0, "ratio_max": 3.0}
+    assert find_trouble(good, max_ratio=3.0) is None
+    assert find_trouble(good | {"ratio_max": 1e6}, max_ratio=None) is None
+    assert find_trouble({"loss": 0.0, "grad_norm": 0.0}, max_ratio=3.0) is None
+    for name in ("loss", "grad_norm", "critic_grad_norm"):
+        for value in (float("nan"), float("inf"), float("-inf")):
+            assert find_trouble(good | {name: value}, max_ratio=3.0) is not None
+    assert find_trouble(good | {"ratio_max": 3.1}, max_ratio=3.0) is not None
+
+
+class PaperAlgorithm:
+    """Its first update is bad; its checkpoints are files that name the iteration."""
+
+    iteration = 0
+
+    def __init__(self, disk_is_full: bool = False):
+        """The policy finds room, RLlib's state does not."""
+        self.disk_is_full = disk_is_full
+
+    def train(self) -> None:
+        """See `HGPO`."""
+        self.iteration += 1
+        raise RunStoppedError("bad mini-batch 1 of 1 in update 1")
+
+    def save_pretrained(self, path: str) -> None:
+        """See `HGPO`."""
+        Path(path).mkdir()
+        (Path(path) / "iteration").write_text(str(self.iteration))
+
+    def save_to_path(self, path: Path) -> None:
+        """See `HGPO`."""
+        if self.disk_is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.save_pretrained(str(path))
+
+
+def test_what_is_saved_is_from_before_the_bad_update(tmp_path: Path) -> None:
+    """The error passes through the trainer before it reaches a checkpoint or a line of metrics."""
+    training = object.__new__(Training)
+    training.config = RunConfig(evaluation=EvaluationSettings(interval=0))
+    training.directory = RunDirectory(tmp_path)
+    training.seconds = PhaseTimes()
+    training.algorithm = PaperAlgorithm()  # type: ignore[assignment]
+    training._evaluate = lambda iteration: []  # type: ignore[method-assign]
+    with pytest.raises(RunStoppedError):
+        list(training._evaluations(resumed=False))
+    for folder in (training.directory.checkpoint, training.directory.state):
+        assert (folder / "iteration").read_text() == "0"
+    assert not training.directory.metrics.exists()
+
+
+def test_the_best_policy_is_kept_before_the_state(tmp_path: Path) -> None:
+    """A run that is resumed from that state has its best, even if it ended between the two."""
+    training = object.__new__(Training)
+    training.directory = RunDirectory(tmp_path)
+    training.algorithm = PaperAlgorithm(disk_is_full=True)  # type: ignore[assignment]
+    rows = [{"iteration": 0, "split": ALL_SPLITS, "success_rate": 0.5}]
+    training.directory.append(training.directory.evaluations, rows)
+    with pytest.raises(OSError, match="No space left"):
+        training._save(rows)
+    assert not training.directory.has_state()
+    assert (training.directory.best / "iteration").read_text() == "0"
+
+
+def test_the_command_says_it_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1, no traceback."""
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise RunStoppedError("bad mini-batch 1 of 1 in update 1")
+
+    monkeypatch.setattr(main, "app", stop)
+    with pytest.raises(SystemExit) as left:
+        main.main()
+    assert left.value.code == 1
+    assert capsys.readouterr().err == "hgpo: bad mini-batch 1 of 1 in update 1\n"

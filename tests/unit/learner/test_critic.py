@@ -1,0 +1,336 @@
+"""The critic of PPO: its loss, its values, its updates, and what is published of it: nothing."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+
+from hgpo_rllib.advantages import EstimatorSettings
+from hgpo_rllib.advantages.baselines import gae
+from hgpo_rllib.advantages.diagnostics import explained_variance
+from hgpo_rllib.algorithm import HGPOConfig
+from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
+from hgpo_rllib.learner.batching import signal_columns, token_columns
+from hgpo_rllib.learner.critic import step_values, value_losses
+from hgpo_rllib.learner.learner import HGPOLearner
+from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.rollout.trajectories import score
+from hgpo_rllib.settings.learner import LearnerSettings
+from tests.unit.learner.learner_reference import (
+    add_values,
+    critic_of,
+    frozen_of,
+    llm_of,
+    make_columns,
+    make_learner,
+    model_path,
+    one_thread,
+    reference_update,
+    value_of,
+)
+from tests.unit.rollout.test_rollout import group
+
+__all__ = ["model_path", "one_thread"]  # fixtures
+quickly = settings(max_examples=60, deadline=None, derandomize=True)
+KINDS = ("head", "separate")
+COMMON: dict[str, Any] = {
+    "estimator": "ppo",
+    "lr": 3e-3,
+    "weight_decay": 0.1,
+    "kl_coeff": 0.5,
+    "grad_clip": 1e9,
+    "mismatch_alarm": None,
+    "micro_batch_tokens": 25,
+    "value_clip": 0.2,
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "clipped": {},
+    "not clipped": {"value_clip": None},
+    "coefficient": {"value_coeff": 2.0},
+    "rate": {"critic_lr": 3e-2},
+    "gradient clip": {"grad_clip": 0.05},
+    "seq-mean": {"loss_aggregation": "seq-mean"},
+    "micro-batch-mean": {"loss_aggregation": "micro-batch-mean", "micro_batch_steps": 2},
+    "recomputed": {"old_logp": "recomputed", "importance_cap": 1.2, "kl_coeff": 0},
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "one mini-batch": {"minibatch_size": 100},
+    "three": {"minibatch_size": 3},
+    "two epochs": {"minibatch_size": 4, "num_epochs": 2},
+}
+
+
+def budget(tokens: int) -> LearnerSettings:
+    """So many tokens in a pass."""
+    return LearnerSettings(micro_batch_tokens=tokens)
+
+
+def exact_norm(self: Qwen2RMSNorm, hidden: Tensor) -> Tensor:
+    """RMS norm in the type of its input."""
+    return self.weight * hidden * (hidden.square().mean(-1, True) + self.variance_epsilon).rsqrt()
+
+
+@pytest.fixture(autouse=True)
+def exact_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model's own norms round to float32: its gradients are no sums of their terms then."""
+    monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
+
+
+class TestValueLosses:
+    @pytest.mark.parametrize(
+        ("value", "target", "loss", "cut"),
+        [
+            (2.0, 5.0, 4.5, False),  # where it was
+            (2.4, 5.0, 3.38, False),  # inside the clip: its own loss
+            (3.0, 5.0, 3.125, True),  # far enough towards the target: the loss at 2.5
+            (1.0, 5.0, 8.0, False),  # away from the target: its own loss, with gradient
+            (6.0, 2.5, 6.125, False),  # it has to come back
+            (2.9, 2.45, 0.10125, False),  # passed the target: its own loss is the larger one
+        ],
+    )
+    def test_by_hand(self, value: float, target: float, loss: float, cut: bool) -> None:
+        """Old value 2, clipped to 1.5 … 2.5."""
+        v = torch.tensor([value], dtype=torch.float64, requires_grad=True)
+        old, to = (torch.tensor([x], dtype=torch.float64) for x in (2.0, target))
+        got, flag = value_losses(v, old, to, 0.5)
+        assert got.item() == pytest.approx(loss)
+        assert flag.item() is cut
+        (gradient,) = torch.autograd.grad(got.sum(), v)
+        assert gradient.item() == pytest.approx(0 if cut else value - target)
+
+    @quickly
+    @given(st.integers(0, 999), st.sampled_from([None, 0.1, 0.5]))
+    def test_against_finite_differences(self, seed: int, clip: float | None) -> None:
+        """Random values, in float64; and the loss is the larger of the two squares."""
+        generator = torch.Generator().manual_seed(seed)
+        value, old, target = torch.randn(3, 20, dtype=torch.float64, generator=generator)
+        value.requires_grad_()
+        loss, _ = value_losses(value, old, target, clip)
+        (gradient,) = torch.autograd.grad(loss.sum(), value)
+        with torch.no_grad():
+            up, down = (value_losses(value + e, old, target, clip)[0] for e in (1e-6, -1e-6))
+            smooth = torch.ones(20, dtype=torch.bool)
+            if clip is not None:  # away from the corners
+                edge = ((value - old).abs() - clip).abs()
+                square = (old + (value - old).clamp(-clip, clip) - target).square()
+                smooth = (edge > 1e-5) & (((value - target).square() - square).abs() != 0)
+                smooth |= (value - old).abs() < clip - 1e-5
+                assert torch.allclose(loss, torch.max((value - target).square(), square) / 2)
+        torch.testing.assert_close(
+            gradient[smooth], ((up - down) / 2e-6)[smooth], rtol=1e-5, atol=1e-7
+        )
+
+    def test_rounding_is_no_clipping(self) -> None:
+        """Inside the clip the loss is the plain one to the last bit, in float32 as well."""
+        generator = torch.Generator().manual_seed(0)
+        value, old, target = torch.randn(3, 1000, generator=generator)
+        old = value + 0.1 * old.clamp(-2, 2)
+        loss, cut = value_losses(value, old, target, 0.5)
+        assert not cut.any()
+        assert loss.equal(value_losses(value, value, target, None)[0])
+
+
+def update(learner: HGPOLearner, columns: dict[str, Tensor]) -> dict[str, Any]:
+    """One update, as RLlib calls it; returns what it logs."""
+    learner._weights_seq_no += 1
+    learner._update({POLICY_ID: columns})
+    return {k: v.peek() for k, v in learner.metrics.stats[POLICY_ID].items()}
+
+
+def parameters_and_gradients(*models: torch.nn.Module) -> list[Tensor]:
+    """Return both, of all models, after an update."""
+    parameters = [p for model in models for p in model.parameters()]
+    return [p.detach().clone() for p in parameters] + [p.grad.clone() for p in parameters]
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_those_of_the_reference(
+    model_path: str, kind: str, options: dict[str, Any], shape: dict[str, Any]
+) -> None:
+    """Of policy and critic, in micro-batches of a few steps, to 1e-8."""
+    chosen = {k: v for k, v in (COMMON | options | shape).items() if k != "estimator"}
+    learner = make_learner(model_path, estimator="ppo", critic=kind, **chosen)
+    columns = add_values(make_columns(llm_of(learner)), learner)
+    critic = copy.deepcopy(critic_of(learner))
+    policy = reference_update(
+        llm_of(learner),
+        frozen_of(learner),
+        columns,
+        LearnerSettings(critic=kind, **chosen),
+        critic,
+    )
+    update(learner, columns)
+    got = parameters_and_gradients(llm_of(learner), critic_of(learner))
+    for a, b in zip(got, parameters_and_gradients(policy, critic), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-8)
+
+
+def test_the_options_matter(model_path: str) -> None:
+    """Each changes the update of these batches: otherwise nothing would be compared above."""
+    results: dict[str, Tensor] = {}
+    for kind in KINDS:
+        for name, options in OPTIONS.items():
+            learner = make_learner(model_path, critic=kind, **COMMON | options | SHAPES["three"])
+            update(learner, add_values(make_columns(llm_of(learner)), learner))
+            of_both = parameters_and_gradients(llm_of(learner), critic_of(learner))
+            results[f"{kind}, {name}"] = torch.cat([p.flatten() for p in of_both])
+    names = list(results)
+    for i, first in enumerate(names):
+        for second in names[i + 1 :]:
+            if len(results[first]) == len(results[second]):
+                assert (results[first] - results[second]).abs().max() > 1e-5, (first, second)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestCritic:
+    def test_values(self, model_path: str, kind: str) -> None:
+        """Those of single prompts, in the order of the rows, whatever the size of passes."""
+        learner = make_learner(model_path, critic=kind, **COMMON)
+        columns = make_columns(llm_of(learner), 8)
+        module, critic, rows = learner.module[POLICY_ID], critic_of(learner), np.array([5, 0, 7, 2])
+        expected = [value_of(llm_of(learner), critic, columns, row).item() for row in rows]
+        for tokens in (1, 20, 10**6):
+            got = step_values(module, columns, rows, budget(tokens), torch.device("cpu"))
+            np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
+
+    def test_it_begins_as_0_and_learns_the_returns(self, model_path: str, kind: str) -> None:
+        """Regression on targets it can tell apart by the prompts, policy signal or not."""
+        config = HGPOConfig().training(model_path=model_path, critic=kind, estimator="ppo")
+        learner = make_learner(
+            model_path, critic=kind, **COMMON | {"lr": 1e-2, "value_clip": None, "kl_coeff": 0}
+        )
+        assert config.critic == kind
+        columns = make_columns(llm_of(learner), 8)
+        with torch.no_grad():
+            for parameter in critic_of(learner).head.parameters():
+                parameter.zero_()
+        rows, module = np.arange(8), learner.module[POLICY_ID]
+        target = np.array([0.0, 10, 0, 10, 5, 0, 0, 10])
+        columns |= {"advantage": torch.zeros(8), "value_target": torch.from_numpy(target).float()}
+        losses = []
+        for _ in range(60):
+            value = step_values(module, columns, rows, budget(100), torch.device("cpu"))
+            results = update(learner, columns | {"value": torch.from_numpy(value).float()})
+            losses.append(results["value_loss"])
+        assert losses[0] == pytest.approx(np.mean(target**2) / 2)
+        assert losses[-1] < 0.02 * losses[0]
+        assert explained_variance(value, target) > 0.95
+
+    def test_values_become_signals(self, model_path: str, kind: str) -> None:
+        """Values of the module in, GAE out; targets are of the raw advantages, not normalised."""
+        learner = make_learner(model_path, critic=kind, **COMMON | {"micro_batch_tokens": 7})
+        learner.module[POLICY_ID].float()
+        settings = AlgorithmSettings(estimator="ppo", gamma=0.9, gae_lambda=0.7)
+        trajectories = [*group("a"), *group("b")]
+        columns = token_columns(trajectories)
+        columns |= signal_columns(score(trajectories, settings, learner.values(columns)))
+        llm, critic = llm_of(learner), critic_of(learner)
+        with torch.no_grad():
+            values = [value_of(llm, critic, columns, row).item() for row in range(12)]
+        np.testing.assert_allclose(columns["value"], values, atol=1e-5)
+        assert np.ptp(values) > 0.1, "all the same: their order would not matter"
+        value = columns["value"].double().numpy()
+        scored = score(trajectories, settings, value)
+        raw = gae(scored.steps, value, 0.9, 0.7)
+        np.testing.assert_allclose(columns["value_target"], value + raw, atol=1e-5)
+        np.testing.assert_allclose(columns["advantage"], (raw - raw.mean()) / raw.std(), atol=1e-4)
+
+    def test_nothing_of_it_is_published_and_all_of_it_is_saved(
+        self, model_path: str, kind: str
+    ) -> None:
+        """Served weights are the policy's; RLlib's state has the critic, and restores it."""
+        first, second = (make_learner(model_path, critic=kind, **COMMON) for _ in range(2))
+        columns = add_values(make_columns(llm_of(first)), first)
+        for learner in (first, second):  # the type in which RLlib restores
+            learner.module[POLICY_ID].float()
+            frozen_of(learner).float()
+        update(first, columns)
+        assert not any("critic" in name for name in llm_of(first).state_dict())
+        second.set_state(first.get_state())
+        update(first, columns)
+        update(second, columns)
+        got, expected = (parameters_and_gradients(llm_of(x), critic_of(x)) for x in (second, first))
+        assert all(a.equal(b) for a, b in zip(got, expected, strict=True))
+
+    def test_a_bad_gradient_of_the_critic_is_a_bad_batch(self, model_path: str, kind: str) -> None:
+        """As one of the policy is."""
+        learner = make_learner(model_path, critic=kind, **COMMON, on_bad_batch="skip")
+        columns = add_values(make_columns(llm_of(learner)), learner)
+        columns["value_target"][3] = float("inf")
+        before = [p.detach().clone() for p in critic_of(learner).parameters()]
+        assert update(learner, columns)["skipped_batches"] == 1
+        after = list(critic_of(learner).parameters())
+        assert all(a.equal(b) for a, b in zip(after, before, strict=True))
+
+
+def test_a_fresh_critic_says_0(model_path: str) -> None:
+    """And a separate one computes what the policy's trunk does."""
+    for kind in KINDS:
+        config = HGPOConfig().training(model_path=model_path, critic=kind, estimator="ppo")
+        critic = config.get_default_rl_module_spec()
+        assert critic.model_config["critic"] == kind
+        module = critic.module_class(model_config=critic.model_config)
+        assert not any(p.any() for p in module.critic.head.parameters())
+        if kind == "separate":
+            own, of_policy = module.critic.trunk.state_dict(), module.llm.model.state_dict()
+            assert all(own[name].equal(of_policy[name]) for name in of_policy)
+            assert not {p.data_ptr() for p in own.values()} & {
+                p.data_ptr() for p in of_policy.values()
+            }
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (
+                {"algorithm": {"estimator": "ppo"}},
+                "algorithm.estimator=ppo needs a critic: set learner.critic=head or "
+                "learner.critic=separate",
+            ),
+            (
+                {"learner": {"critic": "head"}},
+                "learner.critic=head has values that algorithm.estimator=hgpo does not read: set "
+                "learner.critic=none or algorithm.estimator=ppo",
+            ),
+            (
+                {
+                    "algorithm": {"estimator": "ppo"},
+                    "learner": {"critic": "separate", "drop_zero_advantage": True},
+                },
+                "learner: drop_zero_advantage leaves out steps that the critic learns from: set "
+                "drop_zero_advantage=false with a critic",
+            ),
+        ],
+    )
+    def test_what_does_not_go_together(self, change: dict[str, Any], message: str) -> None:
+        """One line, the same for a run file and for the builder."""
+        with pytest.raises(ConfigError) as error:
+            parse_config(change)
+        assert str(error.value) == message
+        flat = {k: v for section in change.values() for k, v in section.items()}
+        with pytest.raises(ValueError, match=message.partition(": ")[2].split(":")[0]):
+            HGPOConfig().training(model_path="x", **flat).validate()
+
+    def test_what_does(self) -> None:
+        """Both kinds with ppo."""
+        for kind in KINDS:
+            run = {"algorithm": {"estimator": "ppo"}, "learner": {"critic": kind}}
+            assert parse_config(run).learner.critic == kind
+            HGPOConfig().training(model_path="x", estimator="ppo", critic=kind).validate()
+
+
+def test_targets_of_lambda_one_are_returns() -> None:
+    """Whatever the critic says; they include the penalty of an invalid step."""
+    settings = AlgorithmSettings(estimator="ppo", gae_lambda=1.0, invalid_penalty=0.25)
+    scored = score(group(), settings, np.sin(np.arange(6.0)))
+    np.testing.assert_allclose(scored.value_target, scored.steps.step_return, atol=1e-12)
+    assert settings.estimator_settings() == EstimatorSettings(gae_lambda=1.0)

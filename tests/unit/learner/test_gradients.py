@@ -1,0 +1,261 @@
+"""The learner's update against a plain one: every option, and what must not change a result."""
+
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hgpo_rllib.learner.learner import HGPOLearner, learning_rate
+from hgpo_rllib.learner.statistics import LEARNER_METRICS
+from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.run.live_metrics import iteration_samples
+from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
+from tests.unit.learner.learner_reference import (
+    add_values,
+    frozen_of,
+    llm_of,
+    make_columns,
+    make_learner,
+    model_path,
+    one_thread,
+    reference_update,
+)
+
+__all__ = ["model_path", "one_thread"]  # fixtures
+slowly = settings(max_examples=12, deadline=None, derandomize=True)
+RECOMPUTED = {"old_logp": "recomputed"}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "no KL": {"kl_coeff": 0},
+    "bounds apart": {"clip_low": 0.1, "clip_high": 0.4},
+    "dual clip": {"dual_clip": 1.1},
+    "recomputed": RECOMPUTED,
+    "seq-mean": {"loss_aggregation": "seq-mean"},
+    "micro-batch-mean": {"loss_aggregation": "micro-batch-mean", "micro_batch_steps": 2},
+    "k1": {"kl_estimator": "k1"},
+    "k2": {"kl_estimator": "k2"},
+    "k3": {"kl_estimator": "k3"},
+    "clamped KL": {"kl_clamp": 0.05},
+    "entropy": {"entropy_coeff": 0.3},
+    "entropy, no KL": {"entropy_coeff": 0.3, "kl_coeff": 0},
+    "dropped": {"drop_zero_advantage": True},
+    "dropped, seq-mean": {"drop_zero_advantage": True, "loss_aggregation": "seq-mean"},
+    "dropped, micro-batch-mean": {
+        "drop_zero_advantage": True,
+        "loss_aggregation": "micro-batch-mean",
+        "micro_batch_steps": 2,
+        "entropy_coeff": 0.3,
+    },
+    "token weights": RECOMPUTED | {"importance_cap": 1.2},
+    "sequence weights": RECOMPUTED | {"importance_cap": 1.2, "importance_level": "sequence"},
+    "token mask": RECOMPUTED | {"importance_mask": (0.8, 1.5)},
+    "sequence mask": RECOMPUTED | {"importance_mask": (0.5, 2), "importance_level": "sequence"},
+    "weights and mask": RECOMPUTED | {"importance_cap": 1.2, "importance_mask": (0.6, 1.4)},
+    "gradient clip": {"grad_clip": 0.01},
+    "optimiser": {"adam_betas": (0.5, 0.9), "weight_decay": 0.7},
+    "released": RECOMPUTED
+    | {
+        "dual_clip": 3,
+        "entropy_coeff": 0.001,
+        "kl_clamp": 10,
+        "loss_aggregation": "micro-batch-mean",
+        "micro_batch_steps": 2,
+    },
+}
+WITHOUT_ORDER = [n for n, o in OPTIONS.items() if "micro_batch_steps" not in o]
+# One optimiser step; several, the later ones off policy; several epochs.
+SHAPES: dict[str, dict[str, Any]] = {
+    "one mini-batch": {"minibatch_size": 100},
+    "three": {"minibatch_size": 3},
+    "two epochs": {"minibatch_size": 4, "num_epochs": 2},
+}
+COMMON: dict[str, Any] = {
+    "lr": 3e-3,
+    "weight_decay": 0.1,
+    "kl_coeff": 0.5,
+    "grad_clip": 1e9,
+    "mismatch_alarm": None,
+    "micro_batch_tokens": 25,
+}
+
+
+@pytest.fixture(scope="module")
+def columns(model_path: str) -> dict[str, Tensor]:
+    """Return seven steps, with the log-probabilities of an engine that is a little off."""
+    return make_columns(llm_of(make_learner(model_path)))
+
+
+def update(learner: HGPOLearner, columns: dict[str, Tensor]) -> None:
+    """One update, as RLlib calls it."""
+    learner._weights_seq_no += 1
+    learner._update({POLICY_ID: columns})
+
+
+def parameters_and_gradients(learner: HGPOLearner) -> list[Tensor]:
+    """Return both of the model, after an update."""
+    parameters = list(llm_of(learner).parameters())
+    return [p.detach().clone() for p in parameters] + [p.grad.clone() for p in parameters]
+
+
+def assert_equal(got: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    """Compare, entry by entry."""
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_gradients_are_those_of_the_reference(
+    model_path: str, columns: dict[str, Tensor], options: dict[str, Any], shape: dict[str, Any]
+) -> None:
+    """Parameters and last gradients, in micro-batches of a few steps, to 1e-8."""
+    chosen = COMMON | options | shape
+    learner = make_learner(model_path, **chosen)
+    expected = reference_update(
+        llm_of(learner), frozen_of(learner), columns, LearnerSettings(**chosen)
+    )
+    update(learner, columns)
+    reference = [p.detach() for p in expected.parameters()]
+    reference += [p.grad for p in expected.parameters()]
+    assert_equal(parameters_and_gradients(learner), reference, 1e-8)
+
+
+def test_the_options_matter(model_path: str, columns: dict[str, Tensor]) -> None:
+    """Each changes the update of this batch: otherwise the test above would compare nothing."""
+    results: dict[str, Tensor] = {}
+    for name, options in OPTIONS.items():
+        learner = make_learner(model_path, **COMMON | options | SHAPES["three"])
+        update(learner, columns)
+        results[name] = torch.cat([p.flatten() for p in parameters_and_gradients(learner)])
+    same = {("defaults", "k3")}
+    names = list(results)
+    for i, first in enumerate(names):
+        for second in names[i + 1 :]:
+            apart = (results[first] - results[second]).abs().max() > 1e-5
+            assert apart == ((first, second) not in same), (first, second)
+
+
+class TestInvariants:
+    """What must not change a result, for random batches and every aggregation."""
+
+    @slowly
+    @given(st.integers(0, 99), st.integers(1, 400), st.sampled_from(sorted(OPTIONS)))
+    def test_micro_batching(self, model_path: str, seed: int, budget: int, name: str) -> None:
+        """However memory is saved: several mini-batches in a row."""
+        chosen = COMMON | OPTIONS[name] | SHAPES["three"]
+        whole = make_learner(model_path, **chosen | {"micro_batch_tokens": 10**6})
+        batch = make_columns(llm_of(whole), 8, seed)
+        parts = make_learner(model_path, **chosen | {"micro_batch_tokens": budget})
+        for learner in (whole, parts):
+            update(learner, batch)
+        assert_equal(parameters_and_gradients(whole), parameters_and_gradients(parts), 1e-10)
+
+    @slowly
+    @given(st.integers(0, 99), st.permutations(range(8)), st.sampled_from(WITHOUT_ORDER))
+    def test_order_of_steps(self, model_path: str, seed: int, order: list[int], name: str) -> None:
+        """A mini-batch is a set of steps."""
+        learners = [
+            make_learner(model_path, **COMMON | OPTIONS[name] | SHAPES["one mini-batch"])
+            for _ in range(2)
+        ]
+        batch = make_columns(llm_of(learners[0]), 8, seed)
+        update(learners[0], batch)
+        update(learners[1], {key: column[order] for key, column in batch.items()})
+        assert_equal(*map(parameters_and_gradients, learners), 1e-10)
+
+    @slowly
+    @given(
+        st.integers(0, 99),
+        st.sampled_from(sorted(SHAPES)),
+        st.sampled_from(get_args(Aggregation)),
+        st.sampled_from(["behaviour", "recomputed"]),
+    )
+    def test_dropping_is_exact(
+        self, model_path: str, seed: int, shape: str, aggregation: str, old_logp: str
+    ) -> None:
+        """Without KL and entropy, where a step with advantage 0 has no gradient at all."""
+        chosen = COMMON | SHAPES[shape] | {"kl_coeff": 0, "micro_batch_steps": 2}
+        chosen |= {"loss_aggregation": aggregation, "old_logp": old_logp}
+        kept, dropped = (
+            make_learner(model_path, **chosen, drop_zero_advantage=drop) for drop in (False, True)
+        )
+        batch = make_columns(llm_of(kept), 8, seed)
+        for learner in (kept, dropped):
+            update(learner, batch)
+        assert_equal(parameters_and_gradients(kept), parameters_and_gradients(dropped), 1e-10)
+
+
+def test_a_mini_batch_without_a_step_left_is_a_step_of_gradient_0(model_path: str) -> None:
+    """The optimiser's momentum and weight decay go on, as when the steps are kept."""
+    kept, dropped = (
+        make_learner(
+            model_path, **COMMON | {"minibatch_size": 2, "kl_coeff": 0}, drop_zero_advantage=drop
+        )
+        for drop in (False, True)
+    )
+    batch = make_columns(llm_of(kept), 8)
+    batch["advantage"] = torch.tensor([0.0] * 7 + [1.0])
+    for learner in (kept, dropped):
+        update(learner, batch)
+    assert_equal(parameters_and_gradients(kept), parameters_and_gradients(dropped), 1e-12)
+
+
+def forward_passes(learner: HGPOLearner, batch: dict[str, Tensor]) -> int:
+    """Return how many rows pass through the model in an update, with and without gradient."""
+    rows = 0
+
+    def count(module: Any, args: Any, kwargs: Any) -> None:
+        nonlocal rows
+        rows += len(kwargs["input_ids"])
+
+    hook = llm_of(learner).base_model.register_forward_pre_hook(count, with_kwargs=True)
+    update(learner, batch)
+    hook.remove()
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rows"),
+    [
+        ({"minibatch_size": 100}, 8),
+        ({"minibatch_size": 4}, 8),
+        ({"minibatch_size": 100, **RECOMPUTED}, 8),  # its own first pass is enough
+        ({"minibatch_size": 4, **RECOMPUTED}, 8 + 4),
+        ({"minibatch_size": 4, "num_epochs": 3, **RECOMPUTED}, 3 * 8 + 4),
+        ({"minibatch_size": 100, "num_epochs": 2, **RECOMPUTED}, 2 * 8),
+        ({"minibatch_size": 100, "drop_zero_advantage": True}, 5),
+    ],
+)
+def test_passes_through_the_model(model_path: str, chosen: dict[str, Any], rows: int) -> None:
+    """One more for what later optimiser steps need, and none where nothing is needed."""
+    learner = make_learner(model_path, **COMMON | chosen)
+    assert forward_passes(learner, make_columns(llm_of(learner), 8)) == rows
+
+
+def test_the_learning_rate_of_each_step(model_path: str) -> None:
+    """Counts of optimiser steps and of updates arrive at the schedule."""
+    chosen = {"lr": 1e-3, "lr_warmup_steps": 4, "lr_decay_iterations": 5, "lr_decay": "cosine"}
+    learner = make_learner(model_path, **COMMON | chosen, minibatch_size=3)
+    batch = make_columns(llm_of(learner), 9)
+    (optimizer,) = learner._optimizer_parameters
+    rates: list[float] = []
+    optimizer.register_step_pre_hook(lambda o, *_: rates.append(o.param_groups[0]["lr"]))
+    for _ in range(2):
+        update(learner, batch)
+    expected = [learning_rate(LearnerSettings(**chosen), n, n // 3) for n in range(6)]
+    assert rates == expected
+    assert len(set(rates)) == 4  # warming up, then one rate an iteration
+
+
+def test_everything_reported_is_a_metric_with_a_gauge(model_path: str) -> None:
+    """What the learner logs arrives in metrics.jsonl, and each number of it in one gauge."""
+    chosen = COMMON | OPTIONS["weights and mask"] | {"critic": "head", "estimator": "ppo"}
+    learner = make_learner(model_path, **chosen)
+    update(learner, add_values(make_columns(llm_of(learner)), learner))
+    reported = set(learner.metrics.reduce()[POLICY_ID]) - {"num_trainable_parameters"}
+    assert reported == set(LEARNER_METRICS)
+    for name in reported:
+        assert len(list(iteration_samples({name: 1.0}, "run"))) == 1, name

@@ -1,0 +1,377 @@
+"""The learner's parts: batching, weights of tokens, token log-probabilities, means, rates."""
+
+from itertools import combinations
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from ray.rllib.core.learner.training_data import TrainingData
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from hgpo_rllib.algorithm import HGPOConfig
+from hgpo_rllib.config import ConfigError, parse_config
+from hgpo_rllib.learner.batching import (
+    MAX_PADDING,
+    fewest_cuts,
+    micro_batches,
+    minibatches,
+    plan_update,
+    token_batch,
+    token_weights,
+)
+from hgpo_rllib.learner.learner import learning_rate
+from hgpo_rllib.learner.module import token_log_probs
+from hgpo_rllib.learner.statistics import Statistics
+from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
+from tests.unit.learner.learner_reference import build_learner, llm_of, make_columns, model_path
+
+__all__ = ["model_path"]  # fixture
+quickly = settings(max_examples=60, deadline=None, derandomize=True)
+CPU = torch.device("cpu")
+
+
+class TestMinibatches:
+    @quickly
+    @given(st.integers(1, 200), st.integers(1, 60), st.integers(1, 3), st.integers(0, 9))
+    def test_every_row_once_an_epoch(self, steps: int, size: int, epochs: int, seed: int) -> None:
+        """Each epoch is a permutation, cut into parts that differ by one row at most."""
+        parts = list(minibatches(steps, size, epochs, np.random.default_rng(seed)))
+        assert len(parts) == epochs * max(1, round(steps / size))
+        sizes = [len(part) for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+        each = len(parts) // epochs
+        for epoch in range(epochs):
+            taken = np.concatenate(parts[epoch * each : (epoch + 1) * each])
+            assert sorted(taken) == list(range(steps))
+
+    def test_every_epoch_is_shuffled_anew(self) -> None:
+        """Also the first."""
+        first, second = minibatches(50, 50, 2, np.random.default_rng(0))
+        assert first.tolist() != sorted(first)
+        assert first.tolist() != second.tolist()
+
+
+class TestMicroBatches:
+    @quickly
+    @given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(1, 120))
+    def test_budget(self, lengths: list[int], budget: int) -> None:
+        """Every row once; parts fit the budget (or are one row), and have little padding in all."""
+        array = np.array(lengths)
+        rows = np.random.default_rng(0).permutation(len(lengths))[: -(-len(lengths) // 2)]
+        parts = list(micro_batches(rows, array, budget))
+        assert sorted(np.concatenate(parts)) == sorted(rows)
+        for part in parts:
+            assert len(part) == 1 or len(part) * array[part].max() <= budget
+        padded = sum(len(part) * array[part].max() for part in parts)
+        assert array[rows].sum() >= (1 - MAX_PADDING) * padded
+
+    @quickly
+    @given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(1, 120))
+    def test_no_cut_is_too_many(self, lengths: list[int], budget: int) -> None:
+        """There is no way with fewer parts, and none as good with less padding."""
+        array = np.sort(lengths)
+
+        def best(cuts: int) -> float:
+            ways = combinations(range(1, len(array)), cuts)
+            return min(size_of(np.split(array, way)) for way in ways)
+
+        def size_of(parts: list[NDArray]) -> float:
+            fits = all(len(part) == 1 or len(part) * part[-1] <= budget for part in parts)
+            return sum(len(part) * part[-1] for part in parts) if fits else np.inf
+
+        cuts = fewest_cuts(array, budget)
+        assert size_of(np.split(array, cuts)) == best(len(cuts))
+        for fewer in range(len(cuts)):
+            assert best(fewer) * (1 - MAX_PADDING) > array.sum()
+
+    def test_many_rows(self) -> None:
+        """Are cut a part at a time."""
+        lengths = np.random.default_rng(0).integers(50, 400, 3000)
+        parts = list(micro_batches(np.arange(3000), lengths, 16384))
+        assert sorted(np.concatenate(parts)) == list(range(3000))
+        padded = sum(len(part) * lengths[part].max() for part in parts)
+        assert lengths.sum() >= (1 - MAX_PADDING) * padded
+        assert len(parts) < 1.2 * lengths.sum() / 16384
+
+
+def columns() -> dict[str, Tensor]:
+    """Return six steps with random tokens, lengths and numbers, right padded."""
+    generator = torch.Generator().manual_seed(1)
+    return {
+        "prompt_ids": torch.randint(1, 50, (6, 9), generator=generator, dtype=torch.int32),
+        "prompt_length": torch.tensor([9, 3, 1, 7, 5, 2]),
+        "response_ids": torch.randint(1, 50, (6, 4), generator=generator, dtype=torch.int32),
+        "response_length": torch.tensor([1, 4, 2, 3, 4, 1]),
+        "behaviour_logp": torch.randn(6, 4, generator=generator),
+        "advantage": torch.randn(6, generator=generator),
+    }
+
+
+class TestTokenBatch:
+    @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5], [4, 1, 2], [5], [2, 5]])
+    def test_against_a_loop(self, rows: list[int]) -> None:
+        """Every response token, in order, at its place, with its own numbers."""
+        source = columns()
+        batch = token_batch(source, np.array(rows), CPU)
+        tokens = []
+        for row, step in enumerate(rows):
+            prompt = source["prompt_ids"][step, : source["prompt_length"][step]].tolist()
+            response = source["response_ids"][step, : source["response_length"][step]].tolist()
+            whole = prompt + response
+            assert batch["ids"][row, : len(whole)].tolist() == whole
+            for offset in range(len(response)):
+                behaviour = source["behaviour_logp"][step, offset].item()
+                advantage = source["advantage"][step].item()
+                tokens.append((row, len(prompt) + offset, behaviour, advantage))
+        for row, step in enumerate(rows):
+            assert set(batch["step"][batch["row"] == row].tolist()) == {step}
+        source_ids = source["response_ids"][batch["step"], batch["offset"]]
+        assert batch["ids"][batch["row"], batch["position"]].tolist() == source_ids.tolist()
+        names = ("row", "position", "behaviour_logp", "advantage")
+        assert list(zip(*(batch[name].tolist() for name in names), strict=True)) == tokens
+        lengths = source["prompt_length"][rows] + source["response_length"][rows]
+        assert batch["ids"].shape == (len(rows), lengths.max())
+
+
+@pytest.fixture(scope="module")
+def llm() -> Qwen2ForCausalLM:
+    """Return a tiny random Qwen2 with grouped heads."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=50,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        initializer_range=0.5,
+    )
+    return Qwen2ForCausalLM(config).eval()
+
+
+class TestTokenLogProbs:
+    @pytest.mark.parametrize("temperature", [1.0, 0.7])
+    def test_against_one_sequence_at_a_time(
+        self, llm: Qwen2ForCausalLM, temperature: float
+    ) -> None:
+        """Padding, batching and the gathered positions change nothing."""
+        source, rows = columns(), np.array([3, 0, 2, 1, 4])
+        batch = token_batch(source, rows, CPU)
+        with torch.no_grad():
+            got = token_log_probs(llm, batch, temperature)
+        logp, entropy = [], []
+        for step in rows:
+            start = int(source["prompt_length"][step])
+            response = source["response_ids"][step, : source["response_length"][step]].long()
+            prompt = source["prompt_ids"][step, :start].long()
+            with torch.no_grad():
+                logits = llm(input_ids=torch.cat([prompt, response])[None]).logits[0]
+            predicted = (logits[start - 1 : -1].double() / temperature).log_softmax(-1)
+            logp += predicted[torch.arange(len(response)), response].tolist()
+            entropy += (-(predicted.exp() * predicted).sum(-1)).tolist()
+        np.testing.assert_allclose(got["logp"].numpy(), logp, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(got["entropy"].numpy(), entropy, rtol=0, atol=1e-5)
+
+    def test_the_entropy_has_a_gradient_where_it_is_asked_for(self, llm: Qwen2ForCausalLM) -> None:
+        """Otherwise it is a statistic; and nothing has one where gradients are off."""
+        batch = token_batch(columns(), np.array([1, 2]), CPU)
+        for wanted in (False, True):
+            got = token_log_probs(llm, batch, 1.0, entropy_gradient=wanted)
+            assert got["logp"].requires_grad
+            assert got["entropy"].requires_grad == wanted
+        with torch.no_grad():
+            assert not token_log_probs(llm, batch, 1.0, True)["entropy"].requires_grad
+
+
+class TestTokenWeights:
+    LENGTHS = np.array([1, 2, 3, 4, 5])
+
+    @pytest.mark.parametrize(
+        ("aggregation", "expected"),
+        [
+            ("token-mean", [1 / 15] * 5),
+            ("seq-mean", [1 / 5, 1 / 10, 1 / 15, 1 / 20, 1 / 25]),
+            # Parts of 3, 7 and 5 tokens; the last has one step.
+            ("micro-batch-mean", [1 / 9, 1 / 9, 1 / 21, 1 / 21, 1 / 15]),
+        ],
+    )
+    def test_by_hand(self, aggregation: Any, expected: list[float]) -> None:
+        got = token_weights(self.LENGTHS, aggregation, part_steps=2)
+        np.testing.assert_allclose(got, expected, rtol=1e-15)
+
+    @quickly
+    @given(
+        st.lists(st.integers(1, 40), min_size=1, max_size=30),
+        st.sampled_from(get_args(Aggregation)),
+        st.integers(1, 35),
+    )
+    def test_they_add_up_to_one(self, lengths: list[int], aggregation: Any, part: int) -> None:
+        """Whatever the lengths: the objective is a mean."""
+        array = np.array(lengths)
+        assert array @ token_weights(array, aggregation, part) == pytest.approx(1, abs=1e-12)
+
+    def test_one_part_is_the_mean_over_tokens(self) -> None:
+        """So are parts of equal length."""
+        whole = token_weights(self.LENGTHS, "token-mean", 1)
+        assert token_weights(self.LENGTHS, "micro-batch-mean", 5).tolist() == whole.tolist()
+        assert len(set(token_weights(np.full(6, 4), "micro-batch-mean", 2))) == 1
+
+
+class TestPlan:
+    def test_denominators_count_what_is_dropped(self) -> None:
+        """The steps that are left have the weights that they would have anyway."""
+        source = columns()
+        source["advantage"][[0, 3, 4]] = 0.0
+        for aggregation in get_args(Aggregation):
+            whole, part = (
+                plan_update(
+                    source,
+                    LearnerSettings(
+                        loss_aggregation=aggregation,
+                        micro_batch_steps=2,
+                        minibatch_size=3,
+                        num_epochs=2,
+                        drop_zero_advantage=drop,
+                    ),
+                    np.random.default_rng(0),
+                )
+                for drop in (False, True)
+            )
+            for all_steps, kept in zip(whole, part, strict=True):
+                assert all_steps.rows.tolist() == all_steps.steps.tolist() == kept.steps.tolist()
+                weights = dict(zip(all_steps.rows.tolist(), all_steps.weight, strict=True))
+                assert set(kept.rows) == set(all_steps.rows) & {1, 2, 5}
+                assert [weights[row] for row in kept.rows.tolist()] == kept.weight.tolist()
+
+
+class TestLearningRate:
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            ({}, [1.0, 1.0, 1.0, 1.0]),
+            ({"lr_decay_iterations": 4}, [1.0, 0.75, 0.5, 0.0]),
+            ({"lr_decay_iterations": 4, "lr_decay": "cosine"}, [1.0, 0.8535533906, 0.5, 0.0]),
+            ({"lr_decay": "cosine"}, [1.0, 1.0, 1.0, 1.0]),
+        ],
+    )
+    def test_decay(self, given: dict[str, Any], expected: list[float]) -> None:
+        """By iterations; 0 from the last one on."""
+        chosen = LearnerSettings(lr=2.0, **given)
+        rates = [learning_rate(chosen, 100, iteration) / 2 for iteration in (0, 1, 2, 9)]
+        assert rates == pytest.approx(expected, abs=1e-9)
+
+    def test_warm_up(self) -> None:
+        """By optimiser steps, on top of the decay."""
+        chosen = LearnerSettings(lr=1.0, lr_warmup_steps=4, lr_decay_iterations=2)
+        assert [learning_rate(chosen, step, 0) for step in (0, 1, 3, 4)] == [0.25, 0.5, 1, 1]
+        assert learning_rate(chosen, 1, 1) == 0.25
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"importance_cap": 2.0}, "set old_logp=recomputed"),
+            ({"importance_mask": (0.5, 2.0)}, "set old_logp=recomputed"),
+            (
+                {"importance_mask": (2.0, 0.5), "old_logp": "recomputed"},
+                r"must be \[low, high\] with low < high",
+            ),
+        ],
+    )
+    def test_what_does_not_go_together(self, given: dict[str, Any], message: str) -> None:
+        """In a run file and in RLlib's config alike; in one line."""
+        with pytest.raises(ConfigError, match=message) as error:
+            parse_config({"learner": given})
+        assert "\n" not in str(error.value)
+        assert str(error.value).startswith("learner: ")
+        with pytest.raises(ValueError, match=message):
+            HGPOConfig().training(model_path="x", **given).validate()
+
+
+class TestStatistics:
+    def test_means_and_maxima(self) -> None:
+        """Sums over micro-batches are divided by the tokens that have the number."""
+        numbers = Statistics()
+        for values in ([1.0, 2.0, 3.0], [10.0]):
+            numbers.add({"loss": torch.tensor(values, requires_grad=True)})
+            numbers.maximum("gap", torch.tensor(values).max())
+        numbers.add({"rare": torch.tensor([True, False])})
+        assert numbers.values() == {"loss": 4.0, "rare": 0.5, "gap": 10.0}
+        assert Statistics().values() == {}
+
+    def test_parts_make_a_mini_batch(self) -> None:
+        """Mini-batches are averaged, their parts added up; maxima are of all."""
+        update = Statistics()
+        for parts in ([1.0, 2.0], [5.0]):
+            batch = Statistics()
+            for part in parts:
+                batch.add_part("loss", torch.tensor(part))
+                batch.maximum("ratio", torch.tensor(part))
+            assert batch.values()["loss"] == sum(parts)
+            update.merge(batch)
+        assert update.values() == {"loss": 4.0, "ratio": 5.0}
+
+    def test_no_number_stays_no_number(self) -> None:
+        """In means and maxima, before and after others."""
+        for values in ([float("nan"), 1.0], [1.0, float("nan")]):
+            numbers = Statistics()
+            for value in values:
+                numbers.add({"mean": torch.tensor([value])})
+                numbers.maximum("largest", torch.tensor(value))
+            assert all(np.isnan(value) for value in numbers.values().values())
+
+
+def test_rows_stay_in_host_memory(model_path: str) -> None:
+    """RLlib would move a batch to the learner's device as a whole; micro-batches go there."""
+    learner = build_learner(model_path)
+    rows = SampleBatch(make_columns(llm_of(learner)))
+    given = TrainingData(batch=MultiAgentBatch({POLICY_ID: rows}, env_steps=len(rows)))
+    learner._device = torch.device("meta")
+    batch = learner._make_batch_if_necessary(given)
+    assert {column.device for column in batch.policy_batches[POLICY_ID].values()} == {CPU}
+
+
+class TestHowPassesAreComputed:
+    """Options that change speed and memory, against the plain pass in float32."""
+
+    @staticmethod
+    def gradients(path: str, **options: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Of an update, and the objects that its backward pass kept, by size."""
+        learner = build_learner(path, **options, mismatch_alarm=None)
+        kept: list[int] = []
+
+        def count(tensor: Tensor) -> Tensor:
+            kept.append(tensor.numel())
+            return tensor
+
+        learner._weights_seq_no = 1
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            learner._update({POLICY_ID: make_columns(llm_of(learner))})
+        named = llm_of(learner).named_parameters()
+        return {name: p.grad for name, p in named}, {"kept": sum(kept)}
+
+    def test_checkpointing(self, model_path: str) -> None:
+        """The same gradients, of less that is kept."""
+        plain, before = self.gradients(model_path)
+        got, after = self.gradients(model_path, gradient_checkpointing=True)
+        for name, gradient in plain.items():
+            torch.testing.assert_close(got[name], gradient, rtol=1e-4, atol=1e-6)
+        assert after["kept"] < 0.7 * before["kept"]
+
+    def test_bfloat16(self, model_path: str) -> None:
+        """Nearly the same gradients, in float32; not the same."""
+        plain, _ = self.gradients(model_path)
+        got, _ = self.gradients(model_path, compute_dtype="bfloat16")
+        assert {gradient.dtype for gradient in got.values()} == {torch.float32}
+        vectors = [torch.cat([g.ravel() for g in each.values()]) for each in (plain, got)]
+        similarity = torch.cosine_similarity(*vectors, dim=0)
+        assert 0.98 < similarity < 0.9999999

@@ -1,0 +1,143 @@
+"""LoRA: what is trained, what is published, and that the rest stays as it is."""
+
+import copy
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen2ForCausalLM
+
+from hgpo_rllib.config import AgentSettings, ModelSettings
+from hgpo_rllib.learner.learner import HGPOLearner
+from hgpo_rllib.learner.lora import adapter_form, adapter_shape, merged_state, without_lora
+from hgpo_rllib.policy_server.adapters import adapter_folder, room_for
+from hgpo_rllib.policy_server.engine import engine_arguments
+from hgpo_rllib.policy_server.weights import servable_weights
+from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.settings.policy_server import PolicyServerSettings
+from tests.unit.learner.learner_reference import (
+    build_learner,
+    llm_of,
+    make_columns,
+    model_path,
+    one_thread,
+    reference_update,
+)
+
+__all__ = ["model_path", "one_thread"]  # fixtures
+LORA = {"lora_rank": 3, "lora_alpha": 6, "lr": 1e-2, "minibatch_size": 3, "mismatch_alarm": None}
+IDS = torch.arange(1, 13).view(1, 12)
+
+
+@pytest.fixture
+def learner(model_path: str) -> HGPOLearner:
+    """One whose KL term matters."""
+    learner = build_learner(model_path, **LORA, kl_coeff=0.5)
+    learner.module[POLICY_ID].double()
+    return learner
+
+
+@pytest.fixture
+def trained(learner: HGPOLearner) -> HGPOLearner:
+    """Two updates later."""
+    columns = make_columns(llm_of(learner))
+    for _ in range(2):
+        learner._weights_seq_no += 1
+        learner._update({POLICY_ID: columns})
+    learner.module[POLICY_ID].weights_changed()
+    return learner
+
+
+def logits(llm: PreTrainedModel) -> Tensor:
+    with torch.no_grad():
+        return llm(IDS).logits
+
+
+def test_it_begins_as_the_model(learner: HGPOLearner, model_path: str) -> None:
+    plain = Qwen2ForCausalLM.from_pretrained(model_path).double()
+    torch.testing.assert_close(logits(llm_of(learner)), logits(plain), rtol=0, atol=1e-12)
+
+
+def test_only_adapters_are_trained(trained: HGPOLearner, model_path: str) -> None:
+    """The model under them, which is the frozen policy too, is what it was."""
+    llm, plain = llm_of(trained), Qwen2ForCausalLM.from_pretrained(model_path).double()
+    assert {"lora_" in name for name, p in llm.named_parameters() if p.requires_grad} == {True}
+    assert trained._reference is None
+    assert (logits(llm) - logits(plain)).abs().max() > 0.01
+    with without_lora(llm):
+        torch.testing.assert_close(logits(llm), logits(plain), rtol=0, atol=1e-12)
+    assert (logits(llm) - logits(plain)).abs().max() > 0.01
+
+
+def test_gradients_are_those_of_the_reference(learner: HGPOLearner, model_path: str) -> None:
+    """With the plain model as frozen policy, after one update that took it elsewhere."""
+    columns = make_columns(llm_of(learner))
+    learner._weights_seq_no += 1
+    learner._update({POLICY_ID: columns})
+    plain = Qwen2ForCausalLM.from_pretrained(model_path).double().requires_grad_(False)
+    settings = learner._settings.model_copy(update={"minibatch_size": 100, "grad_clip": 1e9})
+    learner._settings = settings
+    start = copy.deepcopy(llm_of(learner))
+    learner._weights_seq_no = 1
+    learner._update({POLICY_ID: columns})
+    expected = reference_update(start, plain, columns, settings)
+    ours = dict(llm_of(learner).named_parameters())
+    compared = 0
+    for name, parameter in expected.named_parameters():
+        if parameter.requires_grad:
+            torch.testing.assert_close(ours[name].grad, parameter.grad, rtol=0, atol=1e-8)
+            compared += bool(parameter.grad.abs().max() > 1e-4)
+    assert compared > 10
+
+
+def test_the_checkpoint_is_a_whole_model(trained: HGPOLearner, model_path: str) -> None:
+    """With the adapters added in."""
+    plain = Qwen2ForCausalLM.from_pretrained(model_path).double()
+    state = trained.module[POLICY_ID].unwrapped().model_state()
+    assert state.keys() | {"lm_head.weight"} == plain.state_dict().keys() | {"lm_head.weight"}
+    plain.load_state_dict(merged_state(llm_of(trained)))
+    torch.testing.assert_close(logits(plain), logits(llm_of(trained)), rtol=0, atol=1e-10)
+
+
+def test_what_is_saved_to_resume(trained: HGPOLearner, model_path: str) -> None:
+    """Adapters alone; a learner that lacks some says so."""
+    state = trained.module[POLICY_ID].get_state()
+    assert all("lora_" in name for name in state)
+    other = build_learner(model_path, **LORA)
+    other.module[POLICY_ID].double()
+    other.module[POLICY_ID].set_state(state)
+    torch.testing.assert_close(logits(llm_of(other)), logits(llm_of(trained)), rtol=0, atol=0)
+    state.popitem()
+    with pytest.raises(ValueError, match="the checkpoint lacks"):
+        other.module[POLICY_ID].set_state(state)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_engines_read(trained: HGPOLearner, dtype: torch.dtype) -> None:
+    """Files in peft's format, gone afterwards."""
+    llm = llm_of(trained)
+    form = adapter_form(llm.state_dict())
+    with adapter_folder(servable_weights(form, dtype, adapter_shape(llm))) as folder:
+        config = json.loads((folder / "adapter_config.json").read_text())
+        tensors = load_file(folder / "adapter_model.safetensors")
+    assert not folder.exists()
+    assert (config["r"], config["lora_alpha"]) == (3, 6)
+    assert set(config["target_modules"]) == {
+        *("q_proj", "k_proj", "v_proj", "o_proj"),
+        *("gate_proj", "up_proj", "down_proj"),
+    }
+    name = "base_model.model.model.layers.1.mlp.up_proj.lora_B.weight"
+    expected = llm.state_dict()["model.layers.1.mlp.up_proj.lora_B.default.weight"]
+    torch.testing.assert_close(tensors[name], expected.to(dtype))
+    assert len(tensors) == 2 * 7 * 2
+
+
+def test_the_engine_has_room(model_path: str) -> None:
+    """Only where there are adapters; vLLM knows some ranks alone."""
+    assert [room_for(rank) for rank in (1, 2, 8, 9, 512)] == [1, 8, 8, 16, 512]
+    for rank in (0, 3):
+        model = ModelSettings(model_path=model_path, lora_rank=rank)
+        arguments = engine_arguments(model, AgentSettings(), PolicyServerSettings(), 0)
+        assert arguments.get("max_lora_rank") == (8 if rank else None)

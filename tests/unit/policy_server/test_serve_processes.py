@@ -1,0 +1,208 @@
+"""The processes of `hgpo serve`, with something else in place of vLLM: which end with which."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hgpo_rllib.policy_server import openai_server
+from hgpo_rllib.section import RunStoppedError
+from tests.paths import ROOT
+
+# Does not end at SIGTERM, nor does its child; says the ids of both.
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = os.fork()
+if child:
+    print(os.getpid(), child, file=sys.stderr, flush=True)
+time.sleep(60)
+"""
+# What `hgpo serve` does, with the stubborn process.
+COMMAND = f"""
+import os, sys, time
+from hgpo_rllib.policy_server import openai_server
+command = [sys.executable, "-c", {STUBBORN!r}]
+with openai_server.supervised(command, dict(os.environ), sys.argv[1]):
+    time.sleep(60)
+"""
+# In place of the console script `vllm`: starts a process as vLLM starts its engine.
+SCRIPT = """
+import multiprocessing, os, sys, time
+
+def engine():
+    print(os.getpid(), *sys.argv, flush=True)
+    time.sleep(60)
+
+def main():
+    process = multiprocessing.get_context("spawn").Process(target=engine)
+    process.start()
+    process.join()
+"""
+# Waits for running requests for a minute; writes a file when it is ready.
+SLOW = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: time.sleep(60))
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(60)
+"""
+
+
+def assert_gone(*processes: psutil.Process) -> None:
+    """They end within seconds."""
+    deadline = time.monotonic() + 20
+    while (left := [p for p in processes if is_alive(p)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def start_stubborn(command: list[str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def read_ids(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    """The stubborn process and its child."""
+    assert process.stderr is not None
+    return [psutil.Process(int(word)) for word in process.stderr.readline().split()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a file, that the supervisor has to delete."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "file").touch()
+    return folder
+
+
+class TestSupervisor:
+    @pytest.fixture
+    def supervisor(self, folder: Path) -> Iterator["subprocess.Popen[str]"]:
+        """Return the supervisor of a stubborn process."""
+        module = "hgpo_rllib.policy_server.supervisor"
+        command = [sys.executable, "-m", module, str(folder), sys.executable, "-c", STUBBORN]
+        with start_stubborn(command) as process:
+            yield process
+
+    def test_the_pipe_is_closed(self, supervisor: "subprocess.Popen[str]", folder: Path) -> None:
+        """Neither a process that ignores SIGTERM is left, nor its child, nor the folder."""
+        server, child = read_ids(supervisor)
+        assert is_alive(server)
+        assert is_alive(child)
+        assert supervisor.stdin is not None
+        supervisor.stdin.close()
+        assert supervisor.wait(30) == 128 + signal.SIGKILL
+        assert_gone(server, child)
+        assert not folder.exists()
+
+    def test_the_server_is_killed(self, supervisor: "subprocess.Popen[str]", folder: Path) -> None:
+        """Its child, the engine, would go on."""
+        server, child = read_ids(supervisor)
+        server.kill()
+        assert supervisor.wait(30) == 128 + signal.SIGKILL
+        assert_gone(child)
+        assert not folder.exists()
+
+    def test_the_supervisor_is_killed(self, supervisor: "subprocess.Popen[str]") -> None:
+        server, _ = processes = read_ids(supervisor)
+        supervisor.kill()
+        try:
+            assert_gone(server)
+        finally:
+            for process in processes:  # the child has not asked for anything
+                if is_alive(process):
+                    process.kill()
+
+    def test_sigterm_drains(self, folder: Path) -> None:
+        """The server is told, and nothing is killed."""
+        script = (
+            "import signal, sys, time\n"
+            "def drain(number, frame):\n"
+            "    time.sleep(0.5)\n"
+            "    sys.exit(7)\n"
+            "signal.signal(signal.SIGUSR1, drain)\n"
+            "print(1, file=sys.stderr, flush=True)\n"
+            "time.sleep(60)\n"
+        )
+        module = "hgpo_rllib.policy_server.supervisor"
+        command = [sys.executable, "-m", module, str(folder), sys.executable, "-c", script]
+        with start_stubborn(command) as process:
+            read_ids(process)
+            process.terminate()
+            assert process.wait(30) == 7
+
+
+class TestCommand:
+    def test_the_command_is_killed(self, folder: Path) -> None:
+        """Nothing in it has to run for that."""
+        with start_stubborn([sys.executable, "-c", COMMAND, str(folder)]) as command:
+            processes = read_ids(command)
+            command.kill()
+        assert_gone(*processes)
+        assert not folder.exists()
+
+    def test_a_server_that_does_not_start(self, folder: Path) -> None:
+        command = [sys.executable, "-c", "raise SystemExit(3)"]
+        with (
+            pytest.raises(RunStoppedError, match="exit code 3"),
+            openai_server.supervised(command, dict(os.environ), str(folder)) as server,
+        ):
+            openai_server.wait_until_healthy(server, "http://127.0.0.1:9")
+
+    @pytest.mark.parametrize("second_signal", [False, True])
+    def test_running_requests_are_not_waited_for_forever(
+        self, folder: Path, tmp_path: Path, second_signal: bool
+    ) -> None:
+        """Until the time-out, or a second Ctrl-C."""
+        command = [sys.executable, "-c", SLOW, str(tmp_path / "ready")]
+        with openai_server.supervised(command, dict(os.environ), str(folder)) as server:
+            while not (tmp_path / "ready").exists():
+                time.sleep(0.1)
+            start = time.monotonic()
+            if second_signal:
+                interrupt = (os.getpid(), signal.SIGINT)
+                threading.Timer(1, os.kill, interrupt).start()
+            openai_server.drain(server, 30 if second_signal else 1)
+            assert server.poll() is None
+        assert time.monotonic() - start < 20
+        assert server.returncode == 128 + signal.SIGKILL
+
+
+def test_the_engine_ends_with_the_server(tmp_path: Path) -> None:
+    """What multiprocessing spawns imports its parent's main module first."""
+    (vllm,) = metadata.entry_points(group="console_scripts", name="vllm")
+    assert vllm.dist is not None
+    name = vllm.dist.name.replace("-", "_")
+    package = tmp_path / f"{name}-1.dist-info"  # found before the one that is installed
+    package.mkdir()
+    (package / "METADATA").write_text(f"Name: {vllm.dist.name}\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[console_scripts]\nvllm = script:main\n")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    with subprocess.Popen(
+        [sys.executable, "-m", "hgpo_rllib.policy_server.vllm_serve", "MODEL", "--port=1"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        engine, *words = server.stdout.readline().split()
+        assert words == ["vllm", "serve", "MODEL", "--port=1"]
+        server.kill()
+    assert_gone(psutil.Process(int(engine)))

@@ -1,0 +1,389 @@
+"""Run files become settings; settings become an RLlib config and back."""
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+from hgpo_rllib.advantages import EstimatorSettings
+from hgpo_rllib.algorithm import FLAT_SECTIONS, HGPOConfig
+from hgpo_rllib.config import (
+    AlgorithmSettings,
+    ConfigError,
+    LearnerSettings,
+    RunConfig,
+    load_config,
+    parse_config,
+    save_config,
+)
+from tests.paths import ROOT
+
+EXAMPLES = sorted((ROOT / "tuned_examples").glob("*.yaml"))
+FLAT_NAMES = [name for section in FLAT_SECTIONS for name in section.model_fields]
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    """Return a small run file."""
+    path = tmp_path / "run.yaml"
+    path.write_text("name: small\nalgorithm:\n  gamma: 0.9\n  context_length: 3\n")
+    return path
+
+
+def message_of(path: Path, *overrides: str) -> str:
+    """Return the error that loading gives; it is one line."""
+    with pytest.raises(ConfigError) as error:
+        load_config(path, list(overrides))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+class TestLoad:
+    def test_what_is_not_written_keeps_its_default(self, run_file: Path) -> None:
+        """Sections merge with the defaults, field by field."""
+        config = load_config(run_file, [])
+        assert config.name == "small"
+        assert config.algorithm == AlgorithmSettings(gamma=0.9, context_length=3)
+        assert config.learner == LearnerSettings()
+
+    def test_an_empty_file_is_all_defaults(self, tmp_path: Path) -> None:
+        """Nothing has to be written."""
+        (tmp_path / "empty.yaml").write_text("# nothing\n")
+        assert load_config(tmp_path / "empty.yaml", []) == RunConfig()
+
+    def test_overrides(self, run_file: Path) -> None:
+        """They are YAML, win over the file and over earlier ones, and may open a section."""
+        config = load_config(
+            run_file,
+            [
+                "algorithm.gamma=0.5",
+                "algorithm.gamma=0.6",
+                "learner.lr=1e-3",
+                "seed=7",
+                "env.options.task_types=[look_at_obj_in_light]",
+                "evaluation.splits=[valid_seen]",
+                "model.model_path=a=b",
+                "minutes=null",
+            ],
+        )
+        assert (config.algorithm.gamma, config.algorithm.context_length) == (0.6, 3)
+        assert (config.learner.lr, config.seed, config.minutes) == (1e-3, 7, None)
+        assert config.env.options == {"task_types": ["look_at_obj_in_light"]}
+        assert config.evaluation.splits == ["valid_seen"]
+        assert config.model.model_path == "a=b"
+
+    def test_a_whole_section_can_be_overridden(self, run_file: Path) -> None:
+        """It replaces the file's section."""
+        config = load_config(run_file, ["algorithm={weight_alpha: 2}"])
+        assert config.algorithm == AlgorithmSettings(weight_alpha=2.0)
+
+    def test_prompt_memory_is_tied_to_the_depth_of_groups(self, run_file: Path) -> None:
+        """Unless it is set; either way the number stands in the settings of the run."""
+        assert load_config(run_file, []).agent.memory_length == 3
+        both = ["algorithm.context_length=4", "agent.memory_length=0"]
+        assert load_config(run_file, both).agent.memory_length == 0
+
+    def test_estimators_have_the_defaults_of_their_package(self) -> None:
+        """Each field of theirs is a setting, and arrives."""
+        assert AlgorithmSettings().estimator_settings() == EstimatorSettings()
+        changed = EstimatorSettings(4, 2.0, "mean", "released", 0.5, 0.9, 0.8)
+        settings = AlgorithmSettings(**asdict(changed))
+        assert settings.estimator_settings() == changed
+
+
+class TestExtends:
+    """`extends` names a run file beside this one; what is not said here is taken from there."""
+
+    def test_sections_merge_key_by_key(self, run_file: Path) -> None:
+        """Values and lists are replaced, a chain of files is followed, overrides come last."""
+        middle = run_file.with_name("middle.yaml")
+        middle.write_text(
+            "extends: run.yaml\nalgorithm: {gamma: 0.8}\n"
+            "env: {options: {task_types: [a, b], keep: 1}}\nevaluation: {splits: [x, y]}\n"
+        )
+        last = run_file.with_name("last.yaml")
+        last.write_text(
+            "extends: middle.yaml\nname: last\nenv: {options: {task_types: [c]}}\n"
+            "evaluation: {splits: [z]}\n"
+        )
+        config = load_config(last, ["learner.lr=1e-3"])
+        assert (config.name, config.learner.lr) == ("last", 1e-3)
+        assert config.algorithm == AlgorithmSettings(gamma=0.8, context_length=3)
+        assert config.env.options == {"task_types": ["c"], "keep": 1}
+        assert config.evaluation.splits == ["z"]
+        assert load_config(middle, []).name == "small"
+
+    def test_paths_are_those_of_the_file_that_extends(self, run_file: Path) -> None:
+        """Not of the working directory."""
+        (run_file.parent / "inner").mkdir()
+        inner = run_file.parent / "inner" / "deep.yaml"
+        inner.write_text("extends: ../run.yaml\n")
+        assert load_config(inner, []) == load_config(run_file, [])
+
+    def test_a_null_section_of_the_base_is_filled(self, run_file: Path) -> None:
+        """As it is replaced when the file itself names the section."""
+        run_file.write_text("algorithm:\n")
+        child = run_file.with_name("child.yaml")
+        child.write_text("extends: run.yaml\nalgorithm: {gamma: 0.7}\n")
+        assert load_config(child, []).algorithm.gamma == 0.7
+
+    def test_files_that_extend_each_other(self, run_file: Path) -> None:
+        """One line that shows the way round, for a circle of two and of one."""
+        other = run_file.with_name("other.yaml")
+        run_file.write_text("extends: other.yaml\n")
+        other.write_text("extends: ./run.yaml\n")
+        message = message_of(run_file)
+        assert message.startswith(f"run files extend each other: {run_file} -> {other} -> ")
+        other.write_text("extends: other.yaml\n")
+        assert message_of(run_file).endswith(f"{run_file} -> {other} -> {other}")
+
+    def test_a_missing_base_is_named_with_its_child(self, run_file: Path) -> None:
+        """Both files, so that the misspelt line is found."""
+        run_file.write_text("extends: no.yaml\n")
+        base = run_file.with_name("no.yaml")
+        assert message_of(run_file) == (
+            f"cannot read the config {base}, which {run_file} extends: No such file or directory"
+        )
+
+    @pytest.mark.parametrize("value", ["3", "[run.yaml]", "null"])
+    def test_extends_names_one_file(self, run_file: Path, value: str) -> None:
+        """Anything else is refused."""
+        run_file.write_text(f"extends: {value}\n")
+        assert message_of(run_file).startswith(f"{run_file}: extends must name one run file (got ")
+
+    def test_errors_of_the_base_name_the_base(self, run_file: Path) -> None:
+        """It is the file to mend."""
+        child = run_file.with_name("child.yaml")
+        child.write_text("extends: run.yaml\n")
+        run_file.write_text("a: [1\nb: 2\n")
+        assert message_of(child).startswith(f"{run_file} is not YAML: ")
+
+
+class TestErrors:
+    def test_an_unknown_key_names_the_known_ones(self, run_file: Path) -> None:
+        """At the top and in a section; in a section its own keys are listed."""
+        message = message_of(run_file, "algorithm.gama=0.9")
+        assert message.startswith("unknown config key algorithm.gama; known here: ")
+        assert message.partition(": ")[2].split(", ") == list(AlgorithmSettings.model_fields)
+        message = message_of(run_file, "algorithms.gamma=0.9")
+        assert message.startswith("unknown config key algorithms; known here: name, output, ")
+
+    @pytest.mark.parametrize(
+        ("override", "expected"),
+        [
+            ("algorithm.gamma=high", r"^algorithm\.gamma: .*number.*got 'high'"),
+            ("iterations=1.5", r"^iterations: .*integer.*got 1\.5"),
+            ("iterations=null", r"^iterations: .*integer.*got None"),
+            ("algorithm.gamma=1.5", r"^algorithm\.gamma: .*less than or equal to 1.*got 1\.5"),
+            ("rollout.group_size=1", r"^rollout\.group_size: .*greater than or equal to 2"),
+            ("algorithm.normalize=std", r"^algorithm\.normalize: .*mean_std.*got 'std'"),
+            ("algorithm.estimator=hgop", r"^algorithm\.estimator: unknown .*'hgop'; known: hgpo, "),
+            ("seed=-1", r"^seed: .*greater than or equal to 0 \(got -1\)"),
+            ("seed=4294967296", r"^seed: .*less than or equal to 4294967295"),
+            ("games.seed=-1", r"^games\.seed: .*greater than or equal to 0"),
+            ("warm_start.seed=-1", r"^warm_start\.seed: .*greater than or equal to 0"),
+            ("warm_start.hidden_size=40", r"^warm_start\.hidden_size: .*multiple of 32"),
+            ("learner.lr=.inf", r"^learner\.lr: .*finite number \(got inf\)"),
+            ("learner.adam_betas=[0.9, 1]", r"^learner\.adam_betas\.1: .*less than 1"),
+            ("learner.importance_mask=[-1, 2]", r"^learner\.importance_mask\.0: .*equal to 0"),
+            ("evaluation.splits=[]", r"^evaluation\.splits: .*at least 1 item"),
+            ("games.rooms=[bedroom, cellar]", r"^games\.rooms\.1: .*got 'cellar'"),
+            ("algorithm=3", r"^algorithm: .*got 3"),
+            ("name.x=3", "^name.x: name is not a section$"),
+            ("seed", "^'seed' is not an override: write section.key=value$"),
+            ("=3", "^'=3' is not an override"),
+            ("seed=[1", "^seed: '\\[1' is not a YAML value$"),
+        ],
+    )
+    def test_a_wrong_value_names_its_key(
+        self, run_file: Path, override: str, expected: str
+    ) -> None:
+        """The message has the key, what is asked for and what was given."""
+        with pytest.raises(ConfigError, match=expected):
+            load_config(run_file, [override])
+        message_of(run_file, override)
+
+    def test_files_that_are_no_config(self, tmp_path: Path) -> None:
+        """A missing file, a directory, broken YAML and YAML of another shape."""
+        path = tmp_path / "run.yaml"
+        assert message_of(path) == f"cannot read the config {path}: No such file or directory"
+        assert message_of(tmp_path).startswith(f"cannot read the config {tmp_path}: ")
+        path.write_text("a: [1\nb: 2\n")
+        assert message_of(path).startswith(f"{path} is not YAML: ")
+        path.write_text("- name\n")
+        assert message_of(path).startswith(f"{path} must hold sections")
+
+
+def test_largest_seed(run_file: Path) -> None:
+    """All that take a seed take it."""
+    config = load_config(run_file, ["seed=4294967295"])
+    np.random.seed(config.seed)
+    torch.manual_seed(config.seed)
+
+
+def test_infinite_bounds(run_file: Path) -> None:
+    """Gradients of any norm; importance weights without an upper bound."""
+    config = load_config(
+        run_file,
+        [
+            "learner.grad_clip=.inf",
+            "learner.old_logp=recomputed",
+            "learner.importance_mask=[0.5, .inf]",
+        ],
+    )
+    assert config.learner.grad_clip == math.inf
+    assert config.learner.importance_mask == (0.5, math.inf)
+
+
+def test_saved_settings_load_again(run_file: Path, tmp_path: Path) -> None:
+    """The file holds every setting and gives the same config."""
+    overrides = ["learner.lr=3e-7", "env.options.task_types=[a, b]", "minutes=0.5"]
+    config = load_config(run_file, overrides)
+    save_config(config, tmp_path / "saved.yaml")
+    assert load_config(tmp_path / "saved.yaml", []) == config
+    saved = yaml.safe_load((tmp_path / "saved.yaml").read_text())
+    assert saved.keys() == RunConfig.model_fields.keys()
+    assert saved["learner"].keys() == LearnerSettings.model_fields.keys()
+
+
+def test_every_field_is_documented() -> None:
+    """The docstrings under the fields are the help of the settings."""
+    for name, field in RunConfig.model_fields.items():
+        section = field.annotation
+        if not hasattr(section, "model_fields"):
+            assert field.description, name
+            continue
+        for key, inner in section.model_fields.items():
+            assert inner.description, f"{name}.{key}"
+
+
+class TestNames:
+    """A bare name is that of a run file in tuned_examples/, from any folder."""
+
+    @pytest.fixture(autouse=True)
+    def _elsewhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+
+    def test_of_an_example(self) -> None:
+        assert load_config(Path("alfworld_pocket_ppo"), []).algorithm.estimator == "ppo"
+
+    def test_a_file_here_comes_first(self) -> None:
+        Path("alfworld_pocket").write_text("name: mine\n")
+        assert load_config(Path("alfworld_pocket"), []).name == "mine"
+
+    @pytest.mark.parametrize("name", ["x/alfworld_pocket", "alfworld_pocket.yaml"])
+    def test_paths_are_no_names(self, name: str) -> None:
+        assert message_of(Path(name)).startswith(f"cannot read the config {name}: ")
+
+    def test_an_unknown_name(self) -> None:
+        message = message_of(Path("webshop_pockets"))
+        assert "cannot read the config webshop_pockets: " in message
+        assert "(close: webshop_pocket" in message
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples(path: Path) -> None:
+    """Every example loads, is named after its file and begins with its own command."""
+    assert load_config(path, []).name == path.stem
+    first = path.read_text().splitlines()[0]
+    assert first.startswith("# ")
+    assert f"hgpo train tuned_examples/{path.name}" in first
+
+
+def test_there_are_examples() -> None:
+    """The test above would pass without any."""
+    assert EXAMPLES
+
+
+class TestHGPOConfig:
+    def test_flat_names_are_unique(self) -> None:
+        """No section's field hides another's."""
+        assert len(FLAT_NAMES) == len(set(FLAT_NAMES))
+
+    def test_only_intended_names_are_rllib_ones(self) -> None:
+        """A field that is an RLlib setting too must mean the same there."""
+        rllib = AlgorithmConfig()
+        shared = {name for name in FLAT_NAMES if hasattr(rllib, name)}
+        assert shared == {"lr", "gamma", "grad_clip", "num_epochs", "minibatch_size"}
+
+    def test_defaults_are_those_of_the_sections(self) -> None:
+        """The builder has no defaults of its own."""
+        for section in FLAT_SECTIONS:
+            assert HGPOConfig().settings(section) == section()
+
+    def test_training_sets_fields(self) -> None:
+        """Fields of the sections and RLlib's own settings, in one call."""
+        config = HGPOConfig().training(weight_alpha=0.5, lr=1e-4, train_batch_size=77)
+        assert config.settings(AlgorithmSettings) == AlgorithmSettings(weight_alpha=0.5)
+        assert config.settings(LearnerSettings) == LearnerSettings(lr=1e-4)
+        assert config.train_batch_size == 77
+        assert HGPOConfig().weight_alpha == 1.0
+
+    def test_training_refuses_unknown_names(self) -> None:
+        """A misspelt field is an error, not a new attribute."""
+        with pytest.raises(TypeError, match="weight_alfa"):
+            HGPOConfig().training(weight_alfa=0.5)
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"weight_alpha": -1.0}, {"gamma": 1.5}, {"group_size": 1}, {"normalize": "std"}],
+        ids=lambda change: next(iter(change)),
+    )
+    def test_validate_refuses_what_a_run_file_may_not_hold(self, change: dict[str, Any]) -> None:
+        """Ranges hold on both ways to a config."""
+        HGPOConfig().training(model_path="x").validate()
+        with pytest.raises(ValueError, match=next(iter(change))):
+            HGPOConfig().training(model_path="x", **change).validate()
+
+    @pytest.mark.parametrize(
+        ("num_learners", "lora_rank", "message"),
+        [(0, 0, "num_learners of 2 or more, not 0"), (2, 8, "set model.lora_rank=0")],
+    )
+    def test_sharing_parameters(self, num_learners: int, lora_rank: int, message: str) -> None:
+        """Takes several learners and a whole model, on both ways to a config."""
+        chosen = {"shard_parameters": True}
+        with pytest.raises(ConfigError, match=message):
+            parse_config(
+                {
+                    "cluster": {"num_learners": num_learners},
+                    "learner": chosen,
+                    "model": {"lora_rank": lora_rank},
+                }
+            )
+        config = HGPOConfig().training(model_path="x", lora_rank=lora_rank, **chosen)
+        with pytest.raises(ValueError, match=message):
+            config.learners(num_learners=num_learners).validate()
+
+    def test_validate_asks_for_a_model(self) -> None:
+        """There is no default model."""
+        with pytest.raises(ValueError, match="model_path is not set"):
+            HGPOConfig().validate()
+
+    def test_prompt_memory_is_tied_to_the_depth_of_groups(self) -> None:
+        """Unless it is set apart; 0 is a setting too."""
+        config = HGPOConfig().training(context_length=4)
+        assert config.prompt_memory_length == 4
+        assert config.training(memory_length=0).prompt_memory_length == 0
+
+    @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+    def test_run_files_reach_the_algorithm(self, path: Path) -> None:
+        """Every field of every section of the examples arrives."""
+        run = load_config(path, ["model.model_path=x", "env.data=games", "seed=5"])
+        config = HGPOConfig.from_run_config(run)
+        sections = {type(section): section for _, section in run}
+        for section in FLAT_SECTIONS:
+            assert config.settings(section) == sections[section]
+        assert config.env == run.env.env_id
+        assert config.env_config["data"] == "games"
+        assert config.env_config["max_steps"] == run.env.max_steps
+        assert config.env_config.items() >= run.env.options.items()
+        assert config.eval_episodes == run.evaluation.episodes
+        assert config.eval_temperature == run.evaluation.temperature
+        assert config.seed == 5
+        config.validate()

@@ -1,0 +1,197 @@
+"""SIGTERM ends a command as Ctrl-C does, in whatever state it inherited SIGINT."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from env_wrappers.datasets import new_directory, new_file
+from env_wrappers.processes import process_pool
+from hgpo_rllib.run.interrupt import terminate_like_interrupt
+from tests.unit.cli.test_cli import POCKET, ROOT
+
+HGPO = [sys.executable, "-m", "hgpo_rllib.cli.main"]
+# Minutes of work, so that the signal comes before its end.
+GENERATE = [*HGPO, "data", "generate", "alfworld", "games", "--train=2000", "--workers=2"]
+TRAIN = [*HGPO, "train", str(POCKET), "cache=.", "games.train=2000"]
+DEMONSTRATE = [
+    *(*HGPO, "train", str(POCKET), "cache=.", "games.train=1", "games.valid_seen=1"),
+    *("games.valid_unseen=1", "games.rooms=[bathroom]", "warm_start.games=2000"),
+]
+WORK = """
+import sys, time
+from tests.unit.run import test_interrupt
+test_interrupt.work_in_pool()
+"""
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """SIGINT is as in a new process, and afterwards as before: Tune leaves a handler behind."""
+    handler, mask = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    signal.signal(signal.SIGINT, handler)
+
+
+def terminate() -> None:
+    """Send SIGTERM to this process, and give the handler a moment."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(1)
+
+
+@pytest.mark.parametrize("inherited", ["nothing", "ignored", "blocked"])
+def test_sigterm_interrupts(inherited: str, signals: None) -> None:
+    """A background job of a shell ignores SIGINT; what a process of Ray's starts has it blocked."""
+    if inherited == "ignored":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if inherited == "blocked":
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), terminate_like_interrupt():
+        terminate()
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def wait_until(true: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 240
+    while not true():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("command", "partial", "said"),
+    [
+        (GENERATE, "games.partial-*", "generating games: interrupted; nothing was written"),
+        pytest.param(  # both import torch and Ray first
+            *(TRAIN, "*-games-*.partial-*", "interrupted before the first iteration; start again"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(DEMONSTRATE, "pocket-model-*-demonstrations.partial-*", "finished are kept"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["hgpo data generate", "hgpo train: games", "hgpo train: demonstrations"],
+)
+def test_sigterm_while_data_are_made(
+    tmp_path: Path, command: list[str], partial: str, said: str
+) -> None:
+    """Exit code 130, one line, nothing unfinished on disk, and no process left."""
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        wait_until(lambda: list(tmp_path.glob(partial)), process)
+        children = psutil.Process(process.pid).children
+        wait_until(lambda: len(children()) > 2, process)  # two workers and multiprocessing's own
+        started = children()
+        process.terminate()
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert psutil.wait_procs(started, 10)[1] == []
+    (line,) = [line for line in output.splitlines() if "interrupted" in line]
+    assert said in line
+    assert "Traceback" not in output
+    assert list(tmp_path.glob("*.partial-*")) == []
+
+
+def work_in_pool() -> None:
+    """Tasks that take minutes."""
+    with process_pool(2) as pool:
+        list(pool.map(work_long, range(4)))
+
+
+def work_long(task: int) -> None:
+    print("begun", flush=True)
+    time.sleep(120)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_their_parent(signum: int) -> None:
+    """At once, whatever they are doing, and without tracebacks of their own."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WORK],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            assert process.stdout.readline() == "begun\n"
+        started = psutil.Process(process.pid).children()
+        assert len(started) == 3, "two workers and multiprocessing's own"
+        if signum == signal.SIGINT:
+            os.killpg(process.pid, signum)  # as a terminal does
+        else:
+            process.kill()
+        assert psutil.wait_procs(started, 10)[1] == []
+        _, errors = process.communicate(timeout=30)
+    assert errors.count("Traceback") <= 1, "of the parent"
+
+
+class TestPartialData:
+    """What is written beside its place, by processes that were killed or go on."""
+
+    HOLD = """
+import sys
+from pathlib import Path
+from env_wrappers.datasets import new_directory, new_file
+made = {"file": new_file, "directory": new_directory}[sys.argv[1]]
+with made(Path("data")):
+    print("begun", flush=True)
+    sys.stdin.read()
+"""
+
+    @pytest.mark.parametrize("kind", ["file", "directory"])
+    @pytest.mark.parametrize("killed", [True, False])
+    def test_what_killed_processes_left_is_removed(
+        self, tmp_path: Path, kind: str, killed: bool
+    ) -> None:
+        """And what living ones write is left alone."""
+        with subprocess.Popen(
+            [sys.executable, "-c", self.HOLD, kind],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+            (partial,) = tmp_path.glob(f"data.partial-{process.pid}*")
+            if killed:
+                process.kill()
+                process.wait()
+            make = {"file": new_file, "directory": new_directory}[kind]
+            with make(tmp_path / "data"):
+                assert partial.exists() == (not killed)
+            process.kill()
+        left = {path.name for path in tmp_path.iterdir()}
+        assert left == ({"data"} if killed else {"data", partial.name})
+
+    def test_two_make_the_same(self, tmp_path: Path) -> None:
+        """The first to end wins, and the other is content with it."""
+        with new_directory(tmp_path / "data") as slow:
+            (slow / "text").write_text("slow")
+            with new_directory(tmp_path / "data") as fast:
+                (fast / "text").write_text("fast")
+        assert [path.name for path in tmp_path.iterdir()] == ["data"]
+        assert [path.name for path in (tmp_path / "data").iterdir()] == ["text"]
+        assert (tmp_path / "data" / "text").read_text() == "fast"

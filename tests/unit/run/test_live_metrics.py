@@ -1,0 +1,183 @@
+"""Gauges of a run: what they show, that they stay, and that docs and dashboard know them all."""
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections import defaultdict
+from typing import Any
+
+import pytest
+import yaml
+from ray._private.ray_constants import PROMETHEUS_SERVICE_DISCOVERY_FILE
+
+from hgpo_rllib.run import live_metrics
+from hgpo_rllib.run.live_metrics import (
+    MEASURES,
+    LiveMetrics,
+    Sample,
+    evaluation_samples,
+    iteration_samples,
+)
+from tests.paths import ROOT
+from tests.unit.reporting import reporting_rows
+
+DASHBOARD = json.loads((ROOT / "docker/grafana/dashboards/hgpo.json").read_text())
+SCRAPE_FILE = ROOT / "docker/prometheus.yml"
+PROVISIONING = ROOT / "docker/grafana/provisioning"
+NAMES = {measure.name for measure in MEASURES}
+
+
+def names_in(expression: str) -> set[str]:
+    """Names of our gauges that a query asks for, without Ray's prefix."""
+    return set(re.findall(r"\bray_(hgpo_\w+)", expression))
+
+
+def test_each_value_has_its_gauge() -> None:
+    row = {
+        "iteration": 7,
+        "success_rate": 0.5,
+        "update_s": 2.5,
+        "iteration_s": 3.0,
+        "level_fraction_k10": 0.25,
+        "oracle_gap_hgpo": None,
+        "oracle_gap_step": 0.125,
+        "level_size_shares": [[1.0]],
+    }
+    assert list(iteration_samples(row, "r")) == [
+        Sample("hgpo_updates", {"run": "r"}, 7.0),
+        Sample("hgpo_iteration_seconds", {"run": "r"}, 3.0),
+        Sample("hgpo_phase_seconds", {"run": "r", "phase": "update"}, 2.5),
+        Sample("hgpo_success_ratio", {"run": "r"}, 0.5),
+        Sample("hgpo_level_utilisation_ratio", {"run": "r", "level": "10"}, 0.25),
+        Sample("hgpo_oracle_gap", {"run": "r", "estimator": "step"}, 0.125),
+    ]
+
+
+def test_an_evaluation_has_gauges_per_split() -> None:
+    rows = [reporting_rows.evaluation_row(0, split, 0.5, 0.1, 25) for split in ("seen", "all")]
+    shown = [s for s in evaluation_samples(rows, "r") if s.name == "hgpo_evaluation_success_ratio"]
+    assert shown == [
+        Sample("hgpo_evaluation_success_ratio", {"run": "r", "split": "seen"}, 0.5),
+        Sample("hgpo_evaluation_success_ratio", {"run": "r", "split": "all"}, 0.5),
+    ]
+
+
+class FakeGauge:
+    """Records what a gauge is set to."""
+
+    calls: defaultdict[str, list[tuple[float, dict[str, str]]]]
+
+    def __init__(self, name: str, text: str, tag_keys: tuple[str, ...]) -> None:
+        self.name = name
+
+    def set(self, value: float, tags: dict[str, str]) -> None:
+        """See ray.util.metrics.Gauge."""
+        self.calls[self.name].append((value, tags))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> defaultdict[str, list[tuple[float, dict[str, str]]]]:
+    """Calls of the gauges, which are set a hundred times a second."""
+    FakeGauge.calls = defaultdict(list)
+    monkeypatch.setattr(live_metrics, "Gauge", FakeGauge)
+    monkeypatch.setattr(live_metrics, "REFRESH_SECONDS", 0.01)
+    return FakeGauge.calls
+
+
+def wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_gauges_are_set_again_until_the_block_ends(
+    calls: defaultdict[str, list[tuple[float, dict[str, str]]]],
+) -> None:
+    """Ray forgets a gauge 20 seconds after it was last set."""
+    in_flight = 3
+    with LiveMetrics("r", lambda: in_flight) as live:
+        live.publish_iteration({"success_rate": 0.5, "oracle_gap_step": 1.0})
+        wait_for(lambda: len(calls["hgpo_success_ratio"]) > 3)
+        live.publish_iteration({"success_rate": 0.75, "oracle_gap_step": None})
+        in_flight = 4
+        wait_for(lambda: calls["hgpo_success_ratio"][-1] == (0.75, {"run": "r"}))
+        wait_for(lambda: calls["hgpo_prompts_in_flight"][-1] == (4, {"run": "r"}))
+        gaps = len(calls["hgpo_oracle_gap"])
+        wait_for(lambda: calls["hgpo_success_ratio"].count((0.75, {"run": "r"})) > 3)
+        assert len(calls["hgpo_oracle_gap"]) == gaps  # a value that is gone is not shown again
+    sets = len(calls["hgpo_success_ratio"])
+    time.sleep(0.05)
+    assert len(calls["hgpo_success_ratio"]) == sets
+
+
+def test_names_follow_the_rules_of_prometheus() -> None:
+    assert len(NAMES) == len(MEASURES)
+    for measure in MEASURES:
+        assert re.fullmatch(r"hgpo(_[a-z]+)+", measure.name)
+        assert not measure.name.endswith(("_total", "_count", "_sum", "_bucket"))  # no gauges
+        assert measure.tags[0] == "run"
+
+
+def test_the_dashboard_asks_for_every_gauge_and_for_no_other() -> None:
+    expressions = [t["expr"] for panel in DASHBOARD["panels"] for t in panel["targets"]]
+    assert set().union(*map(names_in, expressions)) == NAMES
+    assert all('{run=~"$run"}' in expression for expression in expressions)
+    for variable in DASHBOARD["templating"]["list"]:
+        assert names_in(json.dumps(variable)) <= NAMES
+
+
+def test_the_dashboard_shows_tags_that_the_gauges_have() -> None:
+    tags = {measure.name: set(measure.tags) for measure in MEASURES}
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            (name,) = names_in(target["expr"])
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == tags[name]
+
+
+def test_panels_have_a_place_of_their_own() -> None:
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in DASHBOARD["panels"])
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24  # Grafana's columns
+
+
+def test_the_docs_have_a_line_for_every_gauge() -> None:
+    text = (ROOT / "docs/monitoring.md").read_text()
+    lines = set(re.findall(r"^\| `(hgpo_\w+)` \| (.+?) \| (.+?) \|$", text, re.MULTILINE))
+    assert lines == {
+        (m.name, ", ".join(f"`{tag}`" for tag in m.tags), m.text.replace("|", r"\|"))
+        for m in MEASURES
+    }
+
+
+def test_the_scrape_file_reads_what_ray_writes() -> None:
+    config = yaml.safe_load(SCRAPE_FILE.read_text())
+    assert config["global"]["scrape_interval"] == "10s"
+    (job,) = config["scrape_configs"]
+    (discovery,) = job["file_sd_configs"]
+    assert discovery["files"] == [f"/tmp/ray/{PROMETHEUS_SERVICE_DISCOVERY_FILE}"]
+    assert job["job_name"] == "ray"
+
+
+def test_promtool_accepts_the_scrape_file() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool (Debian: prometheus) is not installed")
+    subprocess.run([promtool, "check", "config", str(SCRAPE_FILE)], check=True)
+
+
+def test_grafana_finds_prometheus_and_the_dashboard() -> None:
+    (source,) = yaml.safe_load((PROVISIONING / "datasources/prometheus.yml").read_text())[
+        "datasources"
+    ]
+    assert (source["type"], source["url"]) == ("prometheus", "$HGPO_PROMETHEUS_URL")
+    (provider,) = yaml.safe_load((PROVISIONING / "dashboards/hgpo.yml").read_text())["providers"]
+    assert (provider["type"], provider["options"]) == ("file", {"path": "$HGPO_DASHBOARDS"})

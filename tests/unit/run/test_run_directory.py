@@ -1,0 +1,284 @@
+"""The run directory: one process writes to it, and what a killed one left can be read."""
+
+import io
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from ray.exceptions import OutOfMemoryError, RayActorError
+
+from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
+from hgpo_rllib.jsonl import ResultsError
+from hgpo_rllib.reporting.console import TrainingConsole
+from hgpo_rllib.run import sweep, trial
+from hgpo_rllib.run.changes import check_changes
+from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.grid import Sweep
+from hgpo_rllib.run.lock import locked
+from hgpo_rllib.run.sweep import run_sweep
+from hgpo_rllib.run.trial import ERROR, LOG, RunTrial
+from tests.unit.cli.test_cli import ROOT, hgpo
+from tests.unit.learner.learner_reference import model_path
+
+__all__ = ["model_path"]  # a fixture
+HOLD = """
+import sys
+from pathlib import Path
+from hgpo_rllib.run.lock import locked
+with locked(Path(sys.argv[1])):
+    {inside}
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+CHILDREN = {
+    "none": "",
+    "subprocess": "import subprocess; subprocess.Popen(['sleep', '60'])",
+    "fork": "import multiprocessing as m, time; "
+    "m.get_context('fork').Process(target=time.sleep, args=(60,)).start()",
+}
+
+
+@contextmanager
+def held_elsewhere(folder: Path, child: str = "none") -> Iterator[psutil.Process]:
+    """Another process holds the lock, and has started a child meanwhile."""
+    command = [sys.executable, "-c", HOLD.format(inside=CHILDREN[child]), str(folder)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        process = psutil.Process(holder.pid)
+        children = process.children()
+        try:
+            yield process
+        finally:
+            for each in (process, *children):
+                if each.is_running():
+                    each.kill()
+
+
+@pytest.fixture
+def run(tmp_path: Path, generated_games: Path, model_path: str) -> Path:
+    """A run that was killed in its second iteration, while it wrote a line."""
+    folder = tmp_path / "run"
+    (folder / "state").mkdir(parents=True)
+    config = load_config(None, [f"env.data={generated_games}", f"model.model_path={model_path}"])
+    save_config(config, folder / "config.yaml")
+    (folder / "metrics.jsonl").write_text('{"iteration": 1}\n{"iteration": 2, "a": {"b": {}')
+    return folder
+
+
+class TestLock:
+    def test_another_process_is_named(self, tmp_path: Path) -> None:
+        """By its id and host, in one line; the lock is free when it has ended."""
+        with held_elsewhere(tmp_path / "run") as holder:
+            with pytest.raises(ConfigError) as refused, locked(tmp_path / "run"):
+                pass
+            named = f"process {holder.pid} on {socket.gethostname()}"
+            assert str(refused.value) == (
+                f"{tmp_path / 'run'} is in use: {named} writes to it; "
+                "wait until that has ended, or stop it"
+            )
+            holder.kill()
+            holder.wait()
+            with locked(tmp_path / "run"):
+                pass
+
+    @pytest.mark.parametrize("child", ["subprocess", "fork"])
+    def test_children_of_a_killed_process_do_not_hold_it(self, tmp_path: Path, child: str) -> None:
+        with held_elsewhere(tmp_path, child) as holder:
+            (alive,) = holder.children()
+            holder.kill()
+            holder.wait()
+            assert alive.is_running()
+            with locked(tmp_path):
+                pass
+
+    def test_a_folder_in_which_nothing_is_written_is_removed(self, tmp_path: Path) -> None:
+        with pytest.raises(KeyError), locked(tmp_path / "sweep"):
+            raise KeyError
+        assert list(tmp_path.iterdir()) == []
+        with locked(tmp_path / "sweep"):
+            (tmp_path / "sweep" / "file").touch()
+        assert (tmp_path / "sweep" / "file").exists()
+
+    def test_a_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(ConfigError, match=r"cannot write to .*file"), locked(tmp_path / "file"):
+            pass
+
+
+def test_train_resume_of_a_run_that_is_written(run: Path, tmp_path: Path) -> None:
+    """Exit code 2 and one line, before Ray starts; no file is changed."""
+    with held_elsewhere(run) as holder:
+        before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
+        (tmp_path / "cwd").mkdir()
+        done = hgpo(tmp_path / "cwd", "train", "--resume", str(run))
+        assert done.returncode == 2, done.stderr
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"hgpo: {run} is in use: process {holder.pid} on ")
+        assert done.stdout == ""
+        assert {path: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
+
+
+def test_a_sweep_that_is_written(tmp_path: Path) -> None:
+    with held_elsewhere(tmp_path), pytest.raises(ConfigError, match="is in use: process"):
+        run_sweep(Sweep((), ()), tmp_path)
+
+
+def test_a_trial_whose_run_is_written(run: Path) -> None:
+    """It fails; the log of the trial says why."""
+    with held_elsewhere(run) as holder:
+        with pytest.raises(ConfigError, match="is in use: process"):
+            RunTrial({"trial": {"path": str(run), "serve_prefix": "hgpo-test"}})
+        assert f"is in use: process {holder.pid} on " in (run / LOG).read_text()
+
+
+def test_a_trial_keeps_others_from_its_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `hgpo train --resume` of it would write the same files."""
+    tried: list[str] = []
+
+    def stop(*_: Any) -> RunConfig:
+        command = [sys.executable, "-c", HOLD.format(inside=""), str(run)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        tried.append(done.stderr)
+        raise ConfigError("seen enough")
+
+    monkeypatch.setattr(trial, "load_config", stop)
+    with pytest.raises(ConfigError, match="seen enough"):
+        RunTrial({"trial": {"path": str(run), "serve_prefix": "hgpo-test"}})
+    assert f"is in use: process {os.getpid()} on" in tried[0]
+
+
+class TestLines:
+    @pytest.mark.parametrize("end", ['{"iteration": 3, "a": {"b": 1}', '{"iter', ""])
+    def test_a_last_line_that_was_cut_is_dropped(self, tmp_path: Path, end: str) -> None:
+        """Wherever it was cut: within nested braces it ends as a whole one does."""
+        directory = RunDirectory(tmp_path)
+        directory.append(directory.evaluations, [{"iteration": i} for i in range(3)])
+        with directory.evaluations.open("a") as stream:
+            stream.write(end)
+        directory.truncate(directory.evaluations, 1)
+        assert directory.evaluations.read_text() == '{"iteration": 0}\n{"iteration": 1}\n'
+        assert directory.evaluation_rows() == [{"iteration": 0}, {"iteration": 1}]
+
+    def test_a_broken_line_before_others_is_an_error(self, tmp_path: Path) -> None:
+        """It names the file and the line, and changes nothing."""
+        directory = RunDirectory(tmp_path)
+        broken = '{"iteration": 0}\n{"iteration": {"a": 1}\n{"iteration": 2}\n'
+        directory.metrics.write_text(broken)
+        with pytest.raises(ResultsError, match=r"metrics\.jsonl: line 2 is not a JSON object"):
+            directory.truncate(directory.metrics, 1)
+        assert directory.metrics.read_text() == broken
+
+
+class TestChanges:
+    """`--resume` with another config.yaml, or other files behind its paths."""
+
+    def resume(self, run: Path, *overrides: str) -> list[str]:
+        """The lines that are said about a start with these changes, without times."""
+        said = io.StringIO()
+        config = load_config(run / "config.yaml", list(overrides))
+        check_changes(RunDirectory(run), config, TrainingConsole(said))
+        lines = [line.partition(" ")[2] for line in said.getvalue().splitlines()]
+        return [line for line in lines if not line.startswith("hashing games and model")]
+
+    def test_each_changed_setting_is_said_once(self, run: Path) -> None:
+        assert self.resume(run) == []
+        changed = ("learner.lr=5e-4", "iterations=7")
+        assert self.resume(run, *changed) == [
+            f"changed since the run was last started: {change}"
+            for change in (
+                "iterations 150 -> 7",
+                "learner.lr 1e-06 -> 0.0005",
+            )
+        ]
+        assert self.resume(run, *changed) == []
+
+    def test_games_and_model_may_move(self, run: Path, tmp_path: Path) -> None:
+        """Their files are compared, not their paths."""
+        self.resume(run)
+        config = load_config(run / "config.yaml", [])
+        games, model = tmp_path / "moved", tmp_path / "model"
+        shutil.copytree(str(config.env.data), games)
+        shutil.copytree(str(config.model.model_path), model)
+        moved = (f"env.data={games}", f"model.model_path={model}")
+        lines = self.resume(run, *moved)
+        assert lines[0].endswith(f'-> "{games}" (the same games)')
+        assert lines[1].endswith(f'-> "{model}" (the same model)')
+        (game,) = sorted(games.glob("json_2.1.1/train/*/*/game.tw-pddl"))[:1]
+        game.write_text(game.read_text() + " ")
+        with pytest.raises(ConfigError, match="with other games in train"):
+            self.resume(run, *moved)
+        shutil.rmtree(game.parents[1])
+        with pytest.raises(ConfigError, match="with other games in train"):
+            self.resume(run, *moved)
+        (model / "config.json").write_text((model / "config.json").read_text() + " ")
+        with pytest.raises(ConfigError, match=r"with another model in model\.model_path"):
+            self.resume(run, f"model.model_path={model}")
+
+    @pytest.mark.parametrize("change", ["model.lora_rank=4", "learner.critic=head"])
+    def test_what_the_checkpoint_depends_on_is_fixed(self, run: Path, change: str) -> None:
+        """One line that says what it was; the next start compares with the same."""
+        self.resume(run)
+        key, _, value = change.partition("=")
+        fits = [change, "algorithm.estimator=ppo"] if value == "head" else [change]
+        for _ in range(2):
+            with pytest.raises(ConfigError) as refused:
+                self.resume(run, *fits)
+            assert f"with {key} changed: " in str(refused.value)
+            assert str(run / "config.yaml") in str(refused.value)
+            assert "\n" not in str(refused.value)
+
+
+class TestFailedTrial:
+    """Its log, error.txt and the line of the sweep say why."""
+
+    def fail(self, run: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sweep, "delete_applications", lambda prefix: None)
+        failed = SimpleNamespace(
+            config={"trial": {"path": str(run), "serve_prefix": "hgpo-test"}},
+            get_pickled_error=lambda: error,
+        )
+        sweep.TrialEvents(1).on_trial_error(1, [failed], failed)
+
+    def test_by_an_exception(
+        self, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def stop(*_: Any) -> RunConfig:
+            raise ConfigError("two\nlines")
+
+        monkeypatch.setattr(trial, "load_config", stop)
+        with pytest.raises(ConfigError):
+            RunTrial({"trial": {"path": str(run), "serve_prefix": "hgpo-test"}})
+        self.fail(run, RayActorError(), monkeypatch)
+        assert (run / ERROR).read_text() == "ConfigError: two lines\n"
+        assert f"run failed: ConfigError: two lines; see {run / LOG}\n" in capsys.readouterr().out
+        assert "Traceback" in (run / LOG).read_text()
+
+    def test_by_a_full_disk(
+        self, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The other trials go on: nothing is raised where nothing can be written."""
+        (run / ERROR).mkdir()
+        self.fail(run, OutOfMemoryError("too much"), monkeypatch)
+        assert "run failed: OutOfMemoryError: too much; see" in capsys.readouterr().out
+
+    def test_by_the_end_of_its_process(
+        self, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """It could write nothing: what Ray says of it is written in its place."""
+        (run / LOG).touch()
+        self.fail(run, OutOfMemoryError("the node\nran low on memory"), monkeypatch)
+        reason = "OutOfMemoryError: the node ran low on memory"
+        assert (run / ERROR).read_text() == f"{reason}\n"
+        assert (run / LOG).read_text().endswith(f" failed: {reason}\n")
+        assert f"run failed: {reason}; see" in capsys.readouterr().out

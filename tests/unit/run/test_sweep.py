@@ -1,0 +1,254 @@
+"""`hgpo sweep` before Ray starts: the grid, what is said on bad input, demand against supply."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgpo_rllib.cli.sweep import repeat_grid
+from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.reporting.console import TrainingConsole
+from hgpo_rllib.run.demand import Demand, check_demand, concurrent_trials, trial_demand
+from hgpo_rllib.run.grid import (
+    ASHA,
+    NAME_LENGTH,
+    Axis,
+    Sweep,
+    Trial,
+    make_sweep,
+    new_folder,
+    open_sweep,
+    parse_axis,
+    trial_name,
+)
+from hgpo_rllib.run.sweep import prepare_trial
+from tests.unit.cli.test_cli import POCKET, assert_refused
+
+ALPHA = "algorithm.weight_alpha"
+K = "algorithm.context_length"
+
+
+def small_sweep(*axes: str, seeds: int = 1) -> Sweep:
+    return make_sweep(POCKET, ["seed=5"], [parse_axis(axis) for axis in axes], seeds)
+
+
+@pytest.mark.parametrize(
+    ("text", "axis"),
+    [
+        (f"{ALPHA}=0,1,2", Axis(ALPHA, (0, 1, 2))),
+        ("learner.lr=1e-4, 0.001", Axis("learner.lr", ("1e-4", 0.001))),
+        ("agent.memory_length=null,2", Axis("agent.memory_length", (None, 2))),
+        ("env.options.task_types=[a,b],[c]", Axis("env.options.task_types", (["a", "b"], ["c"]))),
+        ("agent.prompt=a=b", Axis("agent.prompt", ("a=b",))),
+    ],
+)
+def test_values_are_yaml(text: str, axis: Axis) -> None:
+    assert parse_axis(text) == axis
+
+
+@given(st.lists(st.integers() | st.booleans() | st.none(), min_size=1, unique_by=repr))
+def test_an_axis_holds_what_is_written(values: list[object]) -> None:
+    words = ["null" if value is None else str(value).lower() for value in values]
+    assert parse_axis(f"a.b={','.join(words)}") == Axis("a.b", tuple(values))
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("c.yaml x=1 --grid a=1,2 b=3", "c.yaml x=1 --grid a=1,2 --grid b=3"),
+        ("--grid a=1 b=2 --seeds 3 c.yaml", "--grid a=1 --grid b=2 --seeds 3 c.yaml"),
+        ("c.yaml --grid a=1 --grid b=2", "c.yaml --grid a=1 --grid b=2"),
+        ("c.yaml --out x --grid", "c.yaml --out x"),
+        ("--resume x", "--resume x"),
+    ],
+)
+def test_a_grid_takes_several_settings(written: str, read: str) -> None:
+    assert list(repeat_grid(written.split())) == read.split()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), ["--grid is missing"]),
+        (("--grid", "weight_alpha"), ["--grid 'weight_alpha'", "section.key=value,value"]),
+        (("--grid", f"{ALPHA}="), [ALPHA, "at least one value"]),
+        (("--grid", f"{ALPHA}=1,1"), [ALPHA, "twice", "1,1"]),
+        (("--grid", f"{ALPHA}=[1"), [ALPHA, "not YAML"]),
+        (("--grid", f"{ALPHA}=2024-01-01"), [ALPHA, "not plain values"]),
+        (("--grid", f"{ALPHA}=1", "--grid", f"{ALPHA}=2"), [ALPHA, "the key is there twice"]),
+        (("--grid", "algorithm.gama=1,2"), ["algorithm.gama", "known here", "gamma"]),
+        (("--grid", f"{ALPHA}=0,-1"), [ALPHA, "greater than or equal to 0", "-1"]),
+        (("--grid", "seed=1,2"), ["--seeds"]),
+        (("--grid", "model.model_path=no-model"), ["model.model_path", "no-model"]),
+        (("--grid", f"{ALPHA}=1", "--out", str(POCKET.parent)), ["--out", "is there already"]),
+        (("--grid", f"{ALPHA}=1", K), [f"--grid '{K}'", "section.key=value,value"]),
+        (("--grid", f"{ALPHA}=1", "--scheduler", "pbt"), ["--scheduler pbt", "asha"]),
+        (
+            ("evaluation.interval=0", "--grid", f"{ALPHA}=1", "--scheduler", "asha"),
+            ["--scheduler asha", "evaluation.interval", "got 0"],
+        ),
+        (
+            ("iterations=5", "--grid", "evaluation.interval=2,5", "--scheduler", "asha"),
+            ["--scheduler asha", "below iterations=5", "got 5"],
+        ),
+    ],
+)
+def test_bad_grid(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
+    """Exit code 2, one line that names the thing, no traceback and nothing written."""
+    assert_refused(tmp_path, ("sweep", str(POCKET), *arguments), named)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), ["CONFIG", "--resume"]),
+        (("--resume", "."), ["--resume", "is no sweep directory"]),
+        (("--resume", ".", "--seeds", "2"), ["--resume", "nothing else"]),
+        (("--resume", ".", "--scheduler", "asha"), ["--resume", "nothing else"]),
+    ],
+)
+def test_bad_resume(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
+    assert_refused(tmp_path, ("sweep", *arguments), named)
+
+
+def test_every_combination_with_every_seed() -> None:
+    sweep = small_sweep(f"{ALPHA}=0,1", f"{K}=2,4", seeds=2)
+    assert str(sweep) == "2 x 2 points, 2 seeds: 8 trials"
+    found = [
+        (t.config.algorithm.weight_alpha, t.config.algorithm.context_length, t.config.seed)
+        for t in sweep.trials
+    ]
+    assert found == [(a, k, s) for a in (0, 1) for k in (2, 4) for s in (5, 6)]
+    assert [t.point for t in sweep.trials[::2]] == [
+        {ALPHA: a, K: k} for a in (0, 1) for k in (2, 4)
+    ]
+    assert sweep.trials[3].name == "04-weight_alpha=0-context_length=4-seed=6"
+
+
+def test_lengths_of_memory_and_of_context_are_tied_or_apart() -> None:
+    tied = small_sweep(f"{K}=2,4")
+    assert [trial.config.agent.memory_length for trial in tied.trials] == [2, 4]
+    apart = small_sweep(f"{K}=2,4", "agent.memory_length=1,null")
+    assert [t.config.agent.memory_length for t in apart.trials] == [1, 2, 1, 4]
+
+
+def test_a_kept_sweep_is_the_same_without_its_run_file(tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text(POCKET.read_text())
+    sweep = make_sweep(config, [], [parse_axis("learner.lr=1e-4,1e-3")], 2, ASHA)
+    sweep.save(tmp_path / "sweep")
+    config.unlink()
+    assert open_sweep(tmp_path / "sweep") == sweep
+
+
+def test_names_of_trials_are_safe_and_distinct() -> None:
+    name = trial_name(3, {"agent.prompt": "../up/a b" + 300 * "x"})
+    assert name.startswith("03-prompt=.._up_a_b")
+    assert "/" not in name
+    assert len(name) == NAME_LENGTH
+
+
+def test_a_new_folder_is_among_those_of_runs() -> None:
+    folder = new_folder(small_sweep(f"{K}=2"), None)
+    assert folder.parent == Path("runs")
+    assert folder.name.startswith("alfworld_pocket-sweep-")
+
+
+def demand_of(*overrides: str) -> Demand:
+    return trial_demand([load_config(POCKET, list(overrides))])
+
+
+def test_demand_is_that_of_the_most_demanding_trial() -> None:
+    sweep = small_sweep("policy_server.num_replicas=1,3", "cluster.learner_gpus=1,0")
+    demand = trial_demand(trial.config for trial in sweep.trials)
+    assert demand.total == {"CPU": 4, "GPU": 1}
+    assert str(demand) == (
+        "4 CPU (learner 1, policy server 3) and 1 GPU (learner 1, policy server 0)"
+    )
+
+
+def test_trials_learn_in_their_own_process() -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.num_learners: .* leave it at 0"):
+        demand_of("cluster.num_learners=2")
+
+
+def test_a_trial_is_as_large_as_rllib_asks_for() -> None:
+    """Tune places the algorithm itself by RLlib's own request: the learner's part must be it."""
+    from hgpo_rllib.algorithm import HGPO, HGPOConfig
+
+    run = load_config(POCKET, ["env.data=x", "model.model_path=x", "cluster.learner_gpus=1"])
+    asked = HGPO.default_resource_request(HGPOConfig.from_run_config(run))
+    assert asked.required_resources == trial_demand([run]).learner
+
+
+@pytest.mark.parametrize(
+    ("nodes", "count"),
+    [
+        ([{"CPU": 2.0}], 1),
+        ([{"CPU": 5.0, "memory": 1e9}], 2),
+        ([{"CPU": 3.0}, {"CPU": 3.0}], 3),
+        ([{"CPU": 1.0}, {"CPU": 2.0}], 1),
+        ([{"CPU": 1.0}, {"CPU": 1.0}], 1),
+        ([{"CPU": 1.0}, {"memory": 1e9}], 0),
+    ],
+)
+def test_as_many_trials_as_the_nodes_hold(nodes: list[dict[str, float]], count: int) -> None:
+    assert concurrent_trials(demand_of(), nodes) == count
+
+
+def test_a_process_is_on_one_node() -> None:
+    """Four CPUs in all, and three on no node."""
+    demand = demand_of("policy_server.replica_cpus=3")
+    assert concurrent_trials(demand, [{"CPU": 2.0}, {"CPU": 2.0}]) == 0
+    assert concurrent_trials(demand, [{"CPU": 1.0}, {"CPU": 3.0}]) == 1
+    replicas = demand_of("policy_server.num_replicas=3")
+    assert concurrent_trials(replicas, [{"CPU": 2.0}, {"CPU": 2.0}]) == 1
+
+
+def test_custom_resources_say_where_replicas_are() -> None:
+    demand = demand_of("policy_server.replica_resources={rollout: 1}")
+    assert "1 rollout (learner 0, policy server 1)" in str(demand)
+    assert concurrent_trials(demand, [{"CPU": 9.0}]) == 0
+    assert concurrent_trials(demand, [{"CPU": 9.0}, {"CPU": 2.0, "rollout": 3.0}]) == 2
+
+
+def test_shares_of_a_gpu() -> None:
+    demand = Demand({"CPU": 1.0, "GPU": 0.2}, {"CPU": 0.0, "GPU": 0.1})
+    assert concurrent_trials(demand, [{"CPU": 9.0, "GPU": 0.9}]) == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "nodes", "named"),
+    [
+        (["policy_server.num_replicas=2"], [{"CPU": 2.0}], ["3 CPU", "has 2 CPU"]),
+        (["policy_server.replica_cpus=2"], 2 * [{"CPU": 1.0}], ["3 CPU", "has 1 CPU, 1 CPU"]),
+        (["policy_server.replica_gpus=1"], [{"CPU": 9.0}], ["1 GPU", "has 9 CPU"]),
+        ([], [{}], ["2 CPU", "neither CPU nor GPU"]),
+    ],
+)
+def test_too_little_is_one_line(
+    overrides: list[str], nodes: list[dict[str, float]], named: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_demand(demand_of(*overrides), nodes)
+    assert "\n" not in str(caught.value)
+    for part in (*named, "policy_server.*"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("state", ["state", "state.previous", None])
+def test_a_trial_with_a_checkpoint_is_kept(tmp_path: Path, state: str | None) -> None:
+    """Also one that was killed between the two renames that exchange it; others begin again."""
+    run = tmp_path / "01"
+    (run / (state or "plots")).mkdir(parents=True)
+    (run / "config.yaml").write_text("name: began\n")
+    config = load_config(POCKET, ["env.data=games", "model.model_path=model"])
+    prepare_trial(Trial("01", {}, config), run, TrainingConsole())
+    files = {path.name for path in run.iterdir()}
+    if state is not None:
+        assert files == {state, "config.yaml"}
+        assert (run / "config.yaml").read_text() == "name: began\n"
+    else:
+        assert files == {"config.yaml"}
+        assert load_config(run / "config.yaml", []).name == "alfworld_pocket"

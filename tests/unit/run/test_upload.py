@@ -1,0 +1,147 @@
+"""What a job uploads: code, little of it, and never data; where a job may write."""
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+from ray._private.ray_constants import get_runtime_env_default_excludes
+from ray._private.runtime_env.packaging import create_package
+from typer.testing import CliRunner
+
+from hgpo_rllib.cli.main import app
+from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.run.job import JOB_FOLDERS, check_paths_are_kept
+from hgpo_rllib.run.upload import LIMIT, find_upload
+from tests.paths import ROOT
+
+CODE = ("hgpo_rllib", "env_wrappers", "tuned_examples")
+DATA = (
+    "data/alfworld/json_2.1.1/train/task/game.tw-pddl",
+    "elsewhere/json_2.1.1/train/task/game.tw-pddl",
+    "cache/alfworld-games-ede91c18ea/manifest.json",
+    "cache/webshop-store-0a1b/.webshop-cache/index.npz",
+    "cache/pocket-model-b1e4477bb3/config.json",
+    "webshop/items_shuffle.json",
+    "results/alfworld_pocket-20261121-165312/config.yaml",
+    "results/hgpo-sweep-20261121-165312-2/01-seed=0/log.txt",
+    "qwen/model-00001-of-00002.safetensors",
+    "models/qwen/config.json",
+    "runs/x/metrics.jsonl",
+    "shared/notes.md",
+    ".venv/lib/python3.11/site-packages/torch/__init__.py",
+    ".git/objects/00/11",
+    ".mypy_cache/3.11/x.json",
+    "hgpo_rllib/__pycache__/config.cpython-311.pyc",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkout with data in it, beside a module and a run file of the user's."""
+    for name in (".gitignore", ".rayignore"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in (*DATA, "hgpo_rllib/config.py", "mine.yaml"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    return tmp_path
+
+
+def test_data_is_not_uploaded(folder: Path) -> None:
+    assert {str(path) for path in find_upload(folder).sizes} == {
+        ".gitignore",
+        ".rayignore",
+        "hgpo_rllib/config.py",
+        "mine.yaml",
+    }
+
+
+def test_it_is_what_ray_packs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Its packer makes a file for the upload of the very files that are foretold."""
+    package = tmp_path_factory.mktemp("ray") / "package.zip"
+    create_package(
+        str(folder), package, include_gitignore=True, excludes=get_runtime_env_default_excludes()
+    )
+    with zipfile.ZipFile(package) as packed:
+        files = {Path(i.filename): i.file_size for i in packed.infolist() if not i.is_dir()}
+        assert all(i.compress_type == zipfile.ZIP_STORED for i in packed.infolist())
+    assert find_upload(folder).sizes == files
+
+
+def test_the_code_is_uploaded_whole_and_is_small() -> None:
+    upload = find_upload(ROOT)
+    here = {
+        path.relative_to(ROOT)
+        for name in CODE
+        for path in (ROOT / name).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert len(here) > 100
+    assert here <= upload.sizes.keys()
+    assert not {"tests", "docs", ".git", ".venv"} & {path.parts[0] for path in upload.sizes}
+    assert upload.total < 3 * 2**20
+
+
+def test_preflight_prints_the_size(folder: Path) -> None:
+    done = CliRunner().invoke(app, ["preflight", str(folder)])
+    assert done.exit_code == 0
+    assert f"upload of {folder}: 4 files, 0.00 MiB" in done.stdout
+    assert "hgpo_rllib/" in done.stdout
+
+
+def test_preflight_refuses_what_is_no_code(folder: Path) -> None:
+    large = folder / "my_games" / "all.bin"
+    large.parent.mkdir()
+    with large.open("wb") as file:
+        file.truncate(LIMIT)
+    done = CliRunner().invoke(app, ["preflight", str(folder)])
+    assert isinstance(done.exception, ConfigError)
+    assert "50.00 MiB of it in my_games/" in str(done.exception)
+
+
+def test_preflight_of_nothing(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["preflight", str(tmp_path / "nothing")])
+    assert isinstance(done.exception, ConfigError)
+
+
+def run_config(**paths: str) -> RunConfig:
+    return RunConfig.model_validate(
+        {"output": paths.get("output", "/out"), "cache": paths.get("cache", "/cache")}
+    )
+
+
+def test_a_job_writes_to_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the folder of a job; elsewhere relative paths are as good."""
+    check_paths_are_kept(run_config(), Path("runs"))
+    job = tmp_path / JOB_FOLDERS / "_ray_pkg_0a1b"
+    job.mkdir(parents=True)
+    monkeypatch.chdir(job)
+    check_paths_are_kept(run_config(), Path("/out"))
+    with pytest.raises(ConfigError, match=r"^output: runs is in the folder of this job"):
+        check_paths_are_kept(run_config(), Path("runs"))
+    with pytest.raises(ConfigError, match=r"^cache: data is in the folder of this job"):
+        check_paths_are_kept(run_config(cache="data"), Path("/out"))
+    unused = run_config(cache="data").model_copy(
+        update={
+            "env": RunConfig().env.model_copy(update={"data": "/games"}),
+            "model": RunConfig().model.model_copy(update={"model_path": "/model"}),
+        }
+    )
+    check_paths_are_kept(unused, Path("/out"))
+
+
+@pytest.mark.parametrize("command", [["train"], ["sweep", "--grid", "algorithm.weight_alpha=0,1"]])
+def test_the_commands_refuse_to_lose_results(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is made."""
+    job = tmp_path / JOB_FOLDERS / "_ray_pkg_0a1b"
+    job.mkdir(parents=True)
+    monkeypatch.chdir(job)
+    name, *options = command
+    config = str(ROOT / "tuned_examples" / "alfworld_pocket.yaml")
+    done = CliRunner().invoke(app, [name, config, "cache=/cache", *options])
+    assert isinstance(done.exception, ConfigError), done.output
+    assert "output: " in str(done.exception)
+    assert not list(job.iterdir())
