@@ -109,7 +109,7 @@ def test_good_links_pass(text: str) -> None:
     ("text", "problems"),
     [
         ("`hgpo_rllib/nothing.py`", ["hgpo_rllib/nothing.py: no such file"]),
-        ("`tests/unit/test_*.py`, `docs/`, `runs/x.py`, `hgpo_rllib/config.py`", []),
+        ("`tests/unit/project/test_*.py`, `docs/`, `runs/x.py`, `hgpo_rllib/config.py`", []),
         ("a @RESULT@ b", ["@RESULT@: left over"]),
     ],
 )
