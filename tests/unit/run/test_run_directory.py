@@ -42,8 +42,10 @@ with locked(Path(sys.argv[1])):
 CHILDREN = {
     "none": "",
     "subprocess": "import subprocess; subprocess.Popen(['sleep', '60'])",
-    "fork": "import multiprocessing as m, time; "
-    "m.get_context('fork').Process(target=time.sleep, args=(60,)).start()",
+    # The child lets go of the lock before it runs its target.
+    "fork": "import multiprocessing, time; fork = multiprocessing.get_context('fork'); "
+    "runs = fork.Event(); fork.Process(target=lambda: (runs.set(), time.sleep(60))).start(); "
+    "runs.wait()",
 }
 
 
