@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import gymnasium as gym
 import openai
 import psutil
 import pytest
@@ -19,6 +20,7 @@ import torch
 from openai import OpenAI
 from openai.types import CompletionChoice
 
+from hgpo_rllib.agent import TextRenderer
 from hgpo_rllib.config import ConfigError, PolicyServerSettings, RunConfig, save_config
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.request import make_request
@@ -91,12 +93,22 @@ def complete(client: OpenAI, prompt: str, **settings: object) -> CompletionChoic
     return client.completions.create(model="policy", prompt=prompt, **settings).choices[0]
 
 
+def first_prompt(run_config: RunConfig) -> str:
+    """What the model was cloned to answer, so that its response comes to an end."""
+    env = gym.make(run_config.env.env_id, data=run_config.env.data, split="train")
+    observation, info = env.reset(seed=0)
+    env.close()
+    renderer = TextRenderer(run_config.agent.prompt, memory_length=2)
+    admissible = info["admissible_actions"]
+    return renderer.message(info["goal"], observation, admissible, step_count=0, history=())
+
+
 def test_greedy_as_huggingface(client: OpenAI, run_config: RunConfig) -> None:
     """The same tokens for the same text, to the same end, as text and as a message."""
     model_path = str(run_config.model.model_path)
     model, tokenizer = load_model(model_path), load_tokenizer(model_path)
     ends = set()
-    for prompt in PROMPTS:
+    for prompt in (*PROMPTS, first_prompt(run_config)):
         ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]
         expected = model.generate(ids, do_sample=False, max_new_tokens=64)[0, ids.shape[1] :]
         choice = complete(client, prompt, temperature=0)
