@@ -30,12 +30,14 @@ def test_the_snippet(run_config: RunConfig, cluster: None, tmp_path: Path) -> No
         assert code.count(old) == 1, old
         code = code.replace(old, str(new))
     processes = Processes()
+    here = {
+        "RAY_ADDRESS": ray.get_runtime_context().gcs_address,
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # look for the node on loopback, where it is
+    }
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
-        env=os.environ
-        | processes.environment
-        | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address},
+        env=os.environ | processes.environment | here,
         capture_output=True,
         text=True,
         timeout=240,
