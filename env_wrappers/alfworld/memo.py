@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import CodeType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import fast_downward
@@ -23,8 +23,9 @@ import textworld
 from alfworld.agents.utils.misc import Demangler
 from textworld.envs.pddl import PddlEnv, textgen
 from textworld.envs.pddl import logic as pddl_logic
-from textworld.logic import Placeholder, Rule
+from textworld.logic import Placeholder
 
+from env_wrappers.alfworld.grammar import MemoGrammar, parse_query, parse_symbols
 from env_wrappers.alfworld.translations import translate
 from env_wrappers.alfworld.trust import require_alfworld
 
@@ -187,13 +188,13 @@ def texts_are_plain(logic: Any) -> bool:
     """
     texts = [text for act in logic.actions.values() for text in (act.template, act.feedback_rule)]
     try:
-        symbols = [symbol for text in texts for symbol in _parse_symbols(text)]
+        symbols = [symbol for text in texts for symbol in parse_symbols(text)]
         rules = [rule for rules in logic.grammar._rules.values() for rule in rules]
         symbols += [symbol for rule in rules for symbol in rule.rhs]
         parts = list(_parts(symbols))
         queries = [part.given for part in parts if isinstance(part, textgen.ConditionalSymbol)]
         for query in filter(None, [*queries, *(rule.condition for rule in rules)]):
-            _parse_query(query)
+            parse_query(query)
         return all(_is_plain(p.expression) for p in parts if isinstance(p, textgen.EvalSymbol))
     except Exception:  # whatever a parser raises: TextWorld may never come to that text
         return False
@@ -227,11 +228,11 @@ def _things_named(text: str) -> tuple[frozenset[Placeholder], frozenset[str]]:
     """Return the placeholders of the queries in a text, and the names in its expressions."""
     placeholders: set[Placeholder] = set()
     names: set[str] = set()
-    for part in _parts(_parse_symbols(text)):
+    for part in _parts(parse_symbols(text)):
         if isinstance(part, textgen.EvalSymbol):
             names |= _names(part.expression)
         elif isinstance(part, textgen.ConditionalSymbol) and part.given:
-            placeholders |= set(_parse_query(part.given).placeholders)
+            placeholders |= set(parse_query(part.given).placeholders)
     return frozenset(placeholders), frozenset(names)
 
 
@@ -242,9 +243,9 @@ def _commands_are_fixed(logic: Any, state: Any) -> bool:
     """
     changing = changing_predicates(state)
     for action in logic.actions.values():
-        for symbol in _parts(_parse_symbols(action.template)):
+        for symbol in _parts(parse_symbols(action.template)):
             query = symbol.given if isinstance(symbol, textgen.ConditionalSymbol) else None
-            asked = {pred.name for pred in _parse_query(query).preconditions} if query else set()
+            asked = {pred.name for pred in parse_query(query).preconditions} if query else set()
             varies = any(name in changing or name.startswith("not_") for name in asked)
             if varies or isinstance(symbol, textgen.NonterminalSymbol):
                 return False
@@ -286,7 +287,7 @@ def _translate(
     return (None, "") if optimize else translate(domain, problem)
 
 
-def _parse_document(text: str, rule_name: str) -> tuple[dict[str, Any], "MemoGrammar"]:
+def _parse_document(text: str, rule_name: str) -> tuple[dict[str, Any], MemoGrammar]:
     """Parse a game's logic file, only once for all games that differ in their goal alone."""
     found = _TASK_RULE.search(text)
     if found is None:
@@ -296,7 +297,7 @@ def _parse_document(text: str, rule_name: str) -> tuple[dict[str, Any], "MemoGra
         return _parse_document_once(text)  # another rule than the one found is in force
     grammar = MemoGrammar()
     grammar.update(shared)
-    symbols = _parse_symbols(json.loads(found.group(2)))
+    symbols = parse_symbols(json.loads(found.group(2)))
     grammar._rules["task"] = [textgen.ProductionRule(lhs="task", rhs=list(symbols), condition="")]
     return actions, grammar
 
@@ -306,98 +307,5 @@ _original_parse = pddl_logic._parse_and_convert
 
 
 @functools.lru_cache(maxsize=8)
-def _parse_document_once(text: str) -> tuple[dict[str, Any], "MemoGrammar"]:
+def _parse_document_once(text: str) -> tuple[dict[str, Any], MemoGrammar]:
     return _original_parse(text, rule_name="pddlStart")  # type: ignore[no-any-return]
-
-
-@functools.lru_cache(maxsize=4096)
-def _parse_symbols(text: str) -> tuple[Any, ...]:
-    return tuple(textgen._parse_and_convert(text, rule_name="symbols"))
-
-
-@functools.lru_cache(maxsize=4096)
-def _parse_query(text: str) -> Rule:
-    return Rule.parse_conjunctive_query(text)
-
-
-@functools.lru_cache(maxsize=4096)
-def _compile(expression: str) -> CodeType:
-    return compile(expression, "<grammar>", "eval")
-
-
-# --- text generation ---------------------------------------------------------------------------
-
-Context = dict[str, Any]
-
-
-class MemoGrammar(textgen.ContextSensitiveGrammar):
-    """TextWorld's text grammar, deriving without copying: contexts are never changed in place."""
-
-    def derive(self, start: str, context: Context | None = None) -> str:
-        """Return the text that ``start`` stands for in the given context."""
-        stack = [(symbol, context or {}) for symbol in reversed(_parse_symbols(start))]
-        derived: list[str] = []
-        while stack:
-            symbol, current = stack.pop()
-            if isinstance(symbol, textgen.TerminalSymbol):
-                derived.append(str(symbol))
-            else:
-                stack += reversed(self._expand(symbol, current))
-        return "".join(derived)
-
-    def _expand(self, symbol: Any, context: Context) -> list[tuple[Any, Context]]:
-        match symbol:
-            case textgen.NonterminalSymbol():
-                return [(part, context) for part in self._rule_for(symbol, context).rhs]
-            case textgen.ConditionalSymbol():
-                contexts = _query(symbol.given, context) if symbol.given else [context]
-                return [(symbol.expression, each) for each in contexts]
-            case textgen.EvalSymbol():
-                # The expression comes from the game file, as in TextWorld itself: see trust.py.
-                value = eval(_compile(symbol.expression), {}, context["variables"])
-                return [(textgen.TerminalSymbol(value), context)]
-            case textgen.ListSymbol():
-                return _separated(self._expand(symbol.symbol, context), context)
-        # The same error as TextWorld's own derive(): its grammar has no other kind of symbol.
-        raise NotImplementedError(f"Unknown symbol: {type(symbol)}")
-
-    def _rule_for(self, symbol: Any, context: Context) -> Any:
-        rules = self._rules.get(str(symbol))
-        if not rules:
-            raise textgen.CSGUnknownSymbolError(symbol)
-        return next(rule for rule in rules if _applies(rule.condition, context))
-
-
-def _applies(condition: str, context: Context) -> bool:
-    if not condition:
-        return True
-    matches = context["state"].all_assignments(_parse_query(condition), context["mapping"])
-    return next(iter(matches), None) is not None
-
-
-def _query(expression: str, context: Context) -> list[Context]:
-    """Return one context for each way in which the query holds."""
-    contexts = []
-    for found in context["state"].all_assignments(_parse_query(expression), context["mapping"]):
-        mapping = dict(found)
-        names = {ph.name: context["entity_infos"][var.name] for ph, var in mapping.items()}
-        contexts.append(
-            context
-            | {
-                "variables": context["variables"] | names,
-                "mapping": context["mapping"] | mapping,
-            }
-        )
-    return contexts
-
-
-def _separated(items: list[tuple[Any, Context]], context: Context) -> list[tuple[Any, Context]]:
-    """Write a list as "a, b, and c", or the grammar's words for an empty list."""
-    if not items:
-        return [(textgen.NonterminalSymbol("list_empty"), context)]
-    joined = [items[0]]
-    for position, item in enumerate(items[1:], start=2):
-        last = position == len(items)
-        name = "list_last_separator" if last else "list_separator"
-        joined += [(textgen.NonterminalSymbol(name), context), item]
-    return joined

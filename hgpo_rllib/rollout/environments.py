@@ -72,7 +72,7 @@ class EnvThread:
             except Exception as raised:
                 error = EnvFailedError(f"{type(raised).__name__}: {raised}")
                 error.__cause__ = raised
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 job.loop.call_soon_threadsafe(job.finish, value, error)
 
     def _check(self, job: "_Job") -> None:
