@@ -1,10 +1,7 @@
 """`hgpo bench advantages`: the estimator against dictionaries, on batches of growing size."""
 
-import gc
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,30 +9,11 @@ import numpy as np
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays
 from hgpo_rllib.advantages.hierarchy import hgpo
 from hgpo_rllib.bench.dictionary import hgpo_by_dictionary
-from hgpo_rllib.bench.measure import peak_mib
+from hgpo_rllib.bench.measure import Row, peak_mib, timed
 
 SETTINGS = EstimatorSettings(context_length=4)
 GROUP_SIZE, EPISODE, PLACES = 8, 50, 20  # members of a task, their steps, places of a house
 REPEATED_BELOW = 200_000  # steps; larger batches are timed once, as dictionaries take long
-
-
-@dataclass(frozen=True)
-class Result:
-    """One batch size; seconds are medians."""
-
-    steps: int
-    seconds: float
-    """From raw columns to advantages."""
-    arrays_seconds: float
-    """From arrays to advantages, the estimator alone."""
-    dictionary_seconds: float
-    """From raw columns to advantages, by dictionaries."""
-    ratio: float
-    """How many times as long dictionaries take, from raw columns."""
-    peak_mib: float
-    """Most memory held beyond the raw columns."""
-    largest_difference: float
-    """Between the two sides' advantages."""
 
 
 def synthetic_batch(steps: int, seed: int = 0) -> dict[str, list[Any]]:
@@ -59,12 +37,17 @@ def synthetic_batch(steps: int, seed: int = 0) -> dict[str, list[Any]]:
     }
 
 
-def bench_advantages(sizes: Sequence[int], repeats: int) -> Iterator[Result]:
+def bench_advantages(sizes: Sequence[int], repeats: int) -> list[Row]:
     """Compare both sides on the same batches, one batch size after the other.
 
     Args:
         sizes: steps of each batch, multiples of 400 (a task of 8 episodes of 50 steps).
         repeats: times that each side runs, in turn, below 200,000 steps; once above.
+
+    Returns:
+        A row a size: medians from raw columns (``columns_ms``), from arrays, and from raw columns
+        by dictionaries; ``ratio`` of the third to the first; ``peak_mib``, most memory held beyond
+        the columns; the largest difference between the advantages of the two sides.
 
     Raises:
         ValueError: for another size.
@@ -72,33 +55,26 @@ def bench_advantages(sizes: Sequence[int], repeats: int) -> Iterator[Result]:
     wrong = [size for size in sizes if size < 1 or size % (GROUP_SIZE * EPISODE)]
     if wrong:
         raise ValueError(f"a batch of {wrong[0]} steps: take multiples of {GROUP_SIZE * EPISODE}")
-    for size in sizes:
-        yield _compare(synthetic_batch(size), repeats if size < REPEATED_BELOW else 1)
+    return [
+        _compare(synthetic_batch(size), repeats if size < REPEATED_BELOW else 1) for size in sizes
+    ]
 
 
-def _compare(columns: dict[str, list[Any]], repeats: int) -> Result:
+def _compare(columns: dict[str, list[Any]], repeats: int) -> Row:
     arrays = StepArrays.from_columns(**columns)  # type: ignore[arg-type]
     sides: dict[str, Callable[[], Any]] = {
         "columns": lambda: hgpo(StepArrays.from_columns(**columns), SETTINGS),  # type: ignore[arg-type]
         "arrays": lambda: hgpo(arrays, SETTINGS),
         "dictionary": lambda: hgpo_by_dictionary(**columns, settings=SETTINGS),
     }
-    turns = [{name: _timed(side) for name, side in sides.items()} for _ in range(repeats)]
-    medians = {name: statistics.median(turn[name][0] for turn in turns) for name in sides}
+    turns = [{name: timed(side) for name, side in sides.items()} for _ in range(repeats)]
+    ms = {name: 1000 * statistics.median(turn[name][0] for turn in turns) for name in sides}
     answers = {name: np.asarray(answer) for name, (_, answer) in turns[-1].items()}
-    return Result(
-        steps=len(arrays),
-        seconds=medians["columns"],
-        arrays_seconds=medians["arrays"],
-        dictionary_seconds=medians["dictionary"],
-        ratio=medians["dictionary"] / medians["columns"],
-        peak_mib=peak_mib(sides["columns"]),
-        largest_difference=float(np.abs(answers["columns"] - answers["dictionary"]).max()),
-    )
-
-
-def _timed(side: Callable[[], Any]) -> tuple[float, Any]:
-    gc.collect()
-    start = time.perf_counter()
-    answer = side()
-    return time.perf_counter() - start, answer
+    return {
+        "steps": len(arrays),
+        **{f"{name}_ms": median for name, median in ms.items()},
+        "ratio": ms["dictionary"] / ms["columns"],
+        "us_per_step": 1000 * ms["columns"] / len(arrays),
+        "peak_mib": peak_mib(sides["columns"]),
+        "difference": float(np.abs(answers["columns"] - answers["dictionary"]).max()),
+    }

@@ -9,7 +9,6 @@ import functools
 import os
 import random
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from env_wrappers.alfworld.planner import recorded_plan
 from env_wrappers.alfworld.translations import SETTING
 from env_wrappers.alfworld.trust import require_alfworld
 from env_wrappers.errors import DataError
-from hgpo_rllib.bench.measure import new_process, resident, timed_clean
+from hgpo_rllib.bench.measure import Row, Tables, new_process, resident, timed
 
 POLICIES = ("random", "oracle", "nonsense")
 NONSENSE_RATE = 0.05  # of the third policy, random otherwise
@@ -33,7 +32,6 @@ GROUP_SIZE = 8  # environments that play the same game
 _BANNER = "-= Welcome to TextWorld, ALFRED! =-"
 _RESETS = 1000  # of a loaded game by the fast engine, to get a time that can be measured
 _KITCHENS = range(1, 31)  # numbers of floor plans
-_MB = 1e6
 
 Answer = tuple[str, list[str], bool]
 """Observation, admissible actions, whether the game is won."""
@@ -43,109 +41,70 @@ Answer = tuple[str, list[str], bool]
 class Episode:
     """One episode, as one engine played it."""
 
-    policy: str
     commands: list[str]
     answers: list[Answer]
     """To the reset, and to each command."""
-    load_seconds: float
+    load_s: float
     """Loading the game and resetting it."""
-    reset_seconds: float
+    reset_s: float
     """Resetting it once more."""
-    step_seconds: float
+    steps_s: float
     """All steps together."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Both engines on games of one kind; ratios say how many times as long TextWorld's takes."""
-
-    kind: str
-    games: int
-    episodes: int
-    wins: int
-    steps: int
-    differing_answers: int
-    """Of all answers, to resets and steps: observation, admissible actions or won differ."""
-    genuine_load_seconds: float
-    """Of a game, with its reset; mean, like the others."""
-    cold_load_seconds: float
-    """The fast engine's, without a kept translation."""
-    load_seconds: float
-    """The fast engine's, with one."""
-    load_ratio: float
-    genuine_reset_seconds: float
-    """Of a loaded game."""
-    reset_seconds: float
-    reset_ratio: float
-    genuine_steps_per_second: float
-    steps_per_second: float
-    """Of an engine that knows nothing of the game: freshly loaded for every episode."""
-    step_ratio: float
-
-
-@dataclass(frozen=True)
-class Crowd:
-    """Many environments in one fresh process; translations are kept on disk."""
-
-    environments: int
-    games: int
-    ready_seconds: float
-    """Until all are made and reset."""
-    megabytes: float
-    """Resident memory per environment, then."""
-    steps_per_second: float
-    """Of random policies that share the engines, each to the end of an episode."""
-    megabytes_after: float
-
-
-@dataclass(frozen=True)
-class EngineWorkload:
-    """What to compare."""
-
-    data: Path | None
-    """An ALFWorld data directory; None: no genuine games."""
-    split: str
-    genuine: int
-    """Games of the data, half of them in kitchens."""
-    generated: int
-    """Games to generate."""
-    environments: int = 128
-    """To start at once, in groups of 8: in genuine kitchens as far as there are any."""
-    max_steps: int = 50
-    """Of an episode."""
-
-
-def bench_alfworld(workload: EngineWorkload) -> tuple[list[Comparison], Crowd]:
+def bench_alfworld(
+    data: Path | None,
+    split: str,
+    genuine: int,
+    generated: int,
+    environments: int = 128,
+    max_steps: int = 50,
+) -> Tables:
     """Compare the engines game by game, and start many environments.
+
+    Args:
+        data: an ALFWorld data directory; None: no genuine games.
+        split: of the data.
+        genuine: games of the data, half of them in kitchens.
+        generated: games to generate.
+        environments: to start at once, in groups of 8.
+        max_steps: of an episode.
+
+    Returns:
+        ``steps`` (``differing_answers``: of all answers to resets and steps) and ``starts``, a row
+        for each kind of game, and ``environments``. Ratios say how many times as long TextWorld
+        takes.
 
     Raises:
         DataError: there are not as many games, or ``environments`` are not whole groups.
     """
-    groups, rest = divmod(workload.environments, GROUP_SIZE)
+    groups, rest = divmod(environments, GROUP_SIZE)
     if rest or not groups:
-        raise DataError(f"{workload.environments} environments: take multiples of {GROUP_SIZE}")
-    with tempfile.TemporaryDirectory() as scratch:
-        made = _generated(Path(scratch), max(workload.generated, 0 if workload.data else groups))
-        kitchens, others = _genuine(workload.data, workload.split) if workload.data else ([], [])
-        elsewhere = min(workload.genuine // 2, len(others))
-        in_kitchens = min(workload.genuine - elsewhere, len(kitchens))
+        raise DataError(f"{environments} environments: take multiples of {GROUP_SIZE}")
+    with tempfile.TemporaryDirectory() as name, _translations_in(Path(name) / "translations"):
+        made = _generated(Path(name), max(generated, 0 if data else groups))
+        found = _shuffled(find_games(data, split)) if data else []
+        kitchens = [game for game in found if _floor_plan(game) in _KITCHENS]
+        others = [game for game in found if _floor_plan(game) not in _KITCHENS]
+        in_kitchens = min(genuine - min(genuine // 2, len(others)), len(kitchens))
         kinds = {
-            "kitchens": _first(kitchens, in_kitchens),
-            "other rooms": _first(others, workload.genuine - in_kitchens),
-            "generated": made[: workload.generated],
+            "kitchens": kitchens[:in_kitchens],
+            "other rooms": _first(others, genuine - in_kitchens),
+            "generated": made[:generated],
         }
-        with _translations_in(Path(scratch) / "translations"):
-            with new_process() as genuine_side:
-                rows = [
-                    _compare(kind, games, workload.max_steps, genuine_side)
-                    for kind, games in kinds.items()
-                    if games
-                ]
-            crowd = _crowd(_first([*kitchens, *others, *made], groups), workload.max_steps)
-    return rows, crowd
-
-
-# --- games -------------------------------------------------------------------------------------
+        steps, starts = [], []
+        with new_process() as textworld:
+            for kind, games in kinds.items():
+                if games:
+                    played = _compare([str(game) for game in games], max_steps, textworld)
+                    steps.append({"games": kind} | played[0])
+                    starts.append({"games": kind} | played[1])
+        several = [str(game) for game in _first([*kitchens, *others, *made], groups)]
+        for game in several:
+            GameEngine(game)  # so that its translation is kept
+        with new_process() as fresh:
+            row = fresh.submit(start_environments, several, max_steps).result()
+    return {"steps": steps, "starts": starts, "environments": [row]}
 
 
 def _generated(scratch: Path, count: int) -> list[Path]:
@@ -154,13 +113,6 @@ def _generated(scratch: Path, count: int) -> list[Path]:
     with _translations_in(None):
         generate(scratch / "games", GenerationSpec(splits={"train": count}))
     return _shuffled(find_games(scratch / "games", "train"))
-
-
-def _genuine(data: Path, split: str) -> tuple[list[Path], list[Path]]:
-    """Return the games in kitchens and those elsewhere."""
-    games = _shuffled(find_games(data, split))
-    kitchens = [game for game in games if _floor_plan(game) in _KITCHENS]
-    return kitchens, [game for game in games if game not in kitchens]
 
 
 def _floor_plan(game: Path) -> int:
@@ -180,192 +132,6 @@ def _first(games: list[Path], count: int) -> list[Path]:
     return games[:count]
 
 
-# --- TextWorld's engine ------------------------------------------------------------------------
-
-
-@functools.cache
-def _genuine_engine() -> Any:
-    """Return this process's one engine, put together as ALFWorld does it."""
-    import textworld
-    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-    from textworld.envs.pddl import PddlEnv
-
-    return AlfredDemangler(PddlEnv(textworld.EnvInfos(admissible_commands=True)), shuffle=False)
-
-
-def play_genuine(game: str, max_steps: int) -> list[Episode]:
-    """Play one episode by each policy with TextWorld's engine.
-
-    Raises:
-        DataError: the game has texts that TextWorld could run as code.
-    """
-    content = read_content(Path(game))
-    try:
-        require_alfworld(content)
-    except DataError as error:
-        raise DataError(f"{game}: {error}") from None
-    scripts = {"oracle": recorded_plan(Path(game)) if content.get("walkthrough") else []}
-    engine = _genuine_engine()
-    return [
-        _play_genuine(engine, game, policy, scripts.get(policy, []), max_steps)
-        for policy in POLICIES
-    ]
-
-
-def _play_genuine(
-    engine: Any, game: str, policy: str, script: list[str], max_steps: int
-) -> Episode:
-    load_seconds, _ = timed_clean(lambda: (engine.load(game), engine.reset()))
-    reset_seconds, state = timed_clean(engine.reset)
-    rng = random.Random(f"{policy} {Path(game).parent}")
-    script = list(script)
-    commands: list[str] = []
-    intro, offered, won = _answer(state)
-    answers = [(intro.replace(_BANNER, "").strip(), offered, won)]
-    step_seconds = 0.0
-    while len(commands) < max_steps and not state["won"]:
-        if policy == "nonsense" and rng.random() < NONSENSE_RATE:
-            commands.append(rng.choice(NONSENSE))
-        else:
-            commands.append(script.pop(0) if script else rng.choice(state["admissible_commands"]))
-        start = time.process_time()
-        state, _, _ = engine.step(commands[-1])
-        step_seconds += time.process_time() - start
-        answers.append(_answer(state))
-    return Episode(policy, commands, answers, load_seconds, reset_seconds, step_seconds)
-
-
-def _answer(state: Any) -> Answer:
-    """Return an answer without "help", which the fast engine does not offer."""
-    commands = [command for command in state["admissible_commands"] if command != "help"]
-    return state.feedback, commands, state["won"]
-
-
-# --- the fast engine ---------------------------------------------------------------------------
-
-
-def play_fast(game: str, like: Episode) -> Episode:
-    """Play the same commands with the fast engine, loaded for it."""
-    load_seconds, engine = timed_clean(lambda: GameEngine(game))
-    resets_seconds, _ = timed_clean(lambda: [engine.reset() for _ in range(_RESETS)])
-
-    def play() -> list[Any]:
-        reached = [engine.reset()]
-        for command in like.commands:
-            reached.append(engine.step(reached[-1][0], command))
-        return reached
-
-    step_seconds, reached = timed_clean(play)
-    answers = [(text, list(state.admissible), state.won) for state, text in reached]
-    return Episode(
-        like.policy, like.commands, answers, load_seconds, resets_seconds / _RESETS, step_seconds
-    )
-
-
-def _compare(
-    kind: str, games: Sequence[Path], max_steps: int, genuine_side: ProcessPoolExecutor
-) -> Comparison:
-    names = [str(game) for game in games]
-    # The first load of a process imports the translator: do that before anything is timed.
-    genuine_side.submit(play_genuine, names[0], max_steps=0).result()
-    with _translations_in(None):
-        GameEngine(names[0])
-    genuine, fast, cold_seconds = [], [], 0.0
-    for name in names:
-        episodes = genuine_side.submit(play_genuine, name, max_steps).result()
-        cold_seconds += timed_clean(functools.partial(GameEngine, name))[0]
-        genuine += episodes
-        fast += [play_fast(name, episode) for episode in episodes]
-    return _summary(kind, len(games), genuine, fast, cold_seconds)
-
-
-def _summary(
-    kind: str, games: int, genuine: list[Episode], fast: list[Episode], cold_seconds: float
-) -> Comparison:
-    def total(episodes: list[Episode], what: str) -> float:
-        return sum(getattr(episode, f"{what}_seconds") for episode in episodes)
-
-    def ratio(what: str) -> float:
-        return total(genuine, what) / total(fast, what)
-
-    steps = sum(len(episode.commands) for episode in genuine)
-    pairs = [
-        pair
-        for g, f in zip(genuine, fast, strict=True)
-        for pair in zip(g.answers, f.answers, strict=True)
-    ]
-    return Comparison(
-        kind=kind,
-        games=games,
-        episodes=len(genuine),
-        wins=sum(episode.answers[-1][2] for episode in genuine),
-        steps=steps,
-        differing_answers=sum(expected != got for expected, got in pairs),
-        genuine_load_seconds=total(genuine, "load") / len(genuine),
-        cold_load_seconds=cold_seconds / games,
-        load_seconds=total(fast, "load") / len(fast),
-        load_ratio=ratio("load"),
-        genuine_reset_seconds=total(genuine, "reset") / len(genuine),
-        reset_seconds=total(fast, "reset") / len(fast),
-        reset_ratio=ratio("reset"),
-        genuine_steps_per_second=steps / total(genuine, "step"),
-        steps_per_second=steps / total(fast, "step"),
-        step_ratio=ratio("step"),
-    )
-
-
-# --- many environments -------------------------------------------------------------------------
-
-
-def _crowd(games: list[Path], max_steps: int) -> Crowd:
-    for game in games:
-        GameEngine(game)  # so that its translation is kept
-    with new_process() as fresh:
-        return fresh.submit(start_crowd, [str(game) for game in games], max_steps).result()
-
-
-def start_crowd(games: list[str], max_steps: int) -> Crowd:
-    """Make a group of environments for each game, reset them, and play random episodes."""
-    tree = Path(games[0]).parents[3]
-    split = Path(games[0]).parents[2].name
-    before = resident()
-
-    def ready() -> list[tuple[ALFWorldEnv, dict[str, Any]]]:
-        envs = [
-            (ALFWorldEnv(tree, split, max_steps=max_steps), game)
-            for game in games
-            for _ in range(GROUP_SIZE)
-        ]
-        return [(env, env.reset(options={"game": game})[1]) for env, game in envs]
-
-    ready_seconds, envs = timed_clean(ready)
-    then = resident()
-    step_seconds, steps = timed_clean(
-        lambda: sum(_play_random(*pair, index) for index, pair in enumerate(envs))
-    )
-    return Crowd(
-        environments=len(envs),
-        games=len(games),
-        ready_seconds=ready_seconds,
-        megabytes=(then - before) / len(envs) / _MB,
-        steps_per_second=steps / step_seconds,
-        megabytes_after=(resident() - before) / len(envs) / _MB,
-    )
-
-
-def _play_random(env: ALFWorldEnv, info: dict[str, Any], seed: int) -> int:
-    """Play to the end of the episode and return the number of steps."""
-    rng, steps, done = random.Random(seed), 0, False
-    while not done:
-        _, _, won, truncated, info = env.step(rng.choice(info["admissible_actions"]))
-        done = won or truncated
-        steps += 1
-    return steps
-
-
-# --- measuring ---------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def _translations_in(folder: Path | None) -> Iterator[None]:
     """Keep translations in a folder of the benchmark's own, or not at all."""
@@ -377,3 +143,163 @@ def _translations_in(folder: Path | None) -> Iterator[None]:
         del os.environ[SETTING]
         if before is not None:
             os.environ[SETTING] = before
+
+
+# --- TextWorld's engine ------------------------------------------------------------------------
+
+
+@functools.cache
+def _textworld_engine() -> Any:
+    """Return this process's one engine, put together as ALFWorld does it."""
+    import textworld
+    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+    from textworld.envs.pddl import PddlEnv
+
+    return AlfredDemangler(PddlEnv(textworld.EnvInfos(admissible_commands=True)), shuffle=False)
+
+
+def play_textworld(game: str, max_steps: int) -> list[Episode]:
+    """Play one episode by each policy with TextWorld's engine.
+
+    Raises:
+        DataError: the game has texts that TextWorld could run as code.
+    """
+    content = read_content(Path(game))
+    try:
+        require_alfworld(content)
+    except DataError as error:
+        raise DataError(f"{game}: {error}") from None
+    plan = recorded_plan(Path(game)) if content.get("walkthrough") else []
+    return [
+        _play_textworld(game, policy, plan if policy == "oracle" else [], max_steps)
+        for policy in POLICIES
+    ]
+
+
+def _play_textworld(game: str, policy: str, script: Sequence[str], max_steps: int) -> Episode:
+    engine = _textworld_engine()
+    load_s, _ = timed(lambda: (engine.load(game), engine.reset()))
+    reset_s, state = timed(engine.reset)
+    rng = random.Random(f"{policy} {Path(game).parent}")
+    rest = iter(script)
+    intro, offered, won = _answer(state)
+    answers = [(intro.replace(_BANNER, "").strip(), offered, won)]
+    commands: list[str] = []
+    steps_s = 0.0
+    while len(commands) < max_steps and not state["won"]:
+        if policy == "nonsense" and rng.random() < NONSENSE_RATE:
+            commands.append(rng.choice(NONSENSE))
+        else:
+            commands.append(next(rest, None) or rng.choice(state["admissible_commands"]))
+        seconds, (state, *_) = timed(functools.partial(engine.step, commands[-1]), clean=False)
+        steps_s += seconds
+        answers.append(_answer(state))
+    return Episode(commands, answers, load_s, reset_s, steps_s)
+
+
+def _answer(state: Any) -> Answer:
+    """Return an answer without "help", which the fast engine does not offer."""
+    commands = [command for command in state["admissible_commands"] if command != "help"]
+    return state.feedback, commands, state["won"]
+
+
+# --- the fast engine ---------------------------------------------------------------------------
+
+
+def play_fast(game: str, commands: list[str]) -> Episode:
+    """Play commands with the fast engine, freshly loaded for them."""
+    load_s, engine = timed(lambda: GameEngine(game))
+    resets_s, _ = timed(lambda: [engine.reset() for _ in range(_RESETS)])
+
+    def play() -> list[Any]:
+        reached = [engine.reset()]
+        for command in commands:
+            reached.append(engine.step(reached[-1][0], command))
+        return reached
+
+    steps_s, reached = timed(play)
+    answers = [(text, list(state.admissible), state.won) for state, text in reached]
+    return Episode(commands, answers, load_s, resets_s / _RESETS, steps_s)
+
+
+def _compare(games: list[str], max_steps: int, textworld: ProcessPoolExecutor) -> tuple[Row, Row]:
+    # The first load of a process imports the translator: do that before anything is timed.
+    textworld.submit(play_textworld, games[0], max_steps=0).result()
+    with _translations_in(None):
+        GameEngine(games[0])
+    theirs, ours, first_loads_s = [], [], 0.0
+    for game in games:
+        episodes = textworld.submit(play_textworld, game, max_steps).result()
+        first_loads_s += timed(functools.partial(GameEngine, game))[0]
+        theirs += episodes
+        ours += [play_fast(game, episode.commands) for episode in episodes]
+    return compare_episodes(theirs, ours), {
+        "textworld_load_ms": 1000 * _mean(theirs, "load_s"),
+        "first_load_ms": 1000 * first_loads_s / len(games),
+        "load_ms": 1000 * _mean(ours, "load_s"),
+        "load_ratio": _mean(theirs, "load_s") / _mean(ours, "load_s"),
+        "textworld_reset_ms": 1000 * _mean(theirs, "reset_s"),
+        "reset_ms": 1000 * _mean(ours, "reset_s"),
+        "reset_ratio": _mean(theirs, "reset_s") / _mean(ours, "reset_s"),
+    }
+
+
+def compare_episodes(theirs: list[Episode], ours: list[Episode]) -> Row:
+    """Return the row of ``steps`` for the same episodes as both engines played them."""
+    steps = sum(len(episode.commands) for episode in theirs)
+    pairs = [
+        pair
+        for a, b in zip(theirs, ours, strict=True)
+        for pair in zip(a.answers, b.answers, strict=True)
+    ]
+    return {
+        "episodes": len(theirs),
+        "won": sum(episode.answers[-1][2] for episode in theirs),
+        "steps": steps,
+        "differing_answers": sum(expected != got for expected, got in pairs),
+        "textworld_steps_per_s": steps / len(theirs) / _mean(theirs, "steps_s"),
+        "steps_per_s": steps / len(ours) / _mean(ours, "steps_s"),
+        "ratio": _mean(theirs, "steps_s") / _mean(ours, "steps_s"),
+    }
+
+
+def _mean(episodes: list[Episode], what: str) -> float:
+    return float(sum(getattr(episode, what) for episode in episodes) / len(episodes))
+
+
+# --- many environments -------------------------------------------------------------------------
+
+
+def start_environments(games: list[str], max_steps: int) -> Row:
+    """Make a group of environments for each game, reset them, and play random episodes."""
+    tree, split = Path(games[0]).parents[3], Path(games[0]).parents[2].name
+    before = resident()
+
+    def ready() -> list[tuple[ALFWorldEnv, dict[str, Any]]]:
+        envs = [ALFWorldEnv(tree, split, max_steps=max_steps) for _ in games * GROUP_SIZE]
+        return [
+            (env, env.reset(options={"game": game})[1])
+            for env, game in zip(envs, games * GROUP_SIZE, strict=True)
+        ]
+
+    ready_s, envs = timed(ready)
+    then = resident()
+    steps_s, steps = timed(lambda: sum(_play_random(*pair, i) for i, pair in enumerate(envs)))
+    return {
+        "environments": len(envs),
+        "games": len(games),
+        "ready_s": ready_s,
+        "mb_each": (then - before) / len(envs) / 1e6,
+        "random_steps_per_s": steps / steps_s,
+        "mb_each_at_the_end": (resident() - before) / len(envs) / 1e6,
+    }
+
+
+def _play_random(env: ALFWorldEnv, info: dict[str, Any], seed: int) -> int:
+    """Play to the end of the episode and return the number of steps."""
+    rng, steps, done = random.Random(seed), 0, False
+    while not done:
+        _, _, won, truncated, info = env.step(rng.choice(info["admissible_actions"]))
+        done = won or truncated
+        steps += 1
+    return steps

@@ -7,7 +7,6 @@ prompts are those of episodes that a random player plays, responses its actions.
 import resource
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hgpo_rllib.agent import Memory, TokenRenderer
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench.bare_loop import BareLoop
-from hgpo_rllib.bench.measure import new_process, resident
+from hgpo_rllib.bench.measure import Tables, new_process, resident
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.learner.batching import Columns, micro_batches, pad_rows, plan_update, token_batch
 from hgpo_rllib.learner.learner import HGPOLearner
@@ -37,49 +36,17 @@ PASS_TOKENS = 4096
 PRODUCTS = 10
 
 
-@dataclass(frozen=True)
-class Turn:
-    """One update of the same batch by both sides."""
+def bench_learner(run: RunConfig, steps: int, repeats: int) -> Tables:
+    """Update the run's model `repeats` times with each side; data and model are there.
 
-    tokens: int
-    """Of prompts and responses, padding not counted."""
-    bare_seconds: float
-    seconds: float
-
-    @property
-    def ratio(self) -> float:
-        """Tokens per second of the learner over those of the bare loop."""
-        return self.bare_seconds / self.seconds
-
-
-@dataclass(frozen=True)
-class LearnerBench:
-    """What `hgpo bench learner` found."""
-
-    steps: int
-    turns: list[Turn]
-    bare_peak_mib: float
-    """Most memory of the bare loop: of the GPU, or above what its process held when built."""
-    peak_mib: float
-    padding: float
-    """Share of padded tokens in the learner's passes."""
-    parameter_gap: float
-    """Largest difference between the parameters of the two after all turns."""
-    flops: float
-    """Floating-point operations of the matrix products in one update by the learner."""
-    peak_flops: float
-    """A second, of large matrix products by themselves on this device."""
-
-    @property
-    def peak_share(self) -> float:
-        """Of what the device can do in matrix products: the learner's median update."""
-        return self.flops / median(turn.seconds for turn in self.turns) / self.peak_flops
-
-
-def bench_learner(run: RunConfig, steps: int, repeats: int) -> LearnerBench:
-    """Update the run's model `repeats` times with each side; data and model are there."""
+    Returns:
+        ``updates``, a row a turn, and ``summary``: most memory of each side (of the GPU, or above
+        what its process held when built), share of padded tokens in the learner's passes, largest
+        difference between the parameters of the two after all turns, and the speed of the learner's
+        median update as a share of what large matrix products alone reach on the device.
+    """
     columns = random_steps(run, steps)
-    lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
+    tokens = int((columns["prompt_length"] + columns["response_length"]).sum())
     with new_process() as bare, new_process() as ours:
         for process, build in ((bare, build_bare), (ours, build_ours)):
             process.submit(start, build, run, columns).result()
@@ -88,19 +55,30 @@ def bench_learner(run: RunConfig, steps: int, repeats: int) -> LearnerBench:
         turns, sides = [], {"bare": bare, "ours": ours}
         for _ in range(repeats):
             seconds = {name: side.submit(update).result() for name, side in sides.items()}
-            turns.append(Turn(int(lengths.sum()), seconds["bare"], seconds["ours"]))
+            turns.append(seconds)
             sides = dict(reversed(sides.items()))  # going second is no disadvantage
         expected, got = bare.submit(parameters).result(), ours.submit(parameters).result()
-        return LearnerBench(
-            steps,
-            turns,
-            bare.submit(peak_mib).result(),
-            ours.submit(peak_mib).result(),
-            padding_share(run, columns),
-            float(np.abs(expected - got).max()),
-            flops,
-            ours.submit(peak_flops, run.learner.compute_dtype).result(),
-        )
+        speed = flops / median(turn["ours"] for turn in turns)
+        device_speed = ours.submit(peak_flops, run.learner.compute_dtype).result()
+        summary = {
+            "steps": steps,
+            "bare_peak_mib": bare.submit(peak_mib).result(),
+            "learner_peak_mib": ours.submit(peak_mib).result(),
+            "padding": padding_share(run, columns),
+            "parameters_differ_by": float(np.abs(expected - got).max()),
+            "matrix_products_gflop_per_s": device_speed / 1e9,
+            "learner_share_of_it": speed / device_speed,
+        }
+    updates = [
+        {
+            "tokens": tokens,
+            "bare_tokens_per_s": tokens / turn["bare"],
+            "learner_tokens_per_s": tokens / turn["ours"],
+            "ratio": turn["bare"] / turn["ours"],
+        }
+        for turn in turns
+    ]
+    return {"updates": updates, "summary": [summary]}
 
 
 def random_steps(run: RunConfig, steps: int) -> Columns:

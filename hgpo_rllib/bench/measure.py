@@ -1,4 +1,4 @@
-"""What benchmarks of environments measure with: CPU seconds, memory, processes of their own."""
+"""What benchmarks measure with: CPU seconds, memory, processes of their own."""
 
 import gc
 import multiprocessing
@@ -6,11 +6,15 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
 Result = TypeVar("Result")
+Row = dict[str, Any]
+"""Numbers by name; a name ends in its unit."""
+Tables = dict[str, list[Row]]
+"""What a benchmark found, by the names that `hgpo bench` prints."""
 
 
 def resident() -> int:
@@ -18,17 +22,16 @@ def resident() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def timed(function: Callable[[], Result]) -> tuple[float, Result]:
-    """Return the CPU seconds that a call took, and its result."""
+def timed(function: Callable[[], Result], clean: bool = True) -> tuple[float, Result]:
+    """Return the CPU seconds that a call took, and its result.
+
+    What was dropped before, which is not this call's, is cleared away unless ``clean`` is False.
+    """
+    if clean:
+        gc.collect()
     start = time.process_time()
     result = function()
     return time.process_time() - start, result
-
-
-def timed_clean(function: Callable[[], Result]) -> tuple[float, Result]:
-    """The same, when what was dropped before, which is not this call's, has been cleared away."""
-    gc.collect()
-    return timed(function)
 
 
 def peak_mib(function: Callable[[], object]) -> float:

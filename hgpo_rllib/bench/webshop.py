@@ -1,16 +1,13 @@
-"""`hgpo bench webshop`: agreement with recordings, speed and memory of a store and of a large one.
+"""`hgpo bench webshop`: speed and memory of a store, and of a large one.
 
 Everything that is measured runs in a process of its own. Seconds are CPU seconds of that process,
-memory is what is resident, mapped files included.
+imports not counted; memory is what is resident, mapped files included.
 """
 
-import gc
 import random
 import resource
 import tempfile
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,130 +20,74 @@ from env_wrappers.webshop.generator import CatalogueSpec, generate
 from env_wrappers.webshop.goals import GoalList, open_goals
 from env_wrappers.webshop.shop import open_shop
 from env_wrappers.webshop.shopper import read_wish
-from hgpo_rllib.bench.measure import Result, new_process, resident, timed
-from hgpo_rllib.bench.webshop_recordings import Agreement, compare_recordings
+from hgpo_rllib.bench.measure import Result, Row, Tables, new_process, resident, timed
 
 SMALL = 1000  # products of the store that is generated where no data is given
 SERVED = 64  # environments in the large store
 QUERIES = 1000  # put to the large store
 _SPLIT = "test"  # the one that every store has
 _SEARCH_WORDS = 4  # of the instruction, where a random policy does not take all
-_GB, _MB = 1e9, 1e6
 
 
-@dataclass(frozen=True)
-class StoreWorkload:
-    """What to measure."""
+def bench_webshop(
+    data: Path | None, products: int = 0, steps: int = 20_000, environments: int = 128
+) -> Tables:
+    """Measure a store, and a large one if it is asked for.
 
-    data: Path | None
-    """A WebShop data directory; None: a generated store of a thousand products."""
-    recordings: Path | None = None
-    """Recordings made with that data; None: no comparison."""
-    products: int = 0
-    """Of the large store, which is generated; 0: none."""
-    steps: int = 20_000
-    """By one environment."""
-    environments: int = 128
-    """Added to it in the same process."""
+    Args:
+        data: a WebShop data directory; None: a generated store of a thousand products.
+        products: of the large store, which is generated; 0: none.
+        steps: by one environment.
+        environments: added to it in the same process.
 
-
-@dataclass(frozen=True)
-class Speed:
-    """One store, whose cache is built."""
-
-    products: int
-    goals: int
-    construction_seconds: float
-    """Of the first environment of a process, with its first reset; imports are not counted."""
-    steps: int
-    steps_per_second: float
-    """Of one environment, resets counted in; random clicks, and searches for words of the goal."""
-    environments: int
-    megabytes_added: float
-    """By so many more environments, each of which has played an episode."""
-
-
-@dataclass(frozen=True)
-class Build:
-    """A large store built from its data files."""
-
-    products: int
-    goals: int
-    catalogue_minutes: float
-    """Products and search index."""
-    goals_minutes: float
-    peak_gigabytes: float
-
-
-@dataclass(frozen=True)
-class Service:
-    """A large store in use."""
-
-    environments: int
-    steps_per_second: float
-    queries: int
-    median_milliseconds: float
-    """Of a query that was not put before."""
-    p95_milliseconds: float
-    resident_gigabytes: float
-    """After all that."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What was measured."""
-
-    agreements: list[Agreement]
-    speed: Speed
-    build: Build | None
-    service: Service | None
-
-
-def bench_webshop(workload: StoreWorkload) -> Report:
-    """Measure a store, and a large one if the workload has one.
+    Returns:
+        ``store``, and of the large one ``building`` and ``serving``, a row each.
 
     Raises:
-        DataError: the data or the recordings cannot be used.
+        DataError: the data cannot be used.
     """
     with tempfile.TemporaryDirectory() as name:
-        data, large = workload.data, Path(name) / "large"
         if data is None:
             data = Path(name) / "small"
             generate(data, CatalogueSpec(products=SMALL))
-        agreements = compare_recordings(data, workload.recordings) if workload.recordings else []
         open_shop(data)  # so that its cache is built
-        speed = _alone(measure_speed, data, workload.steps, workload.environments)
-        build = service = None
-        if workload.products:
-            _alone(generate, large, CatalogueSpec(products=workload.products))
-            build = _alone(measure_build, large)
-            service = _alone(measure_service, large)
-    return Report(agreements, speed, build, service)
+        found = {"store": [_alone(measure_speed, data, steps, environments)]}
+        if products:
+            large = Path(name) / "large"
+            _alone(generate, large, CatalogueSpec(products=products))
+            found["building"] = [_alone(measure_build, large)]
+            found["serving"] = [_alone(measure_service, large)]
+    return found
 
 
-# --- one store ------------------------------------------------------------------------------------
+def _alone(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function in a fresh process."""
+    with new_process() as process:
+        return process.submit(function, *arguments).result()
 
 
-def measure_speed(data: Path, steps: int, environments: int) -> Speed:
-    """Make an environment, let it play, and add more."""
-    construction_seconds, env = timed(lambda: _ready(data))
+# --- one store, whose cache is built --------------------------------------------------------------
+
+
+def measure_speed(data: Path, steps: int, environments: int) -> Row:
+    """Make an environment, let it play, and add more, each of which plays an episode."""
+    construction_s, env = timed(lambda: _ready(data))
     shop = open_shop(data)
     _play(env, 1, seed=-1)  # imports the stemmer
     seconds, played = _play(env, steps)
-    gc.collect()
     before = resident()
     more = [_ready(data) for _ in range(environments)]
     for seed, one in enumerate(more):
         _play(one, 1, seed)
-    return Speed(
-        products=len(shop.catalogue),
-        goals=len(shop.goals),
-        construction_seconds=construction_seconds,
-        steps=played,
-        steps_per_second=played / seconds,
-        environments=len(more),
-        megabytes_added=(resident() - before) / _MB,
-    )
+    return {
+        "products": len(shop.catalogue),
+        "goals": len(shop.goals),
+        "first_environment_ms": 1000 * construction_s,
+        "steps": played,
+        "steps_per_s_of_one": played / seconds,
+        "more_environments": len(more),
+        "mb_for_these": (resident() - before) / 1e6,
+    }
 
 
 def _ready(data: Path) -> WebShopEnv:
@@ -162,14 +103,12 @@ def _play(env: WebShopEnv, steps: int, seed: int = 0) -> tuple[float, int]:
     info: dict[str, Any] = {}
     while played < steps or not done:
         if done:
-            number = rng.randrange(env.num_tasks)
-            start = time.process_time()
-            _, info = env.reset(seed=number)
-            seconds += time.process_time() - start
-        action = _random_action(info, rng)
-        start = time.process_time()
-        _, _, bought, truncated, info = env.step(action)
-        seconds += time.process_time() - start
+            begin = partial(env.reset, seed=rng.randrange(env.num_tasks))
+            spent, (_, info) = timed(begin, clean=False)
+            seconds += spent
+        act = partial(env.step, _random_action(info, rng))
+        spent, (_, _, bought, truncated, info) = timed(act, clean=False)
+        seconds += spent
         done = bought or truncated
         played += 1
     return seconds, played
@@ -188,40 +127,39 @@ def _random_action(info: dict[str, Any], rng: random.Random) -> str:
 # --- a large store --------------------------------------------------------------------------------
 
 
-def measure_build(data: Path) -> Build:
+def measure_build(data: Path) -> Row:
     """Build the caches of a store from its files; what the process used before counts too."""
-    catalogue_seconds, catalogue = timed(lambda: open_catalogue(data))
-    goals_seconds, goals = timed(lambda: open_goals(catalogue, "synthetic", price_seed=0))
-    peak_kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Build(
-        products=len(catalogue),
-        goals=len(goals),
-        catalogue_minutes=catalogue_seconds / 60,
-        goals_minutes=goals_seconds / 60,
-        peak_gigabytes=1024 * peak_kilobytes / _GB,
-    )
+    catalogue_s, catalogue = timed(lambda: open_catalogue(data))
+    goals_s, goals = timed(lambda: open_goals(catalogue, "synthetic", price_seed=0))
+    return {
+        "products": len(catalogue),
+        "goals": len(goals),
+        "products_and_index_min": catalogue_s / 60,
+        "goals_min": goals_s / 60,
+        "peak_gb": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9,
+    }
 
 
-def measure_service(data: Path) -> Service:
-    """Let environments play in a store, and put queries to it."""
+def measure_service(data: Path) -> Row:
+    """Let environments play in a store, and put new queries to it."""
     envs = [_ready(data) for _ in range(SERVED)]
     shop = open_shop(data)
     _play(envs[0], 1, seed=-1)  # imports the stemmer
     plays = [_play(env, 1, seed) for seed, env in enumerate(envs)]
     search = shop.catalogue.search
-    queries = _queries(shop.catalogue, shop.goals)
-    milliseconds = [1000 * timed(partial(search, query))[0] for query in queries]
-    return Service(
-        environments=len(envs),
-        steps_per_second=sum(steps for _, steps in plays) / sum(seconds for seconds, _ in plays),
-        queries=len(milliseconds),
-        median_milliseconds=float(np.median(milliseconds)),
-        p95_milliseconds=float(np.quantile(milliseconds, 0.95)),
-        resident_gigabytes=resident() / _GB,
-    )
+    queries = [partial(search, query) for query in make_queries(shop.catalogue, shop.goals)]
+    query_ms = [1000 * timed(query, clean=False)[0] for query in queries]
+    return {
+        "environments": len(envs),
+        "steps_per_s": sum(steps for _, steps in plays) / sum(seconds for seconds, _ in plays),
+        "new_queries": len(query_ms),
+        "median_query_ms": float(np.median(query_ms)),
+        "p95_query_ms": float(np.quantile(query_ms, 0.95)),
+        "resident_gb": resident() / 1e9,
+    }
 
 
-def _queries(catalogue: Catalogue, goals: GoalList) -> list[str]:
+def make_queries(catalogue: Catalogue, goals: GoalList) -> list[str]:
     """Return different queries: all words of a wish, some of them, and titles."""
     rng = random.Random(0)
     queries: dict[str, None] = {}
@@ -231,12 +169,3 @@ def _queries(catalogue: Catalogue, goals: GoalList) -> list[str]:
         title = catalogue[rng.randrange(len(catalogue))].title
         queries[rng.choice((" ".join(words), " ".join(some), title))] = None
     return list(queries)
-
-
-# --- measuring ------------------------------------------------------------------------------------
-
-
-def _alone(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function in a fresh process."""
-    with new_process() as process:
-        return process.submit(function, *arguments).result()

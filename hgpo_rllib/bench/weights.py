@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from hgpo_rllib.bench.measure import Row
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.replicas import Replicas
@@ -27,21 +27,9 @@ CHECKED_TOKENS = 16
 NOISE = 0.01  # of a tensor's standard deviation, added by each update
 
 
-@dataclass(frozen=True)
-class WeightUpdate:
-    """Seconds of one update of all replicas, which had nothing else to do."""
-
-    publish_seconds: float
-    """Until the weights are in Ray's object store."""
-    first_token_seconds: float
-    """From the beginning of the publish until one token drawn under the new version is back."""
-    logp_gap: float
-    """Largest difference between served and learner log-probabilities after it."""
-
-
 def bench_weights(
     model: ModelSettings, server: PolicyServerSettings, updates: int = 5
-) -> list[WeightUpdate]:
+) -> list[Row]:
     """Change a model `updates` times and measure how each change gets into a policy server.
 
     Ray and Serve have to run (`hgpo_rllib.run.cluster.ray_cluster`). The server is of its own and
@@ -51,6 +39,12 @@ def bench_weights(
         model: a directory or name, and the type that is served.
         server: the policy server's settings.
         updates: how many are measured, after one that is not: vLLM's first reload is slower.
+
+    Returns:
+        A row an update of a server that has nothing else to do: seconds until the weights are in
+        Ray's object store (``published_s``), until a token drawn under the new version is back
+        (``first_token_s``), and the largest difference between served and learner
+        log-probabilities after it.
     """
     assert model.model_path is not None
     agent = AgentSettings(max_prompt_tokens=64, max_response_tokens=CHECKED_TOKENS)
@@ -63,9 +57,7 @@ def bench_weights(
         return measured[1:]
 
 
-def _update(
-    replicas: Replicas, learner: PreTrainedModel, publisher: WeightPublisher
-) -> WeightUpdate:
+def _update(replicas: Replicas, learner: PreTrainedModel, publisher: WeightPublisher) -> Row:
     with torch.no_grad():
         for parameter in learner.parameters():
             parameter += NOISE * parameter.std(correction=0) * torch.randn_like(parameter)
@@ -77,7 +69,11 @@ def _update(
     if first.version != tag.version:
         raise RuntimeError(f"the policy server answered under {first.version}, not {tag.version}")
     gap = _logp_gap(learner, _ask(replicas, tag, CHECKED_TOKENS))
-    return WeightUpdate(published - begin, answered - begin, gap)
+    return {
+        "published_s": published - begin,
+        "first_token_s": answered - begin,
+        "logp_gap": gap,
+    }
 
 
 def _ask(replicas: Replicas, tag: WeightTag, tokens: int) -> Generation:

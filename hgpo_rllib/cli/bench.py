@@ -1,21 +1,24 @@
 """`hgpo bench …`: tables on the terminal, or one JSON object."""
 
-from dataclasses import asdict
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from hgpo_rllib.cli import bench_training
-from hgpo_rllib.cli.bench_output import JsonOption, make_table, print_json, print_table
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.cli.bench_output import JsonOption, show, with_median
+from hgpo_rllib.config import ConfigError, RunConfig, load_config
 
-app = typer.Typer(
-    help="Benchmarks and studies; each prints a table, or JSON.", no_args_is_help=True
-)
-app.command()(bench_training.rollout)
-app.command()(bench_training.learner)
+if TYPE_CHECKING:
+    from hgpo_rllib.reporting.console import TrainingConsole
+
+app = typer.Typer(help="Benchmarks and studies; each prints tables, or JSON.", no_args_is_help=True)
+
+ConfigArgument = Annotated[Path, typer.Argument(help="run file: model, prompts, environment")]
+OverridesArgument = Annotated[
+    list[str] | None, typer.Argument(help="section.key=value, in any number")
+]
+EnvsOption = typer.Option("--envs", min=1, help="environments to start in one process")
 
 
 @app.command()
@@ -27,32 +30,13 @@ def advantages(
     as_json: JsonOption = False,
 ) -> None:
     """Time HGPO's advantages (K = 4) against an implementation with dictionaries."""
-    from hgpo_rllib.bench.advantages import SETTINGS, bench_advantages
+    from hgpo_rllib.bench.advantages import bench_advantages
 
     try:
-        results = list(bench_advantages(sizes or [6_400, 10_000, 100_000, 1_000_000], repeats))
+        rows = bench_advantages(sizes or [6_400, 10_000, 100_000, 1_000_000], repeats)
     except ValueError as error:
         raise ConfigError(f"--size: {error}") from error
-    if as_json:
-        rows = [asdict(result) for result in results]
-        print_json({"context_length": SETTINGS.context_length, "results": rows})
-        return
-    table = make_table(
-        f"HGPO advantages, K = {SETTINGS.context_length}, medians",
-        "steps|columns to result|arrays to result|dictionaries|ratio|µs/step|peak MiB|difference",
-    )
-    for row in results:
-        table.add_row(
-            f"{row.steps:,}",
-            f"{1000 * row.seconds:.1f} ms",
-            f"{1000 * row.arrays_seconds:.1f} ms",
-            f"{1000 * row.dictionary_seconds:.0f} ms",
-            f"{row.ratio:.1f}",
-            f"{1e6 * row.seconds / row.steps:.2f}",
-            f"{row.peak_mib:.1f}",
-            f"{row.largest_difference:.0e}",
-        )
-    print_table(table)
+    show({"advantages": rows}, as_json)
 
 
 @app.command()
@@ -67,66 +51,16 @@ def alfworld(
         int, typer.Option(min=0, help="games of the data to compare, half of them kitchens")
     ] = 8,
     generated: Annotated[int, typer.Option(min=0, help="generated games to compare")] = 4,
-    environments: Annotated[
-        int, typer.Option("--envs", min=8, help="environments to start at once, 8 a game")
-    ] = 128,
+    environments: Annotated[int, EnvsOption] = 128,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the fast ALFWorld engine with TextWorld's own; exit code 1 where answers differ."""
-    from hgpo_rllib.bench.alfworld import EngineWorkload, bench_alfworld
+    from hgpo_rllib.bench.alfworld import bench_alfworld
 
-    rows, crowd = bench_alfworld(EngineWorkload(data, split, genuine, generated, environments))
-    if as_json:
-        print_json({"comparisons": [asdict(row) for row in rows], "crowd": asdict(crowd)})
-    else:
-        for table in _alfworld_tables(rows, crowd):
-            print_table(table)
-    if any(row.differing_answers for row in rows):
+    tables = bench_alfworld(data, split, genuine if data else 0, generated, environments)
+    show(tables, as_json)
+    if any(row["differing_answers"] for row in tables["steps"]):
         raise typer.Exit(1)
-
-
-def _alfworld_tables(rows: list[Any], crowd: Any) -> list[Table]:
-    answers = make_table(
-        "Same games, same actions: TextWorld's engine and the fast one",
-        "games|number|episodes|won|steps|differing answers|TextWorld steps/s|fast steps/s|ratio",
-    )
-    starts = make_table(
-        "Starting an episode, ms",
-        "games|new game: TextWorld|fast, translated|fast, kept|ratio|again: TextWorld|fast|ratio",
-    )
-    for row in rows:
-        answers.add_row(
-            row.kind,
-            *(f"{n:,}" for n in (row.games, row.episodes, row.wins, row.steps)),
-            f"{row.differing_answers:,}",
-            f"{row.genuine_steps_per_second:,.1f}",
-            f"{row.steps_per_second:,.0f}",
-            f"{row.step_ratio:,.0f}",
-        )
-        starts.add_row(
-            row.kind,
-            f"{1000 * row.genuine_load_seconds:,.0f}",
-            f"{1000 * row.cold_load_seconds:,.0f}",
-            f"{1000 * row.load_seconds:,.0f}",
-            f"{row.load_ratio:,.0f}",
-            f"{1000 * row.genuine_reset_seconds:,.0f}",
-            f"{1000 * row.reset_seconds:.4f}",
-            f"{row.reset_ratio:,.0f}",
-        )
-    many = make_table(
-        f"{crowd.environments} environments over {crowd.games} games, translations kept",
-        "ready|MB each|random steps/s|MB each, at the end",
-    )
-    many.add_row(
-        f"{crowd.ready_seconds:.1f} s",
-        f"{crowd.megabytes:.2f}",
-        f"{crowd.steps_per_second:,.0f}",
-        f"{crowd.megabytes_after:.2f}",
-    )
-    for table in (answers, starts, many):
-        table.caption = "CPU seconds of the process"
-        table.caption_justify = "left"
-    return [answers, starts, many]
 
 
 @app.command()
@@ -134,70 +68,73 @@ def webshop(
     data: Annotated[
         Path | None, typer.Option(help="WebShop data; without it, a thousand generated products")
     ] = None,
-    recordings: Annotated[
-        Path | None, typer.Option(help="folder of recordings made with that data, to compare with")
-    ] = None,
     products: Annotated[
         int, typer.Option(min=0, help="also generate, build and serve a store of so many products")
     ] = 0,
     steps: Annotated[int, typer.Option(min=1, help="by one environment")] = 20_000,
-    environments: Annotated[
-        int, typer.Option("--envs", min=1, help="environments to add in one process")
-    ] = 128,
+    environments: Annotated[int, EnvsOption] = 128,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure WebShop's speed and memory; exit code 1 where it differs from recordings."""
-    from hgpo_rllib.bench.webshop import StoreWorkload, bench_webshop
+    """Measure WebShop's speed and memory."""
+    from hgpo_rllib.bench.webshop import bench_webshop
 
-    report = bench_webshop(StoreWorkload(data, recordings, products, steps, environments))
-    if as_json:
-        print_json(asdict(report))
-    else:
-        for table in _webshop_tables(report):
-            print_table(table)
-    if any(kind.same != kind.recorded for kind in report.agreements):
-        raise typer.Exit(1)
+    show(bench_webshop(data, products, steps, environments), as_json)
 
 
-def _webshop_tables(report: Any) -> list[Table]:
-    tables = []
-    if report.agreements:
-        tables.append(make_table("Recordings of the original and of Lucene", "kind|recorded|same"))
-        for row in report.agreements:
-            tables[-1].add_row(row.kind, f"{row.recorded:,}", f"{row.same:,}")
-    speed, build, service = report.speed, report.build, report.service
-    heads = f"products|goals|construction|steps/s of one|MB for {speed.environments} more"
-    tables.append(make_table("A store with its cache: environments in one process", heads))
-    tables[-1].add_row(
-        f"{speed.products:,}",
-        f"{speed.goals:,}",
-        f"{1000 * speed.construction_seconds:.0f} ms",
-        f"{speed.steps_per_second:,.0f}",
-        f"{speed.megabytes_added:.1f}",
-    )
-    if build and service:
-        heads = "products|goals|products and index|goals|peak GB"
-        tables.append(make_table("Building a large store", heads))
-        tables[-1].add_row(
-            f"{build.products:,}",
-            f"{build.goals:,}",
-            f"{build.catalogue_minutes:.1f} min",
-            f"{build.goals_minutes:.1f} min",
-            f"{build.peak_gigabytes:.2f}",
-        )
-        heads = "steps/s|new queries|median|95 of 100 below|resident GB"
-        tables.append(make_table(f"Serving {service.environments} environments there", heads))
-        tables[-1].add_row(
-            f"{service.steps_per_second:,.0f}",
-            f"{service.queries:,}",
-            f"{service.median_milliseconds:.1f} ms",
-            f"{service.p95_milliseconds:.1f} ms",
-            f"{service.resident_gigabytes:.2f}",
-        )
-    for table in tables[len(report.agreements) > 0 :]:
-        table.caption = "CPU time of the process; imports are not counted"
-        table.caption_justify = "left"
-    return tables
+@app.command()
+def rollout(
+    config: ConfigArgument,
+    overrides: OverridesArgument = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="requests at the same time")] = 64,
+    prompts: Annotated[int, typer.Option(min=1, help="of a turn")] = 1024,
+    repeats: Annotated[int, typer.Option(min=1, help="turns of each side")] = 5,
+    lock_step: Annotated[
+        bool, typer.Option(help="also whole episodes, against a driver in lock-step")
+    ] = True,
+    updates: Annotated[int, typer.Option(min=0, help="of the weights, to time")] = 5,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare policy server and rollouts with vLLM alone and with lock-step; time new weights."""
+    from hgpo_rllib.bench.rollout import bench_rollout
+    from hgpo_rllib.bench.weights import bench_weights
+    from hgpo_rllib.run.cluster import ray_cluster
+
+    run, console = _prepare(config, overrides)
+    with ray_cluster(run.without_learners()):
+        with console.stage("rolling out, in turns with the other sides"):
+            tables = bench_rollout(run, concurrency, prompts, repeats, lock_step)
+        tables = {name: with_median(rows, "ratio") for name, rows in tables.items()}
+        if updates:
+            with console.stage("updating weights"):
+                rows = bench_weights(run.model, run.policy_server, updates)
+            tables["new_weights"] = with_median(rows, "first_token_s")
+    show(tables, as_json)
+
+
+@app.command()
+def learner(
+    config: ConfigArgument,
+    overrides: OverridesArgument = None,
+    steps: Annotated[int, typer.Option(min=1, help="of the batch")] = 512,
+    repeats: Annotated[int, typer.Option(min=1, help="updates of each side")] = 5,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the learner's update with a bare PyTorch loop on the same batch: speed, memory."""
+    from hgpo_rllib.bench.learner import bench_learner
+
+    run, console = _prepare(config, overrides)
+    with console.stage("updating, in turns with the bare loop"):
+        tables = bench_learner(run, steps, repeats)
+    show(tables | {"updates": with_median(tables["updates"], "ratio")}, as_json)
+
+
+def _prepare(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, TrainingConsole]":
+    """The settings with data and model, and a console on standard error."""
+    from hgpo_rllib.reporting.console import TrainingConsole
+    from hgpo_rllib.run.trainer import PhaseTimes, prepare_inputs
+
+    console = TrainingConsole(sys.stderr)
+    return prepare_inputs(load_config(config, overrides or []), console, PhaseTimes()), console
 
 
 @app.command("bias-variance")
@@ -214,36 +151,31 @@ def bias_variance(
         studies = [study(size) for size in group_sizes or [2, 4, 8]]
     except ValueError as error:
         raise ConfigError(f"--group-size: {error}") from error
-    if as_json:
-        print_json({"studies": [asdict(result) for result in studies]})
-        return
     parts = {
         "everywhere": "all steps, as used in training",
         "levels": "steps in the hall, as used in training",
         "grouped": "steps in the hall in non-singleton groups at the deepest level, leave-one-out",
     }
-    for part, title in parts.items():
-        columns = "|".join(f"N={s.group_size} bias|std|rmse" for s in studies)
-        table = make_table(title, f"estimate|{columns}")
-        for name in getattr(studies[0], part):
-            errors = [getattr(result, part)[name] for result in studies]
-            cells = [f"{value:.3f}" for e in errors for value in (e.bias, e.deviation, e.rmse)]
-            table.add_row(name, *cells)
-        print_table(table)
-    print_table(_claims_table(studies, parts))
-
-
-def _claims_table(studies: list[Any], parts: dict[str, str]) -> Table:
-    heads = "|".join(f"N={s.group_size} {part}" for part in ("levels", "grouped") for s in studies)
-    table = make_table(
-        "Proposition 4.1 in the hall: levels as used in training, and in non-singleton groups",
-        f"claim|{heads}",
-    )
-    for claim in studies[0].claims["levels"]:
-        cells = [
-            "holds" if result.claims[part][claim] else "no"
+    tables = {
+        title: [
+            {"estimate": name}
+            | {
+                f"N={result.group_size} {measure}": getattr(getattr(result, part)[name], key)
+                for result in studies
+                for measure, key in (("bias", "bias"), ("std", "deviation"), ("rmse", "rmse"))
+            }
+            for name in getattr(studies[0], part)
+        ]
+        for part, title in parts.items()
+    }
+    title = "Proposition 4.1 in the hall: levels as used in training, and in non-singleton groups"
+    tables[title] = [
+        {"claim": claim}
+        | {
+            f"N={result.group_size} {part}": "holds" if result.claims[part][claim] else "no"
             for part in ("levels", "grouped")
             for result in studies
-        ]
-        table.add_row(claim, *cells)
-    return table
+        }
+        for claim in studies[0].claims["levels"]
+    ]
+    show(tables, as_json)

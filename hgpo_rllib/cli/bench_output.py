@@ -1,8 +1,9 @@
-"""How benchmarks print: tables on the terminal, or one JSON object."""
+"""How benchmarks print: a table for each list of rows, or one JSON object."""
 
 import json
 import os
 import platform
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -14,29 +15,36 @@ WIDTH = 116  # where the output is no terminal
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
 
-def make_table(title: str, heads: str) -> Table:
-    """Of columns named in `heads`, with bars between; the first is flush left."""
-    table = Table(title=title, title_justify="left")
-    for index, head in enumerate(heads.split("|")):
-        table.add_column(head, justify="left" if index == 0 else "right")
-    return table
+def show(tables: Mapping[str, Sequence[Mapping[str, Any]]], as_json: bool) -> None:
+    """Print tables by name, or one JSON object that holds them and a few facts of the machine.
 
-
-def print_table(table: Table) -> None:
-    """To standard output, in a fixed width where that is no terminal."""
+    Args:
+        tables: rows by table; the keys of a row, which end in its units, are the headings.
+        as_json: print the object.
+    """
+    if as_json:
+        facts = {"python": platform.python_version(), "cpus": os.cpu_count()}
+        typer.echo(json.dumps(facts | dict(tables)))
+        return
     console = Console()
-    Console(width=None if console.is_terminal else WIDTH).print(table)
+    for name, rows in tables.items():
+        table = Table(title=name.replace("_", " "), title_justify="left")
+        for place, head in enumerate(rows[0] if rows else ()):
+            table.add_column(head.replace("_", " "), justify="right" if place else "left")
+        for row in rows:
+            table.add_row(*map(_cell, row.values()))
+        Console(width=None if console.is_terminal else WIDTH).print(table)
 
 
-def print_json(result: dict[str, Any]) -> None:
-    """One object, with a few facts of the machine."""
-    import numpy as np
+def _cell(value: Any) -> str:
+    """Three digits of a number, all of those before the point."""
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
-    machine = {"python": platform.python_version(), "numpy": np.__version__, "cpus": os.cpu_count()}
-    typer.echo(json.dumps(machine | result))
 
-
-def with_median(rows: list[Any], key: str) -> list[tuple[str, Any]]:
-    """All of them, and again the one with the median of `key` (the lower of two)."""
-    median = sorted(rows, key=lambda row: getattr(row, key))[(len(rows) - 1) // 2]
-    return [*((str(i), row) for i, row in enumerate(rows, 1)), ("median", median)]
+def with_median(rows: Sequence[Mapping[str, Any]], key: str) -> list[dict[str, Any]]:
+    """The turns, numbered, and again the one with the median of `key` (the lower of two)."""
+    median = sorted(rows, key=lambda row: row[key])[(len(rows) - 1) // 2]
+    numbered = [{"turn": str(number)} | dict(row) for number, row in enumerate(rows, 1)]
+    return [*numbered, {"turn": "median"} | dict(median)]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hgpo_rllib.cli import bench, data, evaluate, play, preflight, serve, sweep
+from hgpo_rllib.cli import bench, data, evaluate, play, serve, sweep
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
 from hgpo_rllib.run.lock import locked
@@ -25,7 +25,6 @@ app.add_typer(data.app, name="data")
 app.add_typer(play.app, name="play")
 app.command()(evaluate.evaluate)
 app.command()(evaluate.compare)
-app.command()(preflight.preflight)
 app.command()(serve.serve)
 app.command(cls=sweep.SweepCommand)(sweep.sweep)
 

@@ -25,5 +25,5 @@ def test_served_equals_learner_after_each_update(tmp_path: Path) -> None:
     with ray_cluster(RunConfig()):
         updates = bench_weights(model, PolicyServerSettings(), updates=5)
     assert len(updates) == 5
-    assert max(update.logp_gap for update in updates) < 1e-4
-    assert all(0 < u.publish_seconds < u.first_token_seconds for u in updates)
+    assert max(update["logp_gap"] for update in updates) < 1e-4
+    assert all(0 < u["published_s"] < u["first_token_s"] for u in updates)

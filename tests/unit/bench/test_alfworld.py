@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,31 +11,15 @@ from typer.testing import CliRunner
 from env_wrappers.alfworld.translations import SETTING
 from env_wrappers.errors import DataError
 from hgpo_rllib.bench import alfworld as bench
-from hgpo_rllib.bench.alfworld import Comparison, Crowd, EngineWorkload, Episode, bench_alfworld
+from hgpo_rllib.bench.alfworld import Episode, bench_alfworld, compare_episodes
 from hgpo_rllib.cli.main import app
 
 EPISODE = Episode(
-    policy="random",
     commands=["look", "inventory"],
     answers=[("Hello.", ["look"], False), ("You see.", ["look"], False), ("None.", ["look"], True)],
-    load_seconds=2.0,
-    reset_seconds=1.0,
-    step_seconds=0.5,
-)
-
-
-def _row(answers: list[bench.Answer]) -> Comparison:
-    fast = replace(EPISODE, answers=answers, load_seconds=0.1, reset_seconds=0.2, step_seconds=0.01)
-    return bench._summary("kitchens", 1, [EPISODE], [fast], cold_seconds=0.7)
-
-
-CROWD = Crowd(
-    environments=128,
-    games=16,
-    ready_seconds=2.5,
-    megabytes=1.25,
-    steps_per_second=1500.0,
-    megabytes_after=1.75,
+    load_s=2.0,
+    reset_s=1.0,
+    steps_s=0.5,
 )
 
 
@@ -44,17 +28,17 @@ def test_engines_agree_on_a_game(
 ) -> None:
     """Three policies; the user's translations are left alone."""
     monkeypatch.setenv(SETTING, str(tmp_path))
-    plan = EngineWorkload(
+    tables = bench_alfworld(
         generated_games, "valid_seen", genuine=1, generated=0, environments=8, max_steps=6
     )
-    (row,), crowd = bench_alfworld(plan)
-    assert (row.kind, row.games, row.episodes) == ("other rooms", 1, 3)
-    assert row.differing_answers == 0
-    assert 6 < row.steps <= 18
-    assert row.genuine_load_seconds > row.genuine_reset_seconds > row.reset_seconds > 0
-    assert row.genuine_steps_per_second > 0
-    assert (crowd.environments, crowd.games) == (8, 1)
-    assert crowd.ready_seconds > 0
+    (steps,), (starts,), (many,) = tables["steps"], tables["starts"], tables["environments"]
+    assert (steps["games"], steps["episodes"]) == ("other rooms", 3)
+    assert steps["differing_answers"] == 0
+    assert 6 < steps["steps"] <= 18
+    assert starts["textworld_load_ms"] > starts["textworld_reset_ms"] > starts["reset_ms"] > 0
+    assert steps["textworld_steps_per_s"] > 0
+    assert (many["environments"], many["games"]) == (8, 1)
+    assert many["ready_s"] > 0
     assert os.environ[SETTING] == str(tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -65,46 +49,28 @@ def test_a_difference_in_any_part_of_an_answer_counts(part: int) -> None:
     other = ("You see!", ["look", "help"], True)
     expected = EPISODE.answers[1]
     changed = (*expected[:part], other[part], *expected[part + 1 :])
-    assert _row(EPISODE.answers).differing_answers == 0
-    answers = [EPISODE.answers[0], changed, EPISODE.answers[2]]
-    assert _row(answers).differing_answers == 1  # type: ignore[list-item]
+    assert compare_episodes([EPISODE], [EPISODE])["differing_answers"] == 0
+    fast = replace(EPISODE, answers=[EPISODE.answers[0], changed, EPISODE.answers[2]])
+    assert compare_episodes([EPISODE], [fast])["differing_answers"] == 1
 
 
 def test_ratios_say_how_many_times_as_long_textworld_takes() -> None:
-    row = _row(EPISODE.answers)
-    assert (row.load_ratio, row.reset_ratio, row.step_ratio) == (20, 5, 50)
-    assert (row.genuine_steps_per_second, row.steps_per_second) == (4, 200)
-    assert (row.wins, row.steps, row.cold_load_seconds) == (1, 2, 0.7)
+    row = compare_episodes([EPISODE], [replace(EPISODE, steps_s=0.01)])
+    assert (row["ratio"], row["textworld_steps_per_s"], row["steps_per_s"]) == (50, 4, 200)
+    assert (row["won"], row["steps"]) == (1, 2)
 
 
 @pytest.mark.parametrize("differing", [0, 1])
-def test_json_is_one_object_and_a_difference_fails(
-    monkeypatch: pytest.MonkeyPatch, differing: int
-) -> None:
-    """Exit code 1, with the same output."""
-    row = replace(_row(EPISODE.answers), differing_answers=differing)
-    monkeypatch.setattr(bench, "bench_alfworld", lambda workload: ([row], CROWD))
+def test_a_difference_fails(monkeypatch: pytest.MonkeyPatch, differing: int) -> None:
+    """Exit code 1, with the same output: one object, or tables."""
+    found = {"steps": [{"games": "kitchens", "differing_answers": differing}]}
+    monkeypatch.setattr(bench, "bench_alfworld", lambda *arguments: found)
     done = CliRunner().invoke(app, ["bench", "alfworld", "--json"])
     assert done.exit_code == differing
-    result = json.loads(done.stdout)
-    assert result["comparisons"] == [asdict(row)]
-    assert result["crowd"] == asdict(CROWD)
-
-
-def test_options_and_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    workloads = []
-
-    def stand_in(workload: EngineWorkload) -> tuple[list[Comparison], Crowd]:
-        workloads.append(workload)
-        return [_row(EPISODE.answers)], CROWD
-
-    monkeypatch.setattr(bench, "bench_alfworld", stand_in)
-    options = ["--data", str(tmp_path), "--split", "train", "--genuine", "3", "--envs", "16"]
-    done = CliRunner().invoke(app, ["bench", "alfworld", *options, "--generated", "5"])
-    assert done.exit_code == 0
-    assert workloads == [EngineWorkload(tmp_path, "train", genuine=3, generated=5, environments=16)]
-    assert "kitchens" in done.stdout
-    assert "128 environments over 16 games" in done.stdout
+    assert json.loads(done.stdout)["steps"] == found["steps"]
+    done = CliRunner().invoke(app, ["bench", "alfworld"])
+    assert done.exit_code == differing
+    assert "differing answers" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -115,4 +81,4 @@ def test_what_cannot_be_had_is_said(
     generated_games: Path, genuine: int, environments: int, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
-        bench_alfworld(EngineWorkload(generated_games, "train", genuine, 0, environments))
+        bench_alfworld(generated_games, "train", genuine, 0, environments)

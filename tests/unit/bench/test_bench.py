@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from hgpo_rllib.bench.advantages import bench_advantages, synthetic_batch
 from hgpo_rllib.bench.measure import peak_mib
+from hgpo_rllib.cli.bench_output import show, with_median
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError
 
@@ -17,8 +18,8 @@ SMALL = ["bench", "advantages", "--size", "400", "--size", "800", "--repeats", "
 def test_both_sides_agree() -> None:
     """The comparison is of equal results."""
     for result in bench_advantages([400, 1200], repeats=2):
-        assert result.largest_difference < 1e-9
-        assert result.ratio == result.dictionary_seconds / result.seconds
+        assert result["difference"] < 1e-9
+        assert result["ratio"] == result["dictionary_ms"] / result["columns_ms"]
 
 
 def test_synthetic_batches_are_of_their_size() -> None:
@@ -35,8 +36,7 @@ def test_json_is_one_object() -> None:
     done = CliRunner().invoke(app, [*SMALL, "--json"])
     assert done.exit_code == 0
     result = json.loads(done.stdout)
-    assert result["context_length"] == 4
-    assert [row["steps"] for row in result["results"]] == [400, 800]
+    assert [row["steps"] for row in result["advantages"]] == [400, 800]
 
 
 def test_tables() -> None:
@@ -49,7 +49,32 @@ def test_tables() -> None:
     assert "hgpo_uncertainty" in done.stdout
     assert "HGPO's bias between" in done.stdout
     done = CliRunner().invoke(app, ["bench", "bias-variance", "--group-size", "3", "--json"])
-    assert json.loads(done.stdout)["studies"][0]["group_size"] == 3
+    (row, *_) = json.loads(done.stdout)["all steps, as used in training"]
+    assert set(row) == {"estimate", "N=3 bias", "N=3 std", "N=3 rmse"}
+
+
+def test_how_numbers_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three digits, and all before the point; the headings are the keys."""
+    row = {"kind": "a", "steps": 12_345, "ms": 1234.56, "ratio": 0.012345, "each_mb": 1.5}
+    show({"some_rows": [row]}, as_json=False)
+    printed = capsys.readouterr().out
+    assert "some rows" in printed
+    assert "each mb" in printed
+    cells = [line for line in printed.splitlines() if "12,345" in line]
+    assert [cell.strip() for cell in cells[0].split("│")[1:-1]] == [
+        "a",
+        "12,345",
+        "1,235",
+        "0.0123",
+        "1.5",
+    ]
+
+
+def test_the_median_is_a_turn_that_took_place() -> None:
+    """The lower of two."""
+    rows = with_median([{"ratio": ratio} for ratio in (0.5, 1.0, 0.25, 0.4)], "ratio")
+    assert [row["turn"] for row in rows] == ["1", "2", "3", "4", "median"]
+    assert rows[-1]["ratio"] == 0.4
 
 
 @pytest.mark.parametrize(
@@ -80,4 +105,4 @@ def test_peak_memory_counts_what_is_freed_again() -> None:
 def test_peak_memory_of_the_estimator() -> None:
     """It grows with the batch, and is not that of the columns."""
     small, large = bench_advantages([4000, 8000], repeats=1)
-    assert 4000 * 8 / 2**20 < small.peak_mib < large.peak_mib < 5
+    assert 4000 * 8 / 2**20 < small["peak_mib"] < large["peak_mib"] < 5

@@ -1,16 +1,12 @@
-"""The rollout bench: its lock-step driver on a small environment, and what it prints."""
+"""The rollout bench: its lock-step driver on a small environment, and its numbers."""
 
 import asyncio
-from typing import Any
 
-import pytest
-from rich.console import Console
+import numpy as np
 
 from hgpo_rllib.bench.lock_step import play_in_lock_step
-from hgpo_rllib.bench.rollout import Episodes, Requests
-from hgpo_rllib.bench.weights import WeightUpdate
-from hgpo_rllib.cli.bench_output import with_median
-from hgpo_rllib.cli.bench_training import rollout_tables
+from hgpo_rllib.bench.rollout import describe_episodes, describe_requests
+from hgpo_rllib.policy_server.types import Generation
 from tests.unit.rollout.test_group import GOOD, Table, table, tokenizer
 
 __all__ = ["table", "tokenizer"]  # fixtures
@@ -31,55 +27,16 @@ def test_lock_step_asks_for_all_until_the_last_one_ends(table: Table) -> None:
     assert table.tokenizer.decode(table.response(GOOD).token_ids).startswith(GOOD)
 
 
-def requests(seconds: float) -> Requests:
-    return Requests(
-        concurrency=64,
-        prompts=200,
-        bare_tokens=2000,
-        bare_seconds=0.8,
-        tokens=2000,
-        seconds=seconds,
-        latency_s=0.15,
-        engine_s=0.12,
-    )
+def test_requests_are_compared_by_tokens_and_time() -> None:
+    answer = Generation(np.zeros(20, np.int32), np.zeros(20, np.float32), "w:1", "stop", 0.12)
+    row = describe_requests((0.5, 100), 1.0, [(answer, 0.15)] * 10)
+    assert row["tokens"] == row["vllm_tokens_per_s"] == row["serve_tokens_per_s"] == 200
+    assert (row["ratio"], row["added_ms_a_request"]) == (1.0, 50)
+    assert (row["latency_ms"], row["of_it_engine_ms"]) == (150, 120)
 
 
-EPISODES = Episodes(
-    episodes=16,
-    steps=300,
-    longest=50,
-    seconds=1.0,
-    tokens=3000,
-    request_s=0.2,
-    engine_s=0.15,
-    env_s=0.01,
-    lock_steps=280,
-    lock_seconds=2.0,
-)
-
-
-def test_ratios() -> None:
-    assert requests(1.0).ratio == pytest.approx(0.8)
-    assert requests(1.0).overhead_ms == pytest.approx(1.0)
-    assert EPISODES.ratio == pytest.approx(300 / 140)
-
-
-def test_the_median_is_a_turn_that_took_place() -> None:
-    rows = [requests(seconds) for seconds in (2.0, 1.0, 4.0, 3.0)]
-    named: list[tuple[str, Any]] = with_median(rows, "ratio")
-    assert [name for name, _ in named] == ["1", "2", "3", "4", "median"]
-    assert named[-1][1].seconds == 3.0
-
-
-def test_tables() -> None:
-    console = Console(width=116)
-    with console.capture() as capture:
-        for part in rollout_tables([requests(1.0)], [EPISODES], [WeightUpdate(0.1, 1.2, 3e-6)]):
-            console.print(part)
-    rows = [line.split("│") for line in capture.get().splitlines() if "median" in line]
-    cells = [[cell.strip() for cell in row[2:-1]] for row in rows]
-    assert cells == [
-        ["2,000", "2,500", "2,000", "0.80", "1.00", "150", "120"],
-        ["300", "50", "300", "140", "2.14", "200", "150", "10.0"],
-        ["0.10", "1.20", "3e-06"],
-    ]
+def test_episodes_are_compared_by_steps_and_time(table: Table) -> None:
+    played = table.play([3, 1], size=2)
+    row = describe_episodes(played, seconds=2.0, lock_steps_per_s=1.0)
+    assert (row["episodes"], row["steps"], row["longest"]) == (4, 8, 3)
+    assert row["ratio"] == row["steps_per_s"] == 4

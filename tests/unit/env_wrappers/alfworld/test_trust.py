@@ -18,7 +18,7 @@ from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.memo import SWITCH
 from env_wrappers.alfworld.planner import find_plan, recorded_plan
 from env_wrappers.errors import DataError
-from hgpo_rllib.bench.alfworld import play_genuine
+from hgpo_rllib.bench.alfworld import play_textworld
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.section import RunStoppedError
 from tests.unit.cli.test_data_command import Run, hgpo  # noqa: F401 (hgpo is a fixture)
@@ -94,7 +94,7 @@ LOADERS: dict[str, Callable[[Path], object]] = {
     "a shared engine": get_engine,
     "the content of a file": lambda game: GameEngine(json.loads(game.read_text())),
     "the planner": lambda game: find_plan(game, seconds=30),
-    "the benchmark": lambda game: play_genuine(str(game), max_steps=1),
+    "the benchmark": lambda game: play_textworld(str(game), max_steps=1),
 }
 
 

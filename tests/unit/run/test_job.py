@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.run.job import JOB_FOLDERS, check_paths_are_kept
-from hgpo_rllib.run.upload import LIMIT, find_upload
 from tests.paths import ROOT
 
 CODE = ("hgpo_rllib", "env_wrappers", "tuned_examples")
@@ -48,8 +47,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_data_is_not_uploaded(folder: Path) -> None:
-    assert {str(path) for path in find_upload(folder).sizes} == {
+def packed(folder: Path, target: Path) -> dict[Path, int]:
+    """What Ray packs of a folder: bytes by path."""
+    excludes = get_runtime_env_default_excludes()
+    create_package(str(folder), target, include_gitignore=True, excludes=excludes)
+    with zipfile.ZipFile(target) as archive:
+        return {Path(item.filename): item.file_size for item in archive.infolist()}
+
+
+def test_data_is_not_uploaded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    found = packed(folder, tmp_path_factory.mktemp("package") / "package.zip")
+    assert {str(path) for path in found} == {
         ".gitignore",
         ".rayignore",
         "hgpo_rllib/config.py",
@@ -57,20 +65,8 @@ def test_data_is_not_uploaded(folder: Path) -> None:
     }
 
 
-def test_it_is_what_ray_packs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Its packer makes a file for the upload of the very files that are foretold."""
-    package = tmp_path_factory.mktemp("ray") / "package.zip"
-    create_package(
-        str(folder), package, include_gitignore=True, excludes=get_runtime_env_default_excludes()
-    )
-    with zipfile.ZipFile(package) as packed:
-        files = {Path(i.filename): i.file_size for i in packed.infolist() if not i.is_dir()}
-        assert all(i.compress_type == zipfile.ZIP_STORED for i in packed.infolist())
-    assert find_upload(folder).sizes == files
-
-
-def test_the_code_is_uploaded_whole_and_is_small() -> None:
-    upload = find_upload(ROOT)
+def test_the_code_is_uploaded_whole_and_is_small(tmp_path: Path) -> None:
+    found = packed(ROOT, tmp_path / "package.zip")
     here = {
         path.relative_to(ROOT)
         for name in CODE
@@ -78,31 +74,9 @@ def test_the_code_is_uploaded_whole_and_is_small() -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert len(here) > 100
-    assert here <= upload.sizes.keys()
-    assert not {"tests", "docs", ".git", ".venv"} & {path.parts[0] for path in upload.sizes}
-    assert upload.total < 3 * 2**20
-
-
-def test_preflight_prints_the_size(folder: Path) -> None:
-    done = CliRunner().invoke(app, ["preflight", str(folder)])
-    assert done.exit_code == 0
-    assert f"upload of {folder}: 4 files, 0.00 MiB" in done.stdout
-    assert "hgpo_rllib/" in done.stdout
-
-
-def test_preflight_refuses_what_is_no_code(folder: Path) -> None:
-    large = folder / "my_games" / "all.bin"
-    large.parent.mkdir()
-    with large.open("wb") as file:
-        file.truncate(LIMIT)
-    done = CliRunner().invoke(app, ["preflight", str(folder)])
-    assert isinstance(done.exception, ConfigError)
-    assert "50.00 MiB of it in my_games/" in str(done.exception)
-
-
-def test_preflight_of_nothing(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["preflight", str(tmp_path / "nothing")])
-    assert isinstance(done.exception, ConfigError)
+    assert here <= found.keys()
+    assert not {"tests", "docs", ".git", ".venv"} & {path.parts[0] for path in found}
+    assert sum(found.values()) < 3 * 2**20
 
 
 def run_config(**paths: str) -> RunConfig:
