@@ -1,21 +1,29 @@
 """`hgpo play …`: play a game oneself, or look at an episode that a run recorded."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hgpo_rllib.cli import play_webshop
 from hgpo_rllib.cli.data import TrustedOption
 from hgpo_rllib.config import ConfigError, EnvSettings
 
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+SHOP_STEPS = 15  # as WebShop's by default
+
 app = typer.Typer(help="Play a game, or show a recorded episode.", no_args_is_help=True)
-app.command("webshop")(play_webshop.webshop)
 
-
-@app.callback()
-def _root() -> None:
-    """Keep the name of the environment a sub-command."""
+EpisodeOption = Annotated[
+    Path | None, typer.Option(help="show an episode of this file of a run's episodes/")
+]
+IndexOption = Annotated[
+    int | None, typer.Option(help="which episode of the file, counted from 0; without it, 0")
+]
+StepByStepOption = Annotated[
+    bool, typer.Option("--step-by-step", help="wait for Enter before each turn of the episode")
+]
 
 
 @app.command()
@@ -30,48 +38,115 @@ def alfworld(
             help="a game of the split, counted from 0, or the path of a game file; without it, 0"
         ),
     ] = None,
-    episode: Annotated[
-        Path | None, typer.Option(help="show an episode of this file of a run's episodes/")
-    ] = None,
-    index: Annotated[
-        int | None, typer.Option(help="which episode of the file, counted from 0; without it, 0")
-    ] = None,
-    step_by_step: Annotated[
-        bool, typer.Option("--step-by-step", help="wait for Enter before each turn of the episode")
-    ] = False,
+    episode: EpisodeOption = None,
+    index: IndexOption = None,
+    step_by_step: StepByStepOption = False,
     trusted: TrustedOption = False,
 ) -> None:
     """Play a game in the terminal, or with --episode see a recorded one turn by turn."""
-    from hgpo_rllib.play.console import make_console
+    from env_wrappers.alfworld.env import ALFWorldEnv
 
-    if episode is None:
-        from hgpo_rllib.play.terminal import play_game
-
-        if index is not None or step_by_step:
-            raise ConfigError("--index and --step-by-step show a recorded episode: add --episode")
-        found = _find_game(data, split, game or "0")
-        play_game(found, EnvSettings().max_steps, make_console(), trusted)
+    _check(episode, index, step_by_step, data is not None or game is not None)
+    if episode is not None:
+        _show_recorded(episode, index, step_by_step)
         return
-    if data is not None or game is not None:
-        raise ConfigError("--episode shows a recorded game: leave out --data and --game")
+    task: int | str = int(game or 0) if (game or "0").isdecimal() else str(game)
+    if isinstance(task, str):
+        file = Path(task).absolute()
+        if not file.is_file():
+            raise ConfigError(f"--game: {game} is neither a number nor a game file")
+        data, split = file.parents[min(4, len(file.parents) - 1)], file.parents[2].name
+    max_steps = EnvSettings().max_steps
+    env = ALFWorldEnv(data, split, max_steps=max_steps, trusted=trusted)
+    _play(env, {"game": task}, max_steps)
+
+
+@app.command()
+def webshop(
+    data: Annotated[
+        Path | None, typer.Option(help="directory of the product files; without it, $WEBSHOP_DATA")
+    ] = None,
+    split: Annotated[str, typer.Option(help="which goals: test, dev or train")] = "test",
+    goals: Annotated[
+        Literal["synthetic", "human"], typer.Option(help="made from the products, or by people")
+    ] = "synthetic",
+    goal: Annotated[
+        int | None, typer.Option(help="a goal of the split, counted from 0; without it, 0")
+    ] = None,
+    episode: EpisodeOption = None,
+    index: IndexOption = None,
+    step_by_step: StepByStepOption = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="show it in a browser instead, on this machine only")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(help="of --web; without it, 3000; 0: any free one", min=0, max=65535),
+    ] = None,
+) -> None:
+    """Shop for a goal in the terminal, or with --episode see a recorded episode turn by turn."""
+    _check(episode, index, step_by_step, data is not None or goal is not None)
+    if web and (goal is not None or step_by_step):
+        raise ConfigError(
+            "--web lets one choose in the browser: leave out --goal and --step-by-step"
+        )
+    if port is not None and not web:
+        raise ConfigError("--port is where --web is served: add --web")
+    if web:
+        _serve(data, split, goals, episode, index, port)
+    elif episode is not None:
+        _show_recorded(episode, index, step_by_step)
+    else:
+        from env_wrappers.webshop.env import WebShopEnv
+
+        env = WebShopEnv(data, split, goals, max_steps=SHOP_STEPS, observation_mode="text_rich")
+        _play(env, {"goal": goal or 0}, SHOP_STEPS)
+
+
+def _check(episode: Path | None, index: int | None, step_by_step: bool, names_task: bool) -> None:
+    """Refuse options that have no effect.
+
+    Raises:
+        ConfigError: there are some.
+    """
+    if episode is None and (index is not None or step_by_step):
+        raise ConfigError("--index and --step-by-step show a recorded episode: add --episode")
+    if episode is not None and names_task:
+        raise ConfigError("--episode shows a recorded episode: leave out --data, --game and --goal")
+
+
+def _play(env: "gym.Env", task: dict[str, int | str], max_steps: int) -> None:
+    from hgpo_rllib.play.console import make_console
+    from hgpo_rllib.play.terminal import play_episode
+
+    play_episode(env, task, max_steps, make_console())
+
+
+def _show_recorded(episode: Path, index: int | None, step_by_step: bool) -> None:
+    from hgpo_rllib.play.console import make_console
     from hgpo_rllib.play.episodes import read_episode, show_episode
 
     show_episode(read_episode(episode, index or 0), make_console(), step_by_step)
 
 
-def _find_game(data: Path | None, split: str, game: str) -> Path:
-    """The game file: by its path, or by its place in the sorted list of the split.
+def _serve(
+    data: Path | None,
+    split: str,
+    goals: Literal["synthetic", "human"],
+    episode: Path | None,
+    index: int | None,
+    port: int | None,
+) -> None:
+    """Show a store, or a recorded episode, in the browser."""
+    from env_wrappers.webshop.goals import goal_range
+    from env_wrappers.webshop.shop import open_shop
+    from hgpo_rllib.play.episodes import read_episode
+    from hgpo_rllib.play.web.episode import episode_app
+    from hgpo_rllib.play.web.server import serve
+    from hgpo_rllib.play.web.store import store_app
 
-    Raises:
-        ConfigError: there is no such game.
-    """
-    from env_wrappers.alfworld.games import find_games
-
-    if not game.isdecimal():
-        if not Path(game).is_file():
-            raise ConfigError(f"--game: {game} is neither a number nor a game file")
-        return Path(game)
-    games = find_games(data, split)
-    if int(game) >= len(games):
-        raise ConfigError(f"--game: no game {game}, {split} has {len(games)} (0 is the first)")
-    return games[int(game)]
+    if episode is not None:
+        serve(episode_app(read_episode(episode, index or 0)), port)
+        return
+    shop = open_shop(data, goals)
+    serve(store_app(shop, goal_range(split, len(shop.goals))), port)

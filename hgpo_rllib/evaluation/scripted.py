@@ -5,7 +5,6 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rich.columns import Columns
 from rich.console import Console
 from rich.text import Text
 
@@ -14,7 +13,8 @@ from hgpo_rllib.agent import Agent, BeginAgent, Turn
 from hgpo_rllib.agent.parsing import ANY_SEARCH
 from hgpo_rllib.config import EnvSettings
 from hgpo_rllib.environments import OraclePlan, find_environment
-from hgpo_rllib.play.console import QUIT, ask, make_console, plain
+from hgpo_rllib.play.console import QUIT, make_console, plain
+from hgpo_rllib.play.terminal import read_action, show
 from hgpo_rllib.section import RunStoppedError
 
 SCRIPTED = ("random", "oracle", "human")
@@ -93,26 +93,8 @@ class HumanAgent(Agent):
         Raises:
             RunStoppedError: the person has had enough.
         """
-        admissible = info["admissible_actions"]
-        self._console.print(Text(f"\n{plain(observation)}"))
-        items = [Text(f"{number:>3} {plain(a)}") for number, a in enumerate(admissible, start=1)]
-        self._console.print(Columns(items, column_first=True, padding=(0, 2)))
-        while True:
-            action = self._read(ask(self._console, "> "), admissible)
-            if action is not None:
-                return Turn(observation, action)
-
-    def _read(self, answer: str, admissible: list[str]) -> str | None:
-        if answer == QUIT:
+        show(observation, info["admissible_actions"], self._console)
+        action = read_action(info["admissible_actions"], "> ", self._console)
+        if action is None:
             raise RunStoppedError("you stopped; the same command goes on with this game")
-        if answer.isdecimal():
-            number = int(answer)
-            if not 1 <= number <= len(admissible):
-                self._console.print(Text(f"There is no action {answer}: 1 to {len(admissible)}."))
-                return None
-            if admissible[number - 1] == ANY_SEARCH:
-                self._console.print(Text("Write the words to search for."))
-                return None
-            return admissible[number - 1]
-        searches = ANY_SEARCH in admissible and not answer.startswith(("search[", "click["))
-        return f"search[{answer}]" if answer and searches else answer or None
+        return Turn(observation, action)

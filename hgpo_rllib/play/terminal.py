@@ -1,65 +1,85 @@
-"""A person plays an ALFWorld game in the terminal."""
+"""A person plays in the terminal: a number is an action of the list, words are one as written."""
 
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import gymnasium as gym
 from rich.columns import Columns
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from env_wrappers.alfworld.engine import GameEngine
-from hgpo_rllib.play.console import QUIT, ask
+from hgpo_rllib.agent.parsing import ANY_SEARCH
+from hgpo_rllib.play.console import QUIT, ask, plain
 
 
-def play_game(game: Path, max_steps: int, console: Console, trusted: bool = False) -> bool:
-    """Play until the goal is reached, the steps are used up or the player quits; return if won.
+def play_episode(env: gym.Env, task: Any, max_steps: int, console: Console) -> bool:
+    """Play one episode of an environment, or until the player quits; return if it is won.
 
     Args:
-        trusted: whether the game is, as for `GameEngine`.
-
-    Raises:
-        DataError: the game cannot be loaded.
+        env: the environment.
+        task: options of its reset.
+        max_steps: after which it ends the episode.
+        console: where it is shown.
     """
-    engine = GameEngine(game, trusted)
-    state, observation = engine.reset()
-    steps = 0
-    console.print(Text(f"A number or a command is a step, {QUIT!r} ends the game."), style="dim")
-    while not state.won and steps < max_steps:
-        console.print(Text(f"\n{observation}"))
-        _offer(console, state.admissible)
-        command = _choose(console, state.admissible, max_steps - steps)
-        if command == QUIT:
+    observation, info = env.reset(options=task)
+    console.print(Text(f"A number or a command is a step, {QUIT!r} ends the game.", "dim"))
+    steps, done = 0, False
+    while not done:
+        show(observation, info["admissible_actions"], console)
+        left = max_steps - steps
+        prompt = f"{left} {'step' if left == 1 else 'steps'} left > "
+        action = read_action(info["admissible_actions"], prompt, console)
+        if action is None:
             break
-        state, observation = engine.step(state, command)
+        observation, _, terminated, truncated, info = env.step(action)
+        done = terminated or truncated
         steps += 1
+        if info["inadmissible"]:
+            console.print(Text(f"{plain(action)} is none of the actions.", "yellow"))
+    if done:
+        console.print(Text(f"\n{plain(observation)}"))
+    if info.get("score_details"):
+        _show_score(info, console)
+    count = f"{steps} {'step' if steps == 1 else 'steps'}"
+    if info["won"]:
+        console.print(Text(f"Won in {count}.", "bold green"))
     else:
-        console.print(Text(f"\n{observation}"))
-    _say_end(console, state.won, steps, max_steps)
-    return state.won
+        why = "the goal is not reached" if done else "you left"
+        console.print(Text(f"Lost: {why} after {count}.", "bold red"))
+    return bool(info["won"])
 
 
-def _offer(console: Console, admissible: tuple[str, ...]) -> None:
-    items = [Text(f"{number:>3} {command}") for number, command in enumerate(admissible, start=1)]
+def show(observation: str, admissible: Sequence[str], console: Console) -> None:
+    """Print what is seen, and the actions with their numbers."""
+    console.print(Text(f"\n{plain(observation)}"))
+    items = [Text(f"{number:>3} {plain(a)}") for number, a in enumerate(admissible, start=1)]
     console.print(Columns(items, column_first=True, padding=(0, 2)))
 
 
-def _choose(console: Console, admissible: tuple[str, ...], left: int) -> str:
-    """Ask until there is a command; what is no step costs none."""
+def read_action(admissible: Sequence[str], prompt: str, console: Console) -> str | None:
+    """Ask until there is an action; None: the player quits. In a store, words are searched for."""
+    in_store = all(action.startswith(("search[", "click[")) for action in admissible)
     while True:
-        answer = ask(console, f"{left} {'step' if left == 1 else 'steps'} left > ")
-        if not answer:
-            continue
+        answer = ask(console, prompt)
+        if answer == QUIT:
+            return None
         if not answer.isdecimal():
-            return answer
-        if 1 <= int(answer) <= len(admissible):
+            if in_store and answer and not answer.startswith(("search[", "click[")):
+                return f"search[{answer}]"
+            if answer:
+                return answer
+        elif not 1 <= int(answer) <= len(admissible):
+            console.print(Text(f"There is no action {answer}: 1 to {len(admissible)}."))
+        elif admissible[int(answer) - 1] == ANY_SEARCH:
+            console.print(Text("Write the words to search for."))
+        else:
             return admissible[int(answer) - 1]
-        console.print(Text(f"There is no action {answer}: choose 1 to {len(admissible)}."))
 
 
-def _say_end(console: Console, won: bool, steps: int, max_steps: int) -> None:
-    count = f"{steps} {'step' if steps == 1 else 'steps'}"
-    if won:
-        console.print(Text(f"Won in {count}.", style="bold green"))
-    elif steps == max_steps:
-        console.print(Text(f"Lost: the goal is not reached after {count}.", style="bold red"))
-    else:
-        console.print(Text(f"Lost: you left after {count}.", style="bold red"))
+def _show_score(info: Mapping[str, Any], console: Console) -> None:
+    table = Table("part", "value")
+    for name, value in {**info["score_details"], "score": info["task_score"]}.items():
+        shown = f"{value:.3f}" if isinstance(value, float) else plain(value)
+        table.add_row(name, Text(shown))
+    console.print(table)

@@ -104,7 +104,7 @@ class TestPlaying:
     @pytest.mark.parametrize(
         ("options", "named"),
         [
-            (("--game", "3"), "no game 3, train has 3"),
+            (("--game", "3"), "no game 3: there are 3"),
             (("--game", "nix"), "nix is neither a number nor a game file"),
             (("--split", "nix"), "nix is not a directory"),
             (("--step-by-step",), "add --episode"),

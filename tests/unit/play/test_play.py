@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from env_wrappers.webshop.shop import open_shop
-from hgpo_rllib.cli.play_webshop import MAX_STEPS
+from hgpo_rllib.cli.play import SHOP_STEPS
 from tests.unit.cli.test_data_command import Run, hgpo  # noqa: F401 (hgpo is a fixture)
 from tests.unit.cli.test_play_command import step, write_episode
 from tests.unit.env_wrappers.webshop.webshop_store import ODD, SHIRT, write_store
@@ -33,19 +33,18 @@ class TestShopping:
     def test_winning_by_words_numbers_and_actions(self, hgpo: Run, store: Path, goal: int) -> None:
         options = ("play", "webshop", "--data", store, "--goal", goal)
         answers = ["slim cotton shirt"]
-        for wanted in (SHIRT, "red", "click[small]", "Buy Now"):
-            status, shown, _ = hgpo(*options, stdin="\n".join(answers))
-            page = shown.split("steps left > ")[-2].splitlines()
-            number = next((line.split()[0] for line in page if line.endswith(f" {wanted}")), wanted)
-            assert number.isdecimal() == (wanted != "click[small]")
-            answers.append(number)
+        for wanted in (f"click[{SHIRT.lower()}]", "click[red]", "click[small]", "click[buy now]"):
+            _, shown, _ = hgpo(*options, stdin="\n".join(answers))
+            page = shown.split("steps left > ")[-2]
+            number = page.split(wanted)[0].split()[-1]
+            assert number.isdecimal()
+            answers.append(wanted if wanted == "click[small]" else number)
         status, shown, stderr = hgpo(*options, stdin="\n".join(answers))
         assert (status, stderr) == (0, "")
-        assert shown.endswith("\nWon, in 5 steps.\n")
-        assert "red  (chosen)\n" in shown
-        assert shown.count("small  (chosen)\n") == 1
-        assert f"{MAX_STEPS} steps left > slim cotton shirt\n" in shown
-        for part in ("color: red, size: small", "slim fit", "same", "1.000"):
+        assert shown.endswith("\nWon in 5 steps.\n")
+        assert "[clicked button] red [clicked button_]\n" in shown
+        assert f"{SHOP_STEPS} steps left > slim cotton shirt\n" in shown
+        for part in ("r_option", "score ", "1.000"):
             assert part in shown
 
     def test_a_purchase_that_is_not_all_that_was_asked_for(
@@ -53,45 +52,46 @@ class TestShopping:
     ) -> None:
         stdin = "\n".join([*BUY_SHIRT[:2], "click[x-large]", "click[buy now]", "more"])
         _, shown, _ = hgpo("play", "webshop", "--data", store, "--goal", goal, stdin=stdin)
-        assert shown.endswith("\nLost: not all that was asked for, in 4 steps.\n")
+        assert shown.endswith("\nLost: the goal is not reached after 4 steps.\n")
         assert "0.500" in shown
 
     def test_what_is_no_step(self, hgpo: Run, store: Path) -> None:
-        """Empty answers, and numbers where there is nothing to click."""
+        """Empty answers, and numbers of no action, or of the search bar."""
         stdin = "\n".join(["", "1", "0", "shirt", "99", "quit", "shirt"])
         status, shown, _ = hgpo("play", "webshop", "--data", store, stdin=stdin)
         assert status == 0
-        assert shown.count("There is nothing to click yet") == 2
-        assert "There is nothing to click at 99: 1 to " in shown
-        assert shown.endswith("Lost: nothing is bought after 1 step.\n")
+        assert shown.count("Write the words to search for.") == 1
+        assert shown.count("There is no action 0: 1 to ") == 1
+        assert shown.count("There is no action 99: 1 to ") == 1
+        assert shown.endswith("Lost: you left after 1 step.\n")
 
     def test_losing_by_steps(self, hgpo: Run, store: Path) -> None:
         """What the store does not understand is a step, too."""
-        stdin = "\n".join(["click[\x1b[31m]"] * (MAX_STEPS + 1))
+        stdin = "\n".join(["click[\x1b[31m]"] * (SHOP_STEPS + 1))
         _, shown, _ = hgpo("play", "webshop", "--data", store, stdin=stdin)
-        assert shown.count("The store does not understand click[\\x1b[31m].") == MAX_STEPS
-        assert shown.endswith(f"Lost: nothing is bought after {MAX_STEPS} steps.\n")
+        assert shown.count("click[\\x1b[31m] is none of the actions.") == SHOP_STEPS
+        assert shown.endswith(f"Lost: the goal is not reached after {SHOP_STEPS} steps.\n")
 
     def test_options_named_like_buttons(self, hgpo: Run, store: Path) -> None:
         """They do what the buttons do, as for the agent; what brackets hide cannot be clicked."""
         stdin = "\n".join(["odd thing", f"click[{ODD.lower()}]", "click[a [b]]", "click[buy now]"])
         _, shown, _ = hgpo("play", "webshop", "--data", store, stdin=stdin)
-        assert "The store does not understand click[a [b]].\n" in shown
-        assert shown.endswith("in 4 steps.\n")
+        assert "click[a [b]] is none of the actions.\n" in shown
+        assert shown.endswith("after 4 steps.\n")
 
     def test_goals_by_people(self, hgpo: Run, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WEBSHOP_DATA", str(store))
         stdin = "\n".join([*BUY_SHIRT[:3], "click[buy now]"])
         _, shown, _ = hgpo("play", "webshop", "--goals", "human", stdin=stdin)
         assert "i need a slim fit shirt in red" in shown
-        assert shown.endswith("\nWon, in 4 steps.\n")
+        assert shown.endswith("\nWon in 4 steps.\n")
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (("--goal", "999"), "--goal: no goal 999, test has "),
-        (("--goal", "-1"), "--goal: no goal -1, test has "),
+        (("--goal", "999"), "no goal 999 in test: there are "),
+        (("--goal", "-1"), "no goal -1 in test: there are "),
         (("--split", "nix"), "unknown split 'nix'"),
         (("--split", "train"), "split 'train' is empty"),
         (("--index", "0"), "add --episode"),
