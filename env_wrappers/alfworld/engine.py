@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from textworld import GameState
 
-from env_wrappers.alfworld.memo import changing_predicates, make_core, texts_are_plain
+from env_wrappers.alfworld.memo import Core, changing_predicates
 from env_wrappers.errors import DataError
 from env_wrappers.files import read_json
 
@@ -30,7 +30,7 @@ _WORD = re.compile(r"\S+")
 # What TextWorld raises on a broken file is of every kind, SystemExit included (the translator).
 _LOAD_ERRORS = (Exception, SystemExit)
 
-_free_cores: list[Any] = []
+_free_cores: list[Core] = []
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -105,7 +105,7 @@ class GameEngine:
         Raises:
             DataError: it cannot be read or understood, or would have to be trusted.
         """
-        core = _free_cores.pop() if _free_cores else make_core()
+        core = _free_cores.pop() if _free_cores else Core()
         # An engine object goes back into use when no episode can reach this game any more.
         weakref.finalize(self, _free_cores.append, core)
         name = "a game" if isinstance(game, Mapping) else game
@@ -123,7 +123,7 @@ class GameEngine:
         self._core = core
         self._logical = core._pddl_state
         self._changing = changing_predicates(self._logical)
-        self._read = _predicates_read(self._logical, core._logic, core._game_data["grammar"])
+        self._read = _predicates_read(self._logical, core)
         # Only loading needs these: megabytes for a kitchen.
         self._logical.task = self._logical.sas = core._game_data = None
         self._operators: dict[tuple[int, int], _Operator] = {}
@@ -259,7 +259,7 @@ class _Memory:
 _memory = _Memory()
 
 
-def _predicates_read(logical: Any, logic: Any, grammar: str) -> frozenset[str]:
+def _predicates_read(logical: Any, core: Core) -> frozenset[str]:
     """Return the names of the changing facts that anything to come depends on.
 
     Those are the ones in preconditions, in the goal or in the text grammar ("not_..." facts, there
@@ -267,9 +267,9 @@ def _predicates_read(logical: Any, logic: Any, grammar: str) -> frozenset[str]:
     was looked at.
     """
     changing = changing_predicates(logical)
-    if not texts_are_plain(logic):
+    if not core.is_alfworld:  # its texts may read anything
         return changing | {f"not_{name}" for name in changing}
-    task = logical.task
+    task, grammar = logical.task, core._game_data["grammar"]
     asked = _predicates_in(task.goal)
     for action in task.actions:
         asked |= _predicates_in(action.precondition)

@@ -1,9 +1,12 @@
 """The genuine TextWorld PDDL engine, with its repeated work remembered.
 
 A genuine step parses the same text templates again, a genuine load translates the same problem
-four times. The classes here override exactly those places, leave the rest of TextWorld (and its
-module globals, outside ``load`` and ``reset``) as they are, and give the same text, commands and
-results. They lean on internals of one TextWorld release: ``make_core`` checks which one is there.
+four times. The class here overrides exactly those places, leaves the rest of TextWorld (and its
+module globals, outside ``load`` and ``reset``) as they are, and gives the same text, commands and
+results. It does so for ALFWorld's own grammar alone, whose texts depend on the things and queries
+that they name, and whose commands never depend on the state of a game; a game with another grammar,
+which has to be trusted, is left to TextWorld. The overrides lean on internals of one TextWorld
+release: ``memo_enabled`` checks which one is there.
 """
 
 import ast
@@ -14,7 +17,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,30 +30,13 @@ from textworld.logic import Placeholder
 
 from env_wrappers.alfworld.grammar import MemoGrammar, parse_query, parse_symbols
 from env_wrappers.alfworld.translations import translate
-from env_wrappers.alfworld.trust import require_alfworld
+from env_wrappers.alfworld.trust import is_alfworld, require_alfworld
 
 SUPPORTED_TEXTWORLD = "1.7.0"
 SWITCH = "HGPO_ALFWORLD_MEMO"
 
 # A task line as alfworld writes it: its goal is all that differs between the grammars of games.
 _TASK_RULE = re.compile(r'("task":\s*\[\s*\{\s*"rhs":\s*)("(?:[^"\\]|\\.)*")(?=\s*\}\s*\])')
-# What an expression may consist of for its value to depend on nothing but the things it names.
-_PLAIN_NODES = (
-    *(ast.Expression, ast.Attribute, ast.Name, ast.Load, ast.Constant),
-    *(ast.BinOp, ast.Add, ast.BoolOp, ast.And, ast.Or),
-)
-_ENGINE_NAMES = frozenset({"self", "context"})  # what TextWorld's expressions see beside things
-
-_PLACEHOLDER = "TASK"
-
-
-def make_core() -> PddlEnv:
-    """Return a new engine: memoised, or the untouched one if ``HGPO_ALFWORLD_MEMO=0``.
-
-    An engine object copies and loads a shared library which is never unloaded (about 1.4 MB), so
-    prefer loading another game into one that is free.
-    """
-    return _MemoPddlEnv() if memo_enabled() else _PlainPddlEnv()
 
 
 def memo_enabled() -> bool:
@@ -67,8 +53,16 @@ def memo_enabled() -> bool:
     return True
 
 
-class _PlainPddlEnv(PddlEnv):
-    """TextWorld's own engine, naming things as ALFWorld does ("mug 2")."""
+class Core(PddlEnv):
+    """TextWorld's own engine, naming things as ALFWorld does ("mug 2").
+
+    An engine object copies and loads a shared library which is never unloaded (about 1.4 MB), so
+    prefer loading another game into one that is free.
+
+    Attributes:
+        is_alfworld: whether the loaded game has ALFWorld's grammar.
+        memoised: whether its translations, parses and command strings are computed once.
+    """
 
     def __init__(self) -> None:
         super().__init__(textworld.EnvInfos(admissible_commands=True))
@@ -77,45 +71,24 @@ class _PlainPddlEnv(PddlEnv):
         """Load the content of a game file; unless it is trusted, it must be like ALFWorld's."""
         if not trusted:
             require_alfworld(filename_or_data)
-        argv = sys.argv  # the PDDL translator overwrites it
-        try:
-            super().load(filename_or_data)
-        finally:
-            sys.argv = argv
-        demangler = Demangler(game_infos=self._entity_infos)
-        for info in self._entity_infos.values():
-            info.name = demangler.demangle_alfred_name(info.id)
-
-    def reset(self) -> textworld.GameState:
-        argv = sys.argv
-        try:
-            return super().reset()
-        finally:
-            sys.argv = argv
-
-
-class _MemoPddlEnv(_PlainPddlEnv):
-    """The same engine; translations, parses and command strings are computed once."""
-
-    def load(self, filename_or_data: Any, trusted: bool = False) -> None:
+        self.is_alfworld = is_alfworld(filename_or_data)
+        self.memoised = self.is_alfworld and memo_enabled()
         self._actions: dict[int, Any] = {}
         self._commands: dict[int, str] = {}
         self._texts: dict[Any, str] = {}
         self._unused_state: Any = None
-        with _memoised_logic():
-            super().load(filename_or_data, trusted)
+        with _own_arguments(), _memoised_logic() if self.memoised else nullcontext():
+            super().load(filename_or_data)
         self._unused_state = self._pddl_state
+        demangler = Demangler(game_infos=self._entity_infos)
+        for info in self._entity_infos.values():
+            info.name = demangler.demangle_alfred_name(info.id)
         self._names = {key: info.name for key, info in self._entity_infos.items()}
-        self._plain_texts = texts_are_plain(self._logic)
-        if not self._plain_texts:
-            memoised, self._logic.grammar = self._logic.grammar, textgen.ContextSensitiveGrammar()
-            self._logic.grammar.update(memoised)
-        self._fixed_commands = self._plain_texts and _commands_are_fixed(
-            self._logic, self._pddl_state
-        )
 
     def reset(self) -> textworld.GameState:
-        with _memoised_logic(PddlState=self._first_state):
+        """See TextWorld's."""
+        first = _memoised_logic(PddlState=self._first_state) if self.memoised else nullcontext()
+        with _own_arguments(), first:
             return super().reset()
 
     def _first_state(self, *arguments: Any) -> Any:
@@ -125,15 +98,12 @@ class _MemoPddlEnv(_PlainPddlEnv):
 
     def _gather_infos(self) -> None:
         """Fill in what a step of a game needs: as the original, without unread extras."""
-        if not self._plain_texts:
+        if not self.memoised:
             super()._gather_infos()
             return
         state, logical = self.state, self._pddl_state
         state["won"] = logical.check_goal()
         state["lost"] = False
-        if not self._fixed_commands:
-            self._commands.clear()
-            self._texts.clear()
         # An operator's id stands for its action and arguments: share one object per id.
         state["_valid_actions"] = [
             self._actions.setdefault(action.id, action)
@@ -154,10 +124,7 @@ class _MemoPddlEnv(_PlainPddlEnv):
 
     def _command_key(self, action: Any) -> Any:
         """Return what the command's text depends on: the things that its template names, or all."""
-        template = self._logic.actions[action.name].template
-        if not self._fixed_commands:
-            return action.id
-        placeholders, names = _things_named(template)
+        placeholders, names = _things_named(self._logic.actions[action.name].template)
         if not placeholders <= action.mapping.keys():
             return action.id  # a query looks for a thing; then the others matter, as not that one
         named = (v for ph, v in action.mapping.items() if ph in placeholders or ph.name in names)
@@ -177,29 +144,6 @@ class _MemoPddlEnv(_PlainPddlEnv):
         return action.format_command(self._names)  # type: ignore[no-any-return]
 
 
-# --- what a grammar allows ---------------------------------------------------------------------
-
-
-def texts_are_plain(logic: Any) -> bool:
-    """Return whether the texts of a game depend on its things and on the queries in them alone.
-
-    True for ALFWorld's grammar, whose expressions join names. An expression in Python could read
-    anything else; such a game is left to TextWorld's own grammar, and all its facts count.
-    """
-    texts = [text for act in logic.actions.values() for text in (act.template, act.feedback_rule)]
-    try:
-        symbols = [symbol for text in texts for symbol in parse_symbols(text)]
-        rules = [rule for rules in logic.grammar._rules.values() for rule in rules]
-        symbols += [symbol for rule in rules for symbol in rule.rhs]
-        parts = list(_parts(symbols))
-        queries = [part.given for part in parts if isinstance(part, textgen.ConditionalSymbol)]
-        for query in filter(None, [*queries, *(rule.condition for rule in rules)]):
-            parse_query(query)
-        return all(_is_plain(p.expression) for p in parts if isinstance(p, textgen.EvalSymbol))
-    except Exception:  # whatever a parser raises: TextWorld may never come to that text
-        return False
-
-
 def _parts(symbols: Iterable[Any]) -> Iterator[Any]:
     for symbol in symbols:
         yield symbol
@@ -208,14 +152,6 @@ def _parts(symbols: Iterable[Any]) -> Iterator[Any]:
                 yield from _parts([symbol.expression])
             case textgen.ListSymbol():
                 yield from _parts([symbol.symbol])
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_plain(expression: str) -> bool:
-    nodes = ast.walk(ast.parse(expression, mode="eval"))
-    return (
-        all(isinstance(n, _PLAIN_NODES) for n in nodes) and not _names(expression) & _ENGINE_NAMES
-    )
 
 
 def _names(expression: str) -> set[str]:
@@ -236,27 +172,21 @@ def _things_named(text: str) -> tuple[frozenset[Placeholder], frozenset[str]]:
     return frozenset(placeholders), frozenset(names)
 
 
-def _commands_are_fixed(logic: Any, state: Any) -> bool:
-    """Return whether an action's command text never depends on the state of the game.
-
-    True for ALFWorld's grammar, whose templates only ask where furniture stands.
-    """
-    changing = changing_predicates(state)
-    for action in logic.actions.values():
-        for symbol in _parts(parse_symbols(action.template)):
-            query = symbol.given if isinstance(symbol, textgen.ConditionalSymbol) else None
-            asked = {pred.name for pred in parse_query(query).preconditions} if query else set()
-            varies = any(name in changing or name.startswith("not_") for name in asked)
-            if varies or isinstance(symbol, textgen.NonterminalSymbol):
-                return False
-    return True
-
-
 def changing_predicates(state: Any) -> frozenset[str]:
     """Return the names of the predicates that some action of the loaded game can change."""
     return frozenset(
         effect.literal.predicate for action in state.task.actions for effect in action.effects
     )
+
+
+@contextmanager
+def _own_arguments() -> Iterator[None]:
+    """Give ``sys.argv`` back, which the PDDL translator overwrites."""
+    argv = sys.argv
+    try:
+        yield
+    finally:
+        sys.argv = argv
 
 
 # --- translation and parsing -------------------------------------------------------------------
@@ -290,11 +220,8 @@ def _translate(
 def _parse_document(text: str, rule_name: str) -> tuple[dict[str, Any], MemoGrammar]:
     """Parse a game's logic file, only once for all games that differ in their goal alone."""
     found = _TASK_RULE.search(text)
-    if found is None:
-        return _parse_document_once(text)
-    actions, shared = _parse_document_once(_TASK_RULE.sub(rf'\1"{_PLACEHOLDER}"', text, count=1))
-    if [str(part) for rule in shared._rules.get("task", ()) for part in rule.rhs] != [_PLACEHOLDER]:
-        return _parse_document_once(text)  # another rule than the one found is in force
+    assert found is not None, "ALFWorld's grammar has the rule"
+    actions, shared = _parse_document_once(_TASK_RULE.sub(r'\1"TASK"', text, count=1))
     grammar = MemoGrammar()
     grammar.update(shared)
     symbols = parse_symbols(json.loads(found.group(2)))

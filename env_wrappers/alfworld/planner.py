@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from env_wrappers.alfworld.engine import GameEngine, get_engine, read_content
-from env_wrappers.alfworld.memo import SWITCH, make_core
+from env_wrappers.alfworld.memo import SWITCH, Core
 from env_wrappers.errors import DataError
 from env_wrappers.files import read_json
 
@@ -93,7 +93,7 @@ def _plan_apart(game: Path, seconds: float, trusted: bool) -> list[str]:
 
 def _send_plan(game: Path, trusted: bool, sender: Connection) -> None:
     os.environ[SWITCH] = "0"  # the memo layer leaves out the translation that the planner needs
-    core = make_core()
+    core = Core()
     core.load(read_content(game), trusted)
     core.reset()
     sender.send(core._pddl_state.replan(core._entity_infos))

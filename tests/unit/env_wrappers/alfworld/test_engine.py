@@ -216,9 +216,8 @@ def test_the_off_switch_gives_the_plain_engine_and_the_same_game(
     commands = _walk(GameEngine(game), seed=3, steps=8)
     expected = _play(GameEngine(game), commands)
     monkeypatch.setenv("HGPO_ALFWORLD_MEMO", "0")
-    monkeypatch.setattr(engine_module, "_free_cores", [])
     plain = GameEngine(game)
-    assert type(plain._core) is memo._PlainPddlEnv
+    assert not plain._core.memoised
     assert _play(plain, commands) == expected
 
 

@@ -170,7 +170,8 @@ def test_demonstrating_and_playing_refuse(
     assert hgpo(*demos, "--trusted")[0] == 0
     assert proof.exists()
     proof.unlink()
-    assert hgpo(*play, "--trusted", stdin="q\n")[0] == 0
+    other = _changed(generated_games, tmp_path / "other", _in_introduction(proof))
+    assert hgpo("play", "alfworld", "--game", other, "--trusted", stdin="q\n")[0] == 0
     assert proof.exists()
 
 
