@@ -75,7 +75,7 @@ def test_what_is_kept_is_what_the_translator_gives(
 def test_an_engine_plays_from_a_kept_translation(
     game: dict[str, Any], folder: Path, translated: list[str]
 ) -> None:
-    """Also a game that differs in its grammar alone; one with another problem does not."""
+    """Also a game that differs in the words of its task; one with another problem does not."""
     first = [GameEngine(game).reset() for _ in range(2)]
     assert len(translated) == 1
     (one, text), (two, again) = first
@@ -85,8 +85,10 @@ def test_an_engine_plays_from_a_kept_translation(
     for command in game["walkthrough"]:
         state, _ = engine.step(state, command)
     assert state.won
-    other = game | {"grammar": game["grammar"].replace("Your task", "The task")}
-    GameEngine(other, trusted=True)
+    other = game | {
+        "grammar": game["grammar"].replace("Your task is to: ", "Your task is to: please ")
+    }
+    GameEngine(other)
     assert len(translated) == 1
     problem = game["pddl_problem"]
     cut = problem[problem.index("(canContain") :]
