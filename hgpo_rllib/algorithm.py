@@ -48,7 +48,7 @@ from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.learner.distribution import on_learners, rank, whole_batch
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
-from hgpo_rllib.learner.statistics import LEARNER_METRICS
+from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.models import load_tokenizer, save_model
 from hgpo_rllib.policy_server.deployment import start_policy_server
 from hgpo_rllib.policy_server.owner_liveness import start_owner_liveness
@@ -318,7 +318,7 @@ class HGPO(Algorithm):
         self.metrics.aggregate(results[:1], key=LEARNER_RESULTS)  # all learners have the same
         self.metrics.log_dict(of_groups, key=(LEARNER_RESULTS, POLICY_ID), window=1)
         reported = self.metrics.peek((LEARNER_RESULTS, POLICY_ID))
-        of_update = {name: float(reported[name]) for name in LEARNER_METRICS if name in reported}
+        of_update = {name: float(value) for name, value in reported.items() if name in METRICS}
         return scored, of_groups | of_update
 
     def _check_served_policy(self, probe: NDArray[np.int32]) -> float:

@@ -141,6 +141,6 @@ def value_loss_part(
     """
     losses, cut = value_losses(value, batch["value"], batch["value_target"], settings.value_clip)
     loss = (losses * batch["value_weight"].to(losses.dtype)).sum()
-    statistics.add({"value_clip_fraction": cut})
-    statistics.add_part("value_loss", loss)
+    statistics.add("value_clip_fraction", cut)
+    statistics.add("value_loss", loss)
     return settings.value_coeff * loss

@@ -29,7 +29,7 @@ from hgpo_rllib.learner.distribution import gather, join, passes, sum_gradients
 from hgpo_rllib.learner.host_memory import keep_freed_memory
 from hgpo_rllib.learner.lora import without_lora
 from hgpo_rllib.learner.module import LLMModule, TokenScorer
-from hgpo_rllib.learner.objective import largest_ratio, mismatch, token_losses
+from hgpo_rllib.learner.objective import mismatch, token_losses
 from hgpo_rllib.learner.sharding import load_whole_optimizer, whole, whole_optimizer
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.models import load_model
@@ -116,11 +116,10 @@ class HGPOLearner(TorchLearner):
         if "value" in fwd_out:
             value = fwd_out["value"]
             loss = loss + value_loss_part(self._settings, value, batch, self._statistics)
-        self._statistics.add(losses.statistics)
-        self._statistics.add_part("loss", loss)
-        self._statistics.add_part("policy_loss", (losses.policy_loss * weight).sum())
-        if len(fwd_out["logp"]):
-            self._statistics.maximum("ratio_max", largest_ratio(fwd_out["logp"], batch["old_logp"]))
+        for name, values in losses.statistics.items():
+            self._statistics.add(name, values)
+        self._statistics.add("loss", loss)
+        self._statistics.add("policy_loss", (losses.policy_loss * weight).sum())
         return loss
 
     def _reference_logp(self, tokens: dict[str, Tensor]) -> Tensor:
@@ -214,7 +213,7 @@ class HGPOLearner(TorchLearner):
         """
         self._statistics = Statistics()
         for name in ("loss", "policy_loss"):  # 0 for a mini-batch whose steps are all dropped
-            self._statistics.add_part(name, torch.zeros((), device=self._device))
+            self._statistics.add(name, torch.zeros((), device=self._device))
         trouble = self._compute_gradients(columns, plan[number], first=number == 0)
         if trouble is None:
             self._set_learning_rate()
@@ -252,7 +251,7 @@ class HGPOLearner(TorchLearner):
         groups = parameter_groups(self.module[POLICY_ID])
         for name, group in zip(("grad_norm", "critic_grad_norm"), groups, strict=False):
             norm = torch.nn.utils.clip_grad_norm_(group, self._settings.grad_clip)
-            self._statistics.add_part(name, whole(norm).cpu())
+            self._statistics.add(name, whole(norm).cpu())
         return find_trouble(self._statistics.values(), self._settings.max_ratio)
 
     def _keep_first_logp(self, columns: dict[str, Tensor]) -> None:
@@ -301,9 +300,9 @@ class HGPOLearner(TorchLearner):
 
     def _measure_mismatch(self, learner_logp: Tensor, engine_logp: Tensor) -> None:
         values = mismatch(learner_logp, engine_logp)
-        self._measured.add(values)
-        if len(learner_logp):
-            self._measured.maximum("behaviour_logp_gap", values["behaviour_logp_gap_mean"].max())
+        for name, value in values.items():
+            if len(value):
+                self._measured.add(name, value)
 
     def _mismatch(self) -> dict[str, float]:
         """What was measured in this update, with a warning when it passes the threshold."""

@@ -23,7 +23,7 @@ class TokenLosses:
     policy_loss: Tensor
     """The clipped part, importance weights included."""
     statistics: dict[str, Tensor]
-    """For the means that are reported, by the names of metrics.jsonl."""
+    """By the names of `hgpo_rllib.metrics`."""
 
 
 def token_losses(
@@ -49,7 +49,11 @@ def token_losses(
         settings.clip_high,
         settings.dual_clip,
     )
-    statistics = {"clip_fraction": clipped, "entropy": entropy}
+    statistics = {
+        "clip_fraction": clipped,
+        "entropy": entropy,
+        "ratio_max": log_ratio(logp, tokens["old_logp"]).exp(),
+    }
     if settings.importance_cap is not None or settings.importance_mask is not None:
         weight, cut = importance_weights(
             tokens["old_logp"],
@@ -75,15 +79,12 @@ def mismatch(learner_logp: Tensor, engine_logp: Tensor) -> dict[str, Tensor]:
     """How far learner and engine are apart on tokens that the engine drew at the same weights.
 
     Returns:
-        ``behaviour_logp_gap_mean``, how far their log-probabilities are apart, and
-        ``behaviour_kl``, the k3 estimate of KL(engine || learner), both per token.
+        ``behaviour_logp_gap`` and ``behaviour_logp_gap_mean``, how far their log-probabilities are
+        apart, and ``behaviour_kl``, the k3 estimate of KL(engine || learner), all per token.
     """
+    gap = (learner_logp - engine_logp).abs()
     return {
-        "behaviour_logp_gap_mean": (learner_logp - engine_logp).abs(),
+        "behaviour_logp_gap": gap,
+        "behaviour_logp_gap_mean": gap,
         "behaviour_kl": kl_estimate(engine_logp, learner_logp, "k3"),
     }
-
-
-def largest_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
-    """The largest token ratio; NaN when one is."""
-    return log_ratio(logp, old_logp).detach().max().exp()

@@ -1,69 +1,51 @@
 """Running means and maxima of an update, kept on the device until they are asked for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 import torch
 from torch import Tensor
 
-LEARNER_METRICS = (
-    "loss",
-    "policy_loss",
-    "kl",
-    "clip_fraction",
-    "entropy",
-    "grad_norm",
-    "ratio_max",
-    "behaviour_logp_gap",
-    "behaviour_logp_gap_mean",
-    "behaviour_kl",
-    "importance_weight",
-    "importance_cut_fraction",
-    "value_loss",
-    "value_clip_fraction",
-    "critic_grad_norm",
-    "skipped_batches",
-)
-"""What an update reports, besides what RLlib adds; docs/algorithm.md explains each."""
+from hgpo_rllib.metrics import METRICS
 
 
 class Statistics:
-    """Means over tokens, numbers that a mini-batch has once, and maxima, by name."""
+    """Metrics by name, each reduced as `hgpo_rllib.metrics` declares it."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
         self._maxima: dict[str, Tensor] = {}
-        self._parts: set[str] = set()
 
-    def add(self, values: Mapping[str, Tensor]) -> None:
-        """One value per token under each name."""
-        for name, value in values.items():
-            self._add(name, value.detach().sum(dtype=torch.float64), len(value))
+    def add(self, name: str, values: Tensor) -> None:
+        """Add a micro-batch's values of a metric.
 
-    def add_part(self, name: str, part: Tensor) -> None:
-        """One of the parts that add up to a mini-batch's number; `means` averages mini-batches."""
-        self._add(name, part.detach().double(), 0)
-        self._counts[name] = 1
-        self._parts.add(name)
-
-    def maximum(self, name: str, value: Tensor) -> None:
-        """Keep the largest value; NaN stays."""
-        value = value.detach().double()
-        before = self._maxima.get(name, value)
-        self._maxima[name] = torch.maximum(before, value)
+        Args:
+            name: of a declared metric; KeyError otherwise.
+            values: one per token or step; of a mini-batch mean, the summand of this micro-batch.
+        """
+        values = values.detach()
+        match METRICS[name].reduction:
+            case "token maximum":
+                if len(values):
+                    self._maximum(name, values.double().max())
+            case "mini-batch mean":
+                self._add(name, values.double(), 0)
+                self._counts[name] = 1
+            case _:
+                self._add(name, values.sum(dtype=torch.float64), len(values))
 
     def merge(self, other: Self) -> None:
         """Take in what `other` has gathered, of another mini-batch."""
         for name, total in other._sums.items():
             self._add(name, total, other._counts[name])
         for name, value in other._maxima.items():
-            self.maximum(name, value)
+            self._maximum(name, value)
 
     def on_host(self) -> Self:
         """The same in the host's memory, to be sent to other learners; one transfer for all."""
         moved = type(self)()
-        moved._counts, moved._parts = self._counts, self._parts
+        moved._counts = self._counts
         numbers = [*self._sums.values(), *self._maxima.values()]
         if numbers:
             values, sums = torch.stack(numbers).cpu(), len(self._sums)
@@ -77,8 +59,9 @@ class Statistics:
         whole = cls()
         for part in parts:
             whole.merge(part)
-            for name in part._parts:
-                whole._counts[name] = 1
+            for name in whole._counts:
+                if METRICS[name].reduction == "mini-batch mean":
+                    whole._counts[name] = 1
         return whole
 
     def values(self) -> dict[str, float]:
@@ -93,3 +76,7 @@ class Statistics:
     def _add(self, name: str, total: Tensor, count: int) -> None:
         self._sums[name] = self._sums[name] + total if name in self._sums else total
         self._counts[name] = self._counts.get(name, 0) + count
+
+    def _maximum(self, name: str, value: Tensor) -> None:
+        """Keep the largest value; NaN stays."""
+        self._maxima[name] = torch.maximum(self._maxima.get(name, value), value)

@@ -6,7 +6,9 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
+from hgpo_rllib import metrics
 from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
+from hgpo_rllib.metrics import PANELS
 from hgpo_rllib.reporting import style
 from hgpo_rllib.reporting.panels import (
     Experiments,
@@ -14,22 +16,13 @@ from hgpo_rllib.reporting.panels import (
     Panel,
     band,
     draw_panels,
+    metric_panel,
     name_experiments,
 )
-from hgpo_rllib.reporting.style import BLACK, BLUE, ORANGE, VERMILION
+from hgpo_rllib.reporting.style import BLACK, VERMILION
 from hgpo_rllib.results import Runs
 
 ORACLE = "whole history (Oracle)"
-GAPS = Panel(
-    "Distance from the Oracle",
-    {
-        "oracle_gap_trajectory": ("trajectory-level", VERMILION),
-        "oracle_gap_step": ("step-level", ORANGE),
-        "oracle_gap_hgpo": ("HGPO", BLUE),
-    },
-    amount=True,
-    legend_below=True,
-)
 UTILISATION, SIZE = "level_fraction_k", "level_group_size_k"
 
 
@@ -82,8 +75,12 @@ def _of_one(runs: Runs) -> list[Panel]:
     return [
         Panel("Step utilisation", lines=shares, rate=True, legend_below=True),
         Panel("Mean size of those groups", lines=sizes, amount=True, legend_below=True),
-        GAPS.of({"": runs}),
+        *(metric_panel(panel, {"": runs}) for panel in PANELS if _without_depths(panel)),
     ]
+
+
+def _without_depths(panel: metrics.Panel) -> bool:
+    return panel.figure == "groups" and not any("{k}" in metric.name for metric in panel.metrics)
 
 
 def _of_several(experiments: Experiments) -> list[Panel]:

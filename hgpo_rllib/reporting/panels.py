@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hgpo_rllib import metrics
+from hgpo_rllib.metrics import PANELS
 from hgpo_rllib.reporting import style
 from hgpo_rllib.results import Runs
 
@@ -36,37 +38,48 @@ class Panel:
     """Lines against the iteration, or against `x_label`."""
 
     title: str
-    metrics: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Columns of `Runs.metrics`, with the label and colour that each has for one experiment."""
-    lines: Sequence[Line] = ()
+    lines: Sequence[Line]
     rate: bool = False
     """The axis is from 0 to 100 %."""
     amount: bool = False
     """The axis begins at 0."""
     log: bool = False
     """Values that are not positive become gaps."""
-    scale: float = 1.0
     x_label: str = "iteration"
     legend_below: bool = False
     """The legend would cover lines, wherever it is among them."""
 
-    def of(self, experiments: Experiments) -> Panel:
-        """The panel with a line for each metric and experiment.
 
-        Colours are those of the metrics or, of several experiments, theirs; dashes then tell the
-        metrics apart.
-        """
-        lines = []
-        for place, (key, (label, colour)) in enumerate(self.metrics.items()):
-            for index, runs in enumerate(experiments.values()):
-                values = self.scale * band(runs, key)
-                if len(experiments) == 1:
-                    lines.append(Line(values, label, colour))
-                    continue
-                dash = style.dash_of(index) if len(self.metrics) == 1 else style.DASHES[place]
-                label = label if index == 0 else ""
-                lines.append(Line(values, label, style.colour_of(index), dash))
-        return replace(self, lines=lines)
+def metric_panels(figure: str, experiments: Experiments) -> list[Panel]:
+    """The panels of `hgpo_rllib.metrics` for one figure."""
+    return [metric_panel(panel, experiments) for panel in PANELS if panel.figure == figure]
+
+
+def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
+    """A panel with a line for each metric and experiment.
+
+    Colours are those of the metrics or, of several experiments, theirs; dashes then tell the
+    metrics apart.
+    """
+    lines = []
+    for place, metric in enumerate(panel.metrics):
+        for index, runs in enumerate(experiments.values()):
+            values = band(runs, metric.name)
+            if len(experiments) == 1:
+                lines.append(Line(values, metric.label, style.colour_of(place)))
+                continue
+            dash = style.dash_of(index) if len(panel.metrics) == 1 else style.dashes(place)
+            label = metric.label if index == 0 else ""
+            lines.append(Line(values, label, style.colour_of(index), dash))
+    unit = f" ({panel.unit})" if panel.unit == "nats" else ""
+    return Panel(
+        panel.title + unit,
+        lines,
+        rate=panel.whole,
+        amount=panel.unit not in ("", "nats") and not panel.log,
+        log=panel.log,
+        legend_below=len(panel.metrics) > 2,
+    )
 
 
 def band(runs: Runs, key: str, rows: pd.DataFrame | None = None) -> pd.DataFrame:

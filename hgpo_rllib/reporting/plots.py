@@ -14,13 +14,13 @@ from hgpo_rllib.reporting import group_plots, style
 from hgpo_rllib.reporting.panels import (
     Experiments,
     Line,
-    Panel,
     band,
     draw_line,
     draw_panels,
+    metric_panels,
     name_experiments,
 )
-from hgpo_rllib.reporting.style import BLACK, BLUE, GREEN, ORANGE, PINK, SKY, VERMILION
+from hgpo_rllib.reporting.style import BLACK, GREEN, ORANGE, PINK, SKY, VERMILION
 from hgpo_rllib.results import ALL, Runs
 
 SPLIT_COLOURS = (VERMILION, GREEN, PINK, ORANGE)
@@ -28,69 +28,8 @@ RUNNING_MEAN = 10
 SEEDS_SHOWN = 6
 """An experiment of more seeds is drawn without a line for each."""
 
-TRAINING = (
-    Panel("Mean advantage", {"advantage_mean": ("", BLUE)}),
-    Panel("Policy loss", {"policy_loss": ("", BLUE)}),
-    Panel("KL to the reference policy", {"kl": ("", BLUE)}),
-    Panel("Clip fraction (tokens)", {"clip_fraction": ("", BLUE)}),
-    Panel("Mean reward of an episode", {"return_mean": ("", BLUE)}),
-    Panel("Success in training", {"success_rate": ("", BLUE)}, rate=True),
-)
-"""The six that the paper plots."""
-POLICY = (
-    Panel("Entropy (nats)", {"entropy": ("", PINK)}),
-    Panel("Gradient norm", {"grad_norm": ("", GREEN)}),
-    Panel("Largest token ratio", {"ratio_max": ("", VERMILION)}),
-    Panel("Steps of an episode", {"episode_length": ("", BLUE)}, amount=True),
-    Panel(
-        "Unusable actions (steps)",
-        {"invalid_rate": ("invalid", VERMILION), "inadmissible_rate": ("inadmissible", SKY)},
-        rate=True,
-    ),
-    Panel(
-        "Cut at the token limit (steps)",
-        {
-            "truncated_prompt_rate": ("prompts", ORANGE),
-            "truncated_response_rate": ("responses", BLUE),
-        },
-        rate=True,
-    ),
-)
-CRITIC = (
-    Panel("Value loss", {"value_loss": ("", BLUE)}),
-    Panel("Explained variance", {"explained_variance": ("", GREEN)}),
-    Panel("Clipped values (steps)", {"value_clip_fraction": ("", VERMILION)}),
-    Panel("Gradient norm of the critic", {"critic_grad_norm": ("", PINK)}),
-)
-MISMATCH = (
-    Panel(
-        "Gap of log-probabilities (nats)",
-        {
-            "behaviour_logp_gap": ("sampled, largest", VERMILION),
-            "behaviour_logp_gap_mean": ("sampled, mean", ORANGE),
-            "served_learner_logp_gap": ("probe after update", BLACK),
-        },
-        log=True,
-        legend_below=True,
-    ),
-    Panel("KL(engine ‖ learner) (nats)", {"behaviour_kl": ("", BLUE)}),
-    Panel("Cut weights (tokens)", {"importance_cut_fraction": ("", GREEN)}),
-    Panel("Steps under older weights", {"stale_rate": ("", PINK)}, rate=True),
-)
-SPEED = (
-    Panel(
-        "Seconds of an iteration",
-        {
-            "iteration_s": ("all", BLACK),
-            "rollout_s": ("rollout", BLUE),
-            "update_s": ("update", GREEN),
-            "sync_s": ("weight sync", PINK),
-        },
-        amount=True,
-    ),
-    Panel("Generated tokens / s", {"tokens_per_s": ("", BLUE)}, amount=True),
-    Panel("Advantages (ms)", {"advantage_s": ("", ORANGE)}, amount=True, scale=1000),
-)
+METRIC_FIGURES = ("training", "policy", "critic", "mismatch", "speed")
+"""Figures of `hgpo_rllib.metrics` with a picture of their own; `training` has the paper's six."""
 
 
 def pictures(experiments: Experiments) -> dict[str, bytes]:
@@ -103,22 +42,17 @@ def figures(experiments: Experiments) -> dict[str, Figure]:
     """The pictures by file name, in the style that is set; without those that would be empty."""
     makers: dict[str, Callable[[Experiments], Figure | None]] = {
         "learning_curve.png": _learning_curve,
-        "training.png": partial(_panels, TRAINING),
-        "policy.png": partial(_panels, POLICY),
-        "critic.png": partial(_panels, CRITIC),
         "hierarchy.png": group_plots.hierarchy,
         "group_sizes.png": group_plots.histograms,
-        "mismatch.png": partial(_panels, MISMATCH, height=3.0),
-        "speed.png": partial(_panels, SPEED),
     }
+    for name in METRIC_FIGURES:
+        makers[f"{name}.png"] = partial(_metric_figure, name)
     drawn = {name: make(experiments) for name, make in makers.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
-def _panels(
-    panels: Sequence[Panel], experiments: Experiments, height: float = 2.4
-) -> Figure | None:
-    return draw_panels([panel.of(experiments) for panel in panels], experiments, height)
+def _metric_figure(name: str, experiments: Experiments) -> Figure | None:
+    return draw_panels(metric_panels(name, experiments), experiments, height=2.4)
 
 
 def _learning_curve(experiments: Experiments) -> Figure | None:

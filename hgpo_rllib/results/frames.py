@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from hgpo_rllib import metrics
 from hgpo_rllib.jsonl import ResultsError, Row, read_jsonl
 
 Columns = dict[str, str]
@@ -16,21 +17,11 @@ def _typed(dtype: str, names: str) -> Columns:
     return dict.fromkeys(names.split(), dtype)
 
 
-METRICS = _typed("int64", "iteration") | _typed(
-    "float64",
-    """wall_s iteration_s episodes env_steps success_rate return_mean episode_length invalid_rate
-    inadmissible_rate truncated_prompt_rate truncated_response_rate request_s engine_s env_s
-    env_errors env_timeouts request_errors stale_rate lost_members lost_groups tokens_generated loss
-    policy_loss kl clip_fraction entropy grad_norm ratio_max behaviour_logp_gap
-    behaviour_logp_gap_mean behaviour_kl value_loss value_clip_fraction critic_grad_norm
-    explained_variance importance_weight importance_cut_fraction skipped_batches
-    served_learner_logp_gap advantage_mean zero_advantage_fraction oracle_fraction
-    oracle_group_size oracle_gap_trajectory oracle_gap_step oracle_gap_hgpo rollout_s
-    rollout_wait_s update_s advantage_s sync_s tokens_per_s""",
-)
+METRICS = dict.fromkeys((name for name in metrics.METRICS if "{" not in name), "float64")
+METRICS["iteration"] = "int64"
 GROUP_SIZES = {"iteration": "int64", "depth": "int64", "size": "str", "share": "float64"}
-EVALUATIONS = {"iteration": "int64", "split": "str"} | _typed(
-    "float64", "success_rate standard_error episodes episode_length temperature evaluation_s"
+EVALUATIONS = {"iteration": "int64", "split": "str"} | dict.fromkeys(
+    (metric.name for metric in metrics.EVALUATION), "float64"
 )
 FAMILIES = {"iteration": "int64", "split": "str", "task_type": "str"} | _typed(
     "float64", "success_rate standard_error episodes"

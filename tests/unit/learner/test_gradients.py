@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hgpo_rllib.learner.learner import HGPOLearner, learning_rate
-from hgpo_rllib.learner.statistics import LEARNER_METRICS
+from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.rollout.group import POLICY_ID
-from hgpo_rllib.run.live_metrics import iteration_samples
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 from tests.unit.learner.learner_reference import (
     add_values,
@@ -250,12 +249,11 @@ def test_the_learning_rate_of_each_step(model_path: str) -> None:
     assert len(set(rates)) == 4  # warming up, then one rate an iteration
 
 
-def test_everything_reported_is_a_metric_with_a_gauge(model_path: str) -> None:
-    """What the learner logs arrives in metrics.jsonl, and each number of it in one gauge."""
+def test_everything_reported_is_declared(model_path: str) -> None:
+    """What the learner logs arrives in metrics.jsonl."""
     chosen = COMMON | OPTIONS["weights and mask"] | {"critic": "head", "estimator": "ppo"}
     learner = make_learner(model_path, **chosen)
     update(learner, add_values(make_columns(llm_of(learner)), learner))
     reported = set(learner.metrics.reduce()[POLICY_ID]) - {"num_trainable_parameters"}
-    assert reported == set(LEARNER_METRICS)
-    for name in reported:
-        assert len(list(iteration_samples({name: 1.0}, "run"))) == 1, name
+    assert reported >= {"loss", "kl", "ratio_max", "behaviour_kl", "value_loss", "skipped_batches"}
+    assert reported <= METRICS.keys()

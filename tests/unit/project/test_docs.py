@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from hgpo_rllib.learner.statistics import LEARNER_METRICS
 from tests.unit.project import pages
 
 ROOT = pages.ROOT
@@ -55,15 +54,6 @@ def test_every_page_is_reached() -> None:
         }
         new = {path for path in found - reached if path.is_file()}
     assert set(PAGES) <= reached
-
-
-def test_metrics_of_the_learner_are_explained() -> None:
-    """Each has a row in the table of docs/algorithm.md."""
-    section = (ROOT / "docs/algorithm.md").read_text().partition("\n## 11. Metrics\n")[2]
-    names = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    diagnostics = ("advantage_mean", "zero_advantage_fraction", "explained_variance")
-    reported = (*LEARNER_METRICS, *diagnostics)
-    assert [name for name in reported if f"`{name}`" not in "".join(names)] == []
 
 
 HERE = ROOT / "docs" / "concepts.md"

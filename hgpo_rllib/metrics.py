@@ -1,0 +1,243 @@
+"""All metrics of a run, declared once: name, unit, reduction, description, and panel.
+
+A metric that is declared in `PANELS` and computed is in metrics.jsonl, TensorBoard, trackers, the
+columns of `hgpo_rllib.results`, the gauges for Prometheus, the Grafana dashboard, the report and
+docs/metrics.md. ``python -m hgpo_rllib.metrics_reference`` writes the dashboard and the page anew.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["", "nats", "ratio", "s", "episodes", "steps", "tokens", "tokens/s"]
+"""``ratio``: a share, 0 to 1. Empty: a number without a unit."""
+Reduction = Literal[
+    "", "episode mean", "step mean", "token mean", "mini-batch mean", "token maximum", "sum"
+]
+"""How the values of an iteration become one number; `hgpo_rllib.learner.statistics` obeys it.
+
+Empty: the number is computed whole.
+"""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of an iteration."""
+
+    name: str
+    """Key in metrics.jsonl. ``{k}`` stands for a depth: one number for each k = 0..K."""
+    unit: Unit
+    reduction: Reduction
+    description: str
+    label: str = ""
+    """In the legend of a panel with several metrics."""
+
+    @property
+    def gauge(self) -> str:
+        """Name of its gauge, without Ray's prefix; a depth becomes the tag ``k``."""
+        return "hgpo_" + self.name.removesuffix("_k{k}")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Metrics that are drawn together, of one unit."""
+
+    figure: str
+    """The picture of the report, and the row of the dashboard."""
+    title: str
+    metrics: tuple[Metric, ...]
+    log: bool = False
+    """The axis is logarithmic."""
+    whole: bool = False
+    """The axis of a ratio reaches from 0 to 1."""
+
+    @property
+    def unit(self) -> Unit:
+        """Of all its metrics."""
+        return self.metrics[0].unit
+
+
+# fmt: off
+PANELS = (
+    Panel("training", "Mean advantage", metrics=(
+        Metric("advantage_mean", "", "step mean", "advantage, as the learner gets it"),
+    )),
+    Panel("training", "Loss", metrics=(
+        Metric("policy_loss", "", "mini-batch mean",
+            "clipped part of the objective, importance weights included", "policy"),
+        Metric("loss", "", "mini-batch mean", "the whole objective", "whole"),
+    )),
+    Panel("training", "KL to the reference policy", metrics=(
+        Metric("kl", "nats", "token mean", "estimate of the KL divergence; with `kl_coeff` > 0"),
+    )),
+    Panel("training", "Clip fraction (tokens)", metrics=(
+        Metric("clip_fraction", "ratio", "token mean", "tokens whose policy gradient was clipped"),
+    )),
+    Panel("training", "Mean return of an episode", metrics=(
+        Metric("return_mean", "", "episode mean", "undiscounted sum of rewards"),
+    )),
+    Panel("training", "Success in training", whole=True, metrics=(
+        Metric("success_rate", "ratio", "episode mean",
+            "episodes that reached the goal, sampled at the training temperature"),
+    )),
+    Panel("policy", "Entropy", metrics=(
+        Metric("entropy", "nats", "token mean", "entropy of the next-token distribution"),
+    )),
+    Panel("policy", "Gradient norm", metrics=(
+        Metric("grad_norm", "", "mini-batch mean", "gradient norm before clipping"),
+    )),
+    Panel("policy", "Largest token ratio", log=True, metrics=(
+        Metric("ratio_max", "", "token maximum", "probability ratio of a token, new to old policy"),
+    )),
+    Panel("policy", "Steps of an episode", metrics=(
+        Metric("episode_length", "steps", "episode mean", "environment steps of an episode"),
+    )),
+    Panel("policy", "Unusable actions (steps)", whole=True, metrics=(
+        Metric("invalid_rate", "ratio", "step mean",
+            "steps with an invalid response (algorithm.md, section 5)", "invalid"),
+        Metric("inadmissible_rate", "ratio", "step mean",
+            "steps whose action the environment did not offer", "inadmissible"),
+    )),
+    Panel("policy", "At the token limit (steps)", whole=True, metrics=(
+        Metric("truncated_prompt_rate", "ratio", "step mean",
+            "steps whose prompt was shortened", "prompts"),
+        Metric("truncated_response_rate", "ratio", "step mean",
+            "steps whose response reached the token limit", "responses"),
+    )),
+    Panel("groups", "Step utilisation", whole=True, metrics=(
+        Metric("level_fraction_k{k}", "ratio", "step mean",
+            "steps whose group at depth k has at least two steps", "depth"),
+        Metric("oracle_fraction", "ratio", "step mean",
+            "steps whose whole history another step of the task shares", "whole history (Oracle)"),
+        Metric("zero_advantage_fraction", "ratio", "step mean",
+            "steps with advantage exactly 0", "advantage 0"),
+    )),
+    Panel("groups", "Mean size of those groups", metrics=(
+        Metric("level_group_size_k{k}", "steps", "step mean",
+            "size of the group at depth k, over steps whose group has at least two", "depth"),
+        Metric("oracle_group_size", "steps", "step mean",
+            "steps with the same whole history, over steps that share theirs",
+            "whole history (Oracle)"),
+    )),
+    Panel("groups", "Distance from the Oracle", metrics=(
+        Metric("oracle_gap_trajectory", "", "step mean",
+            "absolute difference between Eq. 1 and the advantage among steps with the same "
+            "whole history, over these steps", "trajectory-level"),
+        Metric("oracle_gap_step", "", "step mean", "the same for Eq. 2", "step-level"),
+        Metric("oracle_gap_hgpo", "", "step mean", "the same for HGPO", "HGPO"),
+    )),
+    Panel("critic", "Value loss", metrics=(
+        Metric("value_loss", "", "mini-batch mean",
+            "value loss without its coefficient; these four: with a critic"),
+    )),
+    Panel("critic", "Explained variance", metrics=(
+        Metric("explained_variance", "", "",
+            "1 − Var(R − V) / Var(R) over steps, with step returns R and the values V before "
+            "the update: 1 perfect, 0 as good as a constant; absent where all R are equal"),
+    )),
+    Panel("critic", "Clipped values (steps)", metrics=(
+        Metric("value_clip_fraction", "ratio", "step mean",
+            "steps whose value gradient was clipped"),
+    )),
+    Panel("critic", "Gradient norm of the critic", metrics=(
+        Metric("critic_grad_norm", "", "mini-batch mean",
+            "gradient norm of the critic's own parameters before clipping"),
+    )),
+    Panel("mismatch", "Gap of log-probabilities", log=True, metrics=(
+        Metric("behaviour_logp_gap", "nats", "token maximum",
+            "difference between the engine's and the learner's log-probability of a sampled "
+            "token, before the first optimiser step (algorithm.md, section 7: which tokens)",
+            "sampled, largest"),
+        Metric("behaviour_logp_gap_mean", "nats", "token mean",
+            "the same difference", "sampled, mean"),
+        Metric("served_learner_logp_gap", "nats", "token maximum",
+            "the same difference on the probe, after the update (algorithm.md, section 6)",
+            "probe after update"),
+    )),
+    Panel("mismatch", "KL(engine ‖ learner)", metrics=(
+        Metric("behaviour_kl", "nats", "token mean", "k3 estimate of KL(engine ‖ learner)"),
+    )),
+    Panel("mismatch", "Importance weight", metrics=(
+        Metric("importance_weight", "", "token mean",
+            "importance weight, learner over engine; this and the next: where they are used"),
+    )),
+    Panel("mismatch", "Cut weights (tokens)", metrics=(
+        Metric("importance_cut_fraction", "ratio", "token mean",
+            "tokens whose importance weight was truncated or masked"),
+    )),
+    Panel("mismatch", "Steps under older weights", whole=True, metrics=(
+        Metric("stale_rate", "ratio", "step mean",
+            "steps sampled under older weights than those before their update; 0 in the "
+            "synchronous schedule"),
+    )),
+    Panel("speed", "Seconds of an iteration", metrics=(
+        Metric("iteration_s", "s", "", "the whole iteration", "all"),
+        Metric("rollout_s", "s", "", "sampling", "rollout"),
+        Metric("update_s", "s", "", "the update without `advantage_s`", "update"),
+        Metric("sync_s", "s", "", "publishing weights, and the probe", "weight sync"),
+        Metric("rollout_wait_s", "s", "",
+            "part of `rollout_s` that the learner waited for; all of it in the synchronous "
+            "schedule", "rollout, waited for"),
+        Metric("advantage_s", "s", "", "returns and advantages", "advantages"),
+    )),
+    Panel("speed", "Generated tokens per second", metrics=(
+        Metric("tokens_per_s", "tokens/s", "", "`tokens_generated / rollout_s`"),
+    )),
+    Panel("speed", "Seconds of a step", metrics=(
+        Metric("request_s", "s", "step mean", "from a prompt to its response", "request"),
+        Metric("engine_s", "s", "step mean", "the engine's part of `request_s`", "engine"),
+        Metric("env_s", "s", "step mean",
+            "the environment's step, with the wait for a thread", "environment"),
+    )),
+    Panel("volume", "Size of an iteration", log=True, metrics=(
+        Metric("episodes", "", "sum", "episodes", "episodes"),
+        Metric("env_steps", "", "sum", "environment steps", "steps"),
+        Metric("tokens_generated", "", "sum", "response tokens", "response tokens"),
+    )),
+    Panel("volume", "Failures", metrics=(
+        Metric("env_errors", "", "sum", "failed environments", "environment errors"),
+        Metric("env_timeouts", "", "sum", "environments that timed out", "time-outs"),
+        Metric("request_errors", "", "sum", "failed requests", "request errors"),
+        Metric("lost_members", "", "sum",
+            "episodes given up after `rollout.max_attempts`", "lost episodes"),
+        Metric("lost_groups", "", "sum", "groups left with fewer than two episodes", "lost groups"),
+        Metric("skipped_batches", "", "sum",
+            "mini-batches without an optimiser step: bad ones, or all of an iteration without a "
+            "signal", "skipped mini-batches"),
+    )),
+    Panel("volume", "Iterations", metrics=(
+        Metric("iteration", "", "", "number of the iteration, from 1"),
+    )),
+    Panel("volume", "Training time", metrics=(
+        Metric("wall_s", "s", "", "since training began in this command, evaluations included"),
+    )),
+)
+# fmt: on
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric for panel in PANELS for metric in panel.metrics
+}
+"""By name."""
+
+EVALUATION = (
+    Metric("success_rate", "ratio", "episode mean", "episodes that reached the goal"),
+    Metric("standard_error", "ratio", "", "binomial standard error of `success_rate`"),
+    Metric("episodes", "", "sum", "episodes"),
+    Metric("episode_length", "steps", "episode mean", "environment steps of an episode"),
+    Metric("temperature", "", "", "sampling temperature"),
+    Metric("evaluation_s", "s", "", "the evaluation of all splits"),
+)
+"""Of a split, in evaluation.jsonl; their gauges are ``hgpo_evaluation_<name>``."""
+
+
+def declared(name: str) -> tuple[Metric, dict[str, str]]:
+    """The metric with a name as in metrics.jsonl, and the tags of its gauge.
+
+    Raises:
+        KeyError: no such metric is declared.
+    """
+    base, _, depth = name.rpartition("_k")
+    tags = {"k": depth} if base and depth.isdecimal() else {}
+    try:
+        return METRICS[f"{base}_k{{k}}" if tags else name], tags
+    except KeyError:
+        raise KeyError(f"the metric {name!r} is not declared in hgpo_rllib/metrics.py") from None

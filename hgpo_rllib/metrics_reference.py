@@ -1,0 +1,176 @@
+"""docs/metrics.md and the Grafana dashboard, written from `hgpo_rllib.metrics`.
+
+Run ``python -m hgpo_rllib.metrics_reference`` after a change of it; a test fails while the files
+are out of date.
+"""
+
+import json
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from hgpo_rllib.metrics import EVALUATION, PANELS, Metric, Panel
+from hgpo_rllib.run.live_metrics import IN_FLIGHT
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "metrics.md"
+DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "hgpo.json"
+INTRODUCTION = """# Metrics
+
+Written from `hgpo_rllib/metrics.py` by `python -m hgpo_rllib.metrics_reference`; change it there. A
+metric that is declared and computed is in all of these:
+
+- a line per iteration of `metrics.jsonl` in the run directory; `null` is what was not measured,
+- TensorBoard and [trackers](integrations.md), under the same name,
+- a column of `metrics` in [`hgpo_rllib.results`](results.md),
+- a gauge `hgpo_<name>` for [Prometheus](monitoring.md), and the Grafana dashboard,
+- a figure of the report, unless its heading below is `volume`.
+
+A ratio is a share from 0 to 1. A mean over tokens is over all response tokens that pass through the
+model in the update, each at the weights of its mini-batch. Skipped mini-batches count in
+`skipped_batches` only. `{k}` stands for the depths 0 to K; the gauges of such metrics lack `_k{k}`
+and have a tag `k`.
+
+Besides numbers, a line of `metrics.jsonl` has `level_size_shares`: per depth, the share of steps by
+the size of their group (1, 2, 3-4, 5-8, 9-16, 17-32, 33 or more).
+"""
+EVALUATION_TEXT = """## Evaluations
+
+A line of `evaluation.jsonl` per evaluation and split: `iteration` (0 is before training), `split`
+(`all`: the episodes of all splits together), `by_task_type` (`success_rate` and `episodes` per task
+family), and the numbers below. Gauges are named `hgpo_evaluation_<name>` and have a tag `split`.
+"""
+GRAFANA_UNITS = {"ratio": "percentunit", "s": "s"}
+HELD_OUT = (
+    ("Held-out success", "ratio", "success_rate"),
+    ("Standard error of held-out success", "ratio", "standard_error"),
+    ("Steps of a held-out episode", "steps", "episode_length"),
+)
+COLUMNS, WIDTH, HEIGHT = 3, 8, 8  # panels side by side; of Grafana's 24 columns
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def render_page() -> str:
+    """docs/metrics.md."""
+    parts = [INTRODUCTION]
+    for figure, panels in groupby(PANELS, key=lambda panel: panel.figure):
+        rows = (metric for panel in panels for metric in panel.metrics)
+        parts.append(f"## {figure.capitalize()}\n\n{_table(rows)}")
+    parts.append(f"{EVALUATION_TEXT}\n{_table(EVALUATION)}")
+    return "\n".join(parts)
+
+
+def _table(metrics: Iterable[Metric]) -> str:
+    lines = ["| name | unit | over the iteration | meaning |", "|---|---|---|---|"]
+    for metric in metrics:
+        cells = (f"`{metric.name}`", metric.unit, metric.reduction, metric.description)
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def render_dashboard() -> str:
+    """The dashboard as JSON, in the format of Grafana 9 and later."""
+    panels = [
+        _panel(title, unit, [_target(f"evaluation_{name}", " {{split}}")])
+        for title, unit, name in HELD_OUT
+    ]
+    panels += [
+        _panel(panel.title, panel.unit, _targets(panel), panel.log, panel.whole) for panel in PANELS
+    ]
+    in_flight = _target(IN_FLIGHT.removeprefix("hgpo_"))
+    panels.append(_panel("Prompts in flight", "", [in_flight]))
+    for index, panel in enumerate(panels):
+        row, column = divmod(index, COLUMNS)
+        panel["id"] = index + 1
+        panel["gridPos"] = {"h": HEIGHT, "w": WIDTH, "x": WIDTH * column, "y": HEIGHT * row}
+    run_query = f"label_values(ray_{IN_FLIGHT}, run)"
+    dashboard = {
+        "uid": "hgpo-training",
+        "title": "HGPO training",
+        "tags": ["hgpo", "ray"],
+        "schemaVersion": 38,
+        "version": 1,
+        "editable": True,
+        "timezone": "browser",
+        "refresh": "10s",
+        "time": {"from": "now-1h", "to": "now"},
+        "annotations": {"list": []},
+        "templating": {
+            "list": [
+                {
+                    "name": "datasource",
+                    "label": "Prometheus",
+                    "type": "datasource",
+                    "query": "prometheus",
+                    "current": {},
+                    "hide": 0,
+                    "includeAll": False,
+                    "multi": False,
+                },
+                {
+                    "name": "run",
+                    "label": "Run",
+                    "type": "query",
+                    "datasource": SOURCE,
+                    "query": {"query": run_query, "refId": "run"},
+                    "definition": run_query,
+                    "refresh": 2,
+                    "sort": 2,
+                    "includeAll": True,
+                    "multi": True,
+                    "allValue": ".*",
+                    "current": {"text": ["All"], "value": ["$__all"]},
+                    "hide": 0,
+                },
+            ]
+        },
+        "panels": panels,
+    }
+    return json.dumps(dashboard, indent=2) + "\n"
+
+
+def _targets(panel: Panel) -> list[dict[str, Any]]:
+    return [
+        _target(
+            metric.gauge.removeprefix("hgpo_"),
+            f" {metric.label}" * bool(metric.label) + " {{k}}" * ("{k}" in metric.name),
+        )
+        for metric in panel.metrics
+    ]
+
+
+def _target(name: str, legend: str = "") -> dict[str, Any]:
+    return {"expr": f'ray_hgpo_{name}{{run=~"$run"}}', "legendFormat": "{{run}}" + legend}
+
+
+def _panel(
+    title: str, unit: str, targets: list[dict[str, Any]], log: bool = False, whole: bool = False
+) -> dict[str, Any]:
+    custom: dict[str, Any] = {"drawStyle": "line", "lineWidth": 2, "showPoints": "never"}
+    if log:
+        custom["scaleDistribution"] = {"type": "log", "log": 10}
+    defaults: dict[str, Any] = {"unit": GRAFANA_UNITS.get(unit, "short"), "custom": custom}
+    if unit not in ("", "nats") and not log:
+        defaults["min"] = 0
+    if whole:
+        defaults["max"] = 1
+    return {
+        "type": "timeseries",
+        "title": title + f" ({unit})" * (unit == "nats"),
+        "datasource": SOURCE,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": {
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "tooltip": {"mode": "multi", "sort": "none"},
+        },
+        "targets": [
+            {"datasource": SOURCE, "refId": chr(ord("A") + index)} | target
+            for index, target in enumerate(targets)
+        ],
+    }
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render_page(), encoding="utf-8")
+    DASHBOARD.write_text(render_dashboard(), encoding="utf-8")
