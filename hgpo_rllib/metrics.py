@@ -132,7 +132,7 @@ PANELS = (
     )),
     Panel("critic", "Explained variance", metrics=(
         Metric("explained_variance", "", "",
-            "1 − Var(R − V) / Var(R) over steps, with step returns R and the values V before "
+            "1 - Var(R - V) / Var(R) over steps, with step returns R and the values V before "
             "the update: 1 perfect, 0 as good as a constant; absent where all R are equal"),
     )),
     Panel("critic", "Clipped values (steps)", metrics=(
@@ -155,7 +155,7 @@ PANELS = (
             "probe after update"),
     )),
     Panel("mismatch", "KL(engine ‖ learner)", metrics=(
-        Metric("behaviour_kl", "nats", "token mean", "k3 estimate of KL(engine ‖ learner)"),
+        Metric("behaviour_kl", "nats", "token mean", "k3 estimate of KL(engine || learner)"),
     )),
     Panel("mismatch", "Importance weight", metrics=(
         Metric("importance_weight", "", "token mean",

@@ -128,6 +128,7 @@ def test_names_follow_the_rules_of_prometheus() -> None:
     for name in NAMES:
         assert re.fullmatch(r"hgpo(_[a-z]+)+", name)
         assert not name.endswith(("_total", "_count", "_sum", "_bucket"))  # no gauges
+    assert all(metric.description.isascii() for metric in METRICS.values())  # Ray takes no other
 
 
 def test_the_dashboard_asks_for_gauges() -> None:
