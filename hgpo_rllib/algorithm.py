@@ -59,6 +59,7 @@ from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectories import ScoredTrajectories, score, stale_rate
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.settings.learner import check_sharding
+from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
 
 logger = logging.getLogger(__name__)
 PROBE_SEED = 0
@@ -153,6 +154,7 @@ class HGPOConfig(AlgorithmConfig):
             model_config={
                 "model_path": self.model_path,
                 "serve_dtype": self.dtype,
+                "weight_transport": WEIGHT_TRANSPORTS[self.weight_transport],
                 "lora_rank": self.lora_rank,
                 "lora_alpha": self.lora_alpha,
                 "seed": self.seed or 0,

@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 INTRODUCTION = """# Configuration
 
 All settings of a run, their defaults and their meaning. This page is written from
-`hgpo_rllib/config.py` (`learner`: `hgpo_rllib/settings/learner.py`) by
+`hgpo_rllib/config.py` (`learner` and `policy_server`: `hgpo_rllib/settings/`) by
 `python -m hgpo_rllib.config_reference`; change it there.
 
 A run file is YAML with the sections below, and says only what differs from the defaults:

@@ -46,7 +46,7 @@ def _start(arguments: dict[str, Any], variables: dict[str, str]) -> None:
 
 
 def _generate(prompts: Sequence[Prompt], sampling: Sampling) -> tuple[float, int]:
-    from hgpo_rllib.policy_server.versioned_engine import sampling_parameters
+    from hgpo_rllib.policy_server.vllm_engine import sampling_parameters
 
     assert _llm is not None, "not started"
     inputs: Any = [{"prompt_token_ids": list(prompt.token_ids)} for prompt in prompts]

@@ -17,8 +17,8 @@ from hgpo_rllib.bench.bare_engine import BareEngine
 from hgpo_rllib.bench.lock_step import play_in_lock_step
 from hgpo_rllib.bench.measure import Row, Tables
 from hgpo_rllib.config import RunConfig
+from hgpo_rllib.policy_server import vllm_settings
 from hgpo_rllib.policy_server.client import PolicyClient
-from hgpo_rllib.policy_server.engine import engine_arguments, replica_environment
 from hgpo_rllib.policy_server.standalone import running_policy_server
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Prompt
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
@@ -83,8 +83,9 @@ def compare_requests(
 ) -> list[Row]:
     """Both sides on one part of the prompts after the other; the first part is not measured."""
     sampling = runner.sampling(config.rollout.temperature)
-    arguments = engine_arguments(config.model, config.agent, config.policy_server, config.seed)
-    bare = BareEngine(arguments, replica_environment(config.policy_server))
+    server = config.policy_server
+    arguments = vllm_settings.engine_arguments(config.model, config.agent, server, config.seed)
+    bare = BareEngine(arguments, vllm_settings.environment(server))
     rows = []
     try:
         for part in parts:

@@ -10,6 +10,8 @@ from transformers import PreTrainedModel
 from hgpo_rllib.bench.measure import Row
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.models import checkpoint_form, load_model
+from hgpo_rllib.policy_server.engine import transport_module
+from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.policy_server.standalone import running_policy_server
 from hgpo_rllib.policy_server.types import (
@@ -20,7 +22,7 @@ from hgpo_rllib.policy_server.types import (
     Sampling,
     WeightTag,
 )
-from hgpo_rllib.policy_server.weights import WeightPublisher
+from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
 
 PROMPT = Prompt(list(range(100, 132)), seed=0)
 CHECKED_TOKENS = 16
@@ -52,7 +54,8 @@ def bench_weights(
         replicas = Replicas.of(app, server.max_outage_s)
         _ask(replicas, STARTING_WEIGHTS, tokens=1)  # the engine's first forward pass is slower
         learner = load_model(model.model_path)
-        publisher = WeightPublisher(getattr(torch, model.dtype))
+        transport = transport_module(WEIGHT_TRANSPORTS[server.weight_transport])
+        publisher = WeightPublisher(getattr(torch, model.dtype), transport)
         measured = [_update(replicas, learner, publisher) for _ in range(1 + updates)]
         return measured[1:]
 

@@ -14,18 +14,20 @@ from hgpo_rllib.learner.critic import Critic, make_critic
 from hgpo_rllib.learner.lora import adapter_form, adapter_shape, add_lora, merged_state
 from hgpo_rllib.learner.sharding import load_whole_parameters, shard, whole_parameters
 from hgpo_rllib.models import checkpoint_form, load_model
+from hgpo_rllib.policy_server.engine import transport_module
+from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import WeightTag
-from hgpo_rllib.policy_server.weights import WeightPublisher
 
 
 class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
     """Computes log-probabilities of given tokens, and values; generation is the policy server's.
 
     ``model_config``: ``model_path`` (HuggingFace directory or name), ``serve_dtype`` (type of the
-    published weights), ``temperature`` (of the sampling distribution), ``entropy_gradient``
-    (the objective has an entropy bonus), ``critic`` (its kind), ``lora_rank``, ``lora_alpha`` and
-    ``seed`` (of adapters), and of `LearnerSettings` ``compute_dtype``, ``gradient_checkpointing``
-    and ``compile``. The critic is in RLlib's state and in no checkpoint of the policy.
+    published weights), ``weight_transport`` (module of their transport), ``temperature`` (of the
+    sampling distribution), ``entropy_gradient`` (the objective has an entropy bonus), ``critic``
+    (its kind), ``lora_rank``, ``lora_alpha`` and ``seed`` (of adapters), and of `LearnerSettings`
+    ``compute_dtype``, ``gradient_checkpointing`` and ``compile``. The critic is in RLlib's state
+    and in no checkpoint of the policy.
     """
 
     @override(TorchRLModule)
@@ -41,7 +43,9 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         self.scorer = TokenScorer(llm, critic, self.model_config)
         self._sharded = False
         self._gathered: dict[str, Tensor] = {}
-        self._publisher = WeightPublisher(getattr(torch, self.model_config["serve_dtype"]))
+        transport = transport_module(self.model_config["weight_transport"])
+        dtype = getattr(torch, self.model_config["serve_dtype"])
+        self._publisher = WeightPublisher(dtype, transport)
         self._tag: WeightTag | None = None
 
     @override(InferenceOnlyAPI)

@@ -2,7 +2,6 @@
 
 import asyncio
 
-from hgpo_rllib.policy_server.engine import MAX_BATCH
 from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.policy_server.types import (
     Generation,
@@ -12,6 +11,7 @@ from hgpo_rllib.policy_server.types import (
     WeightTag,
 )
 
+MAX_BATCH = 16  # prompts per call: a call costs milliseconds, a prompt in it a tenth of that
 Asked = tuple[Prompt, asyncio.Future[Generation]]
 
 

@@ -1,4 +1,4 @@
-"""The Ray Serve deployment: one vLLM engine a replica, CPU or GPU by settings only."""
+"""The Ray Serve deployment: one engine a replica, CPU or GPU by settings only."""
 
 import asyncio
 import os
@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import psutil
 import ray
 from ray import serve
 from ray.actor import ActorHandle
+from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
-from hgpo_rllib.policy_server.engine import (
-    engine_arguments,
-    replica_options,
-    replica_seed,
-)
+from hgpo_rllib.policy_server.client import MAX_BATCH
+from hgpo_rllib.policy_server.engine import engine_module, transport_module
 from hgpo_rllib.policy_server.engine_watch import engine_failure
 from hgpo_rllib.policy_server.loopback import keep_grpc_on_loopback
 from hgpo_rllib.policy_server.owner_liveness import delete_with_owner
@@ -31,14 +30,15 @@ from hgpo_rllib.policy_server.types import (
     WeightTag,
 )
 from hgpo_rllib.policy_server.versioned_engine import VersionedEngine
-from hgpo_rllib.settings.policy_server import UpdateMode
+from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS
 
-MAX_ONGOING_REQUESTS = 4096  # per replica; vLLM queues what exceeds max_num_seqs itself
+MAX_ONGOING_REQUESTS = 4096  # per replica; an engine queues what exceeds max_num_seqs itself
+SESSION_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 EXIT_DELAY_S = 0.5  # in which the error that says why a replica ends reaches its callers
 
 
 class PolicyReplica:
-    """A vLLM engine, watched.
+    """An engine, watched.
 
     A replica whose engine has ended, hangs or holds half an update ends its own process. Serve
     notices that at once and starts another. A failed health check it repeats twice before it does,
@@ -46,29 +46,37 @@ class PolicyReplica:
     """
 
     def __init__(
-        self, engine_arguments: dict[str, Any], update_mode: UpdateMode, owner: ActorHandle
+        self,
+        engine: str,
+        transport: str,
+        model: ModelSettings,
+        agent: AgentSettings,
+        server: PolicyServerSettings,
+        seed: int,
+        owner: ActorHandle,
     ):
         """Start the engine.
 
         Args:
-            engine_arguments: vLLM's `AsyncEngineArgs`; each replica makes a seed of its own of the
-                one in there.
-            update_mode: see `PolicyServerSettings`.
+            engine: an `EngineModule`'s name.
+            transport: a `WeightTransport`'s name.
+            model: its path is absolute, or a name on a hub.
+            agent: for the limits of prompts and responses.
+            server: of the policy server.
+            seed: of the run; each replica makes one of its own of it.
             owner: the `OwnerLiveness` of the process that started the policy server.
         """
-        from vllm import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-
         # Ray's workers look whether their raylet lives, but take a zombie for alive; it is one
         # until the driver, its parent, has noticed.
         die_with_parent()
         keep_grpc_on_loopback()
-        check_model_is_here(engine_arguments["model"])
+        check_model_is_here(str(model.model_path))
         context = serve.get_replica_context()
-        seed = replica_seed(engine_arguments["seed"], context.rank.rank)
-        arguments = AsyncEngineArgs(**engine_arguments | {"seed": seed})
-        self._vllm = AsyncLLM.from_engine_args(arguments)
-        self._engine = VersionedEngine(self._vllm, update_mode)
+        seed = replica_seed(seed, context.rank.rank)
+        self._engine = engine_module(engine).start(model, agent, server, seed)
+        self._versioned = VersionedEngine(
+            self._engine, transport_module(transport), server.update_mode
+        )
         self._failure = asyncio.create_task(self._watch_engine())
         self._owner = asyncio.create_task(delete_with_owner(owner, context.app_name))
 
@@ -76,7 +84,7 @@ class PolicyReplica:
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
     ) -> list[Generation | RequestFailedError]:
         """See `VersionedEngine.generate`."""
-        answering = asyncio.create_task(self._engine.generate(prompts, sampling, weights))
+        answering = asyncio.create_task(self._versioned.generate(prompts, sampling, weights))
         try:
             await asyncio.wait((answering, self._failure), return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():
@@ -94,7 +102,7 @@ class PolicyReplica:
             raise EngineDiedError(self._failure.result())
 
     async def _watch_engine(self) -> str:
-        why = await engine_failure(self._vllm)
+        why = await engine_failure(self._engine)
         self._end()
         return why
 
@@ -106,8 +114,8 @@ class PolicyReplica:
         """Called by Serve when it stops the replica: the engine is a process of its own."""
         if hasattr(self, "_failure"):
             self._failure.cancel()
-        if hasattr(self, "_vllm"):
-            self._vllm.shutdown()
+        if hasattr(self, "_engine"):
+            self._engine.shutdown()
 
 
 def end_process() -> NoReturn:
@@ -127,6 +135,35 @@ def check_model_is_here(model: str) -> None:
             f"model.model_path: {model} is not on node {ray.util.get_node_ip_address()}, where a "
             "replica starts: keep models in a folder that all nodes share, or name one of a hub"
         )
+
+
+def replica_seed(seed: int, replica: int) -> int:
+    """The engine's seed in the replica of that rank: replicas must not draw the same."""
+    return int(np.random.SeedSequence((seed, replica)).generate_state(1)[0])
+
+
+def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
+    """Serve's options of a deployment: how many replicas, what each reserves, who gets a call."""
+    variables = engine_module(ENGINES[server.engine]).environment(server)
+    options: dict[str, Any] = {
+        "num_replicas": server.num_replicas,
+        "ray_actor_options": {
+            "num_cpus": server.replica_cpus,
+            "num_gpus": server.replica_gpus,
+            "resources": server.replica_resources,
+            "runtime_env": {"env_vars": variables},
+        },
+    }
+    if server.max_replicas is not None:
+        options["num_replicas"] = "auto"
+        options["autoscaling_config"] = {
+            "min_replicas": server.num_replicas,
+            "max_replicas": server.max_replicas,
+            "target_ongoing_requests": max(1, server.max_num_seqs // MAX_BATCH),
+        }
+    if max(server.num_replicas, server.max_replicas or 0) > 1:
+        options["request_router_config"] = RequestRouterConfig(request_router_class=SESSION_ROUTER)
+    return options
 
 
 def start_policy_server(
@@ -156,6 +193,9 @@ def start_policy_server(
         logging_config={"enable_access_log": False},
         **replica_options(server),
     )
-    arguments = engine_arguments(model, agent, server, seed)
-    bound = deployment.bind(arguments, server.update_mode, owner)
+    path = Path(str(model.model_path))
+    if path.is_dir():  # replicas may run in another folder; what is none is a name on a hub
+        model = model.model_copy(update={"model_path": str(path.absolute())})
+    modules = ENGINES[server.engine], WEIGHT_TRANSPORTS[server.weight_transport]
+    bound = deployment.bind(*modules, model, agent, server, seed, owner)
     return serve.run(bound, name=name, route_prefix=None)

@@ -1,31 +1,21 @@
 """Notices that an engine has ended, or hangs.
 
-vLLM's own health check sees the first alone. A suspended engine, or one whose device never answers,
-keeps all requests waiting without an error.
+An engine's own health check may see the first alone, as vLLM's does. A suspended engine, or one
+whose device never answers, keeps all requests waiting without an error.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import psutil
+
+from hgpo_rllib.policy_server.engine import Engine
 
 PERIOD_S = 1.0
 TIMEOUT_S = 30.0  # at least; and SLOWER times the slowest answer so far
 SLOWER = 5
 BUSY = 10  # an engine that computes has so many times the timeout: it may compile, or prefill
-
-
-class Engine(Protocol):
-    """What this needs of vLLM's `AsyncLLM`."""
-
-    @property
-    def errored(self) -> bool:
-        """Whether its process has ended."""
-
-    async def get_weight_version(self) -> str:
-        """Answered by the engine's own loop, between two of its steps."""
 
 
 def descendants_cpu_s() -> float:
@@ -54,7 +44,7 @@ async def engine_failure(
     not for `BUSY` times as long, whatever it does.
 
     Args:
-        engine: vLLM's.
+        engine: the one to watch.
         period_s: seconds between questions, and between looks at what is not answered yet.
         timeout_s: the shortest timeout.
         cpu_s: CPU seconds of the engine so far.
@@ -63,10 +53,10 @@ async def engine_failure(
     while True:
         start = time.monotonic()
         timeout = max(timeout_s, SLOWER * slowest_s)
-        question = asyncio.create_task(engine.get_weight_version())
+        question = asyncio.create_task(engine.ping())
         silent_s, cpu_before = 0.0, 0.0
         while not (await asyncio.wait({question}, timeout=period_s))[0]:
-            if engine.errored:
+            if engine.has_ended:
                 question.cancel()
                 return "the engine has ended"
             # Periods count, not the clock: when this process was suspended, too, that is no sign.

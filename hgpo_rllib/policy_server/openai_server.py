@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hgpo_rllib.config import ConfigError, PolicyServerSettings, RunConfig
-from hgpo_rllib.policy_server.engine import engine_arguments, replica_environment
+from hgpo_rllib.policy_server import vllm_settings
 from hgpo_rllib.section import RunStoppedError
 
 KEY_VARIABLE = "HGPO_API_KEY"
@@ -162,7 +162,8 @@ def write_tokenizer(model: str, folder: Path) -> None:
 
 def server_arguments(config: RunConfig, endpoint: Endpoint, tokenizer: str) -> dict[str, Any]:
     """vLLM's arguments: those of an engine in training, but text in and out."""
-    engine = engine_arguments(config.model, config.agent, config.policy_server, config.seed)
+    sections = config.model, config.agent, config.policy_server
+    engine = vllm_settings.engine_arguments(*sections, config.seed)
     left_out = (*FOR_ROLLOUTS, *(["disable_log_stats"] if endpoint.metrics else []))
     arguments = {key: value for key, value in engine.items() if key not in left_out}
     return arguments | {
@@ -208,7 +209,7 @@ def server_environment(config: RunConfig, key: str | None, folder: str) -> dict[
     """The server's environment: the key is in it, and not in arguments, which `ps` shows."""
     ours = (KEY_VARIABLE, "VLLM_API_KEY")
     environment = {name: value for name, value in os.environ.items() if name not in ours}
-    environment |= replica_environment(config.policy_server)
+    environment |= vllm_settings.environment(config.policy_server)
     # vLLM's processes talk to each other over TCP, by default on the address of a network card.
     environment |= {"VLLM_HOST_IP": "127.0.0.1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     environment |= {

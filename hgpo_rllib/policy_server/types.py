@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from ray import ObjectRef
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class AdapterShape:
 
 @dataclass(frozen=True)
 class PublishedWeights:
-    """One version of the policy's weights in checkpoint form, as it lies in Ray's object store."""
+    """One version of the policy's weights in checkpoint form, as a transport carries it."""
 
     dtype: str
     """Torch's name of the type of all tensors."""
@@ -36,15 +35,15 @@ class PublishedWeights:
 class WeightTag:
     """Names one version of the policy's weights, and says where they are.
 
-    Ray keeps the weights for as long as the tag exists.
+    The weights are kept for as long as the tag exists.
     """
 
     publisher: str
     """Who published them; numbers of different publishers cannot be compared."""
     number: int
     """Of the update, counted by the publisher."""
-    weights: ObjectRef | None
-    """`PublishedWeights`; None: those that the server started with."""
+    weights: Any
+    """What their transport fetches them by; None: those that the server started with."""
 
     @property
     def version(self) -> str:

@@ -2,25 +2,33 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from hgpo_rllib.section import Section
 
 UpdateMode = Literal["wait", "abort", "keep"]
+ENGINES = {"vllm": "hgpo_rllib.policy_server.vllm_settings"}
+"""Modules of engines by name; see `hgpo_rllib.policy_server.engine.EngineModule`."""
+WEIGHT_TRANSPORTS = {"object_store": "hgpo_rllib.policy_server.object_store"}
+"""Modules of transports by name; see `hgpo_rllib.policy_server.engine.WeightTransport`."""
 
 
 class PolicyServerSettings(Section):
-    """The Ray Serve deployment around vLLM."""
+    """The Ray Serve deployment around the inference engines."""
 
+    engine: str = "vllm"
+    """Inference engine of each replica, a name in `ENGINES` (docs/architecture.md)."""
+    weight_transport: str = "object_store"
+    """How new weights travel from the learner to replicas, a name in `WEIGHT_TRANSPORTS`."""
     num_replicas: int = Field(1, ge=1)
-    """vLLM engines."""
+    """Replicas, with one engine each."""
     max_replicas: int | None = Field(None, ge=1)
     """Most engines that Ray Serve starts when many requests wait, and stops when few do; null:
     always `num_replicas`."""
     replica_cpus: float = Field(1, ge=0)
     """CPUs reserved for a replica."""
     replica_gpus: float = Field(0, ge=0)
-    """GPUs reserved for a replica (0: vLLM runs on the CPU)."""
+    """GPUs reserved for a replica (0: its engine runs on the CPU)."""
     replica_resources: dict[str, Annotated[float, Field(gt=0)]] = Field({})
     """Custom resources of Ray reserved for a replica besides, such as `{rollout: 1}`: it runs on
     nodes that were started with them (docs/cluster.md)."""
@@ -30,7 +38,7 @@ class PolicyServerSettings(Section):
     max_num_seqs: int = Field(128, ge=1)
     """Requests an engine decodes together."""
     memory_utilization: float = Field(0.6, gt=0, le=1)
-    """Share of GPU memory that vLLM may take."""
+    """Share of GPU memory that an engine may take."""
     cpu_kv_cache_gib: int = Field(1, ge=1)
     """KV cache of a CPU engine, GiB."""
     tensor_parallel_size: int = Field(1, ge=1)
@@ -46,6 +54,14 @@ class PolicyServerSettings(Section):
     max_logp_gap: float | None = Field(None, gt=0)
     """Fail when the served policy's log-probabilities of the probe differ by more from the
     learner's after an update (float32: 1e-4); null: only report the gap."""
+
+    @field_validator("engine", "weight_transport")
+    @classmethod
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        known = ENGINES if info.field_name == "engine" else WEIGHT_TRANSPORTS
+        if name not in known:
+            raise ValueError(f"no such {info.field_name}: give one of {', '.join(known)}")
+        return name
 
     @field_validator("replica_resources")
     @classmethod

@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.models import checkpoint_form, load_model
-from hgpo_rllib.policy_server import deployment
+from hgpo_rllib.policy_server import deployment, object_store
 from hgpo_rllib.policy_server.owner_liveness import start_owner_liveness
+from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
     Generation,
@@ -25,7 +26,6 @@ from hgpo_rllib.policy_server.types import (
     Sampling,
     WeightTag,
 )
-from hgpo_rllib.policy_server.weights import WeightPublisher
 from hgpo_rllib.settings.policy_server import UpdateMode
 
 pytestmark = pytest.mark.integration
@@ -43,7 +43,7 @@ class NamedReplica(deployment.PolicyReplica):
 
     async def set_mode(self, mode: UpdateMode) -> None:
         """As if the server had been started with it."""
-        self._engine.update_mode = mode
+        self._versioned.update_mode = mode
 
 
 class Learner:
@@ -51,7 +51,7 @@ class Learner:
 
     def __init__(self, path: str) -> None:
         self.model = load_model(path)
-        self.publisher = WeightPublisher(torch.float32)
+        self.publisher = WeightPublisher(torch.float32, object_store)
         self.noise = torch.Generator().manual_seed(0)
 
     def update(self) -> WeightTag:

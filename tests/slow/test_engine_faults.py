@@ -19,11 +19,12 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings, RunConfig
 from hgpo_rllib.models import checkpoint_form
+from hgpo_rllib.policy_server import object_store
 from hgpo_rllib.policy_server.client import PolicyClient
+from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.policy_server.standalone import running_policy_server
 from hgpo_rllib.policy_server.types import Prompt, Sampling, WeightTag
-from hgpo_rllib.policy_server.weights import WeightPublisher
 from hgpo_rllib.run.cluster import ray_cluster
 from tests.paths import ROOT
 from tests.processes import Processes, command_line
@@ -58,7 +59,7 @@ class Server:
         self.app = app
         self.replicas = Replicas.of(app, max_outage_s=300)
         self.model = model
-        self.publisher = WeightPublisher(torch.float32)
+        self.publisher = WeightPublisher(torch.float32, object_store)
 
     def publish(self) -> WeightTag:
         """New weights."""

@@ -13,8 +13,8 @@ from hgpo_rllib.config import AgentSettings, ModelSettings
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.lora import adapter_form, adapter_shape, merged_state, without_lora
 from hgpo_rllib.policy_server.adapters import adapter_folder, room_for
-from hgpo_rllib.policy_server.engine import engine_arguments
-from hgpo_rllib.policy_server.weights import servable_weights
+from hgpo_rllib.policy_server.publisher import servable_weights
+from hgpo_rllib.policy_server.vllm_settings import engine_arguments
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
 from tests.unit.learner.learner_reference import (

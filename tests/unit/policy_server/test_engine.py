@@ -6,8 +6,8 @@ import pytest
 from ray import serve
 
 from hgpo_rllib.config import ConfigError, RunConfig, parse_config
-from hgpo_rllib.policy_server.deployment import PolicyReplica
-from hgpo_rllib.policy_server.engine import engine_arguments, replica_options, replica_seed
+from hgpo_rllib.policy_server.deployment import PolicyReplica, replica_options, replica_seed
+from hgpo_rllib.policy_server.vllm_settings import engine_arguments
 
 
 def arguments(**server: Any) -> dict[str, Any]:
@@ -67,6 +67,8 @@ def test_several_replicas_are_chosen_by_session(server: dict[str, Any]) -> None:
         ({"tensor_parallel_size": 2}, "as many replica_gpus"),
         ({"tensor_parallel_size": 2, "replica_gpus": 1}, "as many replica_gpus"),
         ({"update_mode": "drop"}, "update_mode"),
+        ({"engine": "vlm"}, "no such engine: give one of vllm"),
+        ({"weight_transport": "nccl"}, "no such weight_transport: give one of object_store"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(server: dict[str, Any], message: str) -> None:

@@ -18,16 +18,15 @@ class Engine:
     def __init__(self, *seconds: float, then_ends: bool = False) -> None:
         self.seconds = list(seconds)
         self.then_ends = then_ends
-        self.errored = False
+        self.has_ended = False
 
-    async def get_weight_version(self) -> str:
-        """See `AsyncLLM`, whose answers never come when the process has ended."""
+    async def ping(self) -> None:
+        """See `Engine`; answers never come when the process has ended."""
         if not self.seconds:
-            self.errored = self.then_ends
+            self.has_ended = self.then_ends
             await asyncio.sleep(NEVER if self.then_ends else 0)
         else:
             await asyncio.sleep(self.seconds.pop(0))
-        return "1"
 
 
 def failure(engine: Engine, cpu_s: Callable[[], float] = lambda: 0.0, within: float = 5) -> str:
@@ -80,7 +79,7 @@ def test_a_slow_engine_has_more_time() -> None:
 
 def test_an_error_of_the_engine_is_its_end() -> None:
     class Dead(Engine):
-        async def get_weight_version(self) -> str:
+        async def ping(self) -> None:
             raise RuntimeError("EngineCore died")
 
     assert failure(Dead()) == "the engine has ended: EngineCore died"

@@ -12,16 +12,13 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from hgpo_rllib.models import checkpoint_form
+from hgpo_rllib.policy_server.publisher import servable_weights
 from hgpo_rllib.policy_server.transfer import mapped_tensors, shared_with_engine
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
-    EngineDiedError,
     PublishedWeights,
-    Sampling,
     WeightTag,
 )
-from hgpo_rllib.policy_server.versioned_engine import VersionedEngine, generation
-from hgpo_rllib.policy_server.weights import servable_weights
 
 SOMEWHERE = ray.ObjectRef.nil()
 
@@ -101,43 +98,9 @@ def output(*versions: tuple[str, int, int]) -> Any:
 
 def test_versions_of_a_response() -> None:
     """Those that vLLM recorded; it has a name of its own for the starting weights."""
+    from hgpo_rllib.policy_server.vllm_engine import generation
+
     whole = generation(output(("a:1", 0, 3)), 0.1)
     assert (whole.version, whole.versions) == ("a:1", ())
     mixed = generation(output(("default", 0, 1), ("a:1", 1, 3)), 0.1)
     assert (mixed.version, mixed.versions) == ("a:1", (("start:0", 1), ("a:1", 2)))
-
-
-class BrokenEngine:
-    """Fails in the middle of an update."""
-
-    async def start_weight_update(self) -> None:
-        """See `AsyncLLM`."""
-
-    async def pause_generation(self, **kwargs: Any) -> None:
-        """See `AsyncLLM`."""
-
-    async def update_weights(self, request: Any) -> None:
-        """See `AsyncLLM`."""
-        raise ValueError("new weights lack model.norm.weight")
-
-    async def resume_generation(self) -> None:
-        """See `AsyncLLM`."""
-
-    def shutdown(self) -> None:
-        """See `AsyncLLM`."""
-
-
-def test_an_engine_with_half_an_update_answers_nobody(model: Qwen2ForCausalLM) -> None:
-    """Under whatever weights; its replica ends."""
-
-    async def weights() -> Any:
-        return weights_of(model, torch.float32)
-
-    async def update() -> None:
-        engine = VersionedEngine(BrokenEngine(), "wait")  # type: ignore[arg-type]
-        tag = WeightTag("a", 1, weights())  # type: ignore[arg-type]
-        for wanted in (tag, tag, STARTING_WEIGHTS):
-            with pytest.raises(EngineDiedError, match=r"model\.norm\.weight"):
-                await engine.generate([], Sampling(1.0, 1, ()), wanted)
-
-    asyncio.run(update())

@@ -1,12 +1,12 @@
-"""The learner's side of new weights: into Ray's object store, under a new version."""
+"""The learner's side of new weights: published under a new version."""
 
 import uuid
 from collections.abc import Mapping
 
-import ray
 import torch
 from torch import Tensor
 
+from hgpo_rllib.policy_server.engine import WeightTransport
 from hgpo_rllib.policy_server.types import AdapterShape, PublishedWeights, WeightTag
 
 # Integers with as many bits, for the types that NumPy lacks.
@@ -14,15 +14,15 @@ BITS = {torch.bfloat16: torch.int16}
 
 
 class WeightPublisher:
-    """Puts each version into Ray's object store.
+    """Numbers versions, and gives each to the transport.
 
-    Nothing has to be removed: Ray frees a version with its last tag, and all of them when this
-    process ends. In a run the learner has the tag of the latest version, and rollouts that of the
-    version they ask for: two at most.
+    Nothing has to be removed: a version goes with its last tag. In a run the learner has the tag of
+    the latest version, and rollouts that of the version they ask for: two at most.
     """
 
-    def __init__(self, dtype: torch.dtype):
+    def __init__(self, dtype: torch.dtype, transport: WeightTransport):
         """Publish weights of the type `dtype`."""
+        self._transport = transport
         self.name = uuid.uuid4().hex[:12]
         self.dtype = dtype
         self.updates = 0
@@ -30,10 +30,10 @@ class WeightPublisher:
     def publish(
         self, state: Mapping[str, Tensor], adapter: AdapterShape | None = None
     ) -> WeightTag:
-        """Copy weights in checkpoint form into the object store."""
+        """Publish weights in checkpoint form."""
         self.updates += 1
         weights = servable_weights(state, self.dtype, adapter)
-        return WeightTag(self.name, self.updates, ray.put(weights))
+        return WeightTag(self.name, self.updates, self._transport.publish(weights))
 
 
 def servable_weights(

@@ -1,0 +1,236 @@
+"""vLLM as an `Engine`, and what vLLM runs of it in the processes that hold the model.
+
+The only module that imports vLLM, but for benchmarks. Replicas import it; so do vLLM's workers, for
+`WorkerExtension`, and with it get the weight-transfer engine ``hgpo``: it loads what a replica
+shares with them.
+"""
+
+import itertools
+import multiprocessing
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from vllm import AsyncEngineArgs, SamplingParams
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+    WeightTransferUpdateRequest,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.lora.request import LoRARequest
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
+from vllm.outputs import CompletionOutput
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from hgpo_rllib.policy_server.adapters import adapter_folder
+from hgpo_rllib.policy_server.engine import Load
+from hgpo_rllib.policy_server.parent_death import die_with_parent
+from hgpo_rllib.policy_server.transfer import mapped_tensors, shared_with_engine
+from hgpo_rllib.policy_server.types import (
+    STARTING_WEIGHTS,
+    EngineDiedError,
+    Generation,
+    Prompt,
+    PublishedWeights,
+    RequestFailedError,
+    Sampling,
+)
+from hgpo_rllib.settings.policy_server import UpdateMode
+
+BACKEND = "hgpo"
+ADAPTERS = "policy"  # vLLM's name of the LoRA adapters
+UNNAMED = "default"  # vLLM's version of the weights that an engine starts with
+
+
+class VLLMEngine:
+    """See `Engine`."""
+
+    def __init__(self, arguments: dict[str, Any]):
+        """Start vLLM, in processes below this one; `arguments` are its `AsyncEngineArgs`."""
+        self._vllm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        self._adapters: LoRARequest | None = None
+        self._request_numbers = itertools.count()
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        """See `Engine`."""
+        start = time.perf_counter()
+        try:
+            output = await self._draw(prompt, sampling)
+            while output.finish_reason == "abort":  # by an update
+                output = await self._draw(prompt, sampling)
+        except EngineDeadError as error:
+            raise EngineDiedError("the engine has ended") from error
+        except Exception as error:  # of this prompt alone: it is too long, for one
+            raise RequestFailedError(f"{type(error).__name__}: {error}") from error
+        return generation(output, time.perf_counter() - start)
+
+    async def _draw(self, prompt: Prompt, sampling: Sampling) -> CompletionOutput:
+        results = self._vllm.generate(
+            {"prompt_token_ids": list(prompt.token_ids)},
+            sampling_parameters(sampling, prompt.seed),
+            request_id=str(next(self._request_numbers)),
+            lora_request=self._adapters,
+        )
+        *_, result = [result async for result in results]
+        return result.outputs[0]
+
+    @asynccontextmanager
+    async def receive(self, weights: PublishedWeights) -> AsyncIterator[Load]:
+        """See `Engine`."""
+        if weights.adapter is None:
+            async with shared_with_engine(weights) as arguments:
+
+                async def load_model(version: str) -> None:
+                    await self._vllm.start_weight_update()
+                    await self._vllm.update_weights(WeightTransferUpdateRequest(arguments))
+                    await self._vllm.finish_weight_update()
+                    await self._vllm.update_weight_version(version)
+
+                yield load_model
+        else:
+            with adapter_folder(weights) as folder:
+
+                async def load_adapters(version: str) -> None:
+                    new = LoRARequest(ADAPTERS, 1, str(folder), load_inplace=True)
+                    if not await self._vllm.add_lora(new):
+                        raise RuntimeError("the engine did not take the adapters")
+                    self._adapters = LoRARequest(ADAPTERS, 1, str(folder))
+                    await self._vllm.update_weight_version(version)
+
+                yield load_adapters
+
+    async def pause(self, mode: UpdateMode) -> None:
+        """See `Engine`."""
+        await self._vllm.pause_generation(mode=mode, clear_cache=True)
+
+    async def resume(self) -> None:
+        """See `Engine`."""
+        await self._vllm.resume_generation()
+
+    async def ping(self) -> None:
+        """See `Engine`."""
+        await self._vllm.get_weight_version()
+
+    @property
+    def has_ended(self) -> bool:
+        """See `Engine`."""
+        return self._vllm.errored
+
+    def shutdown(self) -> None:
+        """See `Engine`."""
+        self._vllm.shutdown()
+
+
+def sampling_parameters(sampling: Sampling, seed: int | None) -> SamplingParams:
+    """vLLM's parameters of one request."""
+    return SamplingParams(
+        temperature=sampling.temperature,
+        max_tokens=sampling.max_tokens,
+        stop_token_ids=list(sampling.stop_token_ids),
+        seed=seed,
+        logprobs=0,  # of the drawn tokens alone
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def generation(output: CompletionOutput, engine_s: float) -> Generation:
+    """A response as the rollouts take it, of what vLLM gives after so many seconds."""
+    logp = [
+        step[token].logprob for token, step in zip(output.token_ids, output.logprobs, strict=True)
+    ]
+    # vLLM records them with the tokens: an update may have come since this was asked for.
+    names = {UNNAMED: STARTING_WEIGHTS.version}
+    versions = tuple(
+        (names.get(part.version, part.version), part.end - part.start)
+        for part in output.weight_versions
+    )
+    return Generation(
+        token_ids=np.asarray(output.token_ids, np.int32),
+        logp=np.asarray(logp, np.float32),
+        version=versions[-1][0],
+        finish_reason=output.finish_reason,
+        engine_s=engine_s,
+        versions=versions if len(versions) > 1 else (),
+    )
+
+
+@dataclass
+class SharedWeights(WeightTransferUpdateInfo):
+    """Arguments of `mapped_tensors`."""
+
+    path: str
+    dtype: str
+    names: list[str]
+    shapes: list[list[int]]
+
+
+class SharedMemoryEngine(WeightTransferEngine[WeightTransferInitInfo, SharedWeights]):
+    """Loads weights in checkpoint form in place, from memory that the replica shares."""
+
+    init_info_cls = WeightTransferInitInfo
+    update_info_cls = SharedWeights
+
+    def init_transfer_engine(self, init_info: WeightTransferInitInfo) -> None:
+        """Nothing: each update says where its memory is."""
+
+    def start_weight_update(self) -> None:
+        """Take the layers back to the form of a checkpoint."""
+        self._expected = {name for name, _ in self.model.named_parameters()}
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: SharedWeights) -> None:
+        """Load the tensors; a layer is brought into the engine's form when it has all of its own.
+
+        Raises:
+            ValueError: the model has parameters that were not sent.
+        """
+        missing = self._expected - self.model.load_weights(mapped_tensors(**vars(update_info)))
+        if missing:
+            raise ValueError(f"new weights lack {', '.join(sorted(missing))}")
+
+    def update_weights(self, update_info: dict) -> None:
+        """See `WeightTransferEngine`, which on a CPU asks an accelerator that is not there."""
+        if current_platform.is_cpu():
+            self.receive_weights(self.parse_update_info(update_info))
+        else:
+            super().update_weights(update_info)
+
+    def finish_weight_update(self) -> None:
+        """Process what is left, and the head that is tied to the embedding.
+
+        On a CPU vLLM keeps the output head as a prepacked copy, and a reload does not process a
+        head that is tied to the embedding again: without repacking it the engine would answer with
+        the old head, and its log-probabilities would silently be wrong.
+        """
+        finalize_layerwise_reload(self.model, self.model_config)
+        head = getattr(self.model, "lm_head", None)
+        if current_platform.is_cpu() and head is not None and hasattr(head, "quant_method"):
+            head.quant_method.process_weights_after_loading(head)
+
+    def shutdown(self) -> None:
+        """Nothing is kept between updates."""
+
+
+class WorkerExtension:
+    """Mixed into vLLM's workers: naming it makes them import this module, no more."""
+
+
+WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryEngine)
+
+# A replica that was killed cannot stop its engine, nor an engine its workers, and vLLM's own pipes
+# tell them nothing while they are suspended or wait for a device. vLLM starts these processes from
+# threads that live as long as theirs (Serve's for user code, the engine's main thread).
+if parent := multiprocessing.parent_process():
+    die_with_parent(parent.pid)

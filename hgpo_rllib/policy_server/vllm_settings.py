@@ -1,0 +1,66 @@
+"""The engine ``vllm``: how settings become its arguments, and a replica's environment.
+
+Imports no vLLM: `start` does, in the process of a replica.
+"""
+
+from typing import Any
+
+from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
+from hgpo_rllib.policy_server.adapters import room_for
+from hgpo_rllib.policy_server.engine import Engine
+
+
+def engine_arguments(
+    model: ModelSettings, agent: AgentSettings, server: PolicyServerSettings, seed: int
+) -> dict[str, Any]:
+    """vLLM's arguments for these settings."""
+    arguments: dict[str, Any] = {
+        "model": str(model.model_path),
+        "dtype": model.dtype,
+        "seed": seed,
+        "max_model_len": agent.max_prompt_tokens + agent.max_response_tokens,
+        "max_num_seqs": server.max_num_seqs,
+        "enforce_eager": server.enforce_eager,
+        "enable_prefix_caching": server.enable_prefix_caching,
+        "tensor_parallel_size": server.tensor_parallel_size,
+        "skip_tokenizer_init": True,  # prompts and responses are token ids
+        "generation_config": "vllm",  # no sampling defaults from the checkpoint
+        "logprobs_mode": "processed_logprobs",  # those of the distribution that is sampled
+        # The two go together: workers import the extension's module, which registers the backend.
+        "worker_extension_cls": "hgpo_rllib.policy_server.vllm_engine.WorkerExtension",
+        "weight_transfer_config": {"backend": "hgpo"},
+        "disable_log_stats": True,
+    }
+    if model.lora_rank:
+        room = room_for(model.lora_rank)
+        arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": room}
+    if server.replica_gpus > 0:
+        arguments["gpu_memory_utilization"] = server.memory_utilization
+    else:  # the worker runs inside the engine's process: one less to start and to talk to
+        arguments["distributed_executor_backend"] = "uni"
+        # A prompt that is read in parts makes vLLM rewind the seeded generators of its request,
+        # which those of a CPU cannot do: the engine would die.
+        arguments["enable_chunked_prefill"] = False
+    return arguments
+
+
+def environment(server: PolicyServerSettings) -> dict[str, str]:
+    """See `EngineModule`; `hgpo serve` takes the same."""
+    variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    if server.replica_gpus == 0:
+        variables |= {
+            "VLLM_CPU_KVCACHE_SPACE": str(server.cpu_kv_cache_gib),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # else vLLM overrides the "uni" executor
+            "OMP_NUM_THREADS": str(max(1, int(server.replica_cpus))),
+        }
+    return variables
+
+
+def start(
+    model: ModelSettings, agent: AgentSettings, server: PolicyServerSettings, seed: int
+) -> Engine:
+    """See `EngineModule`."""
+    from hgpo_rllib.policy_server.vllm_engine import VLLMEngine
+
+    return VLLMEngine(engine_arguments(model, agent, server, seed))

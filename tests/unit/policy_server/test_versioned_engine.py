@@ -1,0 +1,98 @@
+"""The seams of engine and transport: another of each is a module and a name; no file changes."""
+
+import asyncio
+import math
+
+import pytest
+import torch
+
+from hgpo_rllib.config import parse_config
+from hgpo_rllib.policy_server import object_store, vllm_settings
+from hgpo_rllib.policy_server.deployment import replica_options
+from hgpo_rllib.policy_server.engine import (
+    Engine,
+    EngineModule,
+    WeightTransport,
+    engine_module,
+    transport_module,
+)
+from hgpo_rllib.policy_server.publisher import WeightPublisher
+from hgpo_rllib.policy_server.types import (
+    STARTING_WEIGHTS,
+    EngineDiedError,
+    Generation,
+    Prompt,
+    RequestFailedError,
+    Sampling,
+    WeightTag,
+)
+from hgpo_rllib.policy_server.versioned_engine import VersionedEngine
+from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS
+from tests.unit.policy_server import memory_engine
+from tests.unit.policy_server.memory_engine import MemoryEngine, named_memory
+
+__all__ = ["named_memory"]  # fixture
+SAMPLING = Sampling(1.0, 2, ())
+
+# Checked by mypy.
+ENGINE: Engine = MemoryEngine()
+MODULES: list[EngineModule] = [vllm_settings, memory_engine]
+TRANSPORTS: list[WeightTransport] = [object_store, memory_engine]
+
+
+def publisher() -> WeightPublisher:
+    return WeightPublisher(torch.float32, transport_module(WEIGHT_TRANSPORTS["memory"]))
+
+
+def weights(to: WeightPublisher, logp: float) -> WeightTag:
+    return to.publish({"logp": torch.tensor(logp)})
+
+
+@pytest.mark.usefixtures("named_memory")
+def test_by_name() -> None:
+    """In a run's settings; a replica's process gets the engine's environment."""
+    names = {"engine": "memory", "weight_transport": "memory"}
+    server = parse_config({"policy_server": names}).policy_server
+    options = replica_options(server)["ray_actor_options"]
+    assert options["runtime_env"]["env_vars"] == {"MEMORY_ENGINE": "1"}
+    assert isinstance(engine_module(ENGINES[server.engine]).start(*[None] * 4), MemoryEngine)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("named_memory")
+def test_requests_bring_the_weights() -> None:
+    """Older ones are not loaded; a refused prompt is an error in its place."""
+    engine, learner = MemoryEngine(), publisher()
+    first, second = weights(learner, -2.0), weights(learner, -3.0)
+
+    async def ask() -> None:
+        versioned = VersionedEngine(engine, memory_engine, "keep")
+        for tag, held, logp in (
+            (STARTING_WEIGHTS, STARTING_WEIGHTS, -1.0),
+            (first, first, -2.0),
+            (second, second, -3.0),
+            (first, second, -3.0),
+        ):
+            prompts = [Prompt([1, 2], 3), Prompt([])]
+            answer, refused = await versioned.generate(prompts, SAMPLING, tag)
+            assert isinstance(refused, RequestFailedError)
+            assert isinstance(answer, Generation)
+            assert (answer.token_ids.tolist(), answer.logp.tolist()) == ([6, 6], [logp, logp])
+            assert answer.version == held.version
+
+    asyncio.run(ask())
+    updates = [("pause: keep", tag.version, "resume") for tag in (first, second)]
+    assert engine.calls == [call for update in updates for call in update]
+
+
+@pytest.mark.usefixtures("named_memory")
+def test_an_engine_with_half_an_update_answers_no_request() -> None:
+    """Under whatever weights; its replica ends."""
+    tag = weights(publisher(), math.nan)
+
+    async def update() -> None:
+        engine = VersionedEngine(MemoryEngine(), memory_engine, "wait")
+        for wanted in (tag, tag, STARTING_WEIGHTS):
+            with pytest.raises(EngineDiedError, match="logp is NaN"):
+                await engine.generate([], SAMPLING, wanted)
+
+    asyncio.run(update())
