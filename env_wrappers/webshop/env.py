@@ -55,14 +55,13 @@ class WebShopEnv(TextEnv):
         observation_mode: Literal["text", "text_rich", "url"] = "text",
         show_attributes: bool = False,
         nouns: str = "auto",
-        search: Literal["bm25", "pyserini"] = "bm25",
         render_mode: str | None = None,
     ) -> None:
         """Open the store and find the goals.
 
         Args:
             data: see ``shop.open_shop``, as for ``num_products``, ``price_seed``,
-                ``shuffle_seed``, ``nouns`` and ``search``.
+                ``shuffle_seed`` and ``nouns``.
             split: which goals; see ``goals.goal_range``.
             goals: made from the products, or written by people.
             max_steps: steps after which an episode is truncated.
@@ -79,9 +78,7 @@ class WebShopEnv(TextEnv):
         super().__init__(max_steps, render_mode)
         _check("reward", reward, REWARDS)
         _check("observation_mode", observation_mode, tuple(pages.MODES))
-        self._shop = shop = open_shop(
-            data, goals, num_products, price_seed, shuffle_seed, nouns, search
-        )
+        self._shop = shop = open_shop(data, goals, num_products, price_seed, shuffle_seed, nouns)
         self._session = Session(shop, show_attributes)
         self._split = split
         self._goals = goal_range(split, len(shop.goals))

@@ -3,7 +3,7 @@
 import functools
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -11,21 +11,14 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from env_wrappers.errors import DataError
-from env_wrappers.webshop import pyserini_backend
-from env_wrappers.webshop.cache import ensure_folder
 from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
 from env_wrappers.webshop.goals import GoalList, check_goals, open_goals
 from env_wrappers.webshop.nouns import NounExtractor, make_noun_extractor
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import Score, score
 from env_wrappers.webshop.source import find_sources
-from env_wrappers.webshop.store import documents
 
 MAX_HITS = 50
-_CACHED_SEARCHES = 8_192
-
-Search = Callable[[str], Sequence[int]]
-"""Product indices for a query, best first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,14 +28,12 @@ class Shop:
     Attributes:
         catalogue: the products.
         goals: what customers want, and what products cost.
-        search: finds products by words.
         nouns: tells kinds of products apart in the score.
         opened_with: the arguments of ``open_shop``, with the directory that held the data.
     """
 
     catalogue: Catalogue
     goals: GoalList
-    search: Search
     nouns: NounExtractor
     opened_with: tuple[Any, ...]
 
@@ -73,7 +64,7 @@ class Shop:
                 return self.catalogue.in_category(department.strip())
             case ["<q>", *words]:
                 return self.catalogue.of_query(" ".join(words).strip())
-        return self.search(" ".join(keywords))
+        return self.catalogue.search(" ".join(keywords))
 
     def department(self, goal: Goal) -> str:
         """Return the department of the product that a goal was made from."""
@@ -93,7 +84,6 @@ def open_shop(
     price_seed: int = 0,
     shuffle_seed: int = 233,
     nouns: str = "auto",
-    search: Literal["bm25", "pyserini"] = "bm25",
 ) -> Shop:
     """Open a store; the same data and settings give the same object, once per process.
 
@@ -104,7 +94,6 @@ def open_shop(
         price_seed: from which prices in a range, and price limits of goals, are drawn.
         shuffle_seed: orders the goals; 233 gives the canonical order.
         nouns: what finds nouns in titles, see ``nouns.make_noun_extractor``.
-        search: own BM25, or Lucene's own through pyserini where that is installed.
 
     Raises:
         DataError: the data cannot be used, or an argument is unknown or out of range.
@@ -112,12 +101,10 @@ def open_shop(
     # All that can be refused at once is, before a large catalogue is built, which takes long.
     make_noun_extractor(nouns)
     check_goals(goals, price_seed, shuffle_seed)
-    if search not in _SEARCHES:
-        raise DataError(f"unknown search {search!r}: choose {' or '.join(_SEARCHES)}")
     data = find_sources(data).folder
     with _opening:
         catalogue = open_catalogue(data, num_products)
-        return _open(catalogue, data, goals, num_products, price_seed, shuffle_seed, nouns, search)
+        return _open(catalogue, data, goals, num_products, price_seed, shuffle_seed, nouns)
 
 
 # Two threads that open a shop at the same time get the same one.
@@ -133,14 +120,12 @@ def _open(
     price_seed: int,
     shuffle_seed: int,
     nouns: str,
-    search: str,
 ) -> Shop:
     return Shop(
         catalogue=catalogue,
         goals=open_goals(catalogue, goals, price_seed, shuffle_seed),
-        search=_SEARCHES[search](catalogue),
         nouns=make_noun_extractor(nouns),
-        opened_with=(data, goals, num_products, price_seed, shuffle_seed, nouns, search),
+        opened_with=(data, goals, num_products, price_seed, shuffle_seed, nouns),
     )
 
 
@@ -157,33 +142,3 @@ def _open_again(data_hash: str, noun_extractor: str, data: Path, *settings: Any)
             f"({noun_extractor!r} then, {shop.nouns.name!r} now), have changed"
         )
     return shop
-
-
-def _lucene_search(catalogue: Catalogue) -> Search:
-    """Search the catalogue with Lucene; its index is built the first time, and kept."""
-
-    def build(folder: Path) -> dict[str, Any]:
-        pyserini_backend.build_index(documents(catalogue.store), folder / "index")
-        return {}
-
-    folder = catalogue.folder / "lucene"
-    try:
-        ensure_folder(folder, build)
-    except OSError as error:
-        raise DataError(
-            f"cannot write {folder} for Lucene's index: {error.strerror or error}; make it "
-            "writable, or take the search 'bm25'"
-        ) from error
-    index = pyserini_backend.Index.open(folder / "index", catalogue.index_of)
-
-    @functools.lru_cache(_CACHED_SEARCHES)
-    def search(query: str) -> tuple[int, ...]:
-        return tuple(index.search(query, MAX_HITS).tolist())
-
-    return search
-
-
-_SEARCHES: dict[str, Callable[[Catalogue], Search]] = {
-    "bm25": lambda catalogue: catalogue.search,
-    "pyserini": _lucene_search,
-}

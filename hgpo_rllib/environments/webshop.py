@@ -26,7 +26,7 @@ from hgpo_rllib.environments.spec import (
 
 SAMPLE = 400
 """Products; they make 2,700 goals, and the last split begins at 1,500."""
-SHOP_OPTIONS = ("goals", "num_products", "price_seed", "shuffle_seed", "nouns", "search")
+SHOP_OPTIONS = ("goals", "num_products", "price_seed", "shuffle_seed", "nouns")
 
 
 class StoreGenerator(TaskGenerator):
