@@ -296,7 +296,6 @@ def test_observations_can_be_rich_or_addresses(data: Path) -> None:
         ("observation_mode", "html"),
         ("goals", "animal"),
         ("nouns", "verbs"),
-        ("search", "guess"),
     ],
 )
 def test_unknown_arguments_are_refused(data: Path, name: str, value: str) -> None:
