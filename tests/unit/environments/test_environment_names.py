@@ -18,7 +18,7 @@ from hgpo_rllib.environments import (
 ROOT = Path(hgpo_rllib.__file__).parent
 MAY_NAME_THEM = {
     "config.py",  # the default of env.env_id
-    *(f"cli/{name}.py" for name in ("data", "play")),  # names of sub-commands
+    "cli/data.py",  # names of sub-commands
 }
 
 
