@@ -12,7 +12,6 @@ import io
 import json
 import os
 import sys
-import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -22,6 +21,8 @@ from typing import Any
 
 import fast_downward
 import textworld
+
+from env_wrappers.files import write_atomically
 
 SETTING = "HGPO_ALFWORLD_CACHE"
 """Environment variable: another directory for the translations, or "0" to keep none."""
@@ -104,13 +105,7 @@ def _write(entry: Path, sas: str) -> None:
     """Put an entry in place at once: other processes see all of it, or nothing."""
     data = gzip.compress(f"{_checksum(entry, sas)}\n{sas}".encode(), compresslevel=6, mtime=0)
     with contextlib.suppress(OSError):
-        handle, name = tempfile.mkstemp(dir=entry.parent, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            Path(name).replace(entry)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
+        write_atomically(entry, data)
 
 
 def _translate(domain: str, problem: str) -> tuple[Any, str]:

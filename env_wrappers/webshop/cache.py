@@ -10,22 +10,19 @@ import hashlib
 import json
 import logging
 import os
-import shutil
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from env_wrappers.datasets import partial_directory
 from env_wrappers.errors import DataError
-from env_wrappers.files import open_regular, read_json
+from env_wrappers.files import open_regular, read_json, write_atomically
 
 Facts = dict[str, Any]
 
 _SEAL = "meta.json"
 _HASHES = "hashes.json"
-_STAGING = ".tmp"
-_OLD = ".old"
 _SAMPLE = 1 << 20  # bytes at either end of a file that its checksum covers
 _log = logging.getLogger(__name__)
 
@@ -56,11 +53,9 @@ def ensure_folder(folder: Path, build: Callable[[Path], Facts]) -> Facts:
     if facts is not None:
         return facts
     folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with _locked(folder.parent / f"{folder.name}.lock") as alone:
+    with _locked(folder.parent / f"{folder.name}.lock"):
         facts = read_seal(folder)  # another process may have built it meanwhile
         if facts is None:
-            if alone:
-                _remove_leftovers(folder)
             _log.info("building %s", folder)
             facts = _build(folder, build)
     return facts
@@ -131,32 +126,14 @@ def _write_memo(roots: Iterable[Path], known: dict[str, Any]) -> None:
     for root in roots:
         with contextlib.suppress(OSError):
             root.mkdir(mode=0o755, parents=True, exist_ok=True)
-            _write_atomically(root / _HASHES, json.dumps(_read_memo(root) | known, indent=1))
+            write_atomically(root / _HASHES, json.dumps(_read_memo(root) | known, indent=1))
             return
 
 
-def _write_atomically(path: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(0o644)  # other users may read it too
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes left of earlier builds."""
-    for kind in (_STAGING, _OLD):
-        for left in folder.parent.glob(f"{folder.name}.*{kind}"):
-            shutil.rmtree(left, ignore_errors=True)
-
-
 def _build(folder: Path, build: Callable[[Path], Facts]) -> Facts:
-    staging = _make_beside(folder, _STAGING)
-    try:
+    with partial_directory(folder) as partial:
+        staging = partial / "new"
+        staging.mkdir()
         facts = build(staging)
         files = sorted(path for path in staging.rglob("*") if path.is_file())
         seal = {
@@ -164,27 +141,10 @@ def _build(folder: Path, build: Callable[[Path], Facts]) -> Facts:
             "files": {path.relative_to(staging).as_posix(): _checksum(path) for path in files},
         }
         (staging / _SEAL).write_text(json.dumps(seal, indent=1), encoding="utf-8")
-        staging.chmod(0o755)  # as any other folder: temporary ones are their owner's alone
-        _put_in_place(staging, folder)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        if folder.exists():  # damaged; its files stay with the processes that have them open
+            folder.rename(partial / "old")
+        staging.rename(folder)
     return facts
-
-
-def _put_in_place(staging: Path, folder: Path) -> None:
-    """Rename a folder; a damaged one that is in the way goes aside first.
-
-    Renaming leaves the files of the old one to the processes that have them open.
-    """
-    if folder.exists():
-        aside = _make_beside(folder, _OLD)
-        folder.rename(aside / folder.name)
-        shutil.rmtree(aside, ignore_errors=True)
-    staging.rename(folder)
-
-
-def _make_beside(folder: Path, suffix: str) -> Path:
-    return Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}.", suffix=suffix))
 
 
 def _checksum(path: Path) -> list[int]:
@@ -199,15 +159,12 @@ def _checksum(path: Path) -> list[int]:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Wait for other processes and keep them out; yield whether that is so.
+def _locked(path: Path) -> Iterator[None]:
+    """Wait for other processes and keep them out.
 
     Where the file system knows no locks, two processes may build the same thing: the later wins.
     """
     with path.open("ab") as file:
-        try:
+        with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
-            alone = True
-        except OSError:
-            alone = False
-        yield alone
+        yield

@@ -132,9 +132,9 @@ def test_damage_that_shows_later_is_named(data: Path) -> None:
 def test_what_a_killed_process_left_is_removed(data: Path) -> None:
     name = open_catalogue(data).folder.name
     root = data / ".webshop-cache"
-    for left in (f"{name}.abc.tmp", f"{name}.abc.old"):
-        (root / left).mkdir()
-        (root / left / "records.jsonl").write_text("")
+    left = root / f"{name}.partial-1-abc"
+    (left / "new").mkdir(parents=True)
+    (left / ".lock").write_text("")
     (root / name / "meta.json").unlink()
     catalogue._open_once.cache_clear()
     open_catalogue(data)
@@ -161,7 +161,7 @@ def test_a_cache_beside_data_that_cannot_be_written_serves_too(
     def refuse(*_: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(cache, "_write_atomically", refuse)
+    monkeypatch.setattr(cache, "write_atomically", refuse)
     monkeypatch.setattr(cache, "_build", refuse)
     os.utime(data / PRODUCTS, ns=(1, 1))
     assert open_catalogue(data) is found
@@ -266,4 +266,4 @@ def test_without_locks_the_later_of_two_builders_wins(
     monkeypatch.setattr(cache.fcntl, "flock", no_locks)
     monkeypatch.setattr(catalogue, "read_listings", race)
     assert len(open_catalogue(data)) == 3
-    assert not [*found[0].glob("*.tmp"), *found[0].glob("*.old")]
+    assert not [*found[0].glob("*.partial-*")]
