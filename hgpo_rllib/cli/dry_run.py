@@ -21,21 +21,21 @@ def print_dry_run(config: RunConfig) -> None:
         ConfigError, DataError: a model, a template, data or options cannot be used.
     """
     check_files(config)
-    shape = estimate.find_shape(config)
+    model = estimate.find_size(config)
     typer.echo(yaml.safe_dump(config.model_dump(), sort_keys=False), nl=False)
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         console.width = WIDTH
     console.print(resource_table(config))
-    if shape is None:
+    if model is None:
         console.print(
-            f"memory: unknown; {config.model.model_path} is neither a local Qwen2 or Llama "
-            "checkpoint nor one of the names in hgpo_rllib/run/estimate.py",
+            f"memory: unknown; {config.model.model_path} is neither a local "
+            "checkpoint of a decoder like Llama nor one of the names in hgpo_rllib/run/estimate.py",
             soft_wrap=True,
         )
         return
-    console.print(memory_table(config, shape))
-    for line in memory_notes(config, shape):
+    console.print(memory_table(config, model))
+    for line in memory_notes(config, model):
         console.print(line, soft_wrap=True)
 
 
@@ -52,13 +52,13 @@ def resource_table(config: RunConfig) -> Table:
     return table
 
 
-def memory_table(config: RunConfig, shape: estimate.ModelShape) -> Table:
+def memory_table(config: RunConfig, model: estimate.ModelSize) -> Table:
     """Estimated memory of one process of each kind."""
-    model = config.model.model_path or "the pocket model"
-    title = f"Memory, estimated: {model}, {shape.parameters:,} parameters"
+    name = config.model.model_path or "the pocket model"
+    title = f"Memory, estimated: {name}, {model.parameters:,} parameters"
     table = _table(title, "process", "where", "what", "GiB")
     table.columns[1].justify = table.columns[2].justify = "left"
-    for process, group in groupby(estimate.memory(config, shape), lambda item: item.process):
+    for process, group in groupby(estimate.memory(config, model), lambda item: item.process):
         items = list(group)
         for item in items:
             table.add_row(process, item.where, item.what, _gib(item.size))
@@ -68,12 +68,12 @@ def memory_table(config: RunConfig, shape: estimate.ModelShape) -> Table:
     return table
 
 
-def memory_notes(config: RunConfig, shape: estimate.ModelShape) -> list[str]:
+def memory_notes(config: RunConfig, model: estimate.ModelSize) -> list[str]:
     """What the table cannot say, a line each."""
     notes = ["Torch, vLLM, Ray, CUDA and the games come on top: one to three GiB a process."]
     server = config.policy_server
     if server.replica_gpus:
-        size = _gib(estimate.smallest_gpu(config, shape))
+        size = _gib(estimate.smallest_gpu(config, model))
         notes.append(
             f"A replica takes {server.memory_utilization:.0%} of its GPU, whatever that has. "
             f"One of {size} GiB holds all sequences at full length; on a smaller one requests wait."
