@@ -92,7 +92,7 @@ KNOWN_MODELS: dict[str, tuple[type[PretrainedConfig], tuple[int, ...]]] = {
     "HuggingFaceTB/SmolLM2-360M": (LlamaConfig, (49152, 960, 2560, 32, 15, 5, True)),
     "HuggingFaceTB/SmolLM2-1.7B": (LlamaConfig, (49152, 2048, 8192, 24, 32, 32, True)),
 }
-_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+_SIZES: tuple[str, ...] = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
 _SIZES += ("num_attention_heads", "num_key_value_heads", "tie_word_embeddings")
 
 
