@@ -1,8 +1,8 @@
-"""Every setting of a run, typed, with its meaning; and how a YAML file becomes them.
+"""Typed settings of a run, and how to load them from a YAML run file.
 
-A run file has the sections below, and may begin with ``extends: other.yaml``, a run file beside it
-from which it takes what it does not say itself. ``section.key=value`` on the command line overrides
-a field. `HGPOConfig` (algorithm.py) is the RLlib builder over the same fields.
+A run file has the sections below. With ``extends: other.yaml`` it inherits the settings of another
+run file. ``section.key=value`` on the command line overrides a field. `HGPOConfig` (algorithm.py)
+is the RLlib configuration with the same fields.
 """
 
 from dataclasses import fields
@@ -28,15 +28,17 @@ class EnvSettings(Section):
     """The task environment."""
 
     env_id: str = "hgpo/ALFWorld-v0"
-    """Gymnasium id; the environment's observations and actions are text."""
+    """Gymnasium id of the environment. Its observations and actions are text."""
     data: str | None = None
-    """Directory of the environment's data; null: generate them as `games` or `store` says."""
+    """Directory of the environment's data. null: generate it from the section `games` or
+    `store`."""
     options: dict[str, Any] = {}
-    """More options of the environment (ALFWorld: `task_types`, `trusted`; WebShop: `goals`, …)."""
+    """Additional options of the environment (ALFWorld: `task_types`, `trusted`; WebShop:
+    `goals`, …)."""
     max_steps: int = Field(50, ge=1)
-    """Steps after which an episode is truncated."""
+    """Number of steps after which an episode is truncated."""
     train_split: str = "train"
-    """Split that training plays."""
+    """Split used for training."""
 
     @field_validator("train_split")
     @classmethod
@@ -45,68 +47,75 @@ class EnvSettings(Section):
 
 
 class GamesSettings(Section):
-    """Generated ALFWorld games: the training data without a download, and for the warm start."""
+    """Generated ALFWorld games, used for training if `env.data` is null and for the warm start."""
 
     train: int = Field(240, ge=1)
-    """Games in train."""
+    """Number of games in the split `train`."""
     valid_seen: int = Field(48, ge=0)
-    """Held-out games in the scenes of train."""
+    """Number of held-out games in the floor plans of `train`."""
     valid_unseen: int = Field(48, ge=0)
-    """Held-out games in scenes that train never uses."""
+    """Number of held-out games in floor plans that `train` does not use."""
     rooms: list[Literal["kitchen", "livingroom", "bedroom", "bathroom"]] = [
         "kitchen",
         "livingroom",
         "bedroom",
         "bathroom",
     ]
-    """Room types to draw scenes from."""
+    """Room types of the generated games."""
     task_types: list[str] | None = None
-    """Task families; null: all six."""
+    """Task families to generate. null: all six."""
     max_receptacles: int = Field(60, ge=2)
-    """Largest room, counted in receptacles."""
+    """Maximum number of receptacles in a room."""
     seed: Seed = 0
     """Seed of the generator."""
 
 
 class StoreSettings(Section):
-    """A generated WebShop catalogue: the training data without a download, and for the warm start.
+    """A generated WebShop catalogue, used for training if `env.data` is null and for the warm
+    start.
 
     Fields as in `env_wrappers.webshop.generator.CatalogueSpec`.
     """
 
     products: int = Field(400, ge=1)
-    """Products; with an instruction each gives seven or eight goals."""
+    """Number of products. Each product with an instruction gives seven or eight goals on
+    average."""
     seed: Seed = 0
     """Seed of the generator."""
     lookalikes: int = Field(3, ge=1, le=6)
-    """Products of the same brand and kind: how closely titles have to be read."""
+    """Number of products of the same brand and kind. More of them make products harder to tell
+    apart."""
 
 
 class WarmStartSettings(Section):
-    """The pocket model: a small Qwen2 cloned from scripted demonstrations on generated tasks."""
+    """The pocket model: a small Qwen2 trained on scripted demonstrations of generated tasks."""
 
     games: int = Field(480, ge=1)
-    """Tasks that are demonstrated: of a set of their own, with the scenes or sizes of training."""
+    """Number of tasks to demonstrate: separate games in the floor plans of `train` (ALFWorld),
+    or the first goals of the train split of a generated store (WebShop)."""
     demonstrations: int = Field(3, ge=1)
-    """Demonstrations per task."""
+    """Number of demonstrations per task."""
     max_steps: int = Field(20, ge=1)
-    """Demonstrations that are not won by then are dropped."""
+    """Maximum length of a demonstration in steps. Demonstrations without success by then are
+    discarded."""
     action_noise: float = Field(0.15, ge=0, le=1)
-    """Probability that a perturbed action is executed; the label stays the expert's."""
+    """Probability that a perturbed action is executed instead of the expert's. The label stays
+    the expert's action."""
     vocabulary: int = Field(1000, ge=300)
     """Size of the BPE vocabulary."""
     hidden_size: int = Field(96, ge=32, multiple_of=32)
-    """Width, a multiple of 32: heads have 32 dimensions, the smallest that vLLM runs on a CPU."""
+    """Hidden size. Must be a multiple of 32, because the heads have 32 dimensions, the smallest
+    size that vLLM supports on CPUs."""
     layers: int = Field(3, ge=1)
-    """Transformer layers."""
+    """Number of transformer layers."""
     optimizer_steps: int = Field(6000, ge=1)
-    """Cloning steps of `batch_size` prompts."""
+    """Number of optimiser steps, each on `batch_size` prompts."""
     batch_size: int = Field(16, ge=1)
-    """Prompts per cloning step."""
+    """Number of prompts per optimiser step."""
     lr: float = Field(3e-3, gt=0)
-    """Peak learning rate, decayed linearly."""
+    """Peak learning rate. It decays linearly."""
     prompt_loss: float = Field(1.0, ge=0)
-    """Weight of predicting the prompt too, which teaches copying quickly."""
+    """Weight of the loss on prompt tokens. The model learns to copy faster with it."""
     seed: Seed = 0
     """Seed of demonstrations, initial weights and batches."""
 
@@ -115,79 +124,86 @@ class ModelSettings(Section):
     """The language model."""
 
     model_path: str | None = None
-    """HuggingFace directory or name; null: the pocket model that `warm_start` describes."""
+    """HuggingFace directory or model name. null: the pocket model of the section `warm_start`."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Type of the served weights (the learner keeps float32 master weights)."""
+    """Data type of the served weights. The learner always keeps float32 weights."""
     lora_rank: int = Field(0, ge=0, le=512)
-    """Rank of LoRA adapters on all linear layers; nothing else is trained then, and the frozen
-    starting policy costs no memory. 0: all parameters are trained."""
+    """Rank of the LoRA adapters on all linear layers except the output head. Only the adapters
+    are trained, and the reference model needs no additional memory. 0: no LoRA, all parameters
+    are trained."""
     lora_alpha: int = Field(32, ge=1)
-    """What adapters add is scaled by lora_alpha / lora_rank."""
+    """LoRA alpha: the output of the adapters is scaled by lora_alpha / lora_rank."""
 
 
 class AgentSettings(Section):
-    """How observations become prompts, and completions actions."""
+    """How the agent turns observations into prompts, and responses into actions."""
 
     prompt: str = "alfworld_full"
     """Name of a template in hgpo_rllib/agent/prompts, or path of a jinja file."""
     memory_length: int | None = Field(None, ge=0)
-    """(observation, action) pairs the prompt shows; null: as many as `algorithm.context_length`."""
+    """Number of previous (observation, action) pairs in the prompt. null: the value of
+    `algorithm.context_length`."""
     inadmissible_is_invalid: bool = False
-    """Count a well-formed but inadmissible action as invalid too (the released code does not)."""
+    """Treat a well-formed but inadmissible action as invalid, with the penalty of
+    `algorithm.invalid_penalty`. The released code does not."""
     max_prompt_tokens: int = Field(4096, ge=16)
-    """Longer prompts are shortened."""
+    """Maximum length of a prompt in tokens. Longer prompts are shortened."""
     shorten_prompts: Literal["beginning", "memory"] = "beginning"
-    """What a prompt that is too long loses: its first tokens (the released code), or the oldest
-    turns of its memory first."""
+    """How to shorten a prompt that is too long: `beginning` removes its first tokens (as the
+    released code), `memory` removes the oldest turns of its memory first."""
     max_response_tokens: int = Field(512, ge=1)
-    """Generation limit of a turn."""
+    """Maximum length of a response in tokens."""
 
 
 class RolloutSettings(Section):
-    """What one iteration samples."""
+    """The rollouts of an iteration."""
 
     groups_per_iteration: int = Field(16, ge=1)
-    """Tasks an iteration; each is played by a group."""
+    """Number of groups per iteration. Each group plays one task."""
     group_size: int = Field(8, ge=2)
-    """Members N that play one task from the same start."""
+    """N, the number of episodes in a group. All start from the same initial state."""
     temperature: float = Field(1.0, gt=0)
-    """Sampling temperature; training uses the log-probabilities at this temperature."""
+    """Sampling temperature. Training uses the log-probabilities at this temperature."""
     schedule: Literal["synchronous", "one_step_off"] = "synchronous"
-    """`synchronous`: one iteration's rollouts, then its update (the papers). `one_step_off`: the
-    next rollouts go on during the update, so a part of their steps is one version old."""
+    """`synchronous`: the update starts after the rollouts of the iteration (as in the papers).
+    `one_step_off`: the rollouts of the next iteration run during the update, so some of their
+    steps are sampled with weights that are one version old."""
     max_concurrent_episodes: int = Field(512, ge=1)
-    """Episodes under way at the same time, each with an environment and at most one request."""
+    """Maximum number of concurrent episodes. Each has one environment and at most one pending
+    request."""
     env_timeout_s: float = Field(60, gt=0)
-    """Seconds that a reset or step of an environment may take."""
+    """Timeout of an environment's reset or step, in seconds."""
     max_attempts: int = Field(2, ge=1)
-    """Times that a member is played, when its environment fails or hangs or its prompt is refused,
-    before its group goes on without it."""
+    """Maximum number of times that an episode is played when its environment fails or times out,
+    or the engine rejects its prompt. After that, the group continues without it."""
 
 
 class AlgorithmSettings(Section):
-    """Returns and advantages. Which settings an estimator reads is in its docstring."""
+    """Returns and advantages. The docstring of each estimator names the settings that it reads."""
 
     estimator: str = "hgpo"
-    """Name of an estimator in hgpo_rllib/advantages/estimators.py."""
+    """Name of an advantage estimator in hgpo_rllib/advantages/estimators.py."""
     anchor: Literal["observation", "state"] = "observation"
-    """What identifies a state: the observation's text (the paper), or the environment's hash of
-    the true state (`info["state_hash"]`)."""
+    """What identifies a state: the text of the observation (as in the paper), or the
+    environment's hash of the true state (`info["state_hash"]`)."""
     context_length: int = Field(_ESTIMATOR.context_length, ge=0)
-    """K: groups share the state and 0..K states of history."""
+    """K. Level k = 0..K groups steps with the same state and the same k previous states."""
     weight_alpha: float = Field(_ESTIMATOR.weight_alpha, ge=0)
-    """Level k weighs (k + 1)^alpha."""
+    """Alpha. Level k has the weight (k + 1)^alpha; 0: all levels have the same weight."""
     normalize: Normalize = _ESTIMATOR.normalize
-    """Divide by the group's standard deviation, or only subtract its mean."""
+    """Subtract the mean of the group and divide by its standard deviation (`mean_std`), or only
+    subtract the mean (`mean`)."""
     contexts: Contexts = _ESTIMATOR.contexts
-    """Levels of early steps, see `hgpo_rllib.advantages`."""
+    """Levels of steps with fewer than k predecessors: `paper` compares their whole prefix;
+    `released` gives them no level k and weights level k by (k + 2)^alpha."""
     step_weight: float = Field(_ESTIMATOR.step_weight, ge=0)
-    """GiGPO's weight of its step-level part, omega."""
+    """Omega, GiGPO's weight of the step-level advantage."""
     gamma: float = Field(_ESTIMATOR.gamma, gt=0, le=1)
-    """Discount."""
+    """Discount factor."""
     gae_lambda: float = Field(_ESTIMATOR.gae_lambda, ge=0, le=1)
     """Lambda of PPO's generalised advantage estimation."""
     invalid_penalty: float = Field(0.1, ge=0)
-    """Taken from the return of an invalid step, after discounting."""
+    """Penalty subtracted from the return of an invalid step, after discounting."""
 
     @field_validator("estimator")
     @classmethod
@@ -196,14 +212,14 @@ class AlgorithmSettings(Section):
         return name
 
     def estimator_settings(self) -> EstimatorSettings:
-        """The part that estimators read."""
+        """Return the settings that estimators read."""
         return EstimatorSettings(
             **{field.name: getattr(self, field.name) for field in fields(EstimatorSettings)}
         )
 
 
 def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None:
-    """Raise a ValueError unless there is a critic where one is read, and nowhere else."""
+    """Raise a ValueError if `ppo` has no critic, or another estimator has one."""
     if algorithm.estimator == "ppo" and learner.critic == "none":
         raise ValueError(
             "algorithm.estimator=ppo needs a critic: set learner.critic=head or "
@@ -218,14 +234,15 @@ def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None
 
 
 class EvaluationSettings(Section):
-    """Held-out evaluation inside a run."""
+    """Evaluation on held-out tasks during a run."""
 
     interval: int = Field(5, ge=0)
-    """Iterations between evaluations; 0: only before and after training."""
+    """Number of iterations between evaluations. 0: evaluate only before and after training."""
     splits: list[str] = Field(["valid_seen", "valid_unseen"], min_length=1)
-    """Splits to play."""
+    """Splits to evaluate."""
     episodes: int = Field(40, ge=1)
-    """Episodes per split: its games in one fixed order, each once, then again."""
+    """Number of episodes per split. Games are played in a fixed order; if a split has fewer
+    games, they repeat."""
     temperature: float = Field(0.4, gt=0)
     """Sampling temperature."""
 
@@ -236,43 +253,43 @@ class EvaluationSettings(Section):
 
 
 class ClusterSettings(Section):
-    """Ray."""
+    """Learner processes and Ray's dashboard."""
 
     num_learners: int = Field(0, ge=0)
-    """Learner processes, which share out every mini-batch; 0: the main process learns itself."""
+    """Number of learner processes, which split every mini-batch. 0: learn in the main process."""
     learner_gpus: float = Field(0, ge=0, le=1)
-    """GPUs of each learner; a fraction shares one with replicas."""
+    """Number of GPUs per learner. A fraction shares a GPU with replicas."""
     dashboard_port: int | None = Field(None, ge=1, le=65535)
-    """Port of the Ray dashboard on the loopback address; null: no dashboard."""
+    """Port of the Ray dashboard on the loopback address. null: no dashboard."""
 
 
 class TrackingSettings(Section):
-    """Services for experiments, beside the run directory (docs/integrations.md)."""
+    """Experiment trackers, in addition to the run directory (docs/integrations.md)."""
 
     trackers: list[Literal["wandb", "mlflow"]] = []
-    """Services that get all metrics, by Ray's integrations; what opens them is never a setting, but
-    in the environment ($WANDB_API_KEY, $MLFLOW_TRACKING_TOKEN, …)."""
+    """Trackers that receive all metrics, through Ray's integrations. Set credentials as
+    environment variables ($WANDB_API_KEY, $MLFLOW_TRACKING_TOKEN, …), not as settings."""
     project: str = "hgpo"
-    """Project (W&B) or experiment (MLflow) that the run belongs to."""
+    """Project (W&B) or experiment (MLflow) of the run."""
 
 
 class RunConfig(Section):
     """One training run."""
 
     name: str = "hgpo"
-    """Run directories are `<output>/<name>-<time>`."""
+    """Name of the run. Its run directory is `<output>/<name>-<time>`."""
     output: str = "runs"
-    """Where run directories are made."""
+    """Parent directory of run directories."""
     cache: str = "data"
-    """Where generated games and warm-started models are kept for the next run."""
+    """Directory for generated games, generated stores and pocket models, which later runs reuse."""
     seed: Seed = 0
     """Seed of task order, sampling and mini-batches."""
     iterations: int = Field(150, ge=1)
-    """Training iterations."""
+    """Number of training iterations."""
     minutes: float | None = Field(None, gt=0)
-    """Stop training after this many minutes even if iterations are left; null: no limit."""
+    """Stop training after this many minutes, even if iterations are left. null: no limit."""
     checkpoint_interval: int = Field(1, ge=1)
-    """Iterations between checkpoints to resume from; the last iteration writes one as well."""
+    """Number of iterations between checkpoints. The last iteration always writes one."""
     env: EnvSettings = EnvSettings()
     games: GamesSettings = GamesSettings()
     store: StoreSettings = StoreSettings()
@@ -293,24 +310,24 @@ class RunConfig(Section):
         return check_name(name)
 
     @model_validator(mode="after")
-    def _critic_has_its_use(self) -> Self:
+    def _critic_matches_estimator(self) -> Self:
         check_critic(self.algorithm, self.learner)
         return self
 
     @model_validator(mode="after")
-    def _has_learners_to_share(self) -> Self:
+    def _sharding_is_possible(self) -> Self:
         check_sharding(self.learner, self.cluster.num_learners, self.model.lora_rank)
         return self
 
     def without_learners(self) -> Self:
-        """The same for commands that only ask the policy: nothing of a cluster is for learning."""
+        """Return a copy for commands that only run inference: no learner processes, no sharding."""
         cluster = self.cluster.model_copy(update={"num_learners": 0, "learner_gpus": 0.0})
         learner = self.learner.model_copy(update={"shard_parameters": False})
         return self.model_copy(update={"cluster": cluster, "learner": learner})
 
     @model_validator(mode="after")
     def _tie_memory(self) -> Self:
-        """Write the tied memory length out, so that every file of a run says what prompts show."""
+        """Replace a null memory length by its value, so that `config.yaml` records it."""
         if self.agent.memory_length is None:
             tied = self.agent.model_copy(update={"memory_length": self.algorithm.context_length})
             object.__setattr__(self, "agent", tied)
@@ -318,13 +335,13 @@ class RunConfig(Section):
 
 
 def load_config(path: Path | None, overrides: list[str]) -> RunConfig:
-    """Read a run file (`read_run_file`), and apply ``section.key=value`` overrides.
+    """Read a run file (`read_run_file`) and apply ``section.key=value`` overrides.
 
-    Without a run file the overrides change the defaults. Values of overrides are YAML.
+    If `path` is None, the overrides apply to the defaults. The values of overrides are YAML.
 
     Raises:
-        ConfigError: for a missing or malformed file, files that extend each other, an unknown key
-            or a value out of range.
+        ConfigError: if the file is missing or malformed, files extend each other in a cycle, a key
+            is unknown, or a value is out of range.
     """
     data = {} if path is None else read_run_file(path)
     for override in overrides:
@@ -333,7 +350,11 @@ def load_config(path: Path | None, overrides: list[str]) -> RunConfig:
 
 
 def parse_config(data: dict[str, Any]) -> RunConfig:
-    """Validate nested settings; raises ConfigError naming the first wrong key."""
+    """Validate nested settings.
+
+    Raises:
+        ConfigError: names the first wrong key.
+    """
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
@@ -341,7 +362,7 @@ def parse_config(data: dict[str, Any]) -> RunConfig:
 
 
 def save_config(config: RunConfig, path: Path) -> None:
-    """Write the config as YAML that `load_config` reads back."""
+    """Write the config as YAML that `load_config` can read."""
     path.write_text(yaml.safe_dump(config.model_dump(), sort_keys=False))
 
 

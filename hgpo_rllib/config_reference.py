@@ -1,7 +1,7 @@
-"""docs/configuration.md, written from the settings themselves.
+"""Generates docs/configuration.md from the docstrings of the settings.
 
-Run ``python -m hgpo_rllib.config_reference`` after a change of `hgpo_rllib.config`; a test fails
-while the file is out of date.
+Run ``python -m hgpo_rllib.config_reference`` after a change of the settings. A test fails if the
+page is out of date.
 """
 
 import json
@@ -17,11 +17,11 @@ from hgpo_rllib.config import RunConfig, Section
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 INTRODUCTION = """# Configuration
 
-All settings of a run, their defaults and their meaning. This page is written from
-`hgpo_rllib/config.py` (`learner` and `policy_server`: `hgpo_rllib/settings/`) by
-`python -m hgpo_rllib.config_reference`; change it there.
+All settings of a run, with defaults and meaning. This page is generated from `hgpo_rllib/config.py`
+and `hgpo_rllib/settings/` by `python -m hgpo_rllib.config_reference`. Edit the docstrings there.
 
-A run file is YAML with the sections below, and says only what differs from the defaults:
+A run file is a YAML file with the sections below. It needs only the settings that differ from the
+defaults:
 
 ```yaml
 name: mine
@@ -31,20 +31,22 @@ algorithm:
   context_length: 4
 ```
 
-- **On the command line** `section.key=value` overrides a field; the value is YAML, and the last one
-  wins: `hgpo train mine.yaml algorithm.context_length=2 evaluation.splits=[valid_seen]`.
-- **By name**: `hgpo train alfworld_pocket` takes the run file of that name from `tuned_examples/`,
-  in any folder. A file or a path comes first.
-- **`extends: other.yaml`** at the top of a run file names another one, relative to the file's own
-  folder. What a file does not say is taken from the file that it extends; sections merge key by
-  key, lists and other values are replaced. The files in `tuned_examples/` for the methods that HGPO
-  is compared with are made so.
-- **`hgpo train FILE --dry-run`** prints all settings that result, as YAML on standard output. What
-  they ask of Ray, and an estimate of memory, go to standard error. Data, `env.options`, the prompt
-  template and a local model are checked first: exit code 2 and one line where one is broken.
-- **`HGPOConfig().training(key=value)`** takes the fields of the sections `model`, `agent`,
-  `rollout`, `policy_server`, `algorithm` and `learner`, without the section's name.
-- A wrong key or a value out of range ends the command with exit code 2 and one line that names it.
+- **On the command line**, override a setting with `section.key=value`. The value is YAML, and the
+  last override wins:
+  `hgpo train mine.yaml algorithm.context_length=2 evaluation.splits=[valid_seen]`.
+- **By name**: `hgpo train alfworld_pocket` uses the run file of that name in `tuned_examples/`, from
+  any working directory. An existing path takes precedence.
+- **`extends: other.yaml`** at the top of a run file inherits the settings of another run file, with
+  a path relative to the file's folder. Sections are merged key by key; lists and other values are
+  replaced.
+- **`hgpo train FILE --dry-run`** prints the resulting settings as YAML on standard output, and the
+  resource requests and a memory estimate on standard error. It first checks the data, `env.options`,
+  the prompt template and a local model. If one is invalid, it exits with code 2 and a one-line
+  message.
+- **`HGPOConfig().training(key=value)`** takes the settings of the sections `model`, `agent`,
+  `rollout`, `policy_server`, `algorithm` and `learner`, without the name of the section.
+- An unknown key or a value out of range ends the command with exit code 2 and a one-line message
+  that names it.
 """
 BOUNDS = ((Ge, "ge", "≥"), (Gt, "gt", ">"), (Le, "le", "≤"), (Lt, "lt", "<"))
 PLAIN_TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false"}

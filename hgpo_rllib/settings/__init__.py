@@ -1,1 +1,1 @@
-"""Sections of the settings that the packages which read them import without `hgpo_rllib.config`."""
+"""Sections of the settings that other packages import without `hgpo_rllib.config`."""

@@ -14,46 +14,47 @@ WEIGHT_TRANSPORTS = {"object_store": "hgpo_rllib.policy_server.object_store"}
 
 
 class PolicyServerSettings(Section):
-    """The Ray Serve deployment around the inference engines."""
+    """The Ray Serve deployment of the inference engines."""
 
     engine: str = "vllm"
-    """Inference engine of each replica, a name in `ENGINES` (docs/architecture.md)."""
+    """Name of the inference engine of each replica, a key of `ENGINES` (docs/architecture.md)."""
     weight_transport: str = "object_store"
-    """How new weights travel from the learner to replicas, a name in `WEIGHT_TRANSPORTS`."""
+    """Name of the transport of new weights from the learner to the replicas, a key of
+    `WEIGHT_TRANSPORTS`."""
     num_replicas: int = Field(1, ge=1)
-    """Replicas, with one engine each."""
+    """Number of replicas. Each runs one engine."""
     max_replicas: int | None = Field(None, ge=1)
-    """Most engines that Ray Serve starts when many requests wait, and stops when few do; null:
-    always `num_replicas`."""
+    """Maximum number of replicas with autoscaling: Ray Serve adds replicas when many requests
+    wait and removes them when few do. null: no autoscaling, always `num_replicas`."""
     replica_cpus: float = Field(1, ge=0)
-    """CPUs reserved for a replica."""
+    """Number of CPUs reserved per replica."""
     replica_gpus: float = Field(0, ge=0)
-    """GPUs reserved for a replica (0: its engine runs on the CPU)."""
+    """Number of GPUs reserved per replica. 0: the engine runs on the CPU."""
     replica_resources: dict[str, Annotated[float, Field(gt=0)]] = Field({})
-    """Custom resources of Ray reserved for a replica besides, such as `{rollout: 1}`: it runs on
-    nodes that were started with them (docs/cluster.md)."""
+    """Custom Ray resources reserved per replica, such as `{rollout: 1}`. Replicas run only on
+    nodes that were started with these resources (docs/cluster.md)."""
     max_outage_s: float = Field(600, gt=0)
-    """Seconds that a request waits, or is sent again, while replicas, engines or nodes are lost,
-    before the run fails."""
+    """Seconds that a request waits and is retried after replicas, engines or nodes were lost.
+    Then the run fails."""
     max_num_seqs: int = Field(128, ge=1)
-    """Requests an engine decodes together."""
+    """Maximum number of requests that an engine decodes in one batch."""
     memory_utilization: float = Field(0.6, gt=0, le=1)
-    """Share of GPU memory that an engine may take."""
+    """Fraction of the GPU memory that an engine may use."""
     cpu_kv_cache_gib: int = Field(1, ge=1)
-    """KV cache of a CPU engine, GiB."""
+    """Size of the KV cache of an engine on the CPU, in GiB."""
     tensor_parallel_size: int = Field(1, ge=1)
-    """GPUs that share one engine's model; `replica_gpus` has to be as many."""
+    """Number of GPUs per engine. Must equal `replica_gpus` if larger than 1."""
     enable_prefix_caching: bool = True
-    """Keep what an engine has computed of prompts for the next that begin alike."""
+    """Reuse the KV cache of prompts that begin with the same tokens."""
     update_mode: UpdateMode = "wait"
-    """What happens to responses under way when newer weights are asked for: they end first
-    (`wait`), are resampled under the new weights (`abort`), or go on under them (`keep`: responses
-    may mix versions, and say which drew what)."""
+    """What happens to running requests when new weights are loaded: `wait` finishes them first,
+    `abort` resamples them with the new weights, `keep` continues them with the new weights (a
+    response can then mix versions, and records which version sampled which tokens)."""
     enforce_eager: bool = True
-    """Skip compilation and CUDA graphs: faster start, slower decoding."""
+    """Disable compilation and CUDA graphs: faster start, slower decoding."""
     max_logp_gap: float | None = Field(None, gt=0)
-    """Fail when the served policy's log-probabilities of the probe differ by more from the
-    learner's after an update (float32: 1e-4); null: only report the gap."""
+    """Fail if the log-probabilities of the served policy and the learner on the probe differ by
+    more than this after an update (float32: 1e-4). null: only report the difference."""
 
     @field_validator("engine", "weight_transport")
     @classmethod
