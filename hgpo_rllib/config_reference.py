@@ -34,14 +34,14 @@ algorithm:
 - **On the command line**, override a setting with `section.key=value`. The value is YAML, and the
   last override wins:
   `hgpo train mine.yaml algorithm.context_length=2 evaluation.splits=[valid_seen]`.
-- **By name**: `hgpo train alfworld_pocket` uses the run file of that name in `tuned_examples/`, from
-  any working directory. An existing path takes precedence.
+- **By name**: `hgpo train alfworld_pocket` uses the run file of that name in `tuned_examples/`,
+  from any working directory. An existing path takes precedence.
 - **`extends: other.yaml`** at the top of a run file inherits the settings of another run file, with
   a path relative to the file's folder. Sections are merged key by key; lists and other values are
   replaced.
 - **`hgpo train FILE --dry-run`** prints the resulting settings as YAML on standard output, and the
-  resource requests and a memory estimate on standard error. It first checks the data, `env.options`,
-  the prompt template and a local model. If one is invalid, it exits with code 2 and a one-line
+  resource requests and a memory estimate on standard error. It first checks the data,
+  `env.options`, the prompt template and a local model. If one is invalid, it exits with code 2 and a one-line
   message.
 - **`HGPOConfig().training(key=value)`** takes the settings of the sections `model`, `agent`,
   `rollout`, `policy_server`, `algorithm` and `learner`, without the name of the section.
