@@ -183,6 +183,9 @@ class AlgorithmSettings(Section):
 
     estimator: str = "hgpo"
     """Name of an advantage estimator in hgpo_rllib/advantages/estimators.py."""
+    role_estimators: dict[str, str] = {}
+    """Advantage estimators by role, such as `{planner: grpo}`, for agents with several roles or
+    with spans in their responses (docs/advantages.md). All other roles use `estimator`."""
     anchor: Literal["observation", "state"] = "observation"
     """What identifies a state: the text of the observation (as in the paper), or the
     environment's hash of the true state (`info["state_hash"]`)."""
@@ -211,6 +214,13 @@ class AlgorithmSettings(Section):
         find_estimator(name)
         return name
 
+    @field_validator("role_estimators")
+    @classmethod
+    def _all_known(cls, names: dict[str, str]) -> dict[str, str]:
+        for name in names.values():
+            find_estimator(name)
+        return names
+
     def estimator_settings(self) -> EstimatorSettings:
         """Return the settings that estimators read."""
         return EstimatorSettings(
@@ -220,12 +230,13 @@ class AlgorithmSettings(Section):
 
 def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None:
     """Raise a ValueError if `ppo` has no critic, or another estimator has one."""
-    if algorithm.estimator == "ppo" and learner.critic == "none":
+    reads_values = "ppo" in (algorithm.estimator, *algorithm.role_estimators.values())
+    if reads_values and learner.critic == "none":
         raise ValueError(
             "algorithm.estimator=ppo needs a critic: set learner.critic=head or "
             "learner.critic=separate"
         )
-    if algorithm.estimator != "ppo" and learner.critic != "none":
+    if not reads_values and learner.critic != "none":
         raise ValueError(
             f"learner.critic={learner.critic} has values that algorithm.estimator="
             f"{algorithm.estimator} does not read: set learner.critic=none or "

@@ -8,7 +8,7 @@ from hgpo_rllib.agent.agent import (
     ReflexionAgent,
     response_seed,
 )
-from hgpo_rllib.agent.memory import Memory, Turn
+from hgpo_rllib.agent.memory import Memory, Span, Turn
 from hgpo_rllib.agent.parsing import ParsedAction, parse_completion
 from hgpo_rllib.agent.renderer import TextRenderer, TokenRenderer
 
@@ -20,6 +20,7 @@ __all__ = [
     "ModelAgent",
     "ParsedAction",
     "ReflexionAgent",
+    "Span",
     "TextRenderer",
     "TokenRenderer",
     "Turn",

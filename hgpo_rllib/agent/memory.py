@@ -10,10 +10,23 @@ NO_LOGP = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True)
+class Span:
+    """A part of a response with an advantage of its own: tokens `start` to `end`, without it."""
+
+    start: int
+    end: int
+    role: str
+    """Whose advantage it gets, see `algorithm.role_estimators`."""
+
+
+@dataclass(frozen=True)
 class Turn:
     """What an agent saw and did at one turn, and how it came to that.
 
     Agents that ask no model leave everything but observation and action at its default.
+
+    Raises:
+        ValueError: a span that is not in the response.
     """
 
     observation: str
@@ -46,6 +59,23 @@ class Turn:
     """Seconds from the question to the answer."""
     engine_s: float = 0.0
     """The part of them that the engine took."""
+    role: str = "agent"
+    """Whose response this is, where an agent has several at one step of its environment."""
+    spans: tuple[Span, ...] = ()
+    """Parts of the response with advantages of their own. A token in several gets their sum, one in
+    none 0. Empty: the whole response is one span of `role`."""
+    preceding: tuple["Turn", ...] = ()
+    """Responses at the same step of the environment before this one, which acts: a planner's."""
+
+    def __post_init__(self) -> None:
+        for span in self.spans:
+            if not 0 <= span.start < span.end <= len(self.response_ids):
+                raise ValueError(f"{span} is not in a response of {len(self.response_ids)} tokens")
+
+    @property
+    def responses(self) -> tuple["Turn", ...]:
+        """All responses of this step, the acting one last."""
+        return (*self.preceding, self)
 
 
 @dataclass

@@ -1,5 +1,9 @@
-"""Steps to token batches: mini-batches of steps, micro-batches under a token budget."""
+"""Responses to token batches: mini-batches of rows, micro-batches under a token budget.
 
+A row is a response. An agent with one role has one a step of its environment.
+"""
+
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,10 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hgpo_rllib.agent import Span
 from hgpo_rllib.rollout.trajectories import ScoredTrajectories
-from hgpo_rllib.rollout.trajectory import Trajectory
+from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 
+logger = logging.getLogger(__name__)
 Columns = Mapping[str, Tensor]
 TOKEN_COLUMNS = ("behaviour_logp", "old_logp")
 MAX_PADDING = 0.05  # of a mini-batch's passes together
@@ -21,13 +27,18 @@ VALUE_COLUMNS = ("value", "value_target", "value_weight")
 
 
 def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
-    """One row a step, right padded: what was read and drawn.
+    """One row a response, right padded: whose it is, what was read and drawn.
 
-    ``prompt_ids`` (steps, P), ``prompt_length`` (steps,), ``response_ids`` and ``behaviour_logp``
-    (steps, R), ``response_length`` (steps,).
+    ``trajectory``, ``turn`` (index of the step in it) and ``role`` (roles are numbered in the order
+    of their names), all (rows,); ``prompt_ids`` (rows, P), ``prompt_length`` (rows,),
+    ``response_ids`` and ``behaviour_logp`` (rows, R), ``response_length`` (rows,).
     """
-    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    rows = response_rows(trajectories)
+    turns = [row.response for row in rows]
     return {
+        "trajectory": torch.tensor([row.trajectory for row in rows]),
+        "turn": torch.tensor([row.turn for row in rows]),
+        "role": torch.from_numpy(np.unique([t.role for t in turns], return_inverse=True)[1]),
         "prompt_ids": pad_rows([turn.prompt_ids for turn in turns]),
         "response_ids": pad_rows([turn.response_ids for turn in turns]),
         "behaviour_logp": pad_rows([turn.behaviour_logp for turn in turns]),
@@ -37,15 +48,33 @@ def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
 
 
 def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
-    """What is to be learned from each step, the rows in the same order.
+    """What is to be learned from each response, the rows in the same order.
 
-    ``advantage`` (steps,); of scores with a critic's values also these, ``value``, and
-    ``value_target``, both (steps,).
+    ``advantage`` (rows,). Where a response has spans, it is (rows, S), with ``span_start`` and
+    ``span_end``; rows with fewer have empty ones. Of scores with a critic's values also these,
+    ``value``, and ``value_target``, both (rows,).
     """
-    columns = {"advantage": scored.advantage}
-    if scored.steps.value is not None and scored.value_target is not None:
-        columns |= {"value": scored.steps.value, "value_target": scored.value_target}
-    return {key: torch.from_numpy(column.astype(np.float32)) for key, column in columns.items()}
+    rows = response_rows(scored.trajectories)
+    turns, step = [row.response for row in rows], np.array([row.step for row in rows])
+    spans = [turn.spans or (Span(0, len(turn.response_ids), turn.role),) for turn in turns]
+    count, flat = [len(of_row) for of_row in spans], [span for of_row in spans for span in of_row]
+    step_of_span = np.repeat(step, count)
+    advantage = scored.advantage[step_of_span]
+    for role, of_role in scored.role_advantages.items():
+        mine = np.array([span.role == role for span in flat])
+        if not mine.any():
+            logger.warning("algorithm.role_estimators: no response has the role %r", role)
+        advantage[mine] = of_role[step_of_span[mine]]
+    columns = {"advantage": torch.from_numpy(advantage.astype(np.float32))}
+    if any(turn.spans for turn in turns):
+        columns["span_start"] = torch.tensor([span.start for span in flat])
+        columns["span_end"] = torch.tensor([span.end for span in flat])
+        for key, column in columns.items():
+            columns[key] = pad_rows([part.numpy() for part in column.split(count)])
+    if scored.value is not None and scored.value_target is not None:
+        values = {"value": scored.value, "value_target": scored.value_target[step]}
+        columns |= {k: torch.from_numpy(value.astype(np.float32)) for k, value in values.items()}
+    return columns
 
 
 def pad_rows(rows: list[NDArray]) -> Tensor:
@@ -82,7 +111,7 @@ def plan_update(
     lengths = columns["response_length"].numpy()
     kept = np.ones(len(lengths), bool)
     if settings.drop_zero_advantage:
-        kept = columns["advantage"].numpy() != 0
+        kept = (columns["advantage"] != 0).reshape(len(lengths), -1).any(1).numpy()
     plan = []
     for steps in minibatches(len(lengths), settings.minibatch_size, settings.num_epochs, rng):
         weight = token_weights(
@@ -190,6 +219,9 @@ def token_batch(
     ids[row, position] = columns["response_ids"][step, offset].long()
     of_tokens = {k: columns[k][step, offset] for k in TOKEN_COLUMNS if k in columns}
     of_steps = {k: columns[k][step] for k in STEP_COLUMNS if k in columns}
+    if "span_start" in columns:
+        begun, over = (columns[k][step] <= offset[:, None] for k in ("span_start", "span_end"))
+        of_steps["advantage"] = (of_steps["advantage"] * (begun & ~over)).sum(1)
     batch = {"ids": ids, "row": row, "position": position, "step": step, "offset": offset}
     batch |= of_tokens | of_steps
     if "value_weight" in columns:

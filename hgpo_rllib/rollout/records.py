@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from hgpo_rllib.agent import Turn
 from hgpo_rllib.rollout.group import member_id
 from hgpo_rllib.rollout.trajectories import ScoredTrajectories
+from hgpo_rllib.rollout.trajectory import response_rows
 
 FORMAT = "hgpo-episode-1"
 
@@ -32,7 +34,8 @@ def episode_records(
         strict=True,
     )
     for trajectory, advantages, returns, groups in rows:
-        prompts = tokenizer.batch_decode([turn.prompt_ids for turn in trajectory.turns])
+        responses = [row.response for row in response_rows([trajectory])]
+        prompts = iter(tokenizer.batch_decode([turn.prompt_ids for turn in responses]))
         yield {
             "format": FORMAT,
             "iteration": iteration,
@@ -48,25 +51,40 @@ def episode_records(
                 {
                     "time": t,
                     "anchor": step.turn.observation,
-                    "prompt": prompts[t],
-                    "completion": step.turn.completion,
+                    **_preceding(step.turn, prompts),
+                    **_response(step.turn, next(prompts)),
                     "action": step.turn.action,
-                    "is_valid": step.turn.is_valid,
                     "inadmissible": bool(step.info["inadmissible"]),
                     "reward": step.reward,
                     "step_return": float(returns[t]),
                     "advantage": float(advantages[t]),
                     "group_sizes": groups[t].tolist(),
-                    "response_tokens": len(step.turn.response_ids),
-                    "response_ids": step.turn.response_ids.tolist(),
-                    "behaviour_logp": step.turn.behaviour_logp.tolist(),
-                    "weight_version": step.turn.weight_version,
-                    "weight_versions": [list(part) for part in step.turn.weight_versions],
-                    "prompt_truncated": step.turn.prompt_truncated,
-                    "response_truncated": step.turn.response_truncated,
-                    "request_s": round(step.turn.request_s, 4),
                     "env_s": round(step.env_s, 4),
                 }
                 for t, step in enumerate(trajectory.steps)
             ],
         }
+
+
+def _preceding(turn: Turn, prompts: Iterator[str]) -> dict[str, Any]:
+    """Responses before the acting one, where there are any."""
+    if not turn.preceding:
+        return {}
+    before = [{"role": r.role, **_response(r, next(prompts))} for r in turn.preceding]
+    return {"role": turn.role, "preceding": before}
+
+
+def _response(turn: Turn, prompt: str) -> dict[str, Any]:
+    return {
+        "prompt": prompt,
+        "completion": turn.completion,
+        "is_valid": turn.is_valid,
+        "response_tokens": len(turn.response_ids),
+        "response_ids": turn.response_ids.tolist(),
+        "behaviour_logp": turn.behaviour_logp.tolist(),
+        "weight_version": turn.weight_version,
+        "weight_versions": [list(part) for part in turn.weight_versions],
+        "prompt_truncated": turn.prompt_truncated,
+        "response_truncated": turn.response_truncated,
+        "request_s": round(turn.request_s, 4),
+    }

@@ -26,7 +26,7 @@ from ray.rllib.utils.metrics import (
 )
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
-from hgpo_rllib.agent import TokenRenderer
+from hgpo_rllib.agent import BeginAgent, TokenRenderer
 from hgpo_rllib.models import eos_token_ids, load_tokenizer
 from hgpo_rllib.policy_server.client import PolicyClient
 from hgpo_rllib.policy_server.replicas import Replicas
@@ -40,7 +40,7 @@ from hgpo_rllib.policy_server.types import (
 )
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, POLICY_ID, Rollout
-from hgpo_rllib.rollout.policy_agent import PolicyAgent
+from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.rllib_episode import group_episodes
 from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.trajectory import Trajectory
@@ -136,7 +136,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         several = max(self.config.num_replicas, self.config.max_replicas or 0) > 1
         client = PolicyClient(self.replicas, self.sampling(temperature), self._weights, several)
         rollout = Rollout(
-            partial(PolicyAgent, self.renderer, client),
+            self.begin_agent(client),
             self._pool(split),
             self.config.max_attempts,
             asyncio.Semaphore(self.config.max_concurrent_episodes),
@@ -150,6 +150,10 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             self._under_way.remove((rollout, client))
         failures = {name: rollout.failures[name] for name in FAILURES}
         return Played(trajectories, failures, time.perf_counter() - start)
+
+    def begin_agent(self, policy: Policy) -> BeginAgent:
+        """Makes the agents of episodes; subclasses may give others, of several roles for one."""
+        return partial(PolicyAgent, self.renderer, policy)
 
     def sampling(self, temperature: float) -> Sampling:
         """How responses of episodes are drawn."""

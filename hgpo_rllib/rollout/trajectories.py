@@ -1,7 +1,7 @@
 """Trajectories with their returns and advantages, for the learner and the records."""
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from hgpo_rllib.advantages import StepArrays, find_estimator
 from hgpo_rllib.advantages.baselines import value_targets
 from hgpo_rllib.advantages.levels import Level, compare_levels
 from hgpo_rllib.config import AlgorithmSettings
-from hgpo_rllib.rollout.trajectory import Trajectory
+from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,13 @@ class ScoredTrajectories:
     """Advantages of all steps, trajectory after trajectory, shape ``(steps,)``."""
     levels: tuple[Level, ...]
     """Every step compared with its group at depths k = 0, 1, …, K."""
+    value: NDArray[np.float64] | None = None
+    """What a critic says of each response, shape ``(responses,)``; None without one."""
     value_target: NDArray[np.float64] | None = None
-    """What a critic is to say of each step, shape ``(steps,)``; None without one."""
+    """What it is to say of each step, shape ``(steps,)``."""
+    role_advantages: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    """Advantages of all steps for the roles in `algorithm.role_estimators`; `advantage` is for all
+    others."""
 
     def advantages(self) -> list[NDArray[np.float64]]:
         """Per trajectory, shape ``(steps of the trajectory,)``."""
@@ -49,8 +54,8 @@ def score(
     """Returns and advantages of all steps, trajectory after trajectory.
 
     Members of one group are the trajectories of one task: two groups that happen to play the same
-    game are not compared with each other. `value` is what a critic says of every step, in the same
-    order; None without one.
+    game are not compared with each other. `value` is what a critic says of every response, in the
+    order of `response_rows`; None without one. A step's value is that of the response that acted.
     """
     lengths = [len(trajectory) for trajectory in trajectories]
     every = [step for trajectory in trajectories for step in trajectory.steps]
@@ -63,18 +68,28 @@ def score(
         invalid=[not step.turn.is_valid for step in every],
         gamma=settings.gamma,
         invalid_penalty=settings.invalid_penalty,
-        value=value,
+        value=None if value is None else value[_acting(trajectories)],
     )
     of_estimator = settings.estimator_settings()
     levels = tuple(compare_levels(steps, of_estimator))
     advantage = find_estimator(settings.estimator)(steps, of_estimator, levels)
     target = None if value is None else value_targets(steps, of_estimator)
-    return ScoredTrajectories(trajectories, steps, advantage, levels, target)
+    by_role = {
+        role: find_estimator(name)(steps, of_estimator, levels)
+        for role, name in settings.role_estimators.items()
+    }
+    return ScoredTrajectories(trajectories, steps, advantage, levels, value, target, by_role)
+
+
+def _acting(trajectories: list[Trajectory]) -> NDArray[np.intp]:
+    """The row of each step's acting response, shape ``(steps,)``."""
+    steps = np.array([row.step for row in response_rows(trajectories)])
+    return np.flatnonzero(np.diff(steps, append=len(steps)))
 
 
 def stale_rate(trajectories: Sequence[Trajectory], present: str) -> float:
-    """Share of steps that were drawn under other weights than those of version `present`."""
-    versions = [turn.weight_version for trajectory in trajectories for turn in trajectory.turns]
+    """Share of responses that were drawn under other weights than those of version `present`."""
+    versions = [row.response.weight_version for row in response_rows(trajectories)]
     return sum(version != present for version in versions) / len(versions)
 
 

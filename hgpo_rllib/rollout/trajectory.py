@@ -1,7 +1,8 @@
 """One episode of one group member: what agents play, and all that is computed from it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hgpo_rllib.agent import Turn
 
@@ -61,3 +62,32 @@ class Trial:
 
     trajectory: Trajectory
     reflection: Turn
+
+
+class ResponseRow(NamedTuple):
+    """A response, and where it stands among those of some trajectories."""
+
+    trajectory: int
+    """Index of the trajectory."""
+    turn: int
+    """Index of the step in its trajectory."""
+    step: int
+    """Index of the step among those of all trajectories."""
+    response: Turn
+
+
+def response_rows(trajectories: Sequence[Trajectory]) -> list[ResponseRow]:
+    """One row a response: trajectory after trajectory, step after step, the acting one last.
+
+    An agent with one role has one a step.
+    """
+    steps = (
+        (index, time, turn)
+        for index, trajectory in enumerate(trajectories)
+        for time, turn in enumerate(trajectory.turns)
+    )
+    return [
+        ResponseRow(index, time, step, response)
+        for step, (index, time, turn) in enumerate(steps)
+        for response in turn.responses
+    ]

@@ -31,7 +31,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "request_s": mean(turn.request_s for turn in turns),
         "engine_s": mean(turn.engine_s for turn in turns),
         "env_s": mean(step.env_s for step in steps),
-        "tokens_generated": sum(len(turn.response_ids) for turn in turns),
+        "tokens_generated": sum(len(r.response_ids) for turn in turns for r in turn.responses),
     }
 
 

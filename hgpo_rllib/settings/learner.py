@@ -101,7 +101,7 @@ class LearnerSettings(Section):
     num_epochs: int = Field(1, ge=1)
     """Number of passes over the steps of an iteration."""
     minibatch_size: int = Field(256, ge=1)
-    """Number of steps (turns) per optimiser step."""
+    """Number of steps (turns; responses, if agents have several roles) per optimiser step."""
     micro_batch_tokens: int = Field(16384, ge=1)
     """Maximum number of tokens per forward pass, including padding. It limits memory and does
     not change results."""

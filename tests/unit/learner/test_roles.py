@@ -1,0 +1,241 @@
+"""Rows of several roles and spans: which advantage arrives at which token."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from hgpo_rllib.agent import Agent, Span, Turn
+from hgpo_rllib.algorithm import HGPOConfig
+from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
+from hgpo_rllib.learner.batching import plan_update, signal_columns, token_batch, token_columns
+from hgpo_rllib.rollout.environments import EnvPool, EnvThread
+from hgpo_rllib.rollout.group import POLICY_ID, Rollout
+from hgpo_rllib.rollout.trajectories import ScoredTrajectories, score
+from hgpo_rllib.rollout.trajectory import Step, Trajectory
+from hgpo_rllib.settings.learner import LearnerSettings
+from tests.unit.learner.learner_reference import (
+    llm_of,
+    make_columns,
+    make_learner,
+    model_path,
+    one_thread,
+)
+
+__all__ = ["model_path", "one_thread"]  # fixtures
+
+quickly = settings(max_examples=60, deadline=None, derandomize=True)
+CPU = torch.device("cpu")
+SETTINGS = AlgorithmSettings(gamma=0.5, estimator="reinforce", normalize="mean")
+
+
+class Corridor(gym.Env):
+    """Three doors; a right action opens the next, and is worth its number."""
+
+    observation_space = action_space = Text(100)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        self.door = 0
+        return self._see()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        opened = action == "open"
+        self.door += opened
+        observation, info = self._see()
+        over = self.door == 3 or not opened
+        return observation, float(self.door * opened), over, False, info
+
+    def _see(self) -> tuple[str, dict[str, Any]]:
+        return f"door {self.door}", {"won": self.door == 3}
+
+
+class PlannerExecutor(Agent):
+    """Plans at every other step; opens as many doors as its number in the group says."""
+
+    def __init__(self, info: Mapping[str, Any], group: str, name: str):
+        self.doors, self.time = int(name.partition("/")[0]), 0
+
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
+        action = "open" if self.time < self.doors else "wait"
+        turn = replace(response(observation, action, 2 + self.time), role="executor")
+        if self.time % 2 == 0:
+            plan = replace(response(observation, "", 3 + self.doors), role="planner")
+            turn = replace(turn, preceding=(plan,))
+        self.time += 1
+        return turn
+
+
+def response(observation: str, action: str, tokens: int) -> Turn:
+    """A turn with a response of so many tokens."""
+    return Turn(
+        observation,
+        action,
+        prompt_ids=np.arange(5, dtype=np.int32),
+        response_ids=np.arange(tokens, dtype=np.int32),
+        behaviour_logp=np.full(tokens, -1.0, np.float32),
+    )
+
+
+@pytest.fixture(scope="module")
+def played() -> list[Trajectory]:
+    """A group of four members: they open 0, 1, 2 and 3 doors."""
+    thread = EnvThread(limit_s=10)
+    rollout = Rollout(PlannerExecutor, EnvPool(Corridor, thread), 1, asyncio.Semaphore(4))
+    trajectories = asyncio.run(rollout.groups([0], ["a"], 4))
+    thread.close()
+    return trajectories
+
+
+def columns_of(scored: ScoredTrajectories) -> dict[str, Tensor]:
+    return token_columns(scored.trajectories) | signal_columns(scored)
+
+
+def every_token(columns: dict[str, Tensor]) -> dict[str, Tensor]:
+    return token_batch(columns, np.arange(len(columns["prompt_length"])), CPU)
+
+
+def test_each_role_gets_the_advantages_of_its_estimator(played: list[Trajectory]) -> None:
+    """By plain arithmetic: GRPO for the planner, returns less their mean for the executor."""
+    scored = score(played, SETTINGS.model_copy(update={"role_estimators": {"planner": "grpo"}}))
+    columns = columns_of(scored)
+    batch = every_token(columns)
+    rewards = [[0.0], [1.0, 0.0], [1.0, 2.0, 0.0], [1.0, 2.0, 3.0]]
+    totals = [sum(of_member) for of_member in rewards]
+    returns = [
+        [sum(r * 0.5**k for k, r in enumerate(of_member[t:])) for t in range(len(of_member))]
+        for of_member in rewards
+    ]
+    mean = np.mean([value for of_member in returns for value in of_member])
+    expected: list[tuple[int, int, int, float]] = []  # trajectory, turn, role, advantage
+    for member, of_member in enumerate(returns):
+        for t, value in enumerate(of_member):
+            if t % 2 == 0:
+                expected += [(member, t, 1, totals[member] - np.mean(totals))] * (3 + member)
+            expected += [(member, t, 0, value - mean)] * (2 + t)
+    keys = [columns[name][batch["step"]].tolist() for name in ("trajectory", "turn", "role")]
+    got = [*zip(*keys, strict=True)]
+    assert got == [token[:3] for token in expected]
+    np.testing.assert_allclose(batch["advantage"], [token[3] for token in expected], rtol=1e-6)
+
+
+def test_without_estimators_of_their_own_roles_share_the_step_s(played: list[Trajectory]) -> None:
+    columns = columns_of(score(played, SETTINGS))
+    advantage = {}
+    for row, value in enumerate(columns["advantage"].tolist()):
+        key = (int(columns["trajectory"][row]), int(columns["turn"][row]))
+        assert advantage.setdefault(key, value) == value
+
+
+def test_a_critic_says_the_value_of_a_step_by_its_acting_response(played: list[Trajectory]) -> None:
+    """All responses of the step learn the same target."""
+    rows = 9 + 6  # nine steps, six of them with a plan
+    value = np.arange(float(rows))
+    scored = score(played, SETTINGS.model_copy(update={"estimator": "ppo"}), value)
+    columns = columns_of(scored)
+    executor = columns["role"] == 0
+    assert scored.steps.value is not None
+    assert scored.steps.value.tolist() == value[executor.numpy()].tolist()
+    assert columns["value"].tolist() == value.tolist()
+    assert len(columns["value_target"]) == len(columns["advantage"]) == rows
+    for row in np.flatnonzero(~executor.numpy()):
+        assert columns["value_target"][row] == columns["value_target"][row + 1]
+
+
+def one_episode(turns: list[Turn]) -> ScoredTrajectories:
+    """Scored so that step t has the advantage t + 1, and t + 11 for the role `thought`."""
+
+    steps = [Step(turn, "", 1.0, False, False, {"won": False}, 0.0) for turn in turns]
+    scored = score([Trajectory({"won": False}, steps, "a")], SETTINGS)
+    advantage = np.arange(1.0, len(turns) + 1)
+    return replace(scored, advantage=advantage, role_advantages={"thought": advantage + 10})
+
+
+def test_one_role_and_no_spans_are_the_arrays_as_ever(played: list[Trajectory]) -> None:
+    """One row a step, one float a row, bit for bit what the estimator gave."""
+    turns = [step.turn for trajectory in played for step in trajectory.steps]
+    scored = one_episode([replace(turn, preceding=()) for turn in turns])
+    values = np.random.default_rng(0).standard_normal(len(turns))
+    columns = columns_of(replace(scored, advantage=values, role_advantages={}))
+    assert "span_start" not in columns
+    assert columns["advantage"].numpy().tobytes() == values.astype(np.float32).tobytes()
+    batch = every_token(columns)
+    assert torch.equal(batch["advantage"], columns["advantage"][batch["step"]])
+    whole = [replace(t, spans=(Span(0, len(t.response_ids), "x"),), preceding=()) for t in turns]
+    marked = every_token(columns_of(replace(one_episode(whole), advantage=values)))
+    assert marked["advantage"].numpy().tobytes() == batch["advantage"].numpy().tobytes()
+
+
+@st.composite
+def responses(draw: st.DrawFn) -> list[Turn]:
+    turns = []
+    for length in draw(st.lists(st.integers(1, 8), min_size=1, max_size=5)):
+        place = st.integers(0, length - 1)
+        spans = draw(st.lists(st.tuples(place, place, st.sampled_from(["thought", "action"]))))
+        marked = tuple(Span(min(a, b), max(a, b) + 1, role) for a, b, role in spans)
+        turns.append(replace(response("", "", length), spans=marked))
+    return turns
+
+
+@quickly
+@given(responses(), st.booleans())
+def test_a_token_gets_the_sum_of_its_spans(turns: list[Turn], drop: bool) -> None:
+    """Wherever they overlap or leave gaps; a response that marks none is one span."""
+    columns = columns_of(one_episode(turns))
+    expected = []
+    for t, turn in enumerate(turns):
+        spans = turn.spans or (Span(0, 8, "agent"),)
+        worth = [t + 1 + 10 * (span.role == "thought") for span in spans]
+        for token in range(len(turn.response_ids)):
+            inside = [span.start <= token < span.end for span in spans]
+            expected.append(sum(w for w, there in zip(worth, inside, strict=True) if there))
+    assert every_token(columns)["advantage"].tolist() == expected
+    chosen = LearnerSettings(drop_zero_advantage=drop)
+    (part,) = plan_update(columns, chosen, np.random.default_rng(0))
+    assert len(part.rows) == len(turns)
+
+
+@pytest.mark.parametrize("span", [(0, 4), (-1, 2), (2, 2)])
+def test_a_span_outside_of_its_response_is_refused(span: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=r"not in a response of 3 tokens"):
+        replace(response("", "", 3), spans=(Span(*span, "x"),))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"planner": "grppo"}, "unknown estimator 'grppo'"),
+        ({"planner": "ppo"}, "estimator=ppo needs a critic"),
+    ],
+)
+def test_estimators_of_roles_are_checked(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config({"algorithm": {"role_estimators": given}})
+    with pytest.raises(ValueError, match=message):
+        HGPOConfig().training(model_path="x", role_estimators=given).validate()
+
+
+def test_an_update_with_spans(model_path: str) -> None:
+    """Two halves with the advantage of the whole are the same update, to the last bit."""
+    results = []
+    for halves in (False, True):
+        learner = make_learner(model_path, minibatch_size=3, num_epochs=2, mismatch_alarm=None)
+        columns = make_columns(llm_of(learner))
+        if halves:
+            length = columns["response_length"]
+            columns["span_start"] = torch.stack([torch.zeros_like(length), length // 2], 1)
+            columns["span_end"] = torch.stack([length // 2, length], 1)
+            columns["advantage"] = columns["advantage"][:, None].repeat(1, 2)
+        learner._weights_seq_no += 1
+        learner._update({POLICY_ID: columns})
+        results.append(llm_of(learner).state_dict())
+    for name, tensor in results[0].items():
+        assert torch.equal(tensor, results[1][name]), name
