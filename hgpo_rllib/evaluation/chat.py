@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletion
 
 from hgpo_rllib.agent import BeginModelAgent, Memory, ModelAgent, TextRenderer, Turn
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
-from hgpo_rllib.evaluation.models import Model
+from hgpo_rllib.evaluation.models import Model, Subject
 from hgpo_rllib.evaluation.protocol import describe_remote_model
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.section import RunStoppedError
@@ -27,43 +27,24 @@ TIMEOUT_S = 600.0
 SEED_LIMIT = 2**31  # some servers take no larger seeds
 
 
-@dataclass(frozen=True)
-class RemoteModel:
-    """A model behind a URL: see `Subject`."""
+@contextmanager
+def _opened(url: str, name: str, config: RunConfig) -> Iterator[Model]:
+    client = openai.AsyncOpenAI(
+        base_url=url, api_key=api_key(), max_retries=RETRIES, timeout=TIMEOUT_S
+    )
+    temperature = config.evaluation.temperature
 
-    url: str
-    """Of the API, such as ``http://127.0.0.1:8000/v1``."""
-    name: str
-    """Of the model there."""
-    config: RunConfig
-    """Settings of the agent and of sampling."""
-
-    def describe(self) -> dict[str, Any]:
-        """See `Subject`."""
-        return describe_remote_model(self.url, self.name)
-
-    def open(self) -> AbstractContextManager[Model]:
-        """See `Subject`."""
-        return self._opened()
-
-    @contextmanager
-    def _opened(self) -> Iterator[Model]:
-        client = openai.AsyncOpenAI(
-            base_url=self.url, api_key=api_key(), max_retries=RETRIES, timeout=TIMEOUT_S
+    def begin(settings: AgentSettings) -> BeginModelAgent:
+        renderer = TextRenderer(
+            settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
         )
-        temperature = self.config.evaluation.temperature
+        return partial(ChatAgent, ChatModel(client, name, settings, temperature), renderer)
 
-        def begin(settings: AgentSettings) -> BeginModelAgent:
-            renderer = TextRenderer(
-                settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
-            )
-            return partial(ChatAgent, ChatModel(client, self.name, settings, temperature), renderer)
+    async def closing(work: Any) -> Any:
+        async with client:
+            return await work
 
-        async def closing(work: Any) -> Any:
-            async with client:
-                return await work
-
-        yield Model(begin, lambda ids: "", lambda work: asyncio.run(closing(work)))
+    yield Model(begin, lambda ids: "", lambda work: asyncio.run(closing(work)))
 
 
 @dataclass(frozen=True)
@@ -159,8 +140,13 @@ def is_url(word: str) -> bool:
     return word.startswith(("http://", "https://"))
 
 
-def find_remote_model(url: str, name: str | None, config: RunConfig) -> RemoteModel:
+def find_remote_model(url: str, name: str | None, config: RunConfig) -> Subject:
     """The model of that name at a URL, or the only one.
+
+    Args:
+        url: of the API, such as ``http://127.0.0.1:8000/v1``.
+        name: of the model there; None: the only one.
+        config: settings of the agent and of sampling.
 
     Raises:
         ConfigError: the server cannot be asked, or has several models or none of that name.
@@ -180,7 +166,10 @@ def find_remote_model(url: str, name: str | None, config: RunConfig) -> RemoteMo
         raise ConfigError(f"{base} serves {len(served)} models: choose one with --name")
     if name is not None and name not in served:
         raise ConfigError(f"--name {name}: {base} serves {', '.join(served[:5]) or 'no model'}")
-    return RemoteModel(base, name or served[0], config)
+    found = name or served[0]
+    return Subject(
+        partial(describe_remote_model, base, found), partial(_opened, base, found, config)
+    )
 
 
 def api_key() -> str:

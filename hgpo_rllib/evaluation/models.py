@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from hgpo_rllib.agent import BeginModelAgent
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
@@ -27,33 +27,22 @@ class Model:
     """Waits for what asks it."""
 
 
-class Subject(Protocol):
+@dataclass(frozen=True)
+class Subject:
     """What is evaluated."""
 
-    def describe(self) -> dict[str, Any]:
-        """Its part of the protocol."""
+    describe: Callable[[], dict[str, Any]]
+    """Its part of the protocol."""
+    open: Callable[[], AbstractContextManager[Model]]
+    """It answers for as long as the block."""
 
-    def open(self) -> AbstractContextManager[Model]:
-        """It answers for as long as the block."""
 
+def local_model(config: RunConfig) -> Subject:
+    """`config.model`, in a policy server of its own, in a Ray of its own.
 
-@dataclass(frozen=True)
-class LocalModel:
-    """`config.model`, in a policy server of its own, in a Ray of its own."""
-
-    config: RunConfig
-
-    def describe(self) -> dict[str, Any]:
-        """See `Subject`: the hashes of its files, and how it is served."""
-        return describe_model(self.config)
-
-    def open(self) -> AbstractContextManager[Model]:
-        """See `Subject`.
-
-        Raises:
-            ConfigError: the model has no chat template, or the cluster is too small.
-        """
-        return _in_own_cluster(self.config)
+    Opening it raises ConfigError where it has no chat template, or the cluster is too small.
+    """
+    return Subject(partial(describe_model, config), partial(_in_own_cluster, config))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from hgpo_rllib.environments import environment_id, find_environment, short_name
 from hgpo_rllib.evaluation.agents import AGENTS, REFLEXION_TRIALS, agent_overrides
 from hgpo_rllib.evaluation.chat import find_remote_model, is_url
 from hgpo_rllib.evaluation.evaluate import Request
-from hgpo_rllib.evaluation.models import LocalModel, Subject
+from hgpo_rllib.evaluation.models import local_model
 from hgpo_rllib.evaluation.plan import CENSUS_SEEDS
 from hgpo_rllib.evaluation.scripted import SCRIPTED
 from hgpo_rllib.run.checkpoint import find_policy, run_file_of
@@ -62,9 +62,13 @@ def make_request(
     split = split or environment.eval_split or config.evaluation.splits[0]
     check_name(split)
     environment.check(config, split)
+    subject = None
+    if agent not in SCRIPTED:
+        at_url = is_url(str(model))
+        subject = find_remote_model(str(model), name, config) if at_url else local_model(config)
     return Request(
         config=config,
-        subject=None if agent in SCRIPTED else find_subject(str(model), name, config),
+        subject=subject,
         agent=agent,
         split=split,
         kind="parity" if protocol == "parity" else "census",
@@ -79,11 +83,6 @@ def make_request(
 def default_seeds(agent: str) -> int:
     """An oracle plays alike each time, and a person has played enough."""
     return 1 if agent in ("oracle", "human") else CENSUS_SEEDS
-
-
-def find_subject(model: str, name: str | None, config: RunConfig) -> Subject:
-    """The model that was named."""
-    return find_remote_model(model, name, config) if is_url(model) else LocalModel(config)
 
 
 def settings_of(

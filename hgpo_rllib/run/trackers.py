@@ -10,9 +10,10 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from env_wrappers.files import write_atomically
 from hgpo_rllib.config import ConfigError, RunConfig
@@ -33,90 +34,74 @@ def check_trackers(names: Iterable[str]) -> None:
             )
 
 
-class Tracker(Protocol):
+@dataclass(frozen=True)
+class Tracker:
     """One run in one service."""
 
     run_id: str
     """Names the run in the service."""
-
-    def log(self, values: Mapping[str, float], iteration: int) -> None:
-        """Send numbers of an iteration."""
-
-    def finish(self, status: str) -> None:
-        """Close the run as ``FINISHED``, ``FAILED`` or ``KILLED``."""
+    log: Callable[[Mapping[str, float], int], object]
+    """Sends numbers of an iteration."""
+    finish: Callable[[str], object]
+    """Closes the run as ``FINISHED``, ``FAILED`` or ``KILLED``."""
 
 
-class WandbTracker:
-    """A run of Weights & Biases."""
+def start_wandb(config: RunConfig, path: Path, group: str | None, run_id: str | None) -> Tracker:
+    """Begin a run, or go on with that of `run_id`; local files go into the run directory."""
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its own crash reports
+    import wandb
+    from ray.air.integrations.wandb import setup_wandb
 
-    def __init__(self, config: RunConfig, path: Path, group: str | None, run_id: str | None):
-        """Begin a run, or go on with that of `run_id`; local files go into the run directory."""
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its own crash reports
-        import wandb
-        from ray.air.integrations.wandb import setup_wandb
-
-        self.run_id = run_id or uuid.uuid4().hex[:8]
-        self._run = setup_wandb(
-            config.model_dump(),
-            rank_zero_only=False,
-            trial_id=self.run_id,
-            trial_name=path.name,
-            group=group,
-            project=config.tracking.project,
-            dir=str(path),
-            reinit="finish_previous",
-            # Metrics and settings alone: no printed lines, no source code, no git differences.
-            settings=wandb.Settings(
-                console="off", disable_code=True, disable_git=True, silent=True
-            ),
-        )
-        # By iteration, not by W&B's own counter, which cannot go back to a checkpoint.
-        self._run.define_metric("*", step_metric="iteration")
-
-    def log(self, values: Mapping[str, float], iteration: int) -> None:
-        """See `Tracker`."""
-        self._run.log({**values, "iteration": iteration})
-
-    def finish(self, status: str) -> None:
-        """See `Tracker`."""
-        self._run.finish(exit_code=0 if status == "FINISHED" else 1)
+    run_id = run_id or uuid.uuid4().hex[:8]
+    run = setup_wandb(
+        config.model_dump(),
+        rank_zero_only=False,
+        trial_id=run_id,
+        trial_name=path.name,
+        group=group,
+        project=config.tracking.project,
+        dir=str(path),
+        reinit="finish_previous",
+        # Metrics and settings alone: no printed lines, no source code, no git differences.
+        settings=wandb.Settings(console="off", disable_code=True, disable_git=True, silent=True),
+    )
+    # By iteration, not by W&B's own counter, which cannot go back to a checkpoint.
+    run.define_metric("*", step_metric="iteration")
+    return Tracker(
+        run_id,
+        lambda values, iteration: run.log({**values, "iteration": iteration}),
+        lambda status: run.finish(exit_code=0 if status == "FINISHED" else 1),
+    )
 
 
-class MLflowTracker:
-    """A run of MLflow, at $MLFLOW_TRACKING_URI."""
+def start_mlflow(config: RunConfig, path: Path, group: str | None, run_id: str | None) -> Tracker:
+    """Begin a run at $MLFLOW_TRACKING_URI, or go on with that of `run_id` and its parameters."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is imported
+    from ray.air.integrations.mlflow import setup_mlflow
 
-    def __init__(self, config: RunConfig, path: Path, group: str | None, run_id: str | None):
-        """Begin a run, or go on with that of `run_id`, whose parameters stay as they are."""
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is imported
-        from ray.air.integrations.mlflow import setup_mlflow
-
-        logging.getLogger("alembic").setLevel(logging.WARNING)  # a line per table of a new store
-        # Training waits for a server that does not answer: a minute, and not MLflow's four.
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")
-        if run_id is not None:
-            os.environ["MLFLOW_RUN_ID"] = run_id  # MLflow takes it away again
-        self._mlflow = setup_mlflow(
-            config.model_dump() if run_id is None else None,
-            rank_zero_only=False,
-            experiment_name=config.tracking.project,
-            create_experiment_if_not_exists=True,
-            run_name=path.name,
-            tags={"group": group} if group else None,
-        )
-        self.run_id = self._mlflow.active_run().info.run_id
-
-    def log(self, values: Mapping[str, float], iteration: int) -> None:
-        """See `Tracker`."""
-        self._mlflow.log_metrics(dict(values), step=iteration)
-
-    def finish(self, status: str) -> None:
-        """See `Tracker`."""
-        self._mlflow.end_run(status)
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # a line per table of a new store
+    # Training waits for a server that does not answer: a minute, and not MLflow's four.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")
+    if run_id is not None:
+        os.environ["MLFLOW_RUN_ID"] = run_id  # MLflow takes it away again
+    mlflow = setup_mlflow(
+        config.model_dump() if run_id is None else None,
+        rank_zero_only=False,
+        experiment_name=config.tracking.project,
+        create_experiment_if_not_exists=True,
+        run_name=path.name,
+        tags={"group": group} if group else None,
+    )
+    return Tracker(
+        mlflow.active_run().info.run_id,
+        lambda values, iteration: mlflow.log_metrics(dict(values), step=iteration),
+        mlflow.end_run,
+    )
 
 
 TRACKERS: dict[str, Callable[[RunConfig, Path, str | None, str | None], Tracker]] = {
-    "wandb": WandbTracker,
-    "mlflow": MLflowTracker,
+    "wandb": start_wandb,
+    "mlflow": start_mlflow,
 }
 
 

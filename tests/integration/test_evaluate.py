@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from hgpo_rllib.config import RunConfig, save_config
 from hgpo_rllib.evaluation.evaluate import evaluate
-from hgpo_rllib.evaluation.models import LocalModel, Model, served
+from hgpo_rllib.evaluation.models import Model, served
 from hgpo_rllib.evaluation.request import make_request
 from tests.processes import Command
 
@@ -51,17 +51,6 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
     assert "nothing left to play" in again.log.read_text()
 
 
-@dataclass(frozen=True)
-class Shared(LocalModel):
-    """The same model, behind a policy server that is there already."""
-
-    model: Model
-
-    @contextmanager
-    def open(self) -> Iterator[Model]:
-        yield self.model
-
-
 @pytest.fixture(scope="module")
 def model(run_config: RunConfig, cluster: None) -> Iterator[Model]:
     """Start the policy server once."""
@@ -74,7 +63,9 @@ def play(run: Path, output: Path, model: Model, agent: str, *words: str, **chang
     nothing = dict.fromkeys(("env", "split", "data", "games", "seeds", "trials", "name"))
     arguments = {**nothing, "agent": agent, "protocol": "census", "games": 2, **changes}
     request = make_request([str(run), *words], output=output, **arguments)
-    return evaluate(replace(request, subject=Shared(request.config, model)))
+    assert request.subject is not None
+    shared = replace(request.subject, open=lambda: nullcontext(model))
+    return evaluate(replace(request, subject=shared))
 
 
 def test_the_same_numbers_in_another_directory(run: Path, tmp_path: Path, model: Model) -> None:

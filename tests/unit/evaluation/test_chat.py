@@ -175,8 +175,9 @@ def test_a_server_in_trouble(
 def test_names(server: Server) -> None:
     """The only model, or the one that is named."""
     config = load_config(None, [])
-    assert find_remote_model(f"{server.url}/v1/", None, config).url == f"{server.url}/v1"
-    assert find_remote_model(server.url, "policy", config).name == "policy"
+    only = find_remote_model(f"{server.url}/v1/", None, config).describe()
+    assert only == find_remote_model(server.url, "policy", config).describe()
+    assert (f"http://{only['address']}", only["name"]) == (f"{server.url}/v1", "policy")
     with pytest.raises(ConfigError, match=r"--name other: .* serves policy"):
         find_remote_model(server.url, "other", config)
     server.models = ["a", "b"]

@@ -191,16 +191,18 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_wandb_offline(run: Path, offline: None) -> None:
     """Files in the run directory, settings and numbers in them; a resume keeps the run's id."""
+    import wandb
+
     ids = []
     for iteration in (1, 2):
         with Trackers(run_config("wandb"), run, print) as open_trackers:
             tracker = open_trackers._open["wandb"]
             open_trackers.log_iteration(ROW | {"iteration": iteration})
-            assert tracker._run.config["algorithm"]["weight_alpha"] == 1.0
-            assert tracker._run.project == "a-project"
-            assert tracker._run.name == "mine-1"
-            assert dict(tracker._run.summary)["success_rate"] == 0.25
-            assert "level_size_shares" not in dict(tracker._run.summary)
+            assert wandb.run.config["algorithm"]["weight_alpha"] == 1.0
+            assert wandb.run.project == "a-project"
+            assert wandb.run.name == "mine-1"
+            assert dict(wandb.run.summary)["success_rate"] == 0.25
+            assert "level_size_shares" not in dict(wandb.run.summary)
         ids.append(tracker.run_id)
     assert ids[0] == ids[1]
     files = list((run / "wandb").glob(f"offline-run-*-{ids[0]}/run-{ids[0]}.wandb"))
