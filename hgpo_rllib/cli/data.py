@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hgpo_rllib.cli import data_webshop
-from hgpo_rllib.cli.progress import progress
+from hgpo_rllib.cli.progress import generate_data, progress
 from hgpo_rllib.config import ConfigError, GamesSettings
 
 if TYPE_CHECKING:
@@ -81,20 +81,9 @@ def generate_alfworld(
         rooms=_names(rooms),
         max_receptacles=max_receptacles,
     )
-    made = 0
-    with progress("generating games") as advance:
-
-        def on_progress(done: int, total: int) -> None:
-            nonlocal made
-            made = done
-            advance(done, total)
-
-        try:
-            generate(out, spec, on_progress, workers=workers or os.cpu_count() or 1)
-        except OSError as error:
-            raise ConfigError(f"cannot write {out}: {error.strerror}") from error
+    workers = workers or os.cpu_count() or 1
     total = sum(spec.splits.values())
-    typer.echo(f"{out}: {made} games" if made else f"{out}: these {total} games are there already")
+    generate_data(out, "games", total, lambda progress: generate(out, spec, progress, workers))
 
 
 @check_app.command("alfworld")

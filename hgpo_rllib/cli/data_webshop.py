@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hgpo_rllib.cli.progress import progress
+from hgpo_rllib.cli.progress import generate_data, progress
 from hgpo_rllib.config import ConfigError
 
 if TYPE_CHECKING:
@@ -34,20 +34,7 @@ def generate_webshop(
     from env_wrappers.webshop.generator import CatalogueSpec, generate
 
     spec = CatalogueSpec(products, seed, lookalikes, instructed, human)
-    made = 0
-    with progress("generating products") as advance:
-
-        def on_progress(done: int, total: int) -> None:
-            nonlocal made
-            made = done
-            advance(done, total)
-
-        try:
-            generate(out, spec, on_progress)
-        except OSError as error:
-            raise ConfigError(f"cannot write {out}: {error.strerror}") from error
-    there = f"these {products} products are there already"
-    typer.echo(f"{out}: {made} products" if made else f"{out}: {there}")
+    generate_data(out, "products", products, lambda progress: generate(out, spec, progress))
 
 
 def check_webshop(

@@ -3,6 +3,11 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import typer
+
+from hgpo_rllib.config import ConfigError
 
 
 @contextmanager
@@ -32,3 +37,33 @@ def progress(
     except KeyboardInterrupt:
         console.say(f"{label}: interrupted; {interrupted}")
         raise
+
+
+def generate_data(
+    out: Path, what: str, total: int, generate: Callable[[Callable[[int, int], None]], object]
+) -> None:
+    """Generate data with progress, and say whether they were made or are there already.
+
+    Args:
+        out: the directory to make.
+        what: is made, in the plural.
+        total: how many of these.
+        generate: does it, and calls its argument with the numbers made and wanted.
+
+    Raises:
+        ConfigError: `out` cannot be written.
+    """
+    made = 0
+    with progress(f"generating {what}") as advance:
+
+        def on_progress(done: int, total: int) -> None:
+            nonlocal made
+            made = done
+            advance(done, total)
+
+        try:
+            generate(on_progress)
+        except OSError as error:
+            raise ConfigError(f"cannot write {out}: {error.strerror}") from error
+    there = f"these {total} {what} are there already"
+    typer.echo(f"{out}: {made} {what}" if made else f"{out}: {there}")

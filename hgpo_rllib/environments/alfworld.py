@@ -13,7 +13,7 @@ from env_wrappers.alfworld import explorer
 from env_wrappers.alfworld.check import check_game
 from env_wrappers.alfworld.explorer import Explorer, goal_of
 from env_wrappers.alfworld.games import GAME_FILE, TASK_TYPES, TREE, find_games
-from env_wrappers.alfworld.generator import GENERATOR_VERSION, GenerationSpec, generate
+from env_wrappers.alfworld.generator import GENERATOR_VERSION, SPLITS, GenerationSpec, generate
 from env_wrappers.alfworld.planner import recorded_plan
 from env_wrappers.errors import DataError
 from hgpo_rllib.config import EnvSettings, RunConfig
@@ -49,21 +49,20 @@ with you your task actions around picked picking
 
     def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:
         """All but the numbers of games."""
-        numbers = {"train", "valid_seen", "valid_unseen"}
-        shape = config.games.model_dump(exclude=numbers)
+        shape = config.games.model_dump(exclude=set(SPLITS))
         return {"games": shape, "generator_version": GENERATOR_VERSION}
 
     def data_size(self, config: RunConfig) -> int:
         """The number of games."""
-        return config.games.train + config.games.valid_seen + config.games.valid_unseen
+        return sum(_spec(config).splits.values())
 
     def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
         """Generate the three splits."""
-        generate(path, _data_spec(config), on_progress, workers=os.cpu_count() or 1)
+        generate(path, _spec(config), on_progress, workers=os.cpu_count() or 1)
 
     def make_sample(self, config: RunConfig, path: Path) -> None:
         """Files with the mark of a game that can be won, and nothing to play."""
-        spec = _data_spec(config)
+        spec = _spec(config)
         for split, count in spec.splits.items():
             for task_type in spec.task_types[:count]:
                 game = path / TREE / split / task_type / "sample" / GAME_FILE
@@ -74,8 +73,8 @@ with you your task actions around picked picking
         self, config: RunConfig, path: Path, on_progress: Progress
     ) -> Sequence[str]:
         """Generate `warm_start.games` games in the scenes of train."""
-        seed = config.games.seed + DEMONSTRATION_SEED_OFFSET
-        spec = _spec(config, {"train": config.warm_start.games}, seed)
+        splits = {"train": config.warm_start.games}
+        spec = _spec(config, splits, DEMONSTRATION_SEED_OFFSET)
         generate(path, spec, on_progress, workers=os.cpu_count() or 1)
         return [game.parent.name for game in find_games(path, "train")]
 
@@ -125,21 +124,15 @@ def _recorded(info: Info, trusted: bool) -> OraclePlan:
     return OraclePlan(recorded_plan(Path(info["game"]), trusted))
 
 
-def _data_spec(config: RunConfig) -> GenerationSpec:
+def _spec(
+    config: RunConfig, splits: dict[str, int] | None = None, offset: int = 0
+) -> GenerationSpec:
+    """What to generate: the numbers of games in `splits`, or those of the section `games`."""
     games = config.games
-    splits = {
-        "train": games.train,
-        "valid_seen": games.valid_seen,
-        "valid_unseen": games.valid_unseen,
-    }
-    return _spec(config, splits, games.seed)
-
-
-def _spec(config: RunConfig, splits: dict[str, int], seed: int) -> GenerationSpec:
     return GenerationSpec(
-        seed=seed,
-        splits=splits,
-        task_types=tuple(config.games.task_types or TASK_TYPES),
-        rooms=tuple(config.games.rooms),
-        max_receptacles=config.games.max_receptacles,
+        seed=games.seed + offset,
+        splits=splits or {split: getattr(games, split) for split in SPLITS},
+        task_types=tuple(games.task_types or TASK_TYPES),
+        rooms=tuple(games.rooms),
+        max_receptacles=games.max_receptacles,
     )

@@ -90,9 +90,9 @@ class TaskGenerator(ABC):
     def data_settings(self, config: RunConfig) -> dict[str, Any]:
         """What the data depend on, the generator's version included."""
 
-    @abstractmethod
     def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:
-        """The part of `data_settings` that the data of demonstrations depend on."""
+        """The part of `data_settings` that the data of demonstrations depend on; here all."""
+        return self.data_settings(config)
 
     def demonstration_options(self, config: RunConfig) -> dict[str, Any]:
         """Arguments of the environment that demonstrations are played in, beside `data`."""

@@ -44,10 +44,6 @@ than that the to total want with
         """The section `store`."""
         return {"store": config.store.model_dump(), "generator_version": GENERATOR_VERSION}
 
-    def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:
-        """The same."""
-        return self.data_settings(config)
-
     def demonstration_options(self, config: RunConfig) -> dict[str, Any]:
         """Demonstrations are played by the rules of the run."""
         return config.env.options
