@@ -41,8 +41,8 @@ algorithm:
   replaced.
 - **`hgpo train FILE --dry-run`** prints the resulting settings as YAML on standard output, and the
   resource requests and a memory estimate on standard error. It first checks the data,
-  `env.options`, the prompt template and a local model. If one is invalid, it exits with code 2 and a one-line
-  message.
+  `env.options`, the prompt template and a local model. If one is invalid, it exits with code 2 and
+  a one-line message.
 - **`HGPOConfig().training(key=value)`** takes the settings of the sections `model`, `agent`,
   `rollout`, `policy_server`, `algorithm` and `learner`, without the name of the section.
 - An unknown key or a value out of range ends the command with exit code 2 and a one-line message
