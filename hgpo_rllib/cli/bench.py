@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hgpo_rllib.cli.bench_output import JsonOption, show, with_median
+from hgpo_rllib.cli.output import JsonOption, show, with_median
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 
 if TYPE_CHECKING:

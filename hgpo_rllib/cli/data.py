@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hgpo_rllib.cli import data_webshop
+from hgpo_rllib.cli.output import JsonOption, print_rows
 from hgpo_rllib.cli.progress import generate_data, progress
 from hgpo_rllib.config import ConfigError, GamesSettings
 
@@ -29,7 +30,6 @@ generate_app.command("webshop")(data_webshop.generate_webshop)
 check_app.command("webshop")(data_webshop.check_webshop)
 
 GAMES = GamesSettings()
-WIDTH = 116  # where the output is no terminal
 COUNTS = ("games", "replayed", "skipped", "broken")
 
 DataArgument = Annotated[
@@ -89,9 +89,7 @@ def generate_alfworld(
 @check_app.command("alfworld")
 def check_alfworld(
     data: DataArgument = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print one JSON object and nothing else")
-    ] = False,
+    as_json: JsonOption = False,
     replay: Annotated[
         bool, typer.Option("--replay", help="also play every recorded walkthrough: it must win")
     ] = False,
@@ -231,22 +229,15 @@ def _as_json(data: Path, found: "TreeCheck") -> dict[str, Any]:
 
 
 def _print_check(data: Path, found: "TreeCheck", replay: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     columns = [name for name in COUNTS if replay or name != "replayed"]
-    typer.echo(f"{data} ({found.kind})")  # a table's title would be broken at its width
-    table = Table()
-    for name in ("split", "family", *columns):
-        table.add_column(name, justify="right" if name in COUNTS else "left")
+    typer.echo(f"{data} ({found.kind})")
     total: Counter[str] = Counter()
+    rows: list[dict[str, Any]] = []
     for split, families in _counts(found).items():
         for family, row in sorted(families.items()):
             total += row
-            table.add_row(Text(split), family, *(str(row[name]) for name in columns))
-    table.add_row("all", "", *(str(total[name]) for name in columns), style="bold")
-    console = Console()
-    Console(width=None if console.is_terminal else WIDTH).print(table)
+            rows.append({"split": split, "family": family, **{name: row[name] for name in columns}})
+    rows.append({"split": "all", "family": "", **{name: total[name] for name in columns}})
+    print_rows(rows)
     for file, why in found.broken.items():
         typer.echo(f"broken: {file}: {why}")

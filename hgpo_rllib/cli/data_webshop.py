@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hgpo_rllib.cli.output import JsonOption
 from hgpo_rllib.cli.progress import generate_data, progress
 from hgpo_rllib.config import ConfigError
 
@@ -44,9 +45,7 @@ def check_webshop(
             help="directory of the product files; without it, $WEBSHOP_DATA", show_default=False
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print one JSON object and nothing else")
-    ] = False,
+    as_json: JsonOption = False,
     replay: Annotated[
         bool, typer.Option("--replay", help="also let an oracle play the goals: it must earn 1.0")
     ] = False,

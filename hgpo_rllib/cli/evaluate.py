@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from hgpo_rllib.cli.output import JsonOption
+
 
 def evaluate(
     words: Annotated[
@@ -72,9 +74,7 @@ def compare(
     common: Annotated[
         bool, typer.Option("--common", help="leave out games that only one of them has")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print one JSON object and nothing else")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Say whether B is better than A: a paired interval and test on the games of both."""
     from hgpo_rllib.evaluation.compare import compare as run_comparison

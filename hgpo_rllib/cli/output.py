@@ -1,4 +1,4 @@
-"""How benchmarks print: a table for each list of rows, or one JSON object."""
+"""How commands print numbers: a table for each list of rows, or one JSON object."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 WIDTH = 116  # where the output is no terminal
 
@@ -26,14 +27,19 @@ def show(tables: Mapping[str, Sequence[Mapping[str, Any]]], as_json: bool) -> No
         facts = {"python": platform.python_version(), "cpus": os.cpu_count()}
         typer.echo(json.dumps(facts | dict(tables)))
         return
-    console = Console()
     for name, rows in tables.items():
-        table = Table(title=name.replace("_", " "), title_justify="left")
-        for place, head in enumerate(rows[0] if rows else ()):
-            table.add_column(head.replace("_", " "), justify="right" if place else "left")
-        for row in rows:
-            table.add_row(*map(_cell, row.values()))
-        Console(width=None if console.is_terminal else WIDTH).print(table)
+        print_rows(rows, name.replace("_", " "))
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
+    """Print a table whose headings are the keys of the rows, in a fixed width but on a terminal."""
+    table = Table(title=title, title_justify="left")
+    for place, head in enumerate(rows[0] if rows else ()):
+        table.add_column(head.replace("_", " "), justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
+    console = Console()
+    Console(width=None if console.is_terminal else WIDTH).print(table)
 
 
 def _cell(value: Any) -> str:
