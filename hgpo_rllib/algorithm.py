@@ -42,6 +42,7 @@ from hgpo_rllib.config import (
     RolloutSettings,
     RunConfig,
     check_critic,
+    check_group_size,
 )
 from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.learner.batching import signal_columns, token_columns
@@ -137,7 +138,9 @@ class HGPOConfig(AlgorithmConfig):
         for section in FLAT_SECTIONS:
             self.settings(section)
         learner = self.settings(LearnerSettings)
-        check_critic(self.settings(AlgorithmSettings), learner)
+        algorithm = self.settings(AlgorithmSettings)
+        check_critic(algorithm, learner)
+        check_group_size(algorithm, self.group_size)
         check_sharding(learner, self.num_learners, self.lora_rank)
         if self.model_path is None:
             raise ValueError("model_path is not set: HGPOConfig().training(model_path=…)")

@@ -22,6 +22,8 @@ from hgpo_rllib.settings.learner import LearnerSettings, check_sharding
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
 
 _ESTIMATOR = EstimatorSettings()
+WITHOUT_GROUPS = ("ppo", "reinforce")
+"""Estimators that compare no episodes of one task."""
 
 
 class EnvSettings(Section):
@@ -160,8 +162,9 @@ class RolloutSettings(Section):
 
     groups_per_iteration: int = Field(16, ge=1)
     """Number of groups per iteration. Each group plays one task."""
-    group_size: int = Field(8, ge=2)
-    """N, the number of episodes in a group. All start from the same initial state."""
+    group_size: int = Field(8, ge=1)
+    """N, the number of episodes in a group. All start from the same initial state. 1: only for
+    `ppo` and `reinforce`, which do not compare episodes of a task."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature. Training uses the log-probabilities at this temperature."""
     schedule: Literal["synchronous", "one_step_off"] = "synchronous"
@@ -244,6 +247,16 @@ def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None
         )
 
 
+def check_group_size(algorithm: AlgorithmSettings, group_size: int) -> None:
+    """Raise a ValueError for groups of one where the estimator compares members of a group."""
+    if group_size < 2 and algorithm.estimator not in WITHOUT_GROUPS:
+        raise ValueError(
+            f"rollout.group_size=1 leaves algorithm.estimator={algorithm.estimator} nothing to "
+            "compare an episode with: set rollout.group_size to 2 or more, or algorithm.estimator="
+            + " or ".join(WITHOUT_GROUPS)
+        )
+
+
 class EvaluationSettings(Section):
     """Evaluation on held-out tasks during a run."""
 
@@ -321,8 +334,9 @@ class RunConfig(Section):
         return check_name(name)
 
     @model_validator(mode="after")
-    def _critic_matches_estimator(self) -> Self:
+    def _estimator_has_its_inputs(self) -> Self:
         check_critic(self.algorithm, self.learner)
+        check_group_size(self.algorithm, self.rollout.group_size)
         return self
 
     @model_validator(mode="after")

@@ -135,6 +135,8 @@ def sum_of(path: Path, process: str) -> str:
         ("webshop_qwen1.5b_gigpo", "54 GiB"),
         ("alfworld_qwen7b_hgpo", "194 GiB"),
         ("webshop_qwen7b_rloo", "194 GiB"),
+        ("alfworld_qwen1.5b_ppo", "56 GiB"),
+        ("webshop_qwen1.5b_ppo", "56 GiB"),
         ("alfworld_smollm2_135m", "5.5 GiB"),
     ],
 )
@@ -164,6 +166,16 @@ def test_methods_differ_in_nothing_but_the_method() -> None:
                     assert config.algorithm.estimator == method
                 same = {"name": name, "algorithm": config.algorithm, "agent": agent}
                 assert config == base.model_copy(update=same)
+
+
+@pytest.mark.parametrize("env", ["alfworld", "webshop"])
+def test_ppo_plays_as_many_episodes_of_as_many_tasks(env: str) -> None:
+    """The paper's baseline: 128 tasks, one episode each, where the others have 16 groups of 8."""
+    base = load_config(FOLDER / f"{env}_qwen1.5b_hgpo.yaml", [])
+    config = load_config(FOLDER / f"{env}_qwen1.5b_ppo.yaml", [])
+    assert (config.rollout.groups_per_iteration, config.rollout.group_size) == (128, 1)
+    assert base.rollout.groups_per_iteration * base.rollout.group_size == 128
+    assert (config.algorithm.estimator, config.learner.critic_lr) == ("ppo", 1e-5)
 
 
 @pytest.mark.parametrize(
