@@ -1,4 +1,4 @@
-"""`hgpo bench …`: tables on the terminal, or one JSON object."""
+"""`hgpo bench …`: benchmarks that print tables, or one JSON object."""
 
 import sys
 from pathlib import Path
@@ -12,24 +12,28 @@ from hgpo_rllib.config import ConfigError, RunConfig, load_config
 if TYPE_CHECKING:
     from hgpo_rllib.reporting.console import TrainingConsole
 
-app = typer.Typer(help="Benchmarks and studies; each prints tables, or JSON.", no_args_is_help=True)
+app = typer.Typer(help="Benchmarks that print tables or JSON.", no_args_is_help=True)
 
-ConfigArgument = Annotated[Path, typer.Argument(help="run file: model, prompts, environment")]
-OverridesArgument = Annotated[
-    list[str] | None, typer.Argument(help="section.key=value, in any number")
+ConfigArgument = Annotated[
+    Path, typer.Argument(help="run file with model, prompts and environment")
 ]
-EnvsOption = typer.Option("--envs", min=1, help="environments to start in one process")
+OverridesArgument = Annotated[
+    list[str] | None, typer.Argument(help="settings to override, as section.key=value")
+]
+EnvsOption = typer.Option("--envs", min=1, help="number of environments to start in one process")
 
 
 @app.command()
 def advantages(
     sizes: Annotated[
-        list[int] | None, typer.Option("--size", help="steps of a batch; may be repeated")
+        list[int] | None, typer.Option("--size", help="steps in a batch; can be repeated")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="runs of batches below 200,000 steps")] = 7,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="repetitions for batches below 200,000 steps")
+    ] = 7,
     as_json: JsonOption = False,
 ) -> None:
-    """Time HGPO's advantages (K = 4) against an implementation with dictionaries."""
+    """Compare the speed of HGPO's advantages (K = 4) with a dictionary-based implementation."""
     from hgpo_rllib.bench.advantages import bench_advantages
 
     try:
@@ -42,19 +46,20 @@ def advantages(
 @app.command()
 def alfworld(
     data: Annotated[
-        Path | None, typer.Option(help="ALFWorld data; without it, only generated games")
+        Path | None, typer.Option(help="ALFWorld data (default: only generated games)")
     ] = None,
     split: Annotated[
-        str, typer.Option(help="of the data; valid_seen has solutions")
+        str, typer.Option(help="split of the data; valid_seen has walkthroughs")
     ] = "valid_seen",
     genuine: Annotated[
-        int, typer.Option(min=0, help="games of the data to compare, half of them kitchens")
+        int,
+        typer.Option(min=0, help="number of games of the data to compare, half of them kitchens"),
     ] = 8,
-    generated: Annotated[int, typer.Option(min=0, help="generated games to compare")] = 4,
+    generated: Annotated[int, typer.Option(min=0, help="number of generated games to compare")] = 4,
     environments: Annotated[int, EnvsOption] = 128,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the fast ALFWorld engine with TextWorld's own; exit code 1 where answers differ."""
+    """Compare the fast ALFWorld engine with TextWorld's; exit code 1 if any answers differ."""
     from hgpo_rllib.bench.alfworld import bench_alfworld
 
     tables = bench_alfworld(data, split, genuine if data else 0, generated, environments)
@@ -66,12 +71,12 @@ def alfworld(
 @app.command()
 def webshop(
     data: Annotated[
-        Path | None, typer.Option(help="WebShop data; without it, a thousand generated products")
+        Path | None, typer.Option(help="WebShop data (default: a thousand generated products)")
     ] = None,
     products: Annotated[
-        int, typer.Option(min=0, help="also generate, build and serve a store of so many products")
+        int, typer.Option(min=0, help="also generate and measure a store of this many products")
     ] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="by one environment")] = 20_000,
+    steps: Annotated[int, typer.Option(min=1, help="steps of one environment")] = 20_000,
     environments: Annotated[int, EnvsOption] = 128,
     as_json: JsonOption = False,
 ) -> None:
@@ -85,23 +90,23 @@ def webshop(
 def rollout(
     config: ConfigArgument,
     overrides: OverridesArgument = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="requests at the same time")] = 64,
-    prompts: Annotated[int, typer.Option(min=1, help="of a turn")] = 1024,
-    repeats: Annotated[int, typer.Option(min=1, help="turns of each side")] = 5,
+    concurrency: Annotated[int, typer.Option(min=1, help="number of concurrent requests")] = 64,
+    prompts: Annotated[int, typer.Option(min=1, help="number of prompts per turn")] = 1024,
+    repeats: Annotated[int, typer.Option(min=1, help="number of turns per implementation")] = 5,
     lock_step: Annotated[
-        bool, typer.Option(help="also whole episodes, against a driver in lock-step")
+        bool, typer.Option(help="also compare whole episodes with a lock-step driver")
     ] = True,
-    updates: Annotated[int, typer.Option(min=0, help="of the weights, to time")] = 5,
+    updates: Annotated[int, typer.Option(min=0, help="number of weight updates to time")] = 5,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare policy server and rollouts with vLLM alone and with lock-step; time new weights."""
+    """Compare policy server and rollouts with plain vLLM and lock-step; time weight updates."""
     from hgpo_rllib.bench.rollout import bench_rollout
     from hgpo_rllib.bench.weights import bench_weights
     from hgpo_rllib.run.cluster import ray_cluster
 
     run, console = _prepare(config, overrides)
     with ray_cluster(run.without_learners()):
-        with console.stage("rolling out, in turns with the other sides"):
+        with console.stage("rolling out, alternating with the other implementations"):
             tables = bench_rollout(run, concurrency, prompts, repeats, lock_step)
         tables = {name: with_median(rows, "ratio") for name, rows in tables.items()}
         if updates:
@@ -115,15 +120,15 @@ def rollout(
 def learner(
     config: ConfigArgument,
     overrides: OverridesArgument = None,
-    steps: Annotated[int, typer.Option(min=1, help="of the batch")] = 512,
-    repeats: Annotated[int, typer.Option(min=1, help="updates of each side")] = 5,
+    steps: Annotated[int, typer.Option(min=1, help="steps in the batch")] = 512,
+    repeats: Annotated[int, typer.Option(min=1, help="number of updates per implementation")] = 5,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the learner's update with a bare PyTorch loop on the same batch: speed, memory."""
+    """Compare speed and memory of the learner's update with a plain PyTorch loop."""
     from hgpo_rllib.bench.learner import bench_learner
 
     run, console = _prepare(config, overrides)
-    with console.stage("updating, in turns with the bare loop"):
+    with console.stage("updating, alternating with the plain loop"):
         tables = bench_learner(run, steps, repeats)
     show(tables | {"updates": with_median(tables["updates"], "ratio")}, as_json)
 
@@ -140,11 +145,11 @@ def _prepare(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, Tra
 @app.command("bias-variance")
 def bias_variance(
     group_sizes: Annotated[
-        list[int] | None, typer.Option("--group-size", help="2 to 8; may be repeated")
+        list[int] | None, typer.Option("--group-size", help="group size, 2 to 8; can be repeated")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Exact bias and variance of the estimators on a small task (Proposition 4.1)."""
+    """Compute the exact bias and variance of the estimators on a small task (Proposition 4.1)."""
     from hgpo_rllib.advantages.bias_variance import study
 
     try:

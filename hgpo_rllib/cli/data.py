@@ -1,4 +1,4 @@
-"""`hgpo data …`: make, check, fetch and demonstrate games. Results go to standard output."""
+"""`hgpo data …`: generate, check, download and demonstrate games. Results go to standard output."""
 
 import json
 import os
@@ -17,10 +17,14 @@ from hgpo_rllib.config import ConfigError, GamesSettings
 if TYPE_CHECKING:
     from env_wrappers.alfworld.check import TreeCheck
 
-app = typer.Typer(help="Game data: generate, check, download, demos.", no_args_is_help=True)
-generate_app = typer.Typer(help="Make games, or a store.", no_args_is_help=True)
-check_app = typer.Typer(help="Say what is in game data, and what is broken.", no_args_is_help=True)
-download_app = typer.Typer(help="Fetch the official games.", no_args_is_help=True)
+app = typer.Typer(
+    help="Generate, check and download game data; write demonstrations.", no_args_is_help=True
+)
+generate_app = typer.Typer(help="Generate games, or a store.", no_args_is_help=True)
+check_app = typer.Typer(
+    help="Count the contents of game data, and report what is broken.", no_args_is_help=True
+)
+download_app = typer.Typer(help="Download the official games.", no_args_is_help=True)
 demos_app = typer.Typer(help="Write demonstrations for warm starts.", no_args_is_help=True)
 app.add_typer(generate_app, name="generate")
 app.add_typer(check_app, name="check")
@@ -34,9 +38,7 @@ COUNTS = ("games", "replayed", "skipped", "broken")
 
 DataArgument = Annotated[
     Path | None,
-    typer.Argument(
-        help="directory with json_2.1.1; without it, $ALFWORLD_DATA", show_default=False
-    ),
+    typer.Argument(help="directory with json_2.1.1 (default: $ALFWORLD_DATA)", show_default=False),
 ]
 
 TrustedOption = Annotated[
@@ -47,29 +49,32 @@ TrustedOption = Annotated[
 
 @generate_app.command("alfworld")
 def generate_alfworld(
-    out: Annotated[Path, typer.Argument(help="directory to make")],
+    out: Annotated[Path, typer.Argument(help="directory to create")],
     seed: Annotated[int, typer.Option(help="the same seed gives the same games")] = GAMES.seed,
     train: Annotated[int, typer.Option(help="games to train on")] = GAMES.train,
     valid_seen: Annotated[
-        int, typer.Option(help="held-out games in the scenes of train")
+        int, typer.Option(help="held-out games in the floor plans of train")
     ] = GAMES.valid_seen,
     valid_unseen: Annotated[
-        int, typer.Option(help="held-out games in other scenes")
+        int, typer.Option(help="held-out games in other floor plans")
     ] = GAMES.valid_unseen,
-    rooms: Annotated[str, typer.Option(help="separated by commas")] = ",".join(GAMES.rooms),
+    rooms: Annotated[str, typer.Option(help="kinds of rooms, separated by commas")] = ",".join(
+        GAMES.rooms
+    ),
     task_types: Annotated[
-        str | None, typer.Option(help="families, separated by commas; without it, all six")
+        str | None, typer.Option(help="families of tasks, separated by commas (default: all six)")
     ] = None,
     max_receptacles: Annotated[
-        int, typer.Option(help="largest room, counted in receptacles")
+        int, typer.Option(help="maximum number of receptacles in a room")
     ] = GAMES.max_receptacles,
     workers: Annotated[
-        int | None, typer.Option(help="processes, which change no game; without it, one per core")
+        int | None,
+        typer.Option(help="number of processes; does not affect the games (default: one per core)"),
     ] = None,
 ) -> None:
-    """Generate ALFWorld games, each one solved; a second call with the same options does nothing.
+    """Generate solvable ALFWorld games; a second call with the same options does nothing.
 
-    `hgpo train` makes the same games from the same numbers.
+    `hgpo train` generates the same games from the same options.
     """
     from env_wrappers.alfworld.games import TASK_TYPES
     from env_wrappers.alfworld.generator import GenerationSpec, generate
@@ -91,11 +96,11 @@ def check_alfworld(
     data: DataArgument = None,
     as_json: JsonOption = False,
     replay: Annotated[
-        bool, typer.Option("--replay", help="also play every recorded walkthrough: it must win")
+        bool, typer.Option("--replay", help="also play every recorded walkthrough, which must win")
     ] = False,
     trusted: TrustedOption = False,
 ) -> None:
-    """Count the games per split and family and name the broken files (exit code 1)."""
+    """Count the games per split and family, and name broken files (exit code 1)."""
     from env_wrappers.alfworld.check import check_tree
 
     data = data or _default_data()
@@ -111,7 +116,7 @@ def check_alfworld(
 
 @download_app.command("alfworld")
 def download_alfworld(data: DataArgument = None) -> None:
-    """Fetch the official games (`alfworld-download`, a script of the alfworld package)."""
+    """Download the official games (with `alfworld-download` of the alfworld package)."""
     from env_wrappers.alfworld.download import DownloadError, download
     from env_wrappers.alfworld.games import GAME_FILE, TREE
 
@@ -121,13 +126,13 @@ def download_alfworld(data: DataArgument = None) -> None:
     except DownloadError as error:
         tree = f"{TREE}/<split>/<task>/<trial>/{GAME_FILE}"
         typer.echo(
-            f"hgpo: {error}. Games from elsewhere serve as well: put them into {data} as {tree}, "
-            "or name the directory that holds them in ALFWORLD_DATA; `hgpo data generate alfworld` "
+            f"hgpo: {error}. You can also copy the games to {data} as {tree}, or set "
+            "ALFWORLD_DATA to the directory that contains them. `hgpo data generate alfworld` "
             "needs no network",
             err=True,
         )
         raise typer.Exit(1) from error
-    typer.echo(f"{data}: look through it with `hgpo data check alfworld {data}`")
+    typer.echo(f"{data}: downloaded; check it with `hgpo data check alfworld {data}`")
 
 
 @demos_app.command("alfworld")
@@ -142,18 +147,18 @@ def demos_alfworld(
         str, typer.Option(help="name of a prompt template, or path of a jinja file")
     ] = "alfworld_compact",
     memory_length: Annotated[
-        int, typer.Option(help="(observation, action) pairs that a prompt shows")
+        int, typer.Option(help="number of (observation, action) pairs in a prompt")
     ] = 2,
     limit: Annotated[
-        int | None, typer.Option(help="games, taken evenly from the split; without it, all")
+        int | None, typer.Option(help="number of games, taken evenly from the split (default: all)")
     ] = None,
     seed: Annotated[int, typer.Option(help="seed of the explorer")] = 0,
     planner_seconds: Annotated[
-        float, typer.Option(help="time limit of the planner for one game")
+        float, typer.Option(help="time limit of the planner per game, in seconds")
     ] = 120.0,
     trusted: TrustedOption = False,
 ) -> None:
-    """Write demonstrations as JSON lines: one prompt with its response per step of a won game."""
+    """Write demonstrations as JSON lines: prompt and response of each step of the won games."""
     import jinja2
 
     from hgpo_rllib.agent.templates import load_template
@@ -164,7 +169,7 @@ def demos_alfworld(
         raise ConfigError(f"--expert: unknown {expert!r}, choose from {', '.join(EXPERTS)}")
     if memory_length < 0 or (limit is not None and limit < 1) or planner_seconds <= 0:
         raise ConfigError(
-            "--memory-length must be at least 0, --limit 1, --planner-seconds above 0"
+            "--memory-length must be at least 0, --limit at least 1, --planner-seconds above 0"
         )
     spec = DemoSpec(
         data, split, expert, prompt, memory_length, limit, seed, planner_seconds, trusted

@@ -1,4 +1,4 @@
-"""`hgpo data … webshop`: make and check catalogues. Results go to standard output."""
+"""`hgpo data … webshop`: generate and check stores. Results go to standard output."""
 
 import json
 from collections.abc import Mapping
@@ -18,20 +18,24 @@ SHOWN = 20  # goals that were missed
 
 
 def generate_webshop(
-    out: Annotated[Path, typer.Argument(help="directory to make")],
-    products: Annotated[int, typer.Option(help="size of the catalogue, up to millions")] = 400,
+    out: Annotated[Path, typer.Argument(help="directory to create")],
+    products: Annotated[int, typer.Option(help="number of products, up to millions")] = 400,
     seed: Annotated[int, typer.Option(help="the same seed gives the same products")] = 0,
     lookalikes: Annotated[
-        int, typer.Option(help="products of the same brand and kind, 1 to 6; fewer are easier")
+        int,
+        typer.Option(
+            help="number of products of the same brand and kind, 1 to 6; fewer are easier"
+        ),
     ] = 3,
     instructed: Annotated[
-        float, typer.Option(help="share of the products that synthetic goals are made from")
+        float, typer.Option(help="share of the products that get synthetic goals")
     ] = 0.9,
     human: Annotated[
-        float, typer.Option(help="share of those that have a freely worded instruction too")
+        float,
+        typer.Option(help="share of these products that also get a human goal, worded freely"),
     ] = 0.25,
 ) -> None:
-    """Generate a WebShop catalogue; a second call with the same options does nothing."""
+    """Generate a WebShop store; a second call with the same options does nothing."""
     from env_wrappers.webshop.generator import CatalogueSpec, generate
 
     spec = CatalogueSpec(products, seed, lookalikes, instructed, human)
@@ -42,21 +46,23 @@ def check_webshop(
     data: Annotated[
         Path | None,
         typer.Argument(
-            help="directory of the product files; without it, $WEBSHOP_DATA", show_default=False
+            help="directory of the product files (default: $WEBSHOP_DATA)", show_default=False
         ),
     ] = None,
     as_json: JsonOption = False,
     replay: Annotated[
-        bool, typer.Option("--replay", help="also let an oracle play the goals: it must earn 1.0")
+        bool,
+        typer.Option("--replay", help="also let an oracle play the goals, which must earn 1.0"),
     ] = False,
     limit: Annotated[
-        int | None, typer.Option(help="goals of each kind to play, taken evenly; without it, all")
+        int | None,
+        typer.Option(help="number of goals of each kind to play, taken evenly (default: all)"),
     ] = None,
 ) -> None:
     """Count products and goals, and name what is broken (exit code 1).
 
-    A generated catalogue is broken where the oracle misses a goal; in other data, goals that
-    cannot be reached are counted, but no fault.
+    In a generated store, a goal that the oracle misses is an error. In other data, missed goals are
+    only counted.
     """
     from env_wrappers.webshop.check import check_catalogue
 
@@ -97,7 +103,7 @@ def _print(data: str, found: "CatalogueCheck") -> None:
     typer.echo(f"{data} ({found.kind}): {products} products: {_counts(found.departments)}")
     skipped = {why: count for why, count in found.skipped.items() if count}
     if skipped:
-        typer.echo(f"records passed over: {_counts(skipped)}")
+        typer.echo(f"records skipped: {_counts(skipped)}")
     for kind, check in found.goals.items():
         typer.echo(f"{kind} goals: {sum(check.splits.values())}: {_counts(check.splits)}")
         if check.replayed:

@@ -1,4 +1,4 @@
-"""`hgpo evaluate` and `hgpo compare`: numbers by a protocol, and whether they differ."""
+"""`hgpo evaluate` and `hgpo compare`: evaluate by a protocol; compare two evaluations."""
 
 import json
 from pathlib import Path
@@ -15,45 +15,50 @@ def evaluate(
         typer.Argument(
             metavar="[MODEL] [KEY=VALUE]...",
             help="run directory, HuggingFace directory or name, or URL of an OpenAI-compatible "
-            "server; then section.key=value",
+            "server; then settings as section.key=value",
         ),
     ] = None,
     env: Annotated[
         str | None,
-        typer.Option(help="alfworld or webshop; without it, that of the run"),
+        typer.Option(help="alfworld or webshop (default: that of the run)"),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="without it, valid_seen (ALFWorld) or test (WebShop)")
+        str | None,
+        typer.Option(help="split to play (default: valid_seen for ALFWorld, test for WebShop)"),
     ] = None,
     agent: Annotated[
         str, typer.Option(help="hgpo, vanilla, react, reflexion, random, oracle or human")
     ] = "hgpo",
     protocol: Annotated[
         str,
-        typer.Option(help="census: every game; parity: draws as the released agents' validation"),
+        typer.Option(
+            help="census: every game; parity: random draws, like the released agents' validation"
+        ),
     ] = "census",
     data: Annotated[
-        Path | None, typer.Option(help="data of the environment; without it, the run's")
+        Path | None, typer.Option(help="data of the environment (default: the run's)")
     ] = None,
     games: Annotated[
         int | None,
-        typer.Option(min=1, help="the first so many games of the fixed order; without it, all"),
+        typer.Option(min=1, help="play only the first N games of the fixed order (default: all)"),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="times that a census plays each game; without it, 3")
+        int | None,
+        typer.Option(min=1, help="number of times a census plays each game (default: 3)"),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="episodes per task of reflexion; without it, 3")
+        int | None,
+        typer.Option(min=1, help="episodes per task of the agent reflexion (default: 3)"),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="the model's name at a URL; without it, the only one there")
+        str | None, typer.Option(help="name of the model behind a URL (default: the only one)")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(help="directory; without it, evaluations/ and the protocol's name"),
+        typer.Option(help="output directory (default: evaluations/<name of the protocol>)"),
     ] = None,
 ) -> None:
-    """Play held-out games by a fixed protocol; goes on where it was interrupted."""
+    """Play held-out games by a fixed protocol; continues an interrupted evaluation."""
     from hgpo_rllib.cli.progress import progress
     from hgpo_rllib.evaluation.evaluate import evaluate as run_evaluation
     from hgpo_rllib.evaluation.request import make_request
@@ -62,7 +67,7 @@ def evaluate(
     request = make_request(
         words or [], env, split, agent, protocol, data, games, seeds, trials, name, output
     )
-    again = "the same command goes on after the episodes that have ended"
+    again = "repeat the command to continue after the finished episodes"
     with progress("playing", interrupted=again) as on_progress:
         finished = run_evaluation(request, on_progress)
     show_evaluation(finished, make_console())
@@ -70,13 +75,13 @@ def evaluate(
 
 def compare(
     a: Annotated[Path, typer.Argument(help="directory of an evaluation")],
-    b: Annotated[Path, typer.Argument(help="directory of another one, of the same games")],
+    b: Annotated[Path, typer.Argument(help="directory of another evaluation of the same games")],
     common: Annotated[
-        bool, typer.Option("--common", help="leave out games that only one of them has")
+        bool, typer.Option("--common", help="compare only games that both evaluations have")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether B is better than A: a paired interval and test on the games of both."""
+    """Test whether B is better than A: a paired interval and test on the games of both."""
     from hgpo_rllib.evaluation.compare import compare as run_comparison
     from hgpo_rllib.evaluation.compare import show_comparison
     from hgpo_rllib.evaluation.show import make_console

@@ -1,4 +1,4 @@
-"""`hgpo`: exit code 0 when all went well, 2 for bad input (one line, no traceback), 1 otherwise."""
+"""`hgpo`: exit code 0 on success, 2 for bad input (one line, no traceback), 1 otherwise."""
 
 import contextlib
 import os
@@ -40,20 +40,23 @@ def train(
         Path | None, typer.Argument(help="run file, or the name of one in tuned_examples/")
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="section.key=value")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="settings to override, as section.key=value"),
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="continue the run of this directory")] = None,
-    dry_run: Annotated[bool, typer.Option(help="print settings and needs, and stop")] = False,
+    resume: Annotated[Path | None, typer.Option(help="run directory to continue")] = None,
+    dry_run: Annotated[
+        bool, typer.Option(help="print settings, resources and memory, and stop")
+    ] = False,
 ) -> None:
     """Train an agent and write its run directory."""
     from hgpo_rllib.run.directory import RunDirectory
 
     if resume is not None:
         if config is not None:
-            raise ConfigError("--resume continues with the run's own config: give no CONFIG")
+            raise ConfigError("--resume uses the settings of the run: remove CONFIG")
         _, settings = RunDirectory.open(resume)
     elif config is None:
-        raise ConfigError("give a CONFIG (for example alfworld_pocket) or --resume RUN")
+        raise ConfigError("specify a CONFIG (for example alfworld_pocket) or --resume RUN")
     else:
         settings = load_config(config, overrides or [])
     if dry_run:
@@ -75,12 +78,15 @@ def train(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="run directories, or a folder of some")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="run directories, or a folder that contains run directories"),
+    ],
     output: Annotated[
-        Path | None, typer.Option(help="the HTML file; one RUN: report.html in it")
+        Path | None, typer.Option(help="HTML file to write (default for one RUN: its report.html)")
     ] = None,
 ) -> None:
-    """Write plots and an HTML report: of one run, of seeds as a band, of settings side by side."""
+    """Write plots and an HTML report of one run, of several seeds, or of several settings."""
     from hgpo_rllib.reporting.report import write_report
 
     typer.echo(write_report(runs, output))
@@ -110,7 +116,7 @@ def main() -> None:
 
         if (full := describe_full_disk(error)) is None:
             raise
-        print(f"hgpo: {full}: make room, then start again", file=sys.stderr)
+        print(f"hgpo: {full}: free some space, then repeat the command", file=sys.stderr)
         sys.exit(1)
 
 

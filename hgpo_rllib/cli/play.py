@@ -1,4 +1,4 @@
-"""`hgpo play …`: play a game oneself, or look at an episode that a run recorded."""
+"""`hgpo play …`: play a game in the terminal or browser, or show a recorded episode."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,10 +16,10 @@ SHOP_STEPS = 15  # as WebShop's by default
 app = typer.Typer(help="Play a game, or show a recorded episode.", no_args_is_help=True)
 
 EpisodeOption = Annotated[
-    Path | None, typer.Option(help="show an episode of this file of a run's episodes/")
+    Path | None, typer.Option(help="show an episode of this file, from the episodes/ of a run")
 ]
 IndexOption = Annotated[
-    int | None, typer.Option(help="which episode of the file, counted from 0; without it, 0")
+    int | None, typer.Option(help="index of the episode in the file, from 0 (default: 0)")
 ]
 StepByStepOption = Annotated[
     bool, typer.Option("--step-by-step", help="wait for Enter before each turn of the episode")
@@ -29,13 +29,13 @@ StepByStepOption = Annotated[
 @app.command()
 def alfworld(
     data: Annotated[
-        Path | None, typer.Option(help="directory with json_2.1.1; without it, $ALFWORLD_DATA")
+        Path | None, typer.Option(help="directory with json_2.1.1 (default: $ALFWORLD_DATA)")
     ] = None,
     split: Annotated[str, typer.Option(help="folder of json_2.1.1")] = "train",
     game: Annotated[
         str | None,
         typer.Option(
-            help="a game of the split, counted from 0, or the path of a game file; without it, 0"
+            help="index of a game in the split, from 0, or path of a game file (default: 0)"
         ),
     ] = None,
     episode: EpisodeOption = None,
@@ -43,7 +43,7 @@ def alfworld(
     step_by_step: StepByStepOption = False,
     trusted: TrustedOption = False,
 ) -> None:
-    """Play a game in the terminal, or with --episode see a recorded one turn by turn."""
+    """Play a game in the terminal, or show a recorded episode turn by turn (--episode)."""
     from env_wrappers.alfworld.env import ALFWorldEnv
 
     _check(episode, index, step_by_step, data is not None or game is not None)
@@ -64,34 +64,33 @@ def alfworld(
 @app.command()
 def webshop(
     data: Annotated[
-        Path | None, typer.Option(help="directory of the product files; without it, $WEBSHOP_DATA")
+        Path | None, typer.Option(help="directory of the product files (default: $WEBSHOP_DATA)")
     ] = None,
-    split: Annotated[str, typer.Option(help="which goals: test, dev or train")] = "test",
+    split: Annotated[str, typer.Option(help="split of the goals: test, dev or train")] = "test",
     goals: Annotated[
-        Literal["synthetic", "human"], typer.Option(help="made from the products, or by people")
+        Literal["synthetic", "human"],
+        typer.Option(help="goals made from the products, or written by people"),
     ] = "synthetic",
     goal: Annotated[
-        int | None, typer.Option(help="a goal of the split, counted from 0; without it, 0")
+        int | None, typer.Option(help="index of a goal in the split, from 0 (default: 0)")
     ] = None,
     episode: EpisodeOption = None,
     index: IndexOption = None,
     step_by_step: StepByStepOption = False,
     web: Annotated[
-        bool, typer.Option("--web", help="show it in a browser instead, on this machine only")
+        bool, typer.Option("--web", help="serve it to a browser on this machine")
     ] = False,
     port: Annotated[
         int | None,
-        typer.Option(help="of --web; without it, 3000; 0: any free one", min=0, max=65535),
+        typer.Option(help="port of --web; 0: any free port (default: 3000)", min=0, max=65535),
     ] = None,
 ) -> None:
-    """Shop for a goal in the terminal, or with --episode see a recorded episode turn by turn."""
+    """Shop for a goal in the terminal, or show a recorded episode turn by turn (--episode)."""
     _check(episode, index, step_by_step, data is not None or goal is not None)
     if web and (goal is not None or step_by_step):
-        raise ConfigError(
-            "--web lets one choose in the browser: leave out --goal and --step-by-step"
-        )
+        raise ConfigError("--goal and --step-by-step do not work with --web: remove them")
     if port is not None and not web:
-        raise ConfigError("--port is where --web is served: add --web")
+        raise ConfigError("--port needs --web: add --web")
     if web:
         _serve(data, split, goals, episode, index, port)
     elif episode is not None:
@@ -110,9 +109,9 @@ def _check(episode: Path | None, index: int | None, step_by_step: bool, names_ta
         ConfigError: there are some.
     """
     if episode is None and (index is not None or step_by_step):
-        raise ConfigError("--index and --step-by-step show a recorded episode: add --episode")
+        raise ConfigError("--index and --step-by-step need a recorded episode: add --episode")
     if episode is not None and names_task:
-        raise ConfigError("--episode shows a recorded episode: leave out --data, --game and --goal")
+        raise ConfigError("--episode shows a recorded episode: remove --data, --game and --goal")
 
 
 def _play(env: "gym.Env", task: dict[str, int | str], max_steps: int) -> None:

@@ -12,7 +12,7 @@ from hgpo_rllib.config import ConfigError
 
 @contextmanager
 def progress(
-    label: str, interrupted: str = "nothing was written; start it again"
+    label: str, interrupted: str = "nothing was written; repeat the command"
 ) -> Iterator[Callable[[int, int], None]]:
     """Yield `on_progress(done, total)`, shown on standard error from its first call on.
 
@@ -42,7 +42,7 @@ def progress(
 def generate_data(
     out: Path, what: str, total: int, generate: Callable[[Callable[[int, int], None]], object]
 ) -> None:
-    """Generate data with progress, and say whether they were made or are there already.
+    """Generate data with progress, and say whether they were made or already exist.
 
     Args:
         out: the directory to make.
@@ -65,5 +65,5 @@ def generate_data(
             generate(on_progress)
         except OSError as error:
             raise ConfigError(f"cannot write {out}: {error.strerror}") from error
-    there = f"these {total} {what} are there already"
+    there = f"these {total} {what} already exist"
     typer.echo(f"{out}: {made} {what}" if made else f"{out}: {there}")

@@ -1,4 +1,4 @@
-"""`hgpo serve`: a finished policy for any client of OpenAI's API."""
+"""`hgpo serve`: serve a policy to clients of OpenAI's API."""
 
 from typing import Annotated
 
@@ -10,19 +10,23 @@ def serve(
         str, typer.Argument(help="run directory, HuggingFace directory, or name on the hub")
     ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="section.key=value")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="settings to override, as section.key=value"),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="address to listen on; any but loopback takes $HGPO_API_KEY")
+        str, typer.Option(help="address to listen on; all but loopback require $HGPO_API_KEY")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="port to listen on", min=1, max=65535)] = 8000,
-    name: Annotated[str, typer.Option(help="the model's name in requests")] = "policy",
+    name: Annotated[str, typer.Option(help="name of the model in requests")] = "policy",
     metrics: Annotated[
-        bool, typer.Option("--metrics", help="offer /metrics for Prometheus, under the same key")
+        bool,
+        typer.Option("--metrics", help="serve /metrics for Prometheus; it requires the same key"),
     ] = False,
     shutdown_timeout: Annotated[
         float,
-        typer.Option(help="seconds for running requests to finish after Ctrl-C or SIGTERM", min=0),
+        typer.Option(
+            help="seconds that running requests get to finish after Ctrl-C or SIGTERM", min=0
+        ),
     ] = 30,
 ) -> None:
     """Serve a policy through vLLM's OpenAI-compatible server until Ctrl-C."""

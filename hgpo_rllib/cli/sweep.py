@@ -1,4 +1,4 @@
-"""`hgpo sweep`: every combination of the values of some settings."""
+"""`hgpo sweep`: train with every combination of the values of several settings."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,34 +39,34 @@ def sweep(
         Path | None, typer.Argument(help="run file, or the name of one in tuned_examples/")
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="section.key=value")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="settings to override, as section.key=value"),
     ] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,VALUE...",
-            help="settings and their values, up to the next option: after CONFIG and KEY=VALUE",
+            help="swept settings and their values, up to the next option; write it after CONFIG "
+            "and KEY=VALUE",
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="runs at each point [default: 1]")
+        int | None, typer.Option(min=1, help="number of seeds per point (default: 1)")
     ] = None,
     scheduler: Annotated[
-        str | None, typer.Option(help="asha: stop early what is behind [default: none]")
+        str | None, typer.Option(help="asha: stop the worse trials early (default: none)")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="directory of the sweep")] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="continue the sweep of this directory")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="sweep directory to create")] = None,
+    resume: Annotated[Path | None, typer.Option(help="sweep directory to continue")] = None,
 ) -> None:
     """Train at every point of a grid, and compare held-out success in a table and a heat map."""
     if resume is not None:
         if any((config, grid, seeds, scheduler, out)):
-            raise ConfigError("--resume continues with the sweep's own settings: give nothing else")
+            raise ConfigError("--resume uses the settings of the sweep: remove all other arguments")
         plan, folder = open_sweep(resume), resume
         check_trials(plan)
     elif config is None:
-        raise ConfigError("give a CONFIG (for example alfworld_pocket) or --resume SWEEP")
+        raise ConfigError("specify a CONFIG (for example alfworld_pocket) or --resume SWEEP")
     else:
         axes = [parse_axis(text) for text in grid or []]
         plan = make_sweep(config, overrides or [], axes, seeds or 1, scheduler)

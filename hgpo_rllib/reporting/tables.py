@@ -207,33 +207,33 @@ def _short(seconds: float) -> str:
 
 
 def notes(experiments: Experiments) -> list[str]:
-    """What a reader has to know to weigh the numbers."""
+    """Return the notes below the numbers: their uncertainty, and what is missing."""
     every = list(experiments.values())
     members = [run for runs in every for run in runs.members]
     metrics = pd.concat([runs.metrics for runs in every])
     found = _evaluation_notes(every)
     found += [
-        f"{run.path.name} has no summary: it is still going on or was stopped early."
+        f"{run.path.name} has no summary: it is still running or was stopped early."
         for run in members
         if not run.finished
     ]
     found += [
-        f"The runs of {name} ended at different iterations: their mean is drawn as far as all of "
-        "them went."
+        f"The runs of {name} ended at different iterations: their mean is drawn up to the last "
+        "iteration that all of them have."
         for name, runs in experiments.items()
         if runs.runs["iterations"].nunique() > 1
     ]
     if len(members) > 1:
         found.append(
-            "± and bands are one standard error over the runs of a curve, for a curve of one run "
-            "that of its evaluation's episodes (in tables). Runs make one curve if their settings "
-            f"differ in nothing but {', '.join(SAME_EXPERIMENT)}."
+            "± and bands are one standard error over the runs of a curve. In tables, ± of a curve "
+            "of one run is over the episodes of its evaluation. Runs form one curve if their "
+            f"settings differ only in {', '.join(SAME_EXPERIMENT)}."
         )
     else:
         found += [
-            "± is one standard error, binomial; that of the difference takes the two evaluations "
-            "as independent.",
-            "One run is one seed: it does not show how much seeds differ.",
+            "± is one binomial standard error; for the difference, it assumes that the two "
+            "evaluations are independent.",
+            "One run is one seed: it does not show the variation between seeds.",
         ]
     missing = [name for key, name in PAPER_METRICS.items() if metrics[key].isna().all()]
     if missing:
@@ -253,10 +253,10 @@ def _evaluation_notes(every: Sequence[Runs]) -> list[str]:
     ]
     changes = pd.concat([runs.changes.query("split == @ALL") for runs in every])
     if changes["before"].isna().any() or len(changes) < sum(len(runs.members) for runs in every):
-        found.append("Without an evaluation of the warm start there is no difference to state.")
+        found.append("A run without an evaluation before training has no difference.")
     evaluated = changes["iteration"].fillna(0).max()
     if len(changes) == 1 and 0 < evaluated < every[0].members[0].iterations:
-        found.append(f"After means after iteration {evaluated}, that of the last evaluation.")
+        found.append(f'"After" is the last evaluation, after iteration {evaluated}.')
     if len(changes) == 1 and (changes["gain"].abs() < 2 * changes["gain_error"]).all():
         found.append("The difference is within two standard errors: it may be chance.")
     return found

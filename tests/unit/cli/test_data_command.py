@@ -107,7 +107,7 @@ class TestGenerate:
         assert {k: v[0] for k, v in before.items()} == {k: v[0] for k, v in same.items()}
 
         status, stdout, stderr = hgpo("data", "generate", "alfworld", out, *FEW)
-        assert (status, stdout, stderr) == (0, f"{out}: these 3 games are there already\n", "")
+        assert (status, stdout, stderr) == (0, f"{out}: these 3 games already exist\n", "")
         status, stdout, stderr = hgpo("data", "generate", "alfworld", out, *FEW, "--seed", "8")
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()
@@ -364,7 +364,7 @@ class TestDemos:
             (("--prompt", "nix"), "no prompt template 'nix'"),
             (("--prompt", "wrong.jinja"), "--prompt: 'mood' is undefined"),
             (("--split", "nix"), "nix is not a directory"),
-            (("--limit", "0"), "--limit 1"),
+            (("--limit", "0"), "--limit at least 1"),
             (("--memory-length", "-1"), "--memory-length must be at least 0"),
             (("--planner-seconds", "0"), "--planner-seconds above 0"),
         ],

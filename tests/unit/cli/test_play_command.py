@@ -109,7 +109,7 @@ class TestPlaying:
             (("--split", "nix"), "nix is not a directory"),
             (("--step-by-step",), "add --episode"),
             (("--index", "0"), "add --episode"),
-            (("--episode", "x"), "leave out --data"),
+            (("--episode", "x"), "remove --data"),
         ],
     )
     def test_bad_input(

@@ -48,7 +48,7 @@ class TestGenerate:
         assert before == contents(tmp_path / "same")
 
         status, stdout, stderr = hgpo("generate", "webshop", out, *FEW)
-        assert (status, stdout, stderr) == (0, f"{out}: these 30 products are there already\n", "")
+        assert (status, stdout, stderr) == (0, f"{out}: these 30 products already exist\n", "")
         status, stdout, stderr = hgpo("generate", "webshop", out, *FEW, "--human", "0")
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()

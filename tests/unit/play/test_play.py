@@ -96,9 +96,9 @@ class TestShopping:
         (("--split", "train"), "split 'train' is empty"),
         (("--index", "0"), "add --episode"),
         (("--step-by-step",), "add --episode"),
-        (("--episode", "x"), "leave out --data"),
+        (("--episode", "x"), "remove --data"),
         (("--port", "0"), "add --web"),
-        (("--web", "--goal", "0"), "leave out --goal"),
+        (("--web", "--goal", "0"), "--goal and --step-by-step do not work with --web"),
     ],
 )
 def test_bad_input(hgpo: Run, store: Path, options: tuple[str, ...], named: str) -> None:

@@ -97,7 +97,7 @@ class TestReport:
         text = text_of(write_report([crash(run_dir)]).read_text())
         assert "1 iterations · 1,000 environment steps in training · 20.0 s · not finished" in text
         assert "No held-out evaluation was recorded." in text
-        assert "still going on or was stopped early" in text
+        assert "still running or was stopped early" in text
         for nothing in ("n/a", "held-out success before", "Episodes "):
             assert nothing not in text.partition("Configuration")[0]
 
@@ -138,7 +138,7 @@ class TestSeveralRuns:
         assert "before 20.0 % ± 5.8 after 40.0 % ± 5.8" in text
         assert "percentage points +20.0 ± 10.0" in text
         assert "s1 1 4 4 100 20.0 % ± 3.0 30.0 % ± 4.0 +10.0 ± 5.0" in text
-        assert "What the curves differ in" not in text
+        assert "Differences between the curves" not in text
 
     def test_settings_side_by_side(self, tmp_path):
         runs = [
