@@ -57,7 +57,7 @@ from hgpo_rllib.policy_server.types import Prompt, RequestFailedError, Sampling,
 from hgpo_rllib.rollout.group import POLICY_ID, policy_of_member
 from hgpo_rllib.rollout.held_out import evaluate_splits
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
-from hgpo_rllib.rollout.trajectories import ScoredTrajectories, score, stale_rate
+from hgpo_rllib.rollout.scoring import ScoredTrajectories, score, stale_rate
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.settings.learner import check_sharding
 from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hgpo_rllib.rollout.trajectories import ScoredTrajectories
+from hgpo_rllib.rollout.scoring import ScoredTrajectories
 
 
 @dataclass(frozen=True)

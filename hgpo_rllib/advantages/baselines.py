@@ -64,7 +64,7 @@ def ppo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -
 def oracle(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
     """Oracle steps alone (Table 5): only steps with the same whole history are compared.
 
-    The least biased comparison and the rarest: most steps have no such company and get 0.
+    The least biased comparison and the rarest: most groups are singletons, whose steps get 0.
     Reads normalize.
     """
     return group_advantage(history_ids(steps), steps.step_return, settings.normalize)[0]

@@ -32,12 +32,12 @@ def level_sizes(levels: Sequence[Level]) -> NDArray[np.int64]:
 
 
 def utilisation(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Share of steps with company in their group (Table 2), over the last axis of `sizes`."""
+    """Share of steps in non-singleton groups (Table 2), over the last axis of `sizes`."""
     return np.mean(sizes > 1, axis=-1)
 
 
 def mean_size(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Mean size of the groups of steps with company, over the last axis; 0 without any."""
+    """Mean size of the non-singleton groups of steps, over the last axis; 0 without any."""
     shared = sizes > 1
     return np.sum(sizes * shared, axis=-1) / np.maximum(np.sum(shared, axis=-1), 1)
 
@@ -64,8 +64,8 @@ def oracle_gaps(
 ) -> dict[str, float]:
     """Mean distance of estimates from the Oracle estimate (Figure 2 a, b).
 
-    Over the steps that have company in their Oracle group: ``mean |A - A_oracle|``, in units of
-    the advantage as `settings.normalize` makes it. NaN where no step has such company.
+    Over the steps in non-singleton Oracle groups: ``mean |A - A_oracle|``, in units of the
+    advantage as `settings.normalize` makes it. NaN without such steps.
 
     Args:
         steps: the batch.

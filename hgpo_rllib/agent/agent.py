@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from hgpo_rllib.agent.memory import Memory, Turn
+from hgpo_rllib.agent.renderer import TextRenderer
 
 
 class Agent(ABC):
@@ -41,17 +42,27 @@ class ModelAgent(Agent):
     """Asks a model at every turn, and remembers what it saw, said and did."""
 
     def __init__(
-        self, info: Mapping[str, Any], group: str, name: str, memory: Memory | None = None
+        self,
+        model: Any,
+        renderer: TextRenderer,
+        info: Mapping[str, Any],
+        group: str,
+        name: str,
+        memory: Memory | None = None,
     ):
         """Begin an episode.
 
         Args:
+            model: answers; of what type it is, subclasses say.
+            renderer: writes prompts and reads completions.
             info: of its first observation.
             group: names the group among all of a run; its members' prompts begin alike.
             name: of the episode in its group. The seed of each response is made from the two: an
                 episode is the same whatever others play beside it.
             memory: what is remembered already.
         """
+        self._model = model
+        self._renderer = renderer
         self.goal: str = info["goal"]
         self.group = group
         self.memory = Memory() if memory is None else memory

@@ -9,7 +9,7 @@ import jinja2
 
 from hgpo_rllib.agent.memory import Memory, Turn
 from hgpo_rllib.agent.parsing import ParsedAction, is_offered, parse_completion
-from hgpo_rllib.agent.templates import load_template, render
+from hgpo_rllib.agent.templates import load_template
 
 if TYPE_CHECKING:  # its import takes seconds, and commands that only read episodes need none of it
     from transformers import PreTrainedTokenizerBase
@@ -42,13 +42,22 @@ class TextRenderer:
         history: Sequence[Turn],
         lessons: Sequence[str] = (),
     ) -> str:
-        """The text of one turn: the template, filled."""
-        return render(
-            self.template,
+        """The text of one turn: the template, filled.
+
+        Args:
+            goal: the task in words.
+            observation: the current observation.
+            admissible_actions: actions that the environment accepts now.
+            step_count: turns already taken.
+            history: the turns to show, oldest first; empty on the first step.
+            lessons: what earlier episodes of the task taught, oldest first.
+        """
+        return self.template.render(
             goal=goal,
             observation=observation,
             admissible_actions=admissible_actions,
             step_count=step_count,
+            current_step=step_count + 1,
             history=history,
             lessons=lessons,
         )

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import jinja2
 
-from hgpo_rllib.agent.memory import Turn
 from hgpo_rllib.agent.parsing import find_thought
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -44,38 +43,6 @@ def load_template(name: str) -> jinja2.Template:
     environment.filters["main_parts"] = main_parts
     environment.filters["thought"] = thought
     return environment.get_template(path.name)
-
-
-def render(
-    template: jinja2.Template,
-    *,
-    goal: str,
-    observation: str,
-    admissible_actions: Sequence[str],
-    step_count: int,
-    history: Sequence[Turn],
-    lessons: Sequence[str] = (),
-) -> str:
-    """Fill a template.
-
-    Args:
-        template: from `load_template`.
-        goal: the task in words.
-        observation: the current observation.
-        admissible_actions: actions that the environment accepts now.
-        step_count: turns already taken.
-        history: the turns to show, oldest first; empty on the first step.
-        lessons: what earlier episodes of the task taught, oldest first.
-    """
-    return template.render(
-        goal=goal,
-        observation=observation,
-        admissible_actions=admissible_actions,
-        step_count=step_count,
-        current_step=step_count + 1,
-        history=history,
-        lessons=lessons,
-    )
 
 
 def brief(observation: str) -> str:

@@ -17,7 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from env_wrappers.errors import DataError
 from hgpo_rllib.agent.memory import Turn
-from hgpo_rllib.agent.templates import load_template, render
+from hgpo_rllib.agent.renderer import TextRenderer
+from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
 
 PAGE = "docs/bring_your_own_environment.md"
@@ -123,8 +124,7 @@ def check_contract(config: RunConfig, split: str) -> None:
 def _check_prompt(prompt: str, observation: str, info: dict[str, Any]) -> None:
     """A template can be read, and asks for nothing that there is not."""
     try:
-        render(
-            load_template(prompt),
+        TextRenderer(prompt, 0).message(
             goal=info["goal"],
             observation=observation,
             admissible_actions=info["admissible_actions"],

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import openai
 from openai.types.chat import ChatCompletion
 
-from hgpo_rllib.agent import BeginModelAgent, Memory, ModelAgent, TextRenderer, Turn
+from hgpo_rllib.agent import BeginModelAgent, ModelAgent, TextRenderer, Turn
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
 from hgpo_rllib.evaluation.models import Model, Subject
 from hgpo_rllib.evaluation.protocol import describe_remote_model
@@ -83,19 +83,7 @@ class ChatModel:
 class ChatAgent(ModelAgent):
     """Asks in messages."""
 
-    def __init__(
-        self,
-        model: ChatModel,
-        renderer: TextRenderer,
-        info: Mapping[str, Any],
-        group: str,
-        name: str,
-        memory: Memory | None = None,
-    ):
-        """The renderer writes messages and reads replies; for the rest see `ModelAgent`."""
-        super().__init__(info, group, name, memory)
-        self._model = model
-        self._renderer = renderer
+    _model: ChatModel
 
     async def ask(self, observation: str, admissible_actions: Sequence[str]) -> Turn:
         """See `ModelAgent`. A message that the server refuses loses its oldest turns, if it may.

@@ -98,6 +98,6 @@ def served(config: RunConfig) -> Iterator[Model]:
                 shorten=settings.shorten_prompts,
                 inadmissible_is_invalid=settings.inadmissible_is_invalid,
             )
-            return partial(PolicyAgent, renderer, client)
+            return partial(PolicyAgent, client, renderer)
 
         yield Model(begin, tokenizer.decode, asyncio.run)

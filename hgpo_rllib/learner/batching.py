@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hgpo_rllib.agent import Span
-from hgpo_rllib.rollout.trajectories import ScoredTrajectories
+from hgpo_rllib.rollout.scoring import ScoredTrajectories
 from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 

@@ -1,7 +1,7 @@
 """Several learners: each takes a share of every mini-batch, and gradients are summed.
 
-All of them get all steps, so that advantages, mini-batches and the weights of tokens are those of a
-single learner; the sum of their gradients then is its gradient, however uneven the shares.
+All of them get all rows, so that mini-batches and the weights of tokens are those of a single
+learner; the sum of their gradients then is its gradient, however uneven the shares.
 """
 
 import contextlib

@@ -15,7 +15,7 @@ import gymnasium as gym
 from hgpo_rllib.agent import Agent, BeginAgent
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError, EnvPool, EnvTimeoutError
-from hgpo_rllib.rollout.trajectory import Step, Trajectory, Trial
+from hgpo_rllib.rollout.trajectory import LostEpisode, Step, Trajectory
 from hgpo_rllib.section import RunStoppedError
 
 logger = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ async def play_task(
         RequestFailedError: the model refuses a prompt.
     """
     observation, info = await pool.call(env.reset, seed=task)
-    agent, earlier = begin(info), list[Trial]()
+    agent, earlier = begin(info), list[LostEpisode]()
     while True:
         trajectory = await play_episode(env, pool, agent, observation, info)
         if trajectory.won:
@@ -139,7 +139,7 @@ async def play_task(
         reflection = await agent.reflect(trajectory.steps[-1].observation)
         if reflection is None:
             break
-        earlier.append(Trial(trajectory, reflection))
+        earlier.append(LostEpisode(trajectory, reflection))
         observation, info = await pool.call(env.reset, seed=task)
     return replace(trajectory, earlier=tuple(earlier))
 

@@ -1,12 +1,12 @@
 """The agent that is trained: asks the policy server in token ids."""
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
-from hgpo_rllib.agent import Memory, ModelAgent, TokenRenderer, Turn
+from hgpo_rllib.agent import ModelAgent, TokenRenderer, Turn
 from hgpo_rllib.policy_server.types import Generation, Prompt
 
 
@@ -20,19 +20,8 @@ class Policy(Protocol):
 class PolicyAgent(ModelAgent):
     """Asks a policy at every turn."""
 
-    def __init__(
-        self,
-        renderer: TokenRenderer,
-        policy: Policy,
-        info: Mapping[str, Any],
-        group: str,
-        name: str,
-        memory: Memory | None = None,
-    ):
-        """The renderer writes prompts and reads completions; for the rest see `ModelAgent`."""
-        super().__init__(info, group, name, memory)
-        self._renderer = renderer
-        self._policy = policy
+    _model: Policy
+    _renderer: TokenRenderer
 
     async def ask(self, observation: str, admissible_actions: Sequence[str]) -> Turn:
         """See `ModelAgent`.
@@ -42,7 +31,7 @@ class PolicyAgent(ModelAgent):
         """
         prompt = self._renderer.prompt(self.goal, observation, admissible_actions, self.memory)
         asked = time.perf_counter()
-        response = await self._policy.generate(Prompt(prompt.token_ids, self.seed, self.group))
+        response = await self._model.generate(Prompt(prompt.token_ids, self.seed, self.group))
         answered = time.perf_counter()
         completion, parsed = self._renderer.read(response.token_ids.tolist(), admissible_actions)
         truncated = response.finish_reason == "length"

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hgpo_rllib.agent import Turn
 from hgpo_rllib.rollout.group import member_id
-from hgpo_rllib.rollout.trajectories import ScoredTrajectories
+from hgpo_rllib.rollout.scoring import ScoredTrajectories
 from hgpo_rllib.rollout.trajectory import response_rows
 
 FORMAT = "hgpo-episode-1"

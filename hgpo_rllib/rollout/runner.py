@@ -153,7 +153,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     def begin_agent(self, policy: Policy) -> BeginAgent:
         """Makes the agents of episodes; subclasses may give others, of several roles for one."""
-        return partial(PolicyAgent, self.renderer, policy)
+        return partial(PolicyAgent, policy, self.renderer)
 
     def sampling(self, temperature: float) -> Sampling:
         """How responses of episodes are drawn."""

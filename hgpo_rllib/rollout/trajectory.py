@@ -34,7 +34,7 @@ class Trajectory:
     """Names the group among all of a run: its members play the same task and are compared."""
     member: int = 0
     """Number of the member in its group; numbers of members that were given up are missing."""
-    earlier: tuple["Trial", ...] = ()
+    earlier: tuple["LostEpisode", ...] = ()
     """Episodes of the same task before it that were lost."""
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class Trajectory:
 
 
 @dataclass(frozen=True)
-class Trial:
+class LostEpisode:
     """A lost episode, and what its agent made of it."""
 
     trajectory: Trajectory

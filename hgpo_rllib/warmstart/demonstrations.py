@@ -11,8 +11,7 @@ import gymnasium
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from env_wrappers.processes import process_pool
-from hgpo_rllib.agent import Memory
-from hgpo_rllib.agent.templates import load_template, render
+from hgpo_rllib.agent import Memory, TextRenderer
 from hgpo_rllib.environments.spec import Expert, Info, NoisyExpert
 
 Example = tuple[str, str]  # prompt, response
@@ -128,7 +127,7 @@ def play(
         prompt, memory_length: as in `DemonstrationSpec`.
         perturb: from the admissible actions to the one that is executed; None: the expert's.
     """
-    template, memory = load_template(prompt), Memory()
+    renderer, memory = TextRenderer(prompt, memory_length), Memory()
     observation, info = started
     examples: list[Example] = []
     last: str | None = None
@@ -136,8 +135,7 @@ def play(
     while not done:
         admissible = info["admissible_actions"]
         thought, action = expert.act(observation, admissible, last)
-        text = render(
-            template,
+        text = renderer.message(
             goal=info["goal"],
             observation=observation,
             admissible_actions=admissible,

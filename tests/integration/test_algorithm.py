@@ -18,7 +18,7 @@ from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.models import load_model
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError, Sampling
 from hgpo_rllib.rollout.group import POLICY_ID
-from hgpo_rllib.rollout.trajectories import score
+from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.run.metrics import iteration_metrics
 

@@ -46,19 +46,16 @@ class ScriptedModel:
 class ScriptedAgent(ModelAgent):
     """The real messages and parsing around the script."""
 
-    def __init__(self, model: ScriptedModel, renderer: TextRenderer, *task: Any, **named: Any):
-        super().__init__(*task, **named)
-        self.model = model
-        self.renderer = renderer
+    _model: ScriptedModel
 
     async def ask(self, observation: str, admissible_actions: Sequence[str]) -> Turn:
-        turns = self.memory.last(self.renderer.memory_length)
+        turns = self.memory.last(self._renderer.memory_length)
         fixed = (self.goal, observation, admissible_actions, len(self.memory.turns))
-        message = self.renderer.message(*fixed, turns, self.memory.lessons)
-        self.model.messages.append(message)
+        message = self._renderer.message(*fixed, turns, self.memory.lessons)
+        self._model.messages.append(message)
         await asyncio.sleep(0)
-        text = self.model.say(message, self.seed)
-        parsed = self.renderer.parse(text, admissible_actions)
+        text = self._model.say(message, self.seed)
+        parsed = self._renderer.parse(text, admissible_actions)
         return Turn(
             observation,
             parsed.action,

@@ -7,7 +7,13 @@ import jinja2
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from hgpo_rllib.agent import Memory, ParsedAction, TokenRenderer, parse_completion
+from hgpo_rllib.agent import (
+    Memory,
+    ParsedAction,
+    TextRenderer,
+    TokenRenderer,
+    parse_completion,
+)
 from hgpo_rllib.agent.parsing import ANY_SEARCH, find_thought, is_offered
 from hgpo_rllib.agent.renderer import EncodedPrompt
 from hgpo_rllib.agent.templates import (
@@ -17,7 +23,6 @@ from hgpo_rllib.agent.templates import (
     main_actions,
     main_parts,
     page_parts,
-    render,
     thought,
 )
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
@@ -185,8 +190,7 @@ class TestTemplates:
     def test_golden(self, name: str, step: str) -> None:
         """The rendered text is the recorded one to the letter."""
         turns = LATER.turns if step == "later" else []
-        text = render(
-            load_template(name),
+        text = TextRenderer(name, 0).message(
             goal="put a mug in desk.",
             observation=DESK if turns else ROOM,
             admissible_actions=ADMISSIBLE,
@@ -201,8 +205,7 @@ class TestTemplates:
         """Pages are shown behind the instruction, which is the goal."""
         memory = remembered((INDEX, "search[red mug]"), (RESULTS, "click[b000000001]"))
         turns = memory.turns if step == "later" else []
-        text = render(
-            load_template(name),
+        text = TextRenderer(name, 0).message(
             goal=WISH,
             observation=ITEM if turns else INDEX,
             admissible_actions=(
@@ -243,8 +246,7 @@ class TestTemplates:
         """A path is taken as it is; the filters are there too."""
         path = tmp_path / "own.txt"
         path.write_text("{{ current_step }} {{ admissible_actions | main_actions | join('+') }}\n")
-        text = render(
-            load_template(str(path)),
+        text = TextRenderer(str(path), 0).message(
             goal="",
             observation="",
             admissible_actions=["look", "go to bed 1", "examine bed 1", "use lamp 1"],
@@ -258,8 +260,7 @@ class TestTemplates:
         path = tmp_path / "own.jinja"
         path.write_text("{{ observations }}")
         with pytest.raises(jinja2.UndefinedError, match="observations"):
-            render(
-                load_template(str(path)),
+            TextRenderer(str(path), 0).message(
                 goal="",
                 observation="",
                 admissible_actions=[],

@@ -10,8 +10,7 @@ import gymnasium
 import pytest
 from typer.testing import CliRunner
 
-from hgpo_rllib.agent.memory import Memory
-from hgpo_rllib.agent.templates import load_template, render
+from hgpo_rllib.agent import Memory, TextRenderer
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.environments import find_environment, registry
@@ -143,8 +142,7 @@ def test_the_environment_of_the_page(config: RunConfig) -> None:
 def test_the_prompt_of_the_page(folder: Path, config: RunConfig) -> None:
     memory = Memory()
     memory.add("You see a shelf 1.", "go to shelf 1")
-    text = render(
-        load_template(config.agent.prompt),
+    text = TextRenderer(config.agent.prompt, 0).message(
         goal="find a towel.",
         observation="On the shelf 1, you see nothing.",
         admissible_actions=["go to drawer 1", "wait"],

@@ -20,7 +20,7 @@ from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.learner.critic import step_values, value_losses
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.rollout.group import POLICY_ID
-from hgpo_rllib.rollout.trajectories import score
+from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner.learner_reference import (
     add_values,

@@ -20,7 +20,7 @@ from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
 from hgpo_rllib.learner.batching import plan_update, signal_columns, token_batch, token_columns
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import POLICY_ID, Rollout
-from hgpo_rllib.rollout.trajectories import ScoredTrajectories, score
+from hgpo_rllib.rollout.scoring import ScoredTrajectories, score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner.learner_reference import (

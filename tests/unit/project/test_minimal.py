@@ -25,7 +25,7 @@ from hgpo_rllib.config import AlgorithmSettings, load_config
 from hgpo_rllib.learner.batching import plan_update, token_batch
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.learner.objective import token_losses
-from hgpo_rllib.rollout.trajectories import score
+from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.settings.learner import LearnerSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer

@@ -99,7 +99,7 @@ class Table:
     def play(self, tasks: list[int], size: int = 3) -> list[Trajectory]:
         pool = EnvPool(self.make, self.thread)
         slots = asyncio.Semaphore(self.slots)
-        begin = partial(PolicyAgent, self.renderer, self.policy)
+        begin = partial(PolicyAgent, self.policy, self.renderer)
         rollout = Rollout(begin, pool, 2, slots, self.failures)
         names = [f"0/train/{place}" for place in range(len(tasks))]
         return asyncio.run(asyncio.wait_for(rollout.groups(tasks, names, size), 30))

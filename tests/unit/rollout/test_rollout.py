@@ -15,8 +15,8 @@ from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.rollout.group import POLICY_ID, member_id
 from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.rollout.rllib_episode import group_episodes
+from hgpo_rllib.rollout.scoring import ScoredTrajectories, score, stale_rate
 from hgpo_rllib.rollout.tasks import TaskOrder
-from hgpo_rllib.rollout.trajectories import ScoredTrajectories, score, stale_rate
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
