@@ -1,4 +1,4 @@
-"""What `hgpo train --dry-run` prints: the settings as YAML, and tables of what they need."""
+"""`hgpo train --dry-run`: the settings as YAML, and tables of the resources they need."""
 
 from itertools import groupby
 
@@ -15,7 +15,7 @@ WIDTH = 100  # where the output is no terminal
 
 
 def print_dry_run(config: RunConfig) -> None:
-    """Settings to standard output, where a program can read them; tables to standard error.
+    """Print settings to standard output, for programs to read, and tables to standard error.
 
     Raises:
         ConfigError, DataError: a model, a template, data or options cannot be used.
@@ -40,8 +40,8 @@ def print_dry_run(config: RunConfig) -> None:
 
 
 def resource_table(config: RunConfig) -> Table:
-    """What the run asks of Ray."""
-    table = _table("Resources asked of Ray", "process", "processes", "CPUs each", "GPUs each")
+    """Return the resources that the run requests from Ray."""
+    table = _table("Resources requested from Ray", "process", "processes", "CPUs each", "GPUs each")
     rows = estimate.resources(config)
     for row in rows:
         table.add_row(row.process, f"{row.count}", f"{row.cpus:g}", f"{row.gpus:g}")
@@ -69,14 +69,14 @@ def memory_table(config: RunConfig, model: estimate.ModelSize) -> Table:
 
 
 def memory_notes(config: RunConfig, model: estimate.ModelSize) -> list[str]:
-    """What the table cannot say, a line each."""
-    notes = ["Torch, vLLM, Ray, CUDA and the games come on top: one to three GiB a process."]
+    """Return notes on the table, one line each."""
+    notes = ["Add one to three GiB per process for torch, vLLM, Ray, CUDA and the games."]
     server = config.policy_server
     if server.replica_gpus:
         size = _gib(estimate.smallest_gpu(config, model))
         notes.append(
-            f"A replica takes {server.memory_utilization:.0%} of its GPU, whatever that has. "
-            f"One of {size} GiB holds all sequences at full length; on a smaller one requests wait."
+            f"A replica takes {server.memory_utilization:.0%} of its GPU, of any size. "
+            f"One of {size} GiB holds all sequences at full length; with less, requests wait."
         )
     return notes
 
@@ -89,5 +89,5 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _gib(size: int) -> str:
-    """One decimal, and two digits of what is smaller than 1."""
+    """Format with one decimal, or two digits below 1."""
     return f"{size / 2**30:.2g}" if size < 2**30 else f"{size / 2**30:.1f}"

@@ -62,5 +62,5 @@ def test_dry_run_prints_settings_that_load(tmp_path: Path) -> None:
     path = tmp_path / "printed.yaml"
     path.write_text(done.stdout)
     assert load_config(path, []) == load_config(POCKET, ["learner.lr=1e-3"])
-    assert done.stderr.startswith("Resources asked of Ray")
+    assert done.stderr.startswith("Resources requested from Ray")
     assert "Traceback" not in done.stderr

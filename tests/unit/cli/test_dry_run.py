@@ -63,7 +63,7 @@ def test_every_example(path: Path, tmp_path: Path) -> None:
     printed = tmp_path / "printed.yaml"
     printed.write_text(done.stdout)
     assert load_config(printed, []) == load_config(path, [])
-    assert "Resources asked of Ray" in done.stderr
+    assert "Resources requested from Ray" in done.stderr
     assert "parameters" in done.stderr
     assert "unknown" not in done.stderr
 
