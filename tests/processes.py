@@ -97,13 +97,14 @@ class Command:
                 process.kill()
         self.process.wait()
 
-    def wait_for(self, file: Path, seconds: float = 300) -> None:
-        """Wait until the command has written `file`."""
+    def wait_for(self, file: Path, seconds: float = 300) -> Path:
+        """Wait until the command has written `file`, whose name may have wildcards; return it."""
         deadline = time.monotonic() + seconds
-        while not file.exists():
+        while not (found := list(Path("/").glob(str(file.absolute())[1:]))):
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, f"no {file}:\n{self.log.read_text()}"
             time.sleep(0.2)
+        return found[0]
 
     def survivors(self) -> list[str]:
         """Command lines of its processes that run now."""

@@ -1,6 +1,7 @@
 """One Ray cluster, one set of small games, one small clone and one algorithm for all tests."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,23 @@ def run_config(overrides: list[str]) -> RunConfig:
             "model": config.model.model_copy(update={"model_path": str(model)}),
         }
     )
+
+
+def command_words(run_config: RunConfig, overrides: list[str], output: Path) -> list[str]:
+    """Arguments of `hgpo train` for a small run on the games and the model that are there."""
+    return [
+        str(EXAMPLE),
+        *overrides,
+        f"output={output}",
+        f"env.data={run_config.env.data}",
+        f"model.model_path={run_config.model.model_path}",
+    ]
+
+
+@pytest.fixture
+def arguments(run_config: RunConfig, overrides: list[str], tmp_path: Path) -> list[str]:
+    """The same, writing to the folder of the test."""
+    return command_words(run_config, overrides, tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -1,47 +1,104 @@
-"""`hgpo train` as a user runs it: to its end, interrupted and resumed, killed."""
+"""`hgpo train` as a user runs it: followed, interrupted, resumed, to its end."""
 
 import json
 import signal
-import time
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hgpo_rllib.config import RunConfig
-from tests.integration.conftest import EXAMPLE
+from tests.integration.conftest import command_words
+from tests.integration.test_live_metrics import assert_prometheus_follows, free_port
 from tests.processes import Command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
-
-
-@pytest.fixture
-def arguments(run_config: RunConfig, overrides: list[str], tmp_path: Path) -> list[str]:
-    """A small run on the games and the model that are there already."""
-    return [
-        str(EXAMPLE),
-        *overrides,
-        f"output={tmp_path}",
-        f"env.data={run_config.env.data}",
-        f"model.model_path={run_config.model.model_path}",
-    ]
 
 
 def rows(file: Path) -> list[dict]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_run_to_the_end(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Exit 0, all files of a run, its metrics in a tracker, and no process left."""
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlflow").as_uri())
-    command = Command([*arguments, "tracking.trackers=[mlflow]"], tmp_path / "log.txt")
-    assert command.process.wait(400) == 0, command.log.read_text()
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where the run and its logs are."""
+    return tmp_path_factory.mktemp("command")
+
+
+@pytest.fixture(scope="module")
+def ray_files() -> Iterator[Path]:
+    """Return where Ray keeps its files. A short path: those of sockets are limited."""
+    with tempfile.TemporaryDirectory(prefix="hgpo-", dir="/tmp") as path:
+        yield Path(path)
+
+
+@pytest.fixture(scope="module")
+def command(
+    run_config: RunConfig, overrides: list[str], folder: Path, ray_files: Path
+) -> Iterator[Command]:
+    """Start the one run of these tests, with a dashboard and a tracker. They go on with it."""
+    settings = [
+        "iterations=50",
+        "checkpoint_interval=1",
+        f"cluster.dashboard_port={free_port()}",
+        "tracking.trackers=[mlflow]",
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", str(ray_files))
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        patch.setenv("MLFLOW_TRACKING_URI", (folder / "mlflow").as_uri())
+        words = [*command_words(run_config, overrides, folder), *settings]
+        with Command(words, folder / "log.txt") as command:
+            yield command
+
+
+@pytest.fixture(scope="module")
+def run(command: Command, folder: Path) -> Path:
+    """Return its directory, with the metrics of an iteration."""
+    return command.wait_for(folder / "*" / "metrics.jsonl").parent
+
+
+def test_prometheus_can_follow_it(run: Path, ray_files: Path) -> None:
+    """With a dashboard, Ray says where to scrape; there is the row that the run has written."""
+    assert_prometheus_follows(run, ray_files)
+
+
+def test_another_command_cannot_resume_it(command: Command, run: Path, folder: Path) -> None:
+    second = Command(["--resume", str(run)], folder / "second.txt")
+    assert second.process.wait(120) == 2
+    assert f"is in use: process {command.process.pid} on " in second.log.read_text()
+
+
+def test_interrupted_then_resumed_to_the_end(command: Command, run: Path, folder: Path) -> None:
+    """Ctrl-C says how to go on; going on repeats and loses no iteration, and says what changed.
+
+    In the end there are all files of a run, its metrics in a tracker, and no process.
+    """
+    command.wait_for(run / "episodes" / "iteration_0002.jsonl.gz")
+    command.process.send_signal(signal.SIGINT)
+    assert command.process.wait(90) == 130, command.log.read_text()
+    assert f"hgpo train --resume {run}" in command.log.read_text()
+    assert "Traceback" not in command.log.read_text()
     command.assert_nothing_survives()
-    (run,) = tmp_path.glob("alfworld_pocket-*")
+
+    last = len(rows(run / "metrics.jsonl")) + 1
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("iterations: 50", f"iterations: {last}"))
+    resumed = Command(["--resume", str(run)], folder / "resumed.txt")
+    assert resumed.process.wait(400) == 0, resumed.log.read_text()
+    resumed.assert_nothing_survives()
+    log = resumed.log.read_text()
+    assert f"changed since the run was last started: iterations 50 -> {last}\n" in log
+    assert "hgpo train --resume" not in log
+    check_metrics(run, last)
+    check_files(run, last, folder / "mlflow")
+
+
+def check_metrics(run: Path, last: int) -> None:
+    """Every iteration once, each with the numbers that a sound one has."""
     metrics = rows(run / "metrics.jsonl")
-    assert [row["iteration"] for row in metrics] == [1, 2]
+    assert [row["iteration"] for row in metrics] == list(range(1, last + 1))
     for row in metrics:
         assert row["episodes"] == 16
         assert row["served_learner_logp_gap"] < 1e-4
@@ -54,51 +111,21 @@ def test_run_to_the_end(
     evaluations = rows(run / "evaluation.jsonl")
     assert {(row["iteration"], row["split"]) for row in evaluations} == {
         (iteration, split)
-        for iteration in (0, 2)
+        for iteration in (0, last)
         for split in ("all", "valid_seen", "valid_unseen")
     }
+
+
+def check_files(run: Path, last: int, mlflow: Path) -> None:
+    """All of a run, and what MLflow keeps of it."""
     for name in ("config.yaml", "summary.json", "report.html", "checkpoint/model.safetensors"):
         assert (run / name).stat().st_size > 0
     assert list((run / "plots").glob("*.png"))
     assert list((run / "tensorboard").iterdir())
-    assert len(list((run / "episodes").iterdir())) == 2
-    for name, count in (("success_rate", 2), ("evaluation/all/success_rate", 2)):
-        (tracked,) = (tmp_path / "mlflow").glob(f"*/*/metrics/{name}")
-        assert len(tracked.read_text().splitlines()) == count
-    assert "hgpo train --resume" not in command.log.read_text()
-
-
-def test_interrupt_resume_kill(arguments: list[str], tmp_path: Path) -> None:
-    """Ctrl-C says how to go on; going on repeats and loses no iteration; SIGKILL leaves nothing.
-
-    Meanwhile, another command cannot resume it; later, changed settings are said.
-    """
-    settings = [*arguments, "iterations=50", "checkpoint_interval=1"]
-    command = Command(settings, tmp_path / "log.txt")
-    while not (found := list(tmp_path.glob("alfworld_pocket-*"))):
-        time.sleep(0.5)
-        assert command.process.poll() is None, command.log.read_text()
-    run = found[0]
-    command.wait_for(run / "episodes" / "iteration_0002.jsonl.gz")
-    second = Command(["--resume", str(run)], tmp_path / "second.txt")
-    assert second.process.wait(120) == 2
-    assert f"is in use: process {command.process.pid} on " in second.log.read_text()
-    command.process.send_signal(signal.SIGINT)
-    assert command.process.wait(90) == 130, command.log.read_text()
-    assert f"hgpo train --resume {run}" in command.log.read_text()
-    assert "Traceback" not in command.log.read_text()
-    command.assert_nothing_survives()
-
-    done = len(rows(run / "metrics.jsonl"))
-    config = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(config.replace("iterations: 50", "iterations: 60"))
-    resumed = Command(["--resume", str(run)], tmp_path / "log2.txt")
-    resumed.wait_for(run / "episodes" / f"iteration_{done + 2:04}.jsonl.gz")
-    said = "changed since the run was last started: iterations 50 -> 60\n"
-    assert said in resumed.log.read_text()
-    iterations = [row["iteration"] for row in rows(run / "metrics.jsonl")]
-    assert iterations == list(range(1, len(iterations) + 1))
-    assert len(resumed.survivors()) > 5, "the mark finds no Ray processes: the test would be blind"
-    resumed.process.kill()
-    resumed.process.wait(10)
-    resumed.assert_nothing_survives(180)  # Ray's own agent notices late that its parent is gone
+    assert len(list((run / "episodes").iterdir())) == last
+    for name, steps in (
+        ("success_rate", set(range(1, last + 1))),
+        ("evaluation/all/success_rate", {0, last}),
+    ):
+        (tracked,) = mlflow.glob(f"*/*/metrics/{name}")
+        assert {int(line.split()[2]) for line in tracked.read_text().splitlines()} == steps

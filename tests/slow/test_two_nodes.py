@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import overrides, run_config
-from tests.integration.test_command import arguments, rows
+from tests.integration.conftest import arguments, overrides, run_config
+from tests.integration.test_command import rows
 from tests.processes import Command, Processes, command_line
 
 __all__ = ["arguments", "overrides", "run_config"]  # fixtures

@@ -1,5 +1,6 @@
 """What several unit tests share."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,9 @@ def generated_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("alfworld") / "data"
     generate(out, SMALL_GAMES)
     return out
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from what was imported: millions of objects, at every pass."""
+    gc.collect()
+    gc.freeze()

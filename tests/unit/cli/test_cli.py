@@ -1,5 +1,7 @@
 """`hgpo train` as a command: exit codes and what is said on bad input."""
 
+import contextlib
+import io
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hgpo_rllib.cli.main import main
 from hgpo_rllib.config import load_config
 from tests.paths import ROOT
 
@@ -14,13 +17,32 @@ POCKET = ROOT / "tuned_examples/alfworld_pocket.yaml"
 
 
 def hgpo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in `folder`; libraries keep their own files beside it."""
+    """Run the command in `folder`, in this process, which has imported what it needs."""
     home = folder.with_name(f"{folder.name}-home")
     home.mkdir()
+    code: object = 0
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(io.StringIO()) as stdout,
+        contextlib.redirect_stderr(io.StringIO()) as stderr,
+    ):
+        patch.chdir(folder)
+        patch.setenv("HOME", str(home))
+        patch.setattr(sys, "argv", ["hgpo", *arguments])
+        try:
+            main()
+        except SystemExit as error:
+            code = error.code or 0
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess(arguments, code, stdout.getvalue(), stderr.getvalue())
+
+
+def hgpo_process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it in a process of its own: slower, and with what imports print."""
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "hgpo_rllib.cli.main", *arguments],
         cwd=folder,
-        env={"PATH": "", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "HOME": str(home)},
+        env={"PATH": "", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "HOME": str(folder)},
         capture_output=True,
         text=True,
         timeout=120,
@@ -30,14 +52,17 @@ def hgpo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def assert_refused(folder: Path, arguments: Sequence[str], named: Sequence[str]) -> None:
     """Exit code 2, one line that names the thing, no traceback and nothing written."""
-    done = hgpo(folder, *arguments)
+    assert_is_refusal(hgpo(folder, *arguments), named)
+    assert list(folder.iterdir()) == []
+
+
+def assert_is_refusal(done: subprocess.CompletedProcess[str], named: Sequence[str]) -> None:
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("hgpo: ")
     for part in named:
         assert part in line
     assert done.stdout == ""
-    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -53,6 +78,12 @@ def assert_refused(folder: Path, arguments: Sequence[str], named: Sequence[str])
 )
 def test_bad_input(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
     assert_refused(tmp_path, ("train", *arguments), named)
+
+
+def test_bad_input_of_a_process(tmp_path: Path) -> None:
+    """As above, and nothing that a library prints meanwhile."""
+    done = hgpo_process(tmp_path, "train", str(POCKET), "model.model_path=no-model")
+    assert_is_refusal(done, ["model.model_path", "no-model"])
 
 
 def test_dry_run_prints_settings_that_load(tmp_path: Path) -> None:

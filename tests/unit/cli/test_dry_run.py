@@ -1,8 +1,8 @@
 """`hgpo train --dry-run`: the settings on standard output, what they need on standard error."""
 
 import importlib.util
+import runpy
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -75,14 +75,20 @@ def test_there_is_no_other_kind_of_example() -> None:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_every_script(path: Path, tmp_path: Path) -> None:
+def test_every_script(
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """It says in a first command how it is run, and what a trial needs; nothing is written."""
     assert f"    .venv/bin/python tuned_examples/{path.name}\n" in path.read_text()
-    done = subprocess.run(
-        [sys.executable, str(path), "--dry-run"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "a trial needs 2 CPU (learner 1, policy server 1)" in done.stdout
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(path), "--dry-run"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 0
+    assert "a trial needs 2 CPU (learner 1, policy server 1)" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
 
