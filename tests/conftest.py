@@ -8,8 +8,6 @@ import pytest
 # As in `hgpo_rllib.cli.main`, and for the same reason: with other work on the same cores, torch's
 # threads would spin, and cloning a model take minutes. Read when torch is first imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Nothing is asked of the network: where there is none, a name that no hub has costs many seconds.
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:  # there are as many processes as cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -3,6 +3,7 @@
 import gc
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 
 from env_wrappers.alfworld.generator import GenerationSpec, generate
@@ -18,6 +19,12 @@ SMALL_GAMES = GenerationSpec(
     rooms=("bedroom", "bathroom"),
     max_receptacles=16,
 )
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask no hub for a name that it does not have: without a network, that takes many seconds."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
 
 @pytest.fixture(scope="session")

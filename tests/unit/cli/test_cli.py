@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 
 from hgpo_rllib.cli.main import main
@@ -28,6 +29,7 @@ def hgpo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     ):
         patch.chdir(folder)
         patch.setenv("HOME", str(home))
+        patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
         patch.setattr(sys, "argv", ["hgpo", *arguments])
         try:
             main()

@@ -56,7 +56,7 @@ def test_the_model_is_the_word_that_is_no_setting(words: list[str], expected: An
     ],
 )
 def test_refused(
-    generated_games: Path, words: list[str], changes: dict[str, Any], part: str
+    offline: None, generated_games: Path, words: list[str], changes: dict[str, Any], part: str
 ) -> None:
     """One line that names the thing."""
     arguments = NOTHING | {"data": generated_games} | changes

@@ -56,6 +56,27 @@ def save_tiny_model(folder: Path) -> str:
     return str(folder)
 
 
+def crossed(
+    options: dict[str, dict[str, Any]], shapes: dict[str, dict[str, Any]], *everywhere: str
+) -> list[Any]:
+    """All options in all shapes, as parameters of a test: most only in the slow tier.
+
+    The last shape, which has what the others have, is of the default tier, and so are the options
+    named in `everywhere`.
+    """
+    *_, last = shapes
+    return [
+        pytest.param(
+            option,
+            shape,
+            id=f"{name}-{shape_name}",
+            marks=() if shape_name == last or name in everywhere else pytest.mark.slow,
+        )
+        for name, option in options.items()
+        for shape_name, shape in shapes.items()
+    ]
+
+
 def build_learner(model_path: str, **settings: Any) -> HGPOLearner:
     """RLlib's learner as the algorithm builds it, without the algorithm."""
     config = HGPOConfig().training(model_path=model_path, temperature=TEMPERATURE, **settings)

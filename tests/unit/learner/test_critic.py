@@ -25,6 +25,7 @@ from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner.learner_reference import (
     add_values,
     critic_of,
+    crossed,
     frozen_of,
     llm_of,
     make_columns,
@@ -149,8 +150,7 @@ def parameters_and_gradients(*models: torch.nn.Module) -> list[Tensor]:
     return [p.detach().clone() for p in parameters] + [p.grad.clone() for p in parameters]
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(("options", "shape"), crossed(OPTIONS, SHAPES, "clipped"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_those_of_the_reference(
     model_path: str, kind: str, options: dict[str, Any], shape: dict[str, Any]

@@ -14,6 +14,7 @@ from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 from tests.unit.learner.learner_reference import (
     add_values,
+    crossed,
     frozen_of,
     llm_of,
     make_columns,
@@ -24,7 +25,7 @@ from tests.unit.learner.learner_reference import (
 )
 
 __all__ = ["model_path", "one_thread"]  # fixtures
-slowly = settings(max_examples=12, deadline=None, derandomize=True)
+slowly = settings(max_examples=5, deadline=None, derandomize=True)
 RECOMPUTED = {"old_logp": "recomputed"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -105,8 +106,9 @@ def assert_equal(got: list[Tensor], expected: list[Tensor], tolerance: float) ->
         torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(
+    ("options", "shape"), crossed(OPTIONS, SHAPES, "defaults", "recomputed", "released")
+)
 def test_gradients_are_those_of_the_reference(
     model_path: str, columns: dict[str, Tensor], options: dict[str, Any], shape: dict[str, Any]
 ) -> None:

@@ -95,7 +95,7 @@ def test_titles_fit_over_their_panels(run_dir, several):
         write_jsonl(run / "metrics.jsonl", rows)
     for runs in ([run_dir], several):
         for figure in drawn(*runs).values():
-            figure.canvas.draw()
+            figure.draw_without_rendering()
             for axes in figure.axes:
                 assert axes._left_title.get_window_extent().x1 <= axes.bbox.x1 + 5, axes.get_title()
 
@@ -203,7 +203,7 @@ class TestHierarchy:
     def test_no_legend_covers_a_line(self, diagnosed):
         for name in ("hierarchy.png", "mismatch.png"):
             figure = drawn(diagnosed)[name]
-            figure.canvas.draw()
+            figure.draw_without_rendering()
             for axes in figure.axes:
                 legend = axes.get_legend()
                 below = axes.xaxis.get_label().get_window_extent()

@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,16 +30,43 @@ from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
 from textworld.envs.pddl import PddlEnv
 
 assert not any(name.startswith("env_wrappers") for name in sys.modules)
-game, commands = sys.argv[1], json.load(sys.stdin)
-env = AlfredDemangler(PddlEnv(textworld.EnvInfos(admissible_commands=True)), shuffle=False)
-env.load(game)
-state = env.reset()
-rows = [(state.feedback, state["admissible_commands"], state["won"])]
-for command in commands:
-    state, _, _ = env.step(command)
-    rows.append((state.feedback, state["admissible_commands"], state["won"]))
-json.dump(rows, sys.stdout)
+for line in sys.stdin:
+    game, commands = json.loads(line)
+    env = AlfredDemangler(PddlEnv(textworld.EnvInfos(admissible_commands=True)), shuffle=False)
+    env.load(game)
+    state = env.reset()
+    rows = [(state.feedback, state["admissible_commands"], state["won"])]
+    for command in commands:
+        state, _, _ = env.step(command)
+        rows.append((state.feedback, state["admissible_commands"], state["won"]))
+    print(json.dumps(rows), flush=True)
 """
+Rows = list[tuple[str, list[str], bool]]
+Play = Callable[[Path, list[str]], Rows]
+
+
+@pytest.fixture(scope="module")
+def untouched() -> Iterator[Play]:
+    """Return what plays commands with TextWorld's own engine: a process that imports it once."""
+    with subprocess.Popen(
+        [sys.executable, "-c", UNTOUCHED],
+        env=os.environ | {"HGPO_ALFWORLD_MEMO": "0"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        stdin, stdout = process.stdin, process.stdout
+        assert stdin is not None
+        assert stdout is not None
+
+        def play(game: Path, commands: list[str]) -> Rows:
+            print(json.dumps([str(game), commands]), file=stdin, flush=True)
+            rows = json.loads(stdout.readline())
+            rows[0][0] = rows[0][0].replace(BANNER, "").strip()
+            return [(text, [c for c in offered if c != "help"], won) for text, offered, won in rows]
+
+        yield play
+        stdin.close()
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +110,7 @@ def _walk(engine: GameEngine, seed: int, steps: int = 24) -> list[str]:
     return commands
 
 
-def _play(engine: GameEngine, commands: list[str]) -> list[tuple[str, list[str], bool]]:
+def _play(engine: GameEngine, commands: list[str]) -> Rows:
     state, observation = engine.reset()
     rows = [(observation, list(state.admissible), state.won)]
     for command in commands:
@@ -92,45 +119,37 @@ def _play(engine: GameEngine, commands: list[str]) -> list[tuple[str, list[str],
     return rows
 
 
-def _untouched(game: Path, commands: list[str]) -> list[tuple[str, list[str], bool]]:
-    done = subprocess.run(
-        [sys.executable, "-c", UNTOUCHED, str(game)],
-        input=json.dumps(commands),
-        env=os.environ | {"HGPO_ALFWORLD_MEMO": "0"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    rows = json.loads(done.stdout)
-    rows[0][0] = rows[0][0].replace(BANNER, "").strip()
-    return [(text, [c for c in commands if c != "help"], won) for text, commands, won in rows]
-
-
 def _solution(game: Path) -> list[str]:
     return json.loads(game.read_text(encoding="utf-8"))["walkthrough"]
 
 
 @pytest.mark.parametrize("index", [0, 2])
-def test_the_engine_answers_as_the_untouched_one(generated_games: Path, index: int) -> None:
+def test_the_engine_answers_as_the_untouched_one(
+    generated_games: Path, index: int, untouched: Play
+) -> None:
     game = find_games(generated_games, "train")[index]
     commands = [*_walk(GameEngine(game), seed=index), *_solution(game)]
-    expected = _untouched(game, commands)
+    expected = untouched(game, commands)
     fresh = GameEngine(game)
     assert _play(fresh, commands) == expected
     assert _play(fresh, commands) == expected, "the second time, from memory"
 
 
-def test_the_winning_step_is_as_in_the_untouched_engine(generated_games: Path) -> None:
+def test_the_winning_step_is_as_in_the_untouched_engine(
+    generated_games: Path, untouched: Play
+) -> None:
     game = find_games(generated_games, "train")[1]
     rows = _play(GameEngine(game), _solution(game))
-    assert rows == _untouched(game, _solution(game))
+    assert rows == untouched(game, _solution(game))
     assert [won for _, _, won in rows] == [False] * (len(rows) - 1) + [True]
 
 
-def test_genuine_games_answer_as_the_untouched_engine(genuine_games: list[Path]) -> None:
+def test_genuine_games_answer_as_the_untouched_engine(
+    genuine_games: list[Path], untouched: Play
+) -> None:
     game = genuine_games[0]
     commands = [*_walk(GameEngine(game), seed=7, steps=20), "help"]
-    assert _play(GameEngine(game), commands) == _untouched(game, commands)
+    assert _play(GameEngine(game), commands) == untouched(game, commands)
 
 
 def test_stored_solutions_of_genuine_games_win(genuine_games: list[Path]) -> None:
@@ -167,7 +186,7 @@ UNKNOWN_GRAMMARS = {
 
 @pytest.mark.parametrize("change", UNKNOWN_GRAMMARS.values(), ids=UNKNOWN_GRAMMARS)
 def test_an_unknown_grammar_answers_as_in_the_untouched_engine(
-    generated_games: Path, tmp_path: Path, change: tuple[str, str]
+    generated_games: Path, tmp_path: Path, change: tuple[str, str], untouched: Play
 ) -> None:
     """Each breaks an assumption that holds for ALFWorld's grammar."""
     (game,) = find_games(generated_games, "train", ["pick_and_place_simple"])
@@ -178,7 +197,7 @@ def test_an_unknown_grammar_answers_as_in_the_untouched_engine(
     unknown.write_text(json.dumps(content))
     commands = _there_and_back(GameEngine(unknown, trusted=True))
     rows = _play(GameEngine(unknown, trusted=True), commands)
-    assert rows == _untouched(unknown, commands)
+    assert rows == untouched(unknown, commands)
     assert not any(text == "Nothing happens." for text, _, _ in rows)
 
 
@@ -233,7 +252,7 @@ def test_cursors_on_one_engine_are_independent(generated_games: Path) -> None:
     walks = [_walk(engine, seed) for seed in range(3)]
     alone = [_play(GameEngine(game), walk) for walk in walks]
     states = [engine.reset()[0] for _ in walks]
-    together: list[list[tuple[str, list[str], bool]]] = [[] for _ in walks]
+    together: list[Rows] = [[] for _ in walks]
     for step in range(len(walks[0])):
         for member, walk in enumerate(walks):
             states[member], text = engine.step(states[member], walk[step])

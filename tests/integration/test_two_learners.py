@@ -1,0 +1,176 @@
+"""Several learners, in processes of their own without Ray, against a single one."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, multiprocessing
+from transformers import PreTrainedModel
+
+from hgpo_rllib.learner import learner as learner_module
+from hgpo_rllib.learner import module as llm_module
+from hgpo_rllib.learner.critic import Critic, make_critic, step_values
+from hgpo_rllib.models import load_model
+from hgpo_rllib.rollout.group import POLICY_ID
+from tests.unit.learner.learner_reference import (
+    build_learner,
+    make_columns,
+    one_thread,
+    save_tiny_model,
+)
+
+__all__ = ["one_thread"]  # fixture
+pytestmark = pytest.mark.integration
+LEARNERS = 2
+UPDATES = 3
+COMMON = {"lr": 1e-2, "minibatch_size": 3, "micro_batch_tokens": 20}
+CASES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "two epochs, recomputed": {
+        "old_logp": "recomputed",
+        "num_epochs": 2,
+        "importance_cap": 2.0,
+        "drop_zero_advantage": True,
+        "kl_coeff": 0,
+    },
+    "PPO, head": {"estimator": "ppo", "critic": "head"},
+    "PPO, separate": {"estimator": "ppo", "critic": "separate"},
+    # So that one learner has no step in any mini-batch.
+    "a step each": {"minibatch_size": 1},
+}
+Outcome = tuple[dict[str, Tensor], dict[str, Any], list[dict[str, float]]]
+
+
+def load_double(path: str) -> PreTrainedModel:
+    """In float64, where orders of summation do not show."""
+    return load_model(path).double()
+
+
+def make_double_critic(*arguments: Any) -> Critic | None:
+    critic = make_critic(*arguments)
+    return critic and critic.double()
+
+
+def use_double() -> None:
+    """For learners built after this, in this process."""
+    llm_module.load_model = learner_module.load_model = load_double
+    llm_module.make_critic = make_double_critic
+
+
+@pytest.fixture
+def double() -> Iterator[None]:
+    use_double()
+    yield
+    llm_module.load_model = learner_module.load_model = load_model
+    llm_module.make_critic = make_critic
+
+
+def play(path: str, **chosen: Any) -> Outcome:
+    """Parameters and optimiser after some updates, and what each update measured."""
+    learner = build_learner(path, **COMMON | chosen)
+    logged: list[dict[str, float]] = []
+    learner._log = logged.append
+    for number in range(UPDATES):
+        learner._weights_seq_no += 1
+        columns = make_columns(load_double(path), seed=number)
+        generator = torch.Generator().manual_seed(number)
+        for name in ("value", "value_target"):  # read by a critic alone
+            columns[name] = torch.randn(len(columns["advantage"]), generator=generator)
+        learner._update({POLICY_ID: columns})
+        learner.module[POLICY_ID].weights_changed()
+        learner.score_tokens(np.arange(1, 5), np.arange(5, 8))  # as the probe after an update
+    if learner._settings.critic != "none":
+        module, rows = learner.module[POLICY_ID], np.arange(len(columns["advantage"]))
+        values = step_values(module, columns, rows, learner._settings, torch.device("cpu"))
+        logged.append({str(row): value for row, value in enumerate(values.tolist())})
+    learner.gather_optimizer()
+    return learner.module[POLICY_ID].get_state(), learner._gathered_optimizer, logged
+
+
+def play_with_little_memory(
+    path: str, rank: int | None
+) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
+    """The first mini-batch is too large for the second learner, or for the only one."""
+
+    def run_out(*_: Any) -> None:
+        hook.remove()
+        raise torch.OutOfMemoryError("2 GiB more")
+
+    learner = build_learner(path, **COMMON, on_bad_batch="skip")
+    logged: list[dict[str, float]] = []
+    learner._log = logged.append
+    if rank in (None, 1):
+        hook = learner.module[POLICY_ID].llm.base_model.register_forward_pre_hook(run_out)
+    learner._weights_seq_no += 1
+    learner._update({POLICY_ID: make_columns(load_double(path))})
+    return learner.module[POLICY_ID].state_dict(), logged
+
+
+def work(rank: int, folder: str, port: int) -> None:
+    """One of several learners; the first writes what came out."""
+    torch.set_num_threads(1)
+    use_double()
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=LEARNERS)
+    for name, chosen in CASES.items():
+        for sharded in (False, True):
+            outcome = play(f"{folder}/model", shard_parameters=sharded, **chosen)
+            if rank == 0:
+                torch.save(outcome, f"{folder}/{name}-{sharded}.pt")
+    outcome = play_with_little_memory(f"{folder}/model", rank)
+    torch.save(outcome, f"{folder}/little memory-{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Outcomes of two learners in all cases."""
+    folder = tmp_path_factory.mktemp("learners")
+    (folder / "model").mkdir()
+    save_tiny_model(folder / "model")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    multiprocessing.spawn(work, (str(folder), port), nprocs=LEARNERS)
+    return folder
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["copies", "sharded"])
+@pytest.mark.parametrize("name", CASES)
+def test_two_learners_are_one(folder: Path, double: None, name: str, sharded: bool) -> None:
+    """Parameters, optimiser and metrics after three updates, with uneven shares."""
+    state, optimizer, logged = torch.load(folder / f"{name}-{sharded}.pt", weights_only=False)
+    alone, alone_optimizer, alone_logged = play(str(folder / "model"), **CASES[name])
+    assert state.keys() == alone.keys()
+    for key, tensor in alone.items():
+        torch.testing.assert_close(state[key], tensor, rtol=0, atol=1e-9)
+    for key, values in alone_optimizer["state"].items():
+        for part, tensor in values.items():
+            got = optimizer["state"][key][part]
+            torch.testing.assert_close(got, tensor, rtol=1e-6, atol=1e-9)
+    for update, expected in zip(logged, alone_logged, strict=True):
+        assert update == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_a_mini_batch_too_large_for_one_is_skipped_by_all(folder: Path, double: None) -> None:
+    alone, (alone_logged,) = play_with_little_memory(str(folder / "model"), None)
+    assert alone_logged["skipped_batches"] == 1
+    for rank in range(LEARNERS):
+        state, (logged,) = torch.load(folder / f"little memory-{rank}.pt", weights_only=False)
+        assert logged["skipped_batches"] == 1
+        assert logged["loss"] == pytest.approx(alone_logged["loss"])
+        for key, tensor in alone.items():
+            torch.testing.assert_close(state[key], tensor, rtol=0, atol=1e-9)
+
+
+def test_parameters_have_moved(folder: Path, double: None) -> None:
+    """The test above compares something."""
+    state, *_ = torch.load(folder / "defaults-True.pt", weights_only=False)
+    start = load_double(str(folder / "model")).state_dict()
+    moved = [(state[f"scorer.llm.{k}"] - v).abs().max() for k, v in start.items()]
+    assert min(moved) > 1e-3
