@@ -4,12 +4,19 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 # As in `hgpo_rllib.cli.main`, and for the same reason: with other work on the same cores, torch's
 # threads would spin, and cloning a model take minutes. Read when torch is first imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if "PYTEST_XDIST_WORKER" in os.environ:  # there are as many processes as cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+# `--hypothesis-profile=thorough` draws more.
+settings.register_profile("thorough", max_examples=300, deadline=None)
+settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True)
+settings.load_profile("quick")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -122,30 +122,10 @@ def head() -> Iterator[Head]:
         shutil.rmtree(files)
 
 
-def submit(head: Head, name: str, stop_seconds: int, settings: list[str]) -> None:
-    """Submit a run that would go on for long; `ray job stop` gives it so much time to end."""
-    environment = f'{{"env_vars": {{"RAY_JOB_STOP_WAIT_TIME_S": "{stop_seconds}"}}}}'
-    options = ["--no-wait", "--submission-id", name, "--runtime-env-json", environment]
-    command = ["ray", "job", "submit", *options, "--working-dir", str(ROOT)]
-    head.run(*command, "--", "hgpo", "train", RUN_FILE, *settings, "iterations=500")
-
-
-def assert_stopped(head: Head, name: str) -> None:
-    """Nothing of it, and of Serve, is left."""
-    wait_for(lambda: not head.applications(), 60)
-    wait_for(lambda: not head.ours(), 30)
-    assert f"Job '{name}' was stopped" in head.run("ray", "job", "status", name)
-
-
-def test_two_jobs(head: Head, arguments: list[str], tmp_path: Path) -> None:
-    """One is followed to its end, beside one that is stopped then; neither disturbs the other.
-
-    The command prints the job's lines as they come; results are where they should be.
-    """
-    settings = arguments[1:]
-    submit(head, "gentle", 60, [*settings, f"output={tmp_path / 'gentle'}"])
+def test_a_job_is_followed_to_its_end(head: Head, arguments: list[str], tmp_path: Path) -> None:
+    """The command prints the job's lines as they come; results are where they should be."""
     log = tmp_path / "log.txt"
-    train = ["hgpo", "train", RUN_FILE, *settings, "iterations=1"]
+    train = ["hgpo", "train", RUN_FILE, *arguments[1:], "iterations=1"]
     follow = subprocess.Popen(
         head.command("ray", "job", "submit", "--working-dir", str(ROOT), "--", *train),
         stdout=log.open("w"),
@@ -154,30 +134,41 @@ def test_two_jobs(head: Head, arguments: list[str], tmp_path: Path) -> None:
     )
     wait_for(lambda: "starting Ray" in log.read_text(), 300)
     assert follow.poll() is None, "its lines do not stream"
-    wait_for(lambda: len(head.applications()) == 2, 120)
     assert follow.wait(300) == 0, log.read_text()
     assert "' succeeded" in log.read_text()
     (run,) = tmp_path.glob("alfworld_pocket-*")
     assert f"run directory: {run}" in log.read_text()
     assert [row["iteration"] for row in rows(run / "metrics.jsonl")] == [1]
     assert (run / "report.html").is_file()
+    assert head.applications() == {}
+    wait_for(lambda: not head.ours(), 30)
 
-    (left,) = head.applications().values()
-    assert left["status"] == "RUNNING"
-    wait_for(lambda: list((tmp_path / "gentle").glob("*/metrics.jsonl")), 120)
+
+def test_stopped_jobs_leave_nothing(head: Head, arguments: list[str], tmp_path: Path) -> None:
+    """One has time to end by itself, another is killed; neither disturbs the other."""
+    jobs = {"gentle": 60, "killed": 0}
+    for name, seconds in jobs.items():
+        settings = [f"output={tmp_path / name}", "iterations=500"]
+        environment = f'{{"env_vars": {{"RAY_JOB_STOP_WAIT_TIME_S": "{seconds}"}}}}'
+        options = ["--no-wait", "--submission-id", name, "--runtime-env-json", environment]
+        submit = ["ray", "job", "submit", *options, "--working-dir", str(ROOT)]
+        head.run(*submit, "--", "hgpo", "train", RUN_FILE, *arguments[1:], *settings)
+    for name in jobs:
+        wait_for(lambda name=name: list((tmp_path / name).glob("*/metrics.jsonl")), 300)
+    assert len(head.applications()) == 2
+    assert sum("ServeReplica" in line for line in head.ours()) == 2
+
     head.run("ray", "job", "stop", "gentle")
     assert "continue with: hgpo train --resume" in head.run("ray", "job", "logs", "gentle")
-    assert_stopped(head, "gentle")
+    (left,) = head.applications().values()
+    assert left["status"] == "RUNNING"
+    (run,) = (tmp_path / "killed").iterdir()
+    before = len(rows(run / "metrics.jsonl"))
+    wait_for(lambda: len(rows(run / "metrics.jsonl")) > before, 120)
 
-
-@pytest.mark.slow  # a minute; the job above, stopped in time, leaves nothing either
-def test_a_job_that_is_killed_leaves_nothing(
-    head: Head, arguments: list[str], tmp_path: Path
-) -> None:
-    """It has no time to end by itself."""
-    submit(head, "killed", 0, arguments[1:])
-    wait_for(lambda: list(tmp_path.glob("*/metrics.jsonl")), 300)
-    assert sum("ServeReplica" in line for line in head.ours()) == 1
     head.run("ray", "job", "stop", "killed")
     assert "continue with" not in head.run("ray", "job", "logs", "killed")
-    assert_stopped(head, "killed")
+    wait_for(lambda: not head.applications(), 60)
+    wait_for(lambda: not head.ours(), 30)
+    for name in jobs:
+        assert f"Job '{name}' was stopped" in head.run("ray", "job", "status", name)

@@ -29,8 +29,7 @@ def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
     In the second there is one step to a game, so that nothing is won, and it stops early.
     """
     folder = tmp_path / "sweep"
-    settings = ["iterations=2", "evaluation.interval=1", "evaluation.episodes=6", ONE_AT_A_TIME]
-    settings += ["rollout.groups_per_iteration=2"]
+    settings = ["iterations=2", "evaluation.interval=1", "evaluation.episodes=12", ONE_AT_A_TIME]
     settings.append("evaluation.splits=[train]")  # on which the small model wins half of the games
     options = ["--grid", f"{LIMIT}=20,1", f"{ALPHA}=1", "--scheduler=asha", f"--out={folder}"]
     command = Command([*arguments, *settings, *options], tmp_path / "log.txt", "sweep")

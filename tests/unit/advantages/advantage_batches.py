@@ -2,13 +2,11 @@
 
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays
 
-quickly = settings(max_examples=60, deadline=None, derandomize=True)
 # Trajectories as (task, states, returns). Returns are quarters: sums of them are exact, so that
 # the order of a sum never decides whether a deviation is exactly zero.
 Trajectory = tuple[int, list[int], list[float]]

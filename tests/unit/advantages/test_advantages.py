@@ -25,7 +25,6 @@ from tests.unit.advantages.advantage_batches import (
     arrays,
     columns,
     one_step_each,
-    quickly,
     rows,
 )
 
@@ -70,7 +69,6 @@ def test_recordings(case: dict[str, Any]) -> None:
     np.testing.assert_allclose(utilisation(sizes), case["utilization"], atol=1e-12)
 
 
-@quickly
 @given(BATCHES, SETTINGS)
 def test_definition(batch: list[Trajectory], settings: EstimatorSettings) -> None:
     """Random batches get what an implementation with dictionaries says."""
@@ -80,7 +78,6 @@ def test_definition(batch: list[Trajectory], settings: EstimatorSettings) -> Non
     np.testing.assert_allclose(hgpo(arrays(batch), settings), expected, rtol=0, atol=1e-9)
 
 
-@quickly
 @given(BATCHES, SETTINGS, st.randoms(use_true_random=False), st.sampled_from(WITHIN_A_TASK))
 def test_the_order_of_rows_does_not_matter(batch, settings, random, name: str) -> None:
     """Shuffling the rows permutes the advantages, for every estimator."""
@@ -91,7 +88,6 @@ def test_the_order_of_rows_does_not_matter(batch, settings, random, name: str) -
     np.testing.assert_allclose(after, before[order], atol=1e-9)
 
 
-@quickly
 @given(BATCHES, SETTINGS, st.permutations("abc"), st.permutations(range(3)))
 def test_names_do_not_matter(batch, settings, letters, tasks) -> None:
     """Renamed anchors, tasks and trajectories, of other types too, leave all advantages."""
@@ -108,7 +104,6 @@ def test_names_do_not_matter(batch, settings, letters, tasks) -> None:
         np.testing.assert_allclose(after, before, atol=1e-9)
 
 
-@quickly
 @given(BATCHES, SETTINGS, st.integers(-400, 400).map(lambda n: n / 4))
 def test_a_constant_does_not_matter(batch, settings, constant: float) -> None:
     """Adding a constant to all returns of task 0 leaves all advantages."""
@@ -124,7 +119,6 @@ def test_a_constant_does_not_matter(batch, settings, constant: float) -> None:
         np.testing.assert_allclose(after, before, rtol=0, atol=1e-9, err_msg=name)
 
 
-@quickly
 @given(BATCHES, SETTINGS, st.sampled_from([-8.0, -1.0, 0.5, 3.0, 1024.0]))
 def test_a_scale(batch, settings, scale: float) -> None:
     """Scaled returns scale the mean form; of the other only a negative sign remains."""
@@ -143,7 +137,6 @@ def test_a_scale(batch, settings, scale: float) -> None:
             np.testing.assert_allclose(after, expected, rtol=0, atol=1e-3, err_msg=name)
 
 
-@quickly
 @given(BATCHES, SETTINGS)
 def test_other_tasks_do_not_matter(batch, settings) -> None:
     """A task alone gets the advantages that it gets among others."""
@@ -156,7 +149,6 @@ def test_other_tasks_do_not_matter(batch, settings) -> None:
             np.testing.assert_allclose(together[own], alone, rtol=0, atol=1e-9, err_msg=name)
 
 
-@quickly
 @given(
     st.lists(st.integers(0, 2), min_size=2, max_size=60),
     st.one_of(st.floats(-1e6, 1e6), st.integers(0, 50).map(lambda t: 10 * 0.95**t)),
@@ -189,7 +181,6 @@ def test_a_large_group_of_equal_returns_gives_exactly_zero(normalize) -> None:
     assert set(size) == {1_000_000}
 
 
-@quickly
 @given(st.permutations([0.1, 0.2, 0.3]), SETTINGS)
 def test_a_return_at_the_mean_gives_exactly_zero(returns, settings) -> None:
     """(0.1 + 0.2 + 0.3) / 3 is 0.2 or not, by the order of the sum; the advantage is 0."""
@@ -198,7 +189,6 @@ def test_a_return_at_the_mean_gives_exactly_zero(returns, settings) -> None:
     assert abs(got[returns.index(0.3)]) > 0.09
 
 
-@quickly
 @given(BATCHES, st.integers(0, 5), st.sampled_from(["paper", "released"]))
 def test_groups_nest(batch, depth: int, contexts) -> None:
     """G_0 ⊇ … ⊇ G_K, and the groups of whole histories lie inside all of the paper's."""
@@ -212,7 +202,6 @@ def test_groups_nest(batch, depth: int, contexts) -> None:
         assert len(pairs) == len({group for group, _ in pairs})  # one coarse group for each fine
 
 
-@quickly
 @given(BATCHES)
 def test_a_deep_level_is_the_whole_history(batch) -> None:
     """With K beyond the longest trajectory the last level's groups are those of the Oracle."""
@@ -223,7 +212,6 @@ def test_a_deep_level_is_the_whole_history(batch) -> None:
     assert len({*deepest.tolist()}) == len({*whole.tolist()})
 
 
-@quickly
 @given(BATCHES, SETTINGS)
 def test_levels_computed_before_change_nothing(batch, settings) -> None:
     """Every estimator gives the same numbers, bit by bit, on levels that the caller has already."""
@@ -234,7 +222,6 @@ def test_levels_computed_before_change_nothing(batch, settings) -> None:
         np.testing.assert_array_equal(estimator(steps, settings, levels), expected, name)
 
 
-@quickly
 @given(BATCHES, SETTINGS)
 def test_steps_in_singleton_groups_get_nothing(batch, settings) -> None:
     """A step that is alone at every level has advantage 0."""
@@ -244,7 +231,6 @@ def test_steps_in_singleton_groups_get_nothing(batch, settings) -> None:
         assert not find_estimator(name)(steps, settings)[alone].any()
 
 
-@quickly
 @given(BATCHES, SETTINGS)
 def test_depth_zero_is_the_step_level_estimate(batch, settings) -> None:
     """With K = 0 HGPO compares by task and state alone, like its ablation (Eq. 2)."""
@@ -260,7 +246,6 @@ def test_depth_zero_is_the_step_level_estimate(batch, settings) -> None:
         np.testing.assert_allclose(got[group], centred / scale, rtol=0, atol=1e-9)
 
 
-@quickly
 @given(BATCHES, SETTINGS)
 def test_alpha_zero_is_uniform(batch, settings) -> None:
     """(k + 1)^0 weighs all levels alike, as the ablation without adaptive weights does."""

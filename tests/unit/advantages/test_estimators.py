@@ -18,7 +18,6 @@ from tests.unit.advantages.advantage_batches import (
     Trajectory,
     arrays,
     one_step_each,
-    quickly,
 )
 
 MEAN = EstimatorSettings(normalize="mean")
@@ -60,7 +59,6 @@ def by_trajectory(batch: list[Trajectory], settings: EstimatorSettings) -> list[
     ]
 
 
-@quickly
 @given(BATCHES, SETTINGS)
 def test_trajectories_and_states(batch, settings) -> None:
     """GRPO compares trajectories, each once; GiGPO adds the comparison by state, weighted."""
@@ -72,7 +70,6 @@ def test_trajectories_and_states(batch, settings) -> None:
     np.testing.assert_allclose(got["gigpo"], whole + settings.step_weight * state, atol=1e-9)
 
 
-@quickly
 @given(BATCHES, SETTINGS)
 def test_whole_histories(batch, settings) -> None:
     """The Oracle compares steps whose whole history is equal."""
@@ -81,7 +78,6 @@ def test_whole_histories(batch, settings) -> None:
     np.testing.assert_allclose(got, expected, atol=1e-9)
 
 
-@quickly
 @given(BATCHES, SETTINGS)
 def test_the_whole_batch(batch, settings) -> None:
     """REINFORCE compares with all steps of all tasks."""
@@ -89,7 +85,6 @@ def test_the_whole_batch(batch, settings) -> None:
     np.testing.assert_allclose(got, centred(batch, settings, lambda *_: 0), atol=1e-9)
 
 
-@quickly
 @given(BATCHES)
 def test_leave_one_out_of_trajectories(batch) -> None:
     """RLOO: the return minus the mean of the other trajectories' returns."""
@@ -117,7 +112,6 @@ def history(k: int) -> Callable[[int, list[int], int], Hashable]:
     return lambda task, states, t: (task, *states[max(0, t - k) : t + 1])
 
 
-@quickly
 @given(BATCHES)
 def test_leave_one_out_at_every_level(batch) -> None:
     """Each level compares with the others; zeros are left out, weights are 1 : 2 : 3."""
@@ -153,7 +147,6 @@ def shrinkage_by_definition(
     return noise / (own - 1) / (noise / (own - 1) + spread) if spread > 1e-12 else 1.0
 
 
-@quickly
 @given(BATCHES)
 def test_uncertainty_by_definition(batch) -> None:
     """From the coarsest level down: A_k = (1 - B) * (R - mean of the others) + B * A_(k-1)."""
@@ -210,7 +203,6 @@ def test_base_group_by_hand() -> None:
     np.testing.assert_allclose(got, [(-4 + 2 + 2 * 2) / 4, (4 - 2 - 2 * 2) / 4])
 
 
-@quickly
 @given(BATCHES, SETTINGS)
 def test_gae_by_definition(batch, settings) -> None:
     """Sums of discounted differences of rewards and values, from the definitions."""
@@ -231,7 +223,6 @@ def test_gae_by_definition(batch, settings) -> None:
     np.testing.assert_allclose(gae(steps, value, gamma, 1.0), steps.step_return - value, atol=1e-9)
 
 
-@quickly
 @given(BATCHES, SETTINGS)
 def test_ppo_uses_the_critic_or_a_table(batch, settings) -> None:
     """Values given win; without them those are means by task and state, which centres λ = 1."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hgpo_rllib.advantages import StepArrays
-from tests.unit.advantages.advantage_batches import BATCHES, QUARTERS, arrays, quickly, rows
+from tests.unit.advantages.advantage_batches import BATCHES, QUARTERS, arrays, rows
 
 EPISODES = st.lists(
     st.lists(st.tuples(QUARTERS, st.booleans()), min_size=1, max_size=8), min_size=1, max_size=5
@@ -40,7 +40,6 @@ def test_the_penalty_falls_on_the_invalid_step_alone() -> None:
     np.testing.assert_array_equal(steps.trajectory_return, [7.75] * 3)
 
 
-@quickly
 @given(EPISODES, st.floats(0.1, 1), st.randoms(use_true_random=False))
 def test_returns_by_definition(episodes, gamma: float, random) -> None:
     """Each return is the discounted sum of what follows, less the step's own penalty."""
@@ -59,7 +58,6 @@ def test_returns_by_definition(episodes, gamma: float, random) -> None:
     np.testing.assert_allclose(both, [expected[i] for i in order], rtol=1e-9, atol=1e-9)
 
 
-@quickly
 @given(BATCHES, st.randoms(use_true_random=False))
 def test_previous_steps(batch, random) -> None:
     """The row before is the same trajectory's, one time earlier, wherever it stands."""

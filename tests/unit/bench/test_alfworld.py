@@ -1,14 +1,12 @@
 """`hgpo bench alfworld`: what it compares and prints; speed is no test's business."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from env_wrappers.alfworld.translations import SETTING
 from env_wrappers.errors import DataError
 from hgpo_rllib.bench import alfworld as bench
 from hgpo_rllib.bench.alfworld import Episode, bench_alfworld, compare_episodes
@@ -21,26 +19,6 @@ EPISODE = Episode(
     reset_s=1.0,
     steps_s=0.5,
 )
-
-
-def test_engines_agree_on_a_game(
-    generated_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Three policies; the user's translations are left alone."""
-    monkeypatch.setenv(SETTING, str(tmp_path))
-    tables = bench_alfworld(
-        generated_games, "valid_seen", genuine=1, generated=0, environments=8, max_steps=6
-    )
-    (steps,), (starts,), (many,) = tables["steps"], tables["starts"], tables["environments"]
-    assert (steps["games"], steps["episodes"]) == ("other rooms", 3)
-    assert steps["differing_answers"] == 0
-    assert 6 < steps["steps"] <= 18
-    assert starts["textworld_load_ms"] > starts["textworld_reset_ms"] > starts["reset_ms"] > 0
-    assert steps["textworld_steps_per_s"] > 0
-    assert (many["environments"], many["games"]) == (8, 1)
-    assert many["ready_s"] > 0
-    assert os.environ[SETTING] == str(tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
@@ -38,7 +38,6 @@ from tests.unit.learner.learner_reference import (
 from tests.unit.rollout.test_rollout import group
 
 __all__ = ["model_path", "one_thread"]  # fixtures
-quickly = settings(max_examples=60, deadline=None, derandomize=True)
 KINDS = ("head", "separate")
 COMMON: dict[str, Any] = {
     "estimator": "ppo",
@@ -105,7 +104,6 @@ class TestValueLosses:
         (gradient,) = torch.autograd.grad(got.sum(), v)
         assert gradient.item() == pytest.approx(0 if cut else value - target)
 
-    @quickly
     @given(st.integers(0, 999), st.sampled_from([None, 0.1, 0.5]))
     def test_against_finite_differences(self, seed: int, clip: float | None) -> None:
         """Random values, in float64; and the loss is the larger of the two squares."""
@@ -205,7 +203,7 @@ class TestCritic:
         """Regression on targets it can tell apart by the prompts, policy signal or not."""
         config = HGPOConfig().training(model_path=model_path, critic=kind, estimator="ppo")
         learner = make_learner(
-            model_path, critic=kind, **COMMON | {"lr": 1e-2, "value_clip": None, "kl_coeff": 0}
+            model_path, critic=kind, **COMMON | {"lr": 3e-2, "value_clip": None, "kl_coeff": 0}
         )
         assert config.critic == kind
         columns = make_columns(llm_of(learner), 8)
@@ -216,7 +214,7 @@ class TestCritic:
         target = np.array([0.0, 10, 0, 10, 5, 0, 0, 10])
         columns |= {"advantage": torch.zeros(8), "value_target": torch.from_numpy(target).float()}
         losses = []
-        for _ in range(60):
+        for _ in range(25):
             value = step_values(module, columns, rows, budget(100), torch.device("cpu"))
             results = update(learner, columns | {"value": torch.from_numpy(value).float()})
             losses.append(results["value_loss"])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import RayActorError, RayTaskError
 
@@ -10,7 +10,6 @@ from hgpo_rllib.learner.distribution import name_lost_learners, share
 from hgpo_rllib.section import RunStoppedError
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(1, 5))
 def test_shares(lengths: list[int], count: int) -> None:
     """Every row is somebody's, and nobody has more than a row's length more than another."""

@@ -25,7 +25,7 @@ from tests.unit.learner.learner_reference import (
 )
 
 __all__ = ["model_path", "one_thread"]  # fixtures
-slowly = settings(max_examples=5, deadline=None, derandomize=True)
+slowly = settings(max_examples=settings().max_examples // 5)
 RECOMPUTED = {"old_logp": "recomputed"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "defaults": {},

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ray.rllib.core.learner.training_data import TrainingData
@@ -33,12 +33,10 @@ from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 from tests.unit.learner.learner_reference import build_learner, llm_of, make_columns, model_path
 
 __all__ = ["model_path"]  # fixture
-quickly = settings(max_examples=60, deadline=None, derandomize=True)
 CPU = torch.device("cpu")
 
 
 class TestMinibatches:
-    @quickly
     @given(st.integers(1, 200), st.integers(1, 60), st.integers(1, 3), st.integers(0, 9))
     def test_every_row_once_an_epoch(self, steps: int, size: int, epochs: int, seed: int) -> None:
         """Each epoch is a permutation, cut into parts that differ by one row at most."""
@@ -59,7 +57,6 @@ class TestMinibatches:
 
 
 class TestMicroBatches:
-    @quickly
     @given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(1, 120))
     def test_budget(self, lengths: list[int], budget: int) -> None:
         """Every row once; parts fit the budget (or are one row), and have little padding in all."""
@@ -72,7 +69,6 @@ class TestMicroBatches:
         padded = sum(len(part) * array[part].max() for part in parts)
         assert array[rows].sum() >= (1 - MAX_PADDING) * padded
 
-    @quickly
     @given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(1, 120))
     def test_no_cut_is_too_many(self, lengths: list[int], budget: int) -> None:
         """There is no way with fewer parts, and none as good with less padding."""
@@ -207,7 +203,6 @@ class TestTokenWeights:
         got = token_weights(self.LENGTHS, aggregation, part_steps=2)
         np.testing.assert_allclose(got, expected, rtol=1e-15)
 
-    @quickly
     @given(
         st.lists(st.integers(1, 40), min_size=1, max_size=30),
         st.sampled_from(get_args(Aggregation)),

@@ -29,7 +29,7 @@ from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.settings.learner import LearnerSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
-from tests.unit.advantages.advantage_batches import BATCHES, quickly
+from tests.unit.advantages.advantage_batches import BATCHES
 from tests.unit.learner.learner_reference import QWEN, make_columns
 
 SOURCE = Path(minimal.__file__)
@@ -228,7 +228,6 @@ class TestAdvantages:
         minimal.set_advantages(group, context_length=0, weight_alpha=1.0)
         assert group[1][0].advantage == 0
 
-    @quickly
     @given(BATCHES, st.integers(0, 4), st.sampled_from([0.0, 0.5, 1.0, 2.0]))
     def test_random_batches(
         self, batch: list[Any], context_length: int, weight_alpha: float

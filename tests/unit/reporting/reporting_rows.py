@@ -148,15 +148,22 @@ def crash(path):
     return path
 
 
+DRAWN = {}
+
+
 def panels(run_dirs, name):
     """The panels of one picture by title."""
     return {axes.get_title("left"): axes for axes in drawn(*run_dirs)[name].axes}
 
 
 def drawn(*run_dirs):
-    """The pictures of a report on these runs."""
-    with mpl.rc_context(STYLE):
-        return figures(load_runs(run_dirs).experiments())
+    """The pictures of a report on these runs, drawn once for all tests that have the same runs."""
+    files = [(path.name, file) for path in run_dirs for file in sorted(path.rglob("*.*"))]
+    content = tuple((run, file.name, file.read_bytes()) for run, file in files)
+    if content not in DRAWN:
+        with mpl.rc_context(STYLE):
+            DRAWN[content] = figures(load_runs(run_dirs).experiments())
+    return DRAWN[content]
 
 
 def lines(axes):

@@ -123,7 +123,7 @@ def _solution(game: Path) -> list[str]:
     return json.loads(game.read_text(encoding="utf-8"))["walkthrough"]
 
 
-@pytest.mark.parametrize("index", [0, 2])
+@pytest.mark.parametrize("index", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_the_engine_answers_as_the_untouched_one(
     generated_games: Path, index: int, untouched: Play
 ) -> None:
@@ -184,7 +184,13 @@ UNKNOWN_GRAMMARS = {
 }
 
 
-@pytest.mark.parametrize("change", UNKNOWN_GRAMMARS.values(), ids=UNKNOWN_GRAMMARS)
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(change, id=name, marks=() if "Python" in name else pytest.mark.slow)
+        for name, change in UNKNOWN_GRAMMARS.items()
+    ],
+)
 def test_an_unknown_grammar_answers_as_in_the_untouched_engine(
     generated_games: Path, tmp_path: Path, change: tuple[str, str], untouched: Play
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from env_wrappers.errors import DataError
@@ -268,7 +268,6 @@ def _stores(draw: st.DrawFn) -> tuple[list[dict[str, Any]], dict[str, Any], dict
     return items, entries, human
 
 
-@settings(deadline=None, max_examples=60)
 @given(_stores())
 def test_the_catalogue_holds_what_the_files_say(
     tmp_path_factory: pytest.TempPathFactory, content: Any

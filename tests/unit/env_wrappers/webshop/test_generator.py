@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from env_wrappers.datasets import MANIFEST
@@ -235,7 +235,6 @@ class TestProducts:
                     assert option in record["instruction"]
 
     @given(st.integers(0, 10**18), st.integers(2, 10**6), st.data())
-    @settings(max_examples=50, deadline=None)
     def test_numbers_give_different_asins(self, seed: int, products: int, data: Any) -> None:
         numbers = data.draw(st.sets(st.integers(0, products - 1), min_size=2))
         asins = {asin_of(seed, number, products) for number in numbers}
@@ -249,7 +248,6 @@ class TestProducts:
         assert len({asin_of(seed, number, 9_999) for number in range(100_000)}) == 100_000
 
     @given(st.integers(0, 1000), st.integers(1, 500))
-    @settings(max_examples=30, deadline=None)
     def test_the_order_has_every_product_once(self, seed: int, products: int) -> None:
         assert sorted(order_of(seed, products)) == list(range(products))
 

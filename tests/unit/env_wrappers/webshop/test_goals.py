@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from env_wrappers.errors import DataError
@@ -178,7 +178,6 @@ _ENTRIES = st.sampled_from([entry("a towel", "soft", "dry"), {"attributes": []},
 _SAID = st.lists(st.sampled_from([said("..a towel.."), said("b", "x", "y")]), max_size=3)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.tuples(_GROUPS, _PRICES, _ENTRIES, _SAID), min_size=1, max_size=6),
     st.sampled_from(KINDS),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from env_wrappers.errors import DataError
@@ -122,7 +122,6 @@ corpora = identifiers.flatmap(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(corpora, st.lists(texts, max_size=4), st.integers(1, 30), st.integers(1, 40))
 def test_brute_force_agrees(
     documents: Documents, queries: list[str], limit: int, block: int

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from env_wrappers.webshop.pages import Kind
@@ -307,7 +307,6 @@ def _walk(session: Session, seed: int, steps: int) -> Iterator[str]:
         yield rng.choice(clicks if clicks and rng.random() < 0.75 else searches)
 
 
-@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), goal=st.integers(0, 20))
 def test_a_state_has_one_page(shop: Shop, seed: int, goal: int) -> None:
     """Equal hashes, equal texts and choices; what is ignored changes nothing."""

@@ -1,0 +1,48 @@
+"""`hgpo bench` on environments, with processes of its own; speed is no test's business."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from env_wrappers.alfworld.translations import SETTING
+from hgpo_rllib.bench import webshop
+from hgpo_rllib.bench.alfworld import bench_alfworld
+from hgpo_rllib.bench.webshop import bench_webshop
+from tests.unit.conftest import generated_games as generated_games  # a fixture
+
+pytestmark = pytest.mark.integration
+
+
+def test_alfworlds_engines_agree_on_a_game(
+    tmp_path: Path, generated_games: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three policies; the user's translations are left alone."""
+    monkeypatch.setenv(SETTING, str(tmp_path))
+    tables = bench_alfworld(
+        generated_games, "valid_seen", genuine=1, generated=0, environments=8, max_steps=6
+    )
+    (steps,), (starts,), (many,) = tables["steps"], tables["starts"], tables["environments"]
+    assert (steps["games"], steps["episodes"]) == ("other rooms", 3)
+    assert steps["differing_answers"] == 0
+    assert 6 < steps["steps"] <= 18
+    assert starts["textworld_load_ms"] > starts["textworld_reset_ms"] > starts["reset_ms"] > 0
+    assert steps["textworld_steps_per_s"] > 0
+    assert (many["environments"], many["games"]) == (8, 1)
+    assert many["ready_s"] > 0
+    assert os.environ[SETTING] == str(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_generated_webshop_store_is_built_and_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webshop, "SMALL", 60)
+    tables = bench_webshop(None, products=80, steps=5, environments=2)
+    (store,), (building,), (serving,) = tables.values()
+    assert store["products"] == 60
+    assert building["products"] == 80
+    assert building["goals"] > 80
+    assert 0.02 < building["peak_gb"] < 2
+    assert 0 < building["products_and_index_min"] < 1
+    assert 0.02 < serving["resident_gb"] < 2
+    assert (serving["environments"], serving["new_queries"] > 100) == (64, True)
+    assert 0 < serving["median_query_ms"] <= serving["p95_query_ms"]
