@@ -104,8 +104,8 @@ def test_bad_grid(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) 
     [
         ((), ["CONFIG", "--resume"]),
         (("--resume", "."), ["--resume", "is no sweep directory"]),
-        (("--resume", ".", "--seeds", "2"), ["--resume", "nothing else"]),
-        (("--resume", ".", "--scheduler", "asha"), ["--resume", "nothing else"]),
+        (("--resume", ".", "--seeds", "2"), ["--resume", "remove all other arguments"]),
+        (("--resume", ".", "--scheduler", "asha"), ["--resume", "remove all other arguments"]),
     ],
 )
 def test_bad_resume(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
