@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,6 +35,8 @@ from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS
 
 MAX_ONGOING_REQUESTS = 4096  # per replica; an engine queues what exceeds max_num_seqs itself
 SESSION_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+SOCKET_NAME = 1 + 36  # characters that vLLM adds to the folder: a slash and a UUID
+SOCKET_PATH = 107  # characters that Linux allows
 EXIT_DELAY_S = 0.5  # in which the error that says why a replica ends reaches its callers
 
 
@@ -70,6 +73,7 @@ class PolicyReplica:
         # until the driver, its parent, has noticed.
         die_with_parent()
         keep_grpc_on_loopback()
+        keep_temporary_files_in_session()
         check_model_is_here(str(model.model_path))
         context = serve.get_replica_context()
         seed = replica_seed(seed, context.rank.rank)
@@ -126,6 +130,16 @@ def end_process() -> NoReturn:
         except psutil.NoSuchProcess:
             continue
     os._exit(1)
+
+
+def keep_temporary_files_in_session() -> None:
+    """Put temporary files of this process and its engine into the folder of Ray's session.
+
+    An engine that is killed does not remove its sockets. The folder is removed with the session.
+    """
+    folder = ray._private.worker._global_node.get_session_dir_path()
+    if len(folder) + SOCKET_NAME <= SOCKET_PATH:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
 
 
 def check_model_is_here(model: str) -> None:

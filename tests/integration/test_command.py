@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ray_files() -> Iterator[Path]:
-    """Return where Ray keeps its files. A short path: those of sockets are limited."""
+    """Return where temporary files are, Ray's too. A short path: those of sockets are limited."""
     with tempfile.TemporaryDirectory(prefix="hgpo-", dir="/tmp") as path:
         yield Path(path)
 
@@ -46,6 +46,7 @@ def command(
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(ray_files))
+        patch.setenv("TMPDIR", str(ray_files))
         patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
         patch.setenv("MLFLOW_TRACKING_URI", (folder / "mlflow").as_uri())
         words = [*command_words(run_config, overrides, folder), *settings]
@@ -70,10 +71,13 @@ def test_another_command_cannot_resume_it(command: Command, run: Path, folder: P
     assert f"is in use: process {command.process.pid} on " in second.log.read_text()
 
 
-def test_interrupted_then_resumed_to_the_end(command: Command, run: Path, folder: Path) -> None:
+def test_interrupted_then_resumed_to_the_end(
+    command: Command, run: Path, folder: Path, ray_files: Path
+) -> None:
     """Ctrl-C says how to go on; going on repeats and loses no iteration, and says what changed.
 
-    In the end there are all files of a run, its metrics in a tracker, and no process.
+    In the end there are all files of a run, its metrics in a tracker, no process, and no temporary
+    file.
     """
     command.wait_for(run / "episodes" / "iteration_0002.jsonl.gz")
     command.process.send_signal(signal.SIGINT)
@@ -88,6 +92,8 @@ def test_interrupted_then_resumed_to_the_end(command: Command, run: Path, folder
     resumed = Command(["--resume", str(run)], folder / "resumed.txt")
     assert resumed.process.wait(400) == 0, resumed.log.read_text()
     resumed.assert_nothing_survives()
+    left = {file.name for file in ray_files.rglob("*") if not file.is_dir()}
+    assert left <= {"session_latest", "prom_metrics_service_discovery.json"}
     log = resumed.log.read_text()
     assert f"changed since the run was last started: iterations 50 -> {last}\n" in log
     assert "hgpo train --resume" not in log
