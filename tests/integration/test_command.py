@@ -93,6 +93,7 @@ def test_interrupted_then_resumed_to_the_end(
     assert resumed.process.wait(400) == 0, resumed.log.read_text()
     resumed.assert_nothing_survives()
     left = {file.name for file in ray_files.rglob("*") if not file.is_dir()}
+    left = {name for name in left if not name.startswith("listener-")}  # of Ray's dashboard
     assert left <= {"session_latest", "prom_metrics_service_discovery.json"}
     log = resumed.log.read_text()
     assert f"changed since the run was last started: iterations 50 -> {last}\n" in log
