@@ -1,4 +1,4 @@
-"""`hgpo bench webshop`: speed and memory of a store, and of a large one.
+"""`hgpo bench webshop`: agreement with recordings, speed and memory of a store and of a large one.
 
 Everything that is measured runs in a process of its own. Seconds are CPU seconds of that process,
 imports not counted; memory is what is resident, mapped files included.
@@ -21,6 +21,7 @@ from env_wrappers.webshop.goals import GoalList, open_goals
 from env_wrappers.webshop.shop import open_shop
 from env_wrappers.webshop.shopper import read_wish
 from hgpo_rllib.bench.measure import Result, Row, Tables, new_process, resident, timed
+from hgpo_rllib.bench.webshop_recordings import compare_recordings
 
 SMALL = 1000  # products of the store that is generated where no data is given
 SERVED = 64  # environments in the large store
@@ -30,28 +31,37 @@ _SEARCH_WORDS = 4  # of the instruction, where a random policy does not take all
 
 
 def bench_webshop(
-    data: Path | None, products: int = 0, steps: int = 20_000, environments: int = 128
+    data: Path | None,
+    recordings: Path | None = None,
+    products: int = 0,
+    steps: int = 20_000,
+    environments: int = 128,
 ) -> Tables:
     """Measure a store, and a large one if it is asked for.
 
     Args:
         data: a WebShop data directory; None: a generated store of a thousand products.
+        recordings: of the original, made with that data; None: no comparison.
         products: of the large store, which is generated; 0: none.
         steps: by one environment.
         environments: added to it in the same process.
 
     Returns:
-        ``store``, and of the large one ``building`` and ``serving``, a row each.
+        ``recordings``, where they are compared; ``store``; of the large store ``building`` and
+        ``serving``.
 
     Raises:
-        DataError: the data cannot be used.
+        DataError: the data or the recordings cannot be used.
     """
     with tempfile.TemporaryDirectory() as name:
         if data is None:
             data = Path(name) / "small"
             generate(data, CatalogueSpec(products=SMALL))
+        found: Tables = {}
+        if recordings is not None:
+            found["recordings"] = compare_recordings(data, recordings)
         open_shop(data)  # so that its cache is built
-        found = {"store": [_alone(measure_speed, data, steps, environments)]}
+        found["store"] = [_alone(measure_speed, data, steps, environments)]
         if products:
             large = Path(name) / "large"
             _alone(generate, large, CatalogueSpec(products=products))

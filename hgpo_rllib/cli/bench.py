@@ -73,6 +73,10 @@ def webshop(
     data: Annotated[
         Path | None, typer.Option(help="WebShop data (default: a thousand generated products)")
     ] = None,
+    recordings: Annotated[
+        Path | None,
+        typer.Option(help="folder of recordings made with that data, to compare with"),
+    ] = None,
     products: Annotated[
         int, typer.Option(min=0, help="also generate and measure a store of this many products")
     ] = 0,
@@ -80,10 +84,13 @@ def webshop(
     environments: Annotated[int, EnvsOption] = 128,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure WebShop's speed and memory."""
+    """Measure WebShop's speed and memory; exit code 1 if it differs from recordings."""
     from hgpo_rllib.bench.webshop import bench_webshop
 
-    show(bench_webshop(data, products, steps, environments), as_json)
+    tables = bench_webshop(data, recordings, products, steps, environments)
+    show(tables, as_json)
+    if any(row["same"] != row["recorded"] for row in tables.get("recordings", ())):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -1,0 +1,131 @@
+"""How far WebShop agrees with recordings of the original and of Lucene, on the same products."""
+
+import json
+import lzma
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from env_wrappers.errors import DataError
+from env_wrappers.webshop.reward import score
+from env_wrappers.webshop.session import Session
+from env_wrappers.webshop.shop import Shop, open_shop
+from env_wrappers.webshop.tokens import analyze
+from hgpo_rllib.bench.measure import Row
+
+PRICE_SEED = 7  # that the recordings were made with
+REWARD_TOLERANCE = 1e-9
+_NOUNS = "webshop_title_nouns.json.xz"
+
+
+class _RecordedNouns:
+    """The nouns that the original's language model found in the products' titles."""
+
+    name = "recorded"
+
+    def __init__(self, titles: dict[str, list[str]]) -> None:
+        self._titles = titles
+
+    def __call__(self, title: str) -> list[str]:
+        return self._titles[title]
+
+
+def compare_recordings(data: Path | None, recordings: Path) -> list[Row]:
+    """Compare with each kind of recording in a folder.
+
+    Args:
+        data: the products that the recordings were made with.
+        recordings: folder with ``webshop_*.json.xz``.
+
+    Returns:
+        A row for each: ``kind``, how many were ``recorded``, and how many are the ``same`` here.
+
+    Raises:
+        DataError: there are no recordings, one cannot be read, or they are of other products.
+    """
+    compared = []
+    for name, (kind, compare) in _KINDS.items():
+        if (recordings / name).is_file():
+            recorded = _read(recordings / name)
+            try:
+                answers = list(compare(recorded, data, recordings))
+            except DataError:
+                raise
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                raise DataError(
+                    f"{recordings / name} does not fit the products: {error!r}; give the data that "
+                    "was recorded"
+                ) from error
+            row = {"kind": kind, "recorded": len(answers), "same": sum(answers)}
+            compared.append(row)
+    if not compared:
+        raise DataError(f"{recordings}: no recordings here; there should be {', '.join(_KINDS)}")
+    return compared
+
+
+def _read(file: Path) -> Any:
+    try:
+        return json.loads(lzma.decompress(file.read_bytes()))
+    except (OSError, ValueError, lzma.LZMAError) as error:
+        raise DataError(f"{file} cannot be read ({error}): fetch it again") from error
+
+
+def _documents(recorded: Any, data: Path | None, recordings: Path) -> Iterator[bool]:
+    return (analyze(text) == tokens for _, text, tokens in recorded)
+
+
+def _queries(recorded: Any, data: Path | None, recordings: Path) -> Iterator[bool]:
+    catalogue = open_shop(data).catalogue
+    for query, asins in recorded:
+        yield [catalogue[index].asin for index in catalogue.search(query)] == asins
+
+
+def _episodes(recorded: Any, data: Path | None, recordings: Path) -> Iterator[bool]:
+    kinds: tuple[tuple[Literal["synthetic", "human"], str], ...]
+    kinds = (("synthetic", "synth"), ("human", "human"))
+    for goals, name in kinds:
+        session = Session(_recorded_shop(data, goals, recordings))
+        yield from (_replays(session, episode) for episode in recorded[name])
+
+
+def _replays(session: Session, episode: dict[str, Any]) -> bool:
+    """Whether texts, address, actions, reward and end are the same at every step."""
+    session.start(episode["idx"])
+    same = session.goal.instruction == episode["goal"]["instruction_text"]
+    for number, step in enumerate(episode["steps"]):
+        if number:  # the first is the reset
+            same &= session.step(step["a"]) == (step["r"], step["done"])
+        same &= [session.observation(mode) for mode in ("text", "text_rich", "url")] == [
+            step[key] for key in ("obs", "rich", "url")
+        ]
+        same &= session.available_actions() == step["av"]
+    return same
+
+
+def _rewards(recorded: Any, data: Path | None, recordings: Path) -> Iterator[bool]:
+    shop = _recorded_shop(data, "synthetic", recordings)
+    catalogue, goals = shop.catalogue, shop.goals
+    for number, asin, chosen, reward, _ in recorded:
+        goal, index = goals[number], catalogue.index_of(asin)
+        if index is None:
+            raise KeyError(asin)
+        wanted, price = catalogue[goal.product], goals.price(index)
+        result = score(catalogue[index], chosen, price, goal, wanted, shop.nouns)
+        yield abs(result.reward - reward) <= REWARD_TOLERANCE
+
+
+def _recorded_shop(
+    data: Path | None, goals: Literal["synthetic", "human"], recordings: Path
+) -> Shop:
+    shop = open_shop(data, goals, price_seed=PRICE_SEED, nouns="words")
+    return replace(shop, nouns=_RecordedNouns(_read(recordings / _NOUNS)["nouns"]))
+
+
+_Compare = Callable[[Any, Path | None, Path], Iterator[bool]]
+_KINDS: dict[str, tuple[str, _Compare]] = {
+    "webshop_search_tokens.json.xz": ("terms of documents", _documents),
+    "webshop_search_hits.json.xz": ("hits of queries", _queries),
+    "webshop_traces.json.xz": ("episodes", _episodes),
+    "webshop_rewards.json.xz": ("rewards", _rewards),
+}
