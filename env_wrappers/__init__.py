@@ -1,12 +1,12 @@
 """Text environments as plain Gymnasium environments (no Ray, no torch).
 
-Importing this package registers ``hgpo/ALFWorld-v0`` and ``hgpo/WebShop-v0``; ``gymnasium.make``
-and ``make_vec`` import an environment itself, and with it its engine, only when it is first made.
+Importing this package registers ``hgpo/ALFWorld-v0`` and ``hgpo/WebShop-v0``. ``gymnasium.make``
+and ``make_vec`` import an environment and its engine when it is first created.
 """
 
 import gymnasium
 
-# The checker validates every observation against its space, which costs more than a step does.
+# The passive checker validates every observation, which costs more than a step.
 gymnasium.register(
     id="hgpo/ALFWorld-v0",
     entry_point="env_wrappers.alfworld.env:ALFWorldEnv",

@@ -1,4 +1,4 @@
-"""Directories of generated data: written whole or not at all, and known again by their manifest."""
+"""Create data directories and files atomically, and identify generated data by its manifest."""
 
 import errno
 import fcntl
@@ -19,15 +19,15 @@ LOCK = ".lock"
 
 
 def is_generated(out: Path, version: int, spec: Mapping[str, Any]) -> bool:
-    """Return whether `out` holds the data of this very spec; False where nothing is there.
+    """Return whether `out` holds data of this spec; False if it is missing or empty.
 
     Args:
-        out: the directory that data may be in.
-        version: of the generator.
-        spec: what to generate, as JSON gives it back.
+        out: the data directory.
+        version: version of the generator.
+        spec: what to generate, as it reads back from JSON.
 
     Raises:
-        DataError: it holds something else.
+        DataError: `out` holds something else.
     """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
@@ -48,9 +48,9 @@ def is_generated(out: Path, version: int, spec: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def new_directory(out: Path) -> Iterator[Path]:
-    """Give a directory beside `out`, which becomes `out` if the block ends well.
+    """Yield a temporary directory that is renamed to `out` if the block succeeds.
 
-    If another process has made `out` meanwhile, that is kept.
+    If another process creates `out` first, that directory is kept.
     """
     with partial_directory(out) as partial:
         yield partial
@@ -65,7 +65,7 @@ def new_directory(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def partial_directory(out: Path) -> Iterator[Path]:
-    """Give a directory beside `out`, empty but for a lock, that is removed when the block ends."""
+    """Yield a temporary directory beside `out` with a lock file; remove it after the block."""
     partial = _partial_path(out)
     partial.mkdir(parents=True)
     try:
@@ -78,7 +78,7 @@ def partial_directory(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file(out: Path) -> Iterator[BinaryIO]:
-    """Give a file beside `out`, which replaces `out` if the block ends well."""
+    """Yield a temporary file that replaces `out` if the block succeeds."""
     partial = _partial_path(out)
     try:
         with partial.open("wb") as file:
@@ -90,10 +90,10 @@ def new_file(out: Path) -> Iterator[BinaryIO]:
 
 
 def _partial_path(out: Path) -> Path:
-    """A new path beside `out`; what killed processes have left beside it is removed.
+    """Return a new path beside `out`, after removing what killed processes have left there.
 
-    A lock tells that from what living processes write: the kernel releases it when its process
-    ends. A process id would say nothing about a process on another host, or in another container.
+    A lock distinguishes leftovers from files in use, because the kernel releases it when its
+    process ends. A process id would be ambiguous across hosts and containers.
     """
     for left in out.parent.glob(f"{glob.escape(out.name)}.partial-*"):
         with suppress(OSError), (left / LOCK if left.is_dir() else left).open("rb+") as lock:
@@ -103,7 +103,7 @@ def _partial_path(out: Path) -> Path:
 
 
 def _lock(file: BinaryIO) -> bool:
-    """Take the lock if that can be done; False on file systems without locks as well."""
+    """Try to take the lock; return False if it is held or the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,5 +1,5 @@
-"""What all environments raise."""
+"""Exceptions of all environments."""
 
 
 class DataError(ValueError):
-    """Task data that cannot be used; the message names the thing and the remedy on one line."""
+    """Task data is unusable; the one-line message names the item and the remedy."""

@@ -1,7 +1,7 @@
-"""Reading files from other sources, and names that become part of a path.
+"""Safe reading of untrusted files, and checks of names used in paths.
 
-JSON parsers recurse, or store the path of every level: 100 KB of ``[`` end in a RecursionError, and
-took ijson 23 GB of memory. Opening a FIFO blocks until another process writes to it.
+JSON parsers recurse or store the path of every level: 100 KB of ``[`` cause a RecursionError, or
+23 GB of memory use in ijson. Opening a FIFO blocks until another process writes to it.
 """
 
 import errno
@@ -19,7 +19,7 @@ import numpy as np
 from env_wrappers.errors import DataError
 
 MAX_DEPTH = 32
-"""Levels of lists and objects; files of ALFWorld and WebShop have ten at most."""
+"""Maximum nesting of lists and objects; ALFWorld and WebShop files use at most ten levels."""
 
 _NAME = re.compile(r"\w[\w.,=+@-]{0,119}")
 _CHUNK = 1 << 20
@@ -28,11 +28,11 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 
 
 def check_name(name: str) -> str:
-    """Return a name that is to become part of a path: it must not lead to another folder.
+    """Return ``name`` if it is safe as part of a path, so that it cannot name another folder.
 
     Raises:
-        DataError: it is longer than 120 characters, holds others than letters, digits and
-            ``.,=+@_-``, or does not start with a letter, a digit or an underscore.
+        DataError: ``name`` is longer than 120 characters, contains characters other than letters,
+            digits and ``.,=+@_-``, or does not start with a letter, a digit or an underscore.
     """
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
@@ -43,12 +43,12 @@ def check_name(name: str) -> str:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading; never block on another kind of file.
+    """Open a regular file for reading without ever blocking.
 
     Raises:
-        OSError: it cannot be read, or is a FIFO, a device or a socket.
+        OSError: the file cannot be read, or is a FIFO, a device or a socket.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # without, a FIFO blocks
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a FIFO blocks
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
@@ -59,9 +59,9 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def write_atomically(path: Path, content: str | bytes) -> Path:
-    """Write a file of which others see the old content or all of the new one.
+    """Write a file so that readers see either the old content or all of the new content.
 
-    Its name ends with ``.partial`` until it is whole: what a killed process leaves can be told.
+    The temporary name ends with ``.partial``, which identifies files that killed processes left.
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
@@ -75,8 +75,8 @@ def read_json(path: Path) -> Any:
     """Return the content of a JSON file.
 
     Raises:
-        OSError: it cannot be read, or is no regular file.
-        ValueError: it is not JSON, or nested deeper than ``MAX_DEPTH``.
+        OSError: the file cannot be read, or is not a regular file.
+        ValueError: the content is not JSON, or is nested deeper than ``MAX_DEPTH``.
     """
     with open_regular(path) as file:
         return parse_json(file.read())
@@ -86,15 +86,15 @@ def parse_json(content: bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: it is not JSON, or nested deeper than ``MAX_DEPTH``.
+        ValueError: the text is not JSON, or is nested deeper than ``MAX_DEPTH``.
     """
     _DepthLimit().check(content)
-    # Decoded here: json.loads would also take UTF-16, whose bytes hide brackets from the check.
+    # json.loads would also accept UTF-16, whose bytes hide brackets from the check.
     return json.loads(content.decode("utf-8"))
 
 
 class BoundedFile:
-    """A JSON file for parsers that read it piece by piece: each piece is checked first."""
+    """A binary file for incremental JSON parsers that checks the nesting of each chunk read."""
 
     def __init__(self, file: BinaryIO) -> None:
         """Read from ``file``."""
@@ -105,7 +105,7 @@ class BoundedFile:
         """Return what ``file.read(size)`` returns.
 
         Raises:
-            ValueError: the file is nested deeper than ``MAX_DEPTH`` up to here.
+            ValueError: the content read so far is nested deeper than ``MAX_DEPTH``.
         """
         content = self._file.read(size)
         self._limit.check(content)
@@ -113,22 +113,22 @@ class BoundedFile:
 
 
 class _DepthLimit:
-    """Counts the brackets outside of strings: a few passes in C, faster than any parser."""
+    """Track bracket depth outside strings; a few C-level passes, faster than any parser."""
 
     def __init__(self) -> None:
         self._depth = 0
         self._in_string = False
-        self._escape = b""  # a backslash that ended the chunk before
+        self._escape = b""  # backslash at the end of the previous chunk
 
     def check(self, content: bytes) -> None:
-        """Raise a ValueError if the text, which goes on with ``content``, is nested too deep."""
+        """Raise ValueError if the text is nested too deeply once ``content`` is appended."""
         for start in range(0, len(content), _CHUNK):
             self._check_chunk(content[start : start + _CHUNK])
 
     def _check_chunk(self, chunk: bytes) -> None:
         chunk = (self._escape + chunk).replace(rb"\\", b"")
         self._escape = b"\\" if chunk.endswith(b"\\") else b""
-        # Without escaped ones, every quotation mark begins or ends a string.
+        # Once escaped quotes are removed, every quotation mark begins or ends a string.
         parts = chunk.replace(rb"\"", b"").split(b'"')
         outside = b"".join(parts[self._in_string :: 2])
         self._in_string ^= len(parts) % 2 == 0

@@ -1,4 +1,4 @@
-"""Processes for work on many tasks, which never outlive the one that started them."""
+"""Process pools that never outlive their parent process."""
 
 import multiprocessing
 import os
@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Give a pool of new processes (spawn); an exception in the block ends them at once.
+    """Yield a pool of spawned processes; terminate them if the block raises.
 
-    Without this, `ProcessPoolExecutor` waits for what they are doing, and its processes stay
-    forever if this one is killed.
+    By default, `ProcessPoolExecutor` waits for running work, and its processes survive if the
+    parent is killed.
     """
     context = multiprocessing.get_context("spawn")
     others = multiprocessing.active_children()
@@ -30,7 +30,7 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _prepare_worker() -> None:
-    """Leave Ctrl-C, which all processes of a terminal get, to the parent, and end with it."""
+    """Ignore Ctrl-C, which the parent handles, and exit when the parent exits."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""A space of text whose characters are not known in advance."""
+"""A Gymnasium space for text with an unknown alphabet."""
 
 import string
 from typing import Any, NoReturn
@@ -8,15 +8,15 @@ from gymnasium.spaces import Space, flatdim, flatten, flatten_space, unflatten
 from gymnasium.vector.utils import create_empty_array
 
 _PRINTABLE = tuple(string.printable)
-_SAMPLE = 1_000  # characters of the longest sample
+_SAMPLE = 1_000  # maximum length of a sample
 
 
 class AnyText(Space[str]):
-    """A string of any script, of any length or of at most ``max_length`` characters.
+    """A string of any characters, optionally of at most ``max_length`` characters.
 
-    This is not a ``gymnasium.spaces.Text``, which needs its alphabet spelled out: whatever handles
-    ``Text`` encodes characters by that alphabet, and would fail or return other text here. Text of
-    any script has no fixed size as an array. Gymnasium's functions that need one refuse this space:
+    This is not a ``gymnasium.spaces.Text``, because that needs an explicit alphabet: code that
+    handles ``Text`` encodes characters by it and would fail or return other text here. Such strings
+    have no fixed size as an array, so Gymnasium functions that need one refuse this space:
     ``AsyncVectorEnv`` works with ``shared_memory=False``, the ``flatten`` functions do not.
     """
 
@@ -30,11 +30,11 @@ class AnyText(Space[str]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """False: see the class."""
+        """False; see the class."""
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Return printable ASCII of at most 1,000 characters; masks are refused."""
+        """Return up to 1,000 printable ASCII characters; raise an error if a mask is given."""
         if mask is not None or probability is not None:
             raise ValueError(f"{self} takes neither a mask nor probabilities: it has no alphabet")
         longest = _SAMPLE if self.max_length is None else min(self.max_length, _SAMPLE)
@@ -42,7 +42,7 @@ class AnyText(Space[str]):
         return "".join(self.np_random.choice(_PRINTABLE, size=length))
 
     def contains(self, x: Any) -> bool:
-        """Return whether ``x`` is a string that is not too long."""
+        """Return whether ``x`` is a string of at most ``max_length`` characters."""
         return isinstance(x, str) and (self.max_length is None or len(x) <= self.max_length)
 
     def __eq__(self, other: object) -> bool:
@@ -50,7 +50,7 @@ class AnyText(Space[str]):
         return isinstance(other, AnyText) and self.max_length == other.max_length
 
     def __repr__(self) -> str:
-        """Return the space as the call that makes it."""
+        """Return the expression that creates this space."""
         return f"AnyText({'' if self.max_length is None else self.max_length})"
 
 
@@ -59,7 +59,7 @@ def _create_empty_array(space: AnyText, n: int = 1, fn: Any = None) -> tuple[str
     return ("",) * n
 
 
-# Without these, Gymnasium's message would be "Unknown space", or would blame a Graph or Sequence.
+# Without these, Gymnasium would raise "Unknown space", or blame a Graph or Sequence.
 # (mypy: Gymnasium declares the first argument of `flatten` as a generic Space.)
 @flatdim.register(AnyText)
 @flatten.register(AnyText)

@@ -1,4 +1,4 @@
-"""What the text environments share: spaces, step limit, rendering, and the checks of each call."""
+"""Base class of the text environments: spaces, step limit, rendering and input checks."""
 
 import abc
 from typing import Any
@@ -11,18 +11,19 @@ from env_wrappers.spaces import AnyText
 
 
 class TextEnv(gymnasium.Env[str, str], abc.ABC):
-    """Base of the text environments; ``_begin`` starts an episode, ``_act`` takes an action.
+    """Base class of the text environments.
 
-    With ``render_mode="ansi"``, ``render()`` returns the last observation. Copies and pickles
-    continue from the same state, and go on as the original would.
+    Subclasses start an episode in ``_begin`` and take an action in ``_act``. With
+    ``render_mode="ansi"``, ``render()`` returns the last observation. Copies and pickles continue
+    from the same state with the same results.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium's convention)
     _task_option: str
-    """The key of ``reset(options=...)`` that names the task."""
+    """Key in ``reset(options=...)`` that selects the task."""
 
     def __init__(self, max_steps: int, render_mode: str | None) -> None:
-        """Set the limit of an episode, and what ``render()`` does.
+        """Set the step limit and the render mode.
 
         Raises:
             DataError: ``max_steps`` is not positive, or the render mode is unknown.
@@ -37,15 +38,15 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         self._max_steps = max_steps
         self._steps = 0
         self._running = self._closed = False
-        self._shown: str | None = None  # the last observation
+        self._shown: str | None = None  # last observation
 
     @abc.abstractmethod
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
-        """Start the episode of a seed or of a task; return observation and info."""
+        """Start the episode of the seed or task; return observation and info."""
 
     @abc.abstractmethod
     def _act(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        """Take an action; return observation, reward, whether it ended the episode, and info."""
+        """Take an action; return observation, reward, terminated and info."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -53,9 +54,9 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         """Start an episode and return its first observation.
 
         Raises:
-            DataError: the task is not there or cannot be loaded, or the seed or the options are
-                none; no episode is running then.
-            gymnasium.error.ClosedEnvironmentError: it is closed.
+            DataError: the task does not exist or cannot be loaded, or the seed or options are
+                invalid. No episode is running afterwards.
+            gymnasium.error.ClosedEnvironmentError: the environment is closed.
         """
         self._require_open()
         self._running, self._shown, self._steps = False, None, 0
@@ -71,16 +72,16 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
 
         Raises:
             gymnasium.error.ResetNeeded: no episode is running.
-            gymnasium.error.ClosedEnvironmentError: it is closed.
+            gymnasium.error.ClosedEnvironmentError: the environment is closed.
             TypeError: the action is not a string.
-            DataError: the data cannot answer it.
+            DataError: the task data cannot answer the action.
         """
         self._require_open()
         if not self._running:
             raise ResetNeeded("no episode is running: call reset() first (or again, after its end)")
         if not isinstance(action, str):
             raise TypeError(f"an action is a string, not {type(action).__name__}")
-        self._running = False  # after an error, too
+        self._running = False  # also after an error
         self._shown, reward, terminated, info = self._act(action)
         self._steps += 1
         truncated = self._steps >= self._max_steps and not terminated
@@ -91,8 +92,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         """Return the last observation in render mode "ansi", None without a render mode.
 
         Raises:
-            gymnasium.error.ResetNeeded: there was none yet.
-            gymnasium.error.ClosedEnvironmentError: it is closed.
+            gymnasium.error.ResetNeeded: there is no observation yet.
+            gymnasium.error.ClosedEnvironmentError: the environment is closed.
         """
         self._require_open()
         if self.render_mode is None:
@@ -103,7 +104,7 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         return self._shown
 
     def close(self) -> None:
-        """End the episode; a closed environment cannot be used any more."""
+        """End the episode; a closed environment cannot be used again."""
         self._running, self._closed, self._shown = False, True, None
 
     def _require_open(self) -> None:
@@ -122,6 +123,6 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
 
 
 def _check_seed(seed: Any) -> None:
-    # A bool is an int to Gymnasium, which would play task 0 or 1.
+    # Gymnasium accepts a bool as an int and would play task 0 or 1.
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
         raise DataError(f"reset: a seed is an integer from 0 on, or None, not {seed!r}")

@@ -1,1 +1,1 @@
-"""ALFWorld: household tasks in text, played on the genuine TextWorld engine."""
+"""ALFWorld: household tasks in text, played on the original TextWorld engine."""

@@ -1,4 +1,4 @@
-"""Looking through a tree of ALFWorld games: what is there, and what is broken and why."""
+"""Check a directory of ALFWorld games: what it contains, and which files are broken."""
 
 import functools
 import hashlib
@@ -30,15 +30,15 @@ _TEXTS = ("pddl_domain", "grammar", "pddl_problem")
 
 @dataclass(frozen=True)
 class GameCheck:
-    """What was found out about one game file.
+    """Result of checking one game file.
 
     Attributes:
-        file: its path below the tree.
-        split: the folder of the tree that it is in.
-        family: its task type.
-        fault: why it is broken, on one line; None: it is not.
-        skipped: whether it is left out of play: not solvable, or of an unsupported kind.
-        replayed: whether its walkthrough was played, and won.
+        file: path relative to the data directory.
+        split: name of the split folder.
+        family: task type.
+        fault: one-line reason why the file is broken; None if it is not.
+        skipped: whether the game is not played: unsolvable, or of an unsupported kind.
+        replayed: whether the walkthrough was played and won.
     """
 
     file: str
@@ -51,17 +51,17 @@ class GameCheck:
 
 @dataclass(frozen=True)
 class TreeCheck:
-    """All games of a tree, sorted by file, and what is wrong with the tree as a whole."""
+    """All games of a data directory, sorted by file, and faults of the directory as a whole."""
 
     kind: str
-    """"generated" (it has a manifest) or "official"."""
+    """"generated" (with a manifest) or "official"."""
     games: list[GameCheck]
     faults: dict[str, str]
-    """Reason by file or folder, of what is wrong beside the games."""
+    """Faults outside the games: reason by file or folder."""
 
     @property
     def broken(self) -> dict[str, str]:
-        """Reason by file."""
+        """All faults: reason by file."""
         return {game.file: game.fault for game in self.games if game.fault} | self.faults
 
 
@@ -75,12 +75,12 @@ def check_tree(
 
     Args:
         data: the directory holding ``json_2.1.1``, or ``json_2.1.1`` itself.
-        replay: also play each recorded walkthrough, which takes about a second a game.
-        trusted: accept any grammar and PDDL domain: code in a grammar may run when it is played.
-        on_progress: called with the numbers of games checked and found, after each game.
+        replay: also play each recorded walkthrough, at about a second per game.
+        trusted: accept any grammar and PDDL domain; grammar code may run when a game is played.
+        on_progress: called after each game with the number checked and the total.
 
     Raises:
-        DataError: there is no tree, it cannot be read, or no game file is in it.
+        DataError: the directory is missing, unreadable, or contains no game file.
     """
     data = Path(data).expanduser()
     tree = data if data.name == TREE else data / TREE
@@ -93,7 +93,7 @@ def check_tree(
     if not files:
         raise DataError(f"no ALFWorld games: no game file in {tree}. {_expected()}")
     games = []
-    # Without playing, one process reads the games faster than others start.
+    # Without replay, one process is faster than starting others.
     workers = workers_for(len(files)) if replay else 1
     work = functools.partial(check_game, replay=replay, trusted=trusted)
     for check in map_games(work, files, workers):
@@ -112,7 +112,7 @@ def check_tree(
 
 
 def check_game(file: Path, replay: bool, trusted: bool = False) -> GameCheck:
-    """Check one game file of a tree."""
+    """Check one game file."""
     name, split = Path(*file.parts[-5:]).as_posix(), file.parts[-4]
     family = UNKNOWN_FAMILY
     try:
@@ -162,7 +162,7 @@ def _replay(game: dict[str, Any], trusted: bool) -> None:
 
 
 def _manifest_fault(manifest: Path, files: list[Path]) -> str | None:
-    """Say what differs between a generated tree and what its generator wrote down."""
+    """Return how a generated data set differs from its manifest, or None."""
     try:
         expected = read_json(manifest)["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -173,7 +173,7 @@ def _manifest_fault(manifest: Path, files: list[Path]) -> str | None:
             with open_regular(file) as opened:
                 content = opened.read()
         except OSError:
-            continue  # reported with the game; the sum cannot agree
+            continue  # reported with the game; the digest cannot match
         digest.update(file.relative_to(manifest.parent).as_posix().encode() + b"\0" + content)
     if digest.hexdigest() != expected:
         return "the game files are not the ones that were generated: their sha256 differs"

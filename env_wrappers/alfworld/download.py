@@ -1,4 +1,4 @@
-"""Fetching the official games with `alfworld-download`, a script of the alfworld package."""
+"""Download the official games with `alfworld-download`, a script of the alfworld package."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 class DownloadError(RuntimeError):
-    """The official games did not arrive; the message says on one line what was tried."""
+    """The download failed; the one-line message says what was tried."""
 
 
 def download(
@@ -22,20 +22,20 @@ def download(
     releases: str = RELEASES,
     script: Path = DOWNLOADER,
 ) -> None:
-    """Run the official downloader, which keeps the files that are already there.
+    """Run the official downloader, which keeps existing files.
 
     Args:
-        data: the directory to hold ``json_2.1.1``.
-        on_line: called with each line (and each step of a progress bar) that the script prints.
-        releases: a page of the site that the script fetches from, to see whether it answers.
-        script: the downloader.
+        data: target directory of ``json_2.1.1``.
+        on_line: called with each line or progress-bar update that the script prints.
+        releases: page of the download site, requested first to check that the site responds.
+        script: path of the downloader.
 
     Raises:
-        DownloadError: the script is not installed, nothing answers, or the script fails.
+        DownloadError: the script is not installed, the site does not respond, or the script fails.
     """
     if not script.is_file():
         raise DownloadError(f"there is no {script.name} beside {Path(sys.executable).name}")
-    # The script itself would wait for ever where connections are not refused but ignored.
+    # The script has no timeout: it would hang if connections are dropped rather than refused.
     request = urllib.request.Request(releases, method="HEAD")
     try:
         urllib.request.urlopen(request, timeout=_CONNECT_SECONDS).close()
@@ -58,7 +58,7 @@ def download(
 
 
 def _pass_on(lines: Iterable[str], on_line: Callable[[str], None]) -> str:
-    """Pass lines on up to a traceback; return the name of the error at its end."""
+    """Forward lines up to a traceback; return the name of the exception at its end."""
     error = "an error"
     failed = False
     for line in lines:
@@ -66,6 +66,6 @@ def _pass_on(lines: Iterable[str], on_line: Callable[[str], None]) -> str:
         if not failed:
             on_line(line.rstrip("\n"))
         elif line[:1].strip():
-            # Only its name: the text may hold addresses of this machine's network.
+            # Only the name: the message may contain addresses of the local network.
             error = line.partition(":")[0].strip().rpartition(".")[2]
     return error

@@ -1,8 +1,8 @@
-"""One engine per game, with as many cheap cursors as there are episodes on it.
+"""Game engines shared by many episodes.
 
-The members of a group play the same game, and often the same situations. ``GameEngine`` keeps one
-genuine engine for a game; an episode merely holds a ``State``, and every transition is asked of
-the engine once. Threads may share engines: one at a time asks TextWorld, whose parsers are global.
+Members of a group play the same game and often reach the same states. ``GameEngine`` keeps one
+TextWorld engine per game, an episode holds only a ``State``, and each transition is computed once.
+Threads may share engines; a lock serializes calls to TextWorld, whose parsers are global.
 """
 
 import functools
@@ -23,11 +23,11 @@ from env_wrappers.files import read_json
 
 ENGINES_KEPT = 512
 STATES_KEPT = 2048
-"""Remembered states of all engines together: a few kB each."""
+"""Maximum number of cached states of all engines, a few kB each."""
 
 _BANNER = "-= Welcome to TextWorld, ALFRED! =-"
 _WORD = re.compile(r"\S+")
-# What TextWorld raises on a broken file is of every kind, SystemExit included (the translator).
+# On a broken file TextWorld raises any exception, and its translator raises SystemExit.
 _LOAD_ERRORS = (Exception, SystemExit)
 
 _free_cores: list[Core] = []
@@ -35,14 +35,14 @@ _free_cores: list[Core] = []
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-# Held while TextWorld works: its parsers, the PDDL translator with its `sys.argv` and `sys.stdout`,
-# and what `memo` replaces in TextWorld's modules are the process's. Reentrant: engines are loaded
-# in `get_engine`, and one engine lets another forget.
+# Held while TextWorld runs: its parsers, the PDDL translator's use of `sys.argv` and `sys.stdout`,
+# and the functions that `memo` replaces in TextWorld's modules are global to the process.
+# Reentrant, because `get_engine` loads engines, and one engine can make another call `forget`.
 _textworld = threading.RLock()
 
 
 def _alone(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Let one thread at a time call the functions decorated with this."""
+    """Decorate a function to hold the TextWorld lock."""
 
     @functools.wraps(function)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -54,13 +54,13 @@ def _alone(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class State:
-    """A situation in a game, valid as long as its engine lives.
+    """A state of a game, valid while its engine exists.
 
     Attributes:
-        admissible: the commands that do something here, sorted, without "help".
+        admissible: the commands that have an effect here, sorted, without "help".
         won: whether the goal is reached.
-        state_hash: hex digest of what is true and can change, without what the player has merely
-            looked at: equal exactly where two situations of a game are the same.
+        state_hash: hex digest of the facts that can change, except what the player has examined;
+            equal if and only if two states of a game are the same.
     """
 
     admissible: tuple[str, ...]
@@ -71,10 +71,10 @@ class State:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Snapshot:
-    """All that the engine needs to go on from a state."""
+    """Everything needed to restore the engine to a state."""
 
     state_id: int
-    facts: dict[Any, frozenset[Any]]  # of the signatures that change, no others
+    facts: dict[Any, frozenset[Any]]  # only those whose signature can change
     operators: tuple["_Operator", ...]
     commands: list[str]
     actions: list[Any]
@@ -82,7 +82,7 @@ class _Snapshot:
 
 
 class _Operator:
-    """What applying an operator needs of it (the engine's own record takes 1 kB)."""
+    """The attributes needed to apply an operator (the engine's own object takes 1 kB)."""
 
     __slots__ = ("id", "nb_effect_atoms")
 
@@ -92,21 +92,21 @@ class _Operator:
 
 
 class GameEngine:
-    """A loaded game: ``reset`` and ``step`` are pure functions of their arguments."""
+    """A loaded game; ``reset`` and ``step`` are pure functions of their arguments."""
 
     @_alone
     def __init__(self, game: str | Path | Mapping[str, Any], trusted: bool = False) -> None:
         """Load a game.
 
         Args:
-            game: a ``game.tw-pddl`` file, or the content of one.
+            game: path of a ``game.tw-pddl`` file, or its content.
             trusted: whether code in the game's grammar may run; see ``trust``.
 
         Raises:
-            DataError: it cannot be read or understood, or would have to be trusted.
+            DataError: the game cannot be read or parsed, or requires ``trusted``.
         """
         core = _free_cores.pop() if _free_cores else Core()
-        # An engine object goes back into use when no episode can reach this game any more.
+        # The core can be reused once no episode references this engine.
         weakref.finalize(self, _free_cores.append, core)
         name = "a game" if isinstance(game, Mapping) else game
         try:
@@ -124,7 +124,7 @@ class GameEngine:
         self._logical = core._pddl_state
         self._changing = changing_predicates(self._logical)
         self._read = _predicates_read(self._logical, core)
-        # Only loading needs these: megabytes for a kitchen.
+        # Only needed for loading; megabytes for a kitchen.
         self._logical.task = self._logical.sas = core._game_data = None
         self._operators: dict[tuple[int, int], _Operator] = {}
         self._states: dict[bytes, State] = {}
@@ -135,26 +135,26 @@ class GameEngine:
 
     @property
     def names(self) -> dict[str, str]:
-        """The display name ("mug 2") of each entity id of the game's PDDL problem."""
+        """Display name ("mug 2") of each entity id in the game's PDDL problem."""
         return {key: info.name.strip() for key, info in self._core._entity_infos.items()}
 
     def commands(self, plan: Sequence[str]) -> list[str]:
-        """Return a plan in the words of the game: "mug 2" where it has the id of an entity."""
+        """Return a plan with entity ids replaced by display names, such as "mug 2"."""
         names = self.names
         return [_WORD.sub(lambda word: names.get(word[0].lower(), word[0]), step) for step in plan]
 
     def reset(self) -> tuple[State, str]:
-        """Return the first state and the introduction, which ends with the task."""
+        """Return the initial state and the introduction, which ends with the task."""
         return self._root, self._intro
 
     def step(self, state: State, command: str) -> tuple[State, str]:
-        """Return the state after a command, and the engine's answer to it.
+        """Return the next state and the engine's feedback.
 
-        Any string is allowed: what the engine does not understand changes nothing.
+        Any string is allowed: a command that the engine does not understand changes nothing.
         """
         command = command.strip()
         snapshot = state._snapshot
-        # Whatever is not understood gets one and the same answer: remember it once.
+        # All commands that are not understood get the same answer: cache it once, under None.
         key = command if command in snapshot.commands else None
         answer = snapshot.answers.get(key)
         if answer is None:
@@ -168,7 +168,7 @@ class GameEngine:
         return self._state_of(after, state._snapshot), after["feedback"]
 
     def _restore(self, snapshot: _Snapshot) -> None:
-        """Put the engine into a state it was in before."""
+        """Restore the engine to a previous state."""
         self._core.downward_lib.set_state_id(snapshot.state_id)
         facts = self._logical._facts
         for signature in [s for s in facts if self._can_change(s.name)]:
@@ -182,7 +182,7 @@ class GameEngine:
         )
 
     def _state_of(self, raw: Mapping[str, Any], before: _Snapshot | None) -> State:
-        """Return the state that the engine is in now; a state seen before is the same object."""
+        """Return the engine's current state; a state seen before is the same object."""
         key = self._digest(self._read)
         state = self._states.get(key)
         if state is None:
@@ -201,7 +201,7 @@ class GameEngine:
         for signature, current in self._logical._facts.items():
             if self._can_change(signature.name):
                 known = before.facts.get(signature) if before else None
-                # Most sets are those of the state before: share them.
+                # Most sets are unchanged since the previous state: share them.
                 facts[signature] = known if known and known == current else frozenset(current)
         return _Snapshot(
             state_id=self._core.downward_lib.get_state_id(),
@@ -212,7 +212,7 @@ class GameEngine:
         )
 
     def _shared(self, operator: Any) -> "_Operator":
-        """Return one record for all states in which an operator has the same effects."""
+        """Return one record for all states in which the operator has the same effects."""
         key = (operator.id, operator.nb_effect_atoms)
         if key not in self._operators:
             self._operators[key] = _Operator(operator)
@@ -220,14 +220,14 @@ class GameEngine:
 
     @_alone
     def forget(self) -> None:
-        """Drop all states but the first; episodes go on from the states that they hold."""
+        """Drop all cached states but the first; episodes keep the states that they hold."""
         for state in self._states.values():
             state._snapshot.answers.clear()
         self._states = {self._root_key: self._root}
 
     @property
     def states_kept(self) -> int:
-        """How many states are remembered."""
+        """Number of cached states."""
         return len(self._states)
 
     def _can_change(self, name: str) -> bool:
@@ -240,18 +240,18 @@ class GameEngine:
 
 
 class _Memory:
-    """What all engines of this process remember together."""
+    """Limit on the cached states of all engines in this process."""
 
     def __init__(self) -> None:
         self.engines: weakref.WeakSet[GameEngine] = weakref.WeakSet()
         self._states = 0
 
     def make_room(self) -> None:
-        """Before one more state is remembered: let the fullest engine forget if they are many."""
+        """Count one more state; if there are too many, clear the engine that has the most."""
         self._states += 1
         if self._states > STATES_KEPT:
             by_size = sorted(self.engines, key=lambda engine: engine.states_kept)
-            for fullest in by_size[-1:]:  # the first engine's first state meets none
+            for fullest in by_size[-1:]:  # empty for the first state of the first engine
                 fullest.forget()
             self._states = 1 + sum(engine.states_kept for engine in by_size)
 
@@ -260,14 +260,14 @@ _memory = _Memory()
 
 
 def _predicates_read(logical: Any, core: Core) -> frozenset[str]:
-    """Return the names of the changing facts that anything to come depends on.
+    """Return the names of the changing facts that affect future steps.
 
-    Those are the ones in preconditions, in the goal or in the text grammar ("not_..." facts, there
-    also written "!...", only there). In ALFWorld this leaves out ``checked``, which records what
-    was looked at.
+    These facts occur in preconditions, in the goal or in the text grammar ("not_..." facts, also
+    written "!...", only occur there). In ALFWorld this excludes ``checked``, which records what the
+    player has examined.
     """
     changing = changing_predicates(logical)
-    if not core.is_alfworld:  # its texts may read anything
+    if not core.is_alfworld:  # its texts may read any fact
         return changing | {f"not_{name}" for name in changing}
     task, grammar = logical.task, core._game_data["grammar"]
     asked = _predicates_in(task.goal)
@@ -293,21 +293,21 @@ def _cached_engine(game: str, trusted: bool) -> GameEngine:
 
 @_alone
 def get_engine(game: str | Path, trusted: bool = False) -> GameEngine:
-    """Return the engine of a game file, shared by all who ask for it in this process.
+    """Return the engine of a game file, shared within this process.
 
-    The ``ENGINES_KEPT`` last used ones are kept.
+    The ``ENGINES_KEPT`` most recently used engines are cached.
 
     Raises:
-        DataError: as for ``GameEngine``.
+        DataError: see ``GameEngine``.
     """
     return _cached_engine(str(game), trusted)
 
 
 def read_content(game: Path) -> Mapping[str, Any]:
-    """Return what a game file holds.
+    """Return the content of a game file.
 
     Raises:
-        OSError, ValueError, TypeError: it cannot be read, or is no JSON object.
+        OSError, ValueError, TypeError: the file cannot be read, or is not a JSON object.
     """
     content = read_json(game)
     if not isinstance(content, Mapping):

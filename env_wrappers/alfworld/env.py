@@ -13,25 +13,25 @@ _TASK_MARK = "Your task is to: "
 
 
 class ALFWorldEnv(TextEnv):
-    """A household task in text: an action is one command, an observation the answer to it.
+    """Household tasks in text: an action is one command, an observation is the engine's answer.
 
-    ``reset(seed=s)`` plays the game ``games[s % num_tasks]``: a seed is an index into the sorted
-    list, so that every environment with the same data plays the same game for the same seed.
+    ``reset(seed=s)`` plays the game ``games[s % num_tasks]``: seeds index the sorted list, so all
+    environments with the same data play the same game for the same seed.
     ``reset(options={"game": g})`` plays the game ``g``, an index or the path of any solvable game.
     ``reset()`` draws a game from ``np_random``.
 
     The reward is ``success_reward`` at the step that reaches the goal, which terminates the
     episode, and 0 otherwise; after ``max_steps`` steps the episode is truncated. Any string is a
-    safe action: surrounding blanks are dropped, and the engine answers "Nothing happens." to what
-    it does not understand.
+    valid action: surrounding blanks are dropped, and the engine answers "Nothing happens." to
+    commands that it does not understand.
 
-    ``info`` holds admissible_actions (list of str), won (bool), task_type, game (path), goal (the
-    task's words), state_hash (see ``engine.State``), inadmissible (bool: the action just taken was
-    not among the admissible ones) and inadmissible_count (such actions in this episode so far).
+    ``info`` contains admissible_actions (list of str), won (bool), task_type, game (path), goal
+    (the task description), state_hash (see ``engine.State``), inadmissible (bool: the last action
+    was not admissible) and inadmissible_count (number of such actions in this episode).
 
     Attributes:
         games: paths of the games, sorted.
-        num_tasks: how many there are.
+        num_tasks: number of games.
     """
 
     _task_option = "game"
@@ -49,12 +49,12 @@ class ALFWorldEnv(TextEnv):
         """Find the games; see ``games.find_games`` for ``data``, ``split`` and ``task_types``.
 
         Args:
-            trusted: whether code in the grammar of a game may run; a game whose grammar or PDDL
-                domain is not ALFWorld's is refused otherwise.
+            trusted: whether code in the grammar of a game may run; otherwise, a game whose grammar
+                or PDDL domain is not ALFWorld's is refused.
 
         Raises:
-            DataError: there is no such data, ``max_steps`` is not positive, the render mode is
-                unknown, or ``trusted`` is no bool.
+            DataError: the data does not exist, ``max_steps`` is not positive, the render mode is
+                unknown, or ``trusted`` is not a bool.
         """
         if not isinstance(trusted, bool):
             raise DataError(f"trusted must be true or false, not {trusted!r}")
@@ -67,12 +67,12 @@ class ALFWorldEnv(TextEnv):
         self._state: State | None = None
 
     def close(self) -> None:
-        """End the episode, and let the game's engine be used for another game."""
+        """End the episode, and release the engine for other games."""
         super().close()
         self._engine = self._state = None
 
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
-        self._engine = self._state = None  # the engine may be used for another game
+        self._engine = self._state = None  # release the engine
         self._game = choose_game(self.games, self.np_random, seed, task)
         self._engine = get_engine(self._game, self._trusted)
         self._state, observation = self._engine.reset()
@@ -89,7 +89,7 @@ class ALFWorldEnv(TextEnv):
         inadmissible = action.strip() not in self._state.admissible
         try:
             state, observation = self._engine.step(self._state, action)
-        except Exception as error:  # a grammar that lacks a text: TextWorld only now looks for it
+        except Exception as error:  # TextWorld only notices a missing text in the grammar here
             raise DataError(
                 f"{self._game} cannot answer {action[:80]!r}: "
                 f"{type(error).__name__}: {error}; remove the file or fetch it again"
@@ -112,15 +112,15 @@ class ALFWorldEnv(TextEnv):
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but the engine and its state, which are a process's own."""
+        """Return the attributes without the engine and its state, which cannot be pickled."""
         state_hash = self._state.state_hash if self._running and self._state else None
         return self.__dict__ | {"_engine": None, "_state": state_hash}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
-        """Come to the same state again by taking the same actions: an engine is not pickled.
+        """Restore the state by replaying the episode's actions on a new engine.
 
         Raises:
-            DataError: the game cannot be loaded any more, or is another one.
+            DataError: the game cannot be loaded any more, or has changed.
         """
         state_hash = values["_state"]
         self.__dict__ |= values | {"_state": None}

@@ -1,8 +1,8 @@
-"""A scripted expert that sees only text, so that a model with a short memory can imitate it.
+"""A scripted expert that uses only text, so that a model with a short memory can imitate it.
 
-It knows how to do a task, step by step, but not where things are: it searches all receptacles in
-random order, those too that never hold what it looks for. Where to look is left for
-reinforcement learning to find out.
+It knows the steps of each task but not where objects are: it searches all receptacles in random
+order, including those that never hold the object. Learning where to look is left to
+reinforcement learning.
 """
 
 import random
@@ -20,18 +20,18 @@ _SEEN = re.compile(r"(?:you see|In it, you see) (.*)\.")
 
 @dataclass(frozen=True)
 class Goal:
-    """What the task's sentence asks for, in the words of the observations."""
+    """The goal of a task, in the words of the observations."""
 
     task_type: str
     object: str
     destination: str
-    """Receptacle type; empty for tasks that end at a lamp."""
+    """Receptacle type; empty for tasks that use a lamp."""
     lamp: str
     """Lamp type; empty for other tasks."""
 
     @classmethod
     def from_params(cls, task_type: str, params: Mapping[str, str]) -> "Goal":
-        """From ``task_type`` and ``pddl_params`` of a game's traj_data.json."""
+        """Create a goal from ``task_type`` and ``pddl_params`` of traj_data.json."""
         target, parent, toggle = (
             str(params.get(key) or "").lower()
             for key in ("object_target", "parent_target", "toggle_target")
@@ -40,21 +40,21 @@ class Goal:
 
 
 def goal_of(game: Path) -> Goal:
-    """The goal of a game from the traj_data.json beside it."""
+    """Return the goal of a game from the traj_data.json beside it."""
     trajectory = read_json(game.parent / "traj_data.json")
     return Goal.from_params(trajectory["task_type"], trajectory["pddl_params"])
 
 
 def kind(name: str) -> str:
-    """``mug 2`` -> ``mug``."""
+    """Return the type of an object: ``mug 2`` -> ``mug``."""
     return name.split()[0]
 
 
 class Explorer:
-    """Plays one episode; keeps what it saw, and forgets nothing."""
+    """Play one episode, remembering everything observed."""
 
     def __init__(self, goal: Goal, first_admissible: Sequence[str], rng: random.Random):
-        """`first_admissible`: the actions accepted at the start, which name all receptacles."""
+        """Initialize from the initial actions `first_admissible`, which name all receptacles."""
         self.goal = goal
         self.rng = rng
         self.order = [a.removeprefix("go to ") for a in first_admissible if a.startswith("go to ")]
@@ -65,12 +65,12 @@ class Explorer:
         self.treated: set[str] = set()
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
-        """Thought and action. A thought names the thing first: to copy is easier than to judge.
+        """Return thought and action; a thought names the object first, as copying is easy to learn.
 
         Args:
-            observation: what the last action led to.
-            admissible: actions accepted now.
-            last: the action taken before, None at the start.
+            observation: the current observation.
+            admissible: the current admissible actions.
+            last: the previous action; None at the start.
         """
         if last is not None:
             self._remember(observation, last)
@@ -85,7 +85,7 @@ class Explorer:
         return self._place(held, admissible)
 
     def perturb(self, admissible: Sequence[str], rng: random.Random) -> str:
-        """A random move, or an error that models make: take what is not there, go where it is."""
+        """Return a random move or a typical error of a model, such as taking a missing object."""
         here = self.here or rng.choice(self.order)
         moves = [a for a in admissible if a.startswith(("go to ", "open ", "close "))]
         move = rng.choice(moves) if moves else "look"
@@ -93,7 +93,7 @@ class Explorer:
         return rng.choices([move, take, f"go to {here}"], weights=[3, 4, 2])[0]
 
     def is_worth_learning(self, info: Mapping[str, Any]) -> bool:
-        """Only games that were won."""
+        """Return whether the game was won."""
         return bool(info["won"])
 
     def _remember(self, observation: str, last: str) -> None:
@@ -110,7 +110,7 @@ class Explorer:
             self.seen[self.here] = re.findall(r"a ([a-z]+ \d+)", seen.group(1))
 
     def _held(self, admissible: Sequence[str]) -> str | None:
-        """The wanted object in the hand: it can be examined, but not taken."""
+        """Return the wanted object if held: it can then be examined, but not taken."""
         for action in admissible:
             name = action.removeprefix("examine ")
             if (
@@ -177,9 +177,9 @@ class Explorer:
         return thought, f"go to {self._first(destination, admissible)}"
 
     def _next(self, admissible: Sequence[str]) -> str:
-        """A place not visited yet, else any."""
+        """Return a receptacle not visited yet; if there is none, any."""
         reachable = {a.removeprefix("go to ") for a in admissible if a.startswith("go to ")}
-        # Receptacles that share the current spot cannot be gone to: they are in view here.
+        # Receptacles at the current position cannot be gone to, but their contents are visible.
         self.visited |= set(self.order) - reachable
         return self.rng.choice(
             [place for place in self.order if place not in self.visited] or sorted(reachable)

@@ -1,4 +1,4 @@
-"""Finding the game files of an ALFWorld data directory, and choosing among them."""
+"""Find the game files of an ALFWorld data directory, and choose among them."""
 
 import functools
 import operator
@@ -26,7 +26,7 @@ TASK_TYPES: tuple[str, ...] = (
 TREE = "json_2.1.1"
 GAME_FILE = "game.tw-pddl"
 DATA_VARIABLE = "ALFWORLD_DATA"
-_DEFAULT_DATA = "~/.cache/alfworld"  # where the alfworld package itself puts and seeks its data
+_DEFAULT_DATA = "~/.cache/alfworld"  # default of the alfworld package
 _SOLVABLE = re.compile(rb'"solvable"\s*:\s*(true|false)')
 
 _REMEDY = (
@@ -41,17 +41,17 @@ def find_games(
 ) -> list[Path]:
     """Return the solvable games of a split, sorted by path.
 
-    As in ALFWorld itself, paths that mention ``movable`` or ``Sliced`` are skipped: the engine
-    does not support those tasks.
+    As in ALFWorld, paths containing ``movable`` or ``Sliced`` are skipped: the engine does not
+    support those tasks.
 
     Args:
-        data: the directory holding ``json_2.1.1``, or ``json_2.1.1`` itself. None: the one that
-            ``$ALFWORLD_DATA`` names, or where that is not set, ALFWorld's own default.
-        split: a folder of it, e.g. ``train``, ``valid_seen``, ``valid_unseen``.
+        data: the directory holding ``json_2.1.1``, or ``json_2.1.1`` itself. None uses
+            ``$ALFWORLD_DATA`` or, if that is not set, ALFWorld's default.
+        split: folder name, e.g. ``train``, ``valid_seen``, ``valid_unseen``.
         task_types: the families to keep (see ``TASK_TYPES``); None keeps all.
 
     Raises:
-        DataError: the split is missing, a task type is unknown, a file cannot be read or is no
+        DataError: the split is missing, a task type is unknown, a file cannot be read or is not
             JSON, or no game is left.
     """
     wanted = set(TASK_TYPES if task_types is None else task_types)
@@ -84,12 +84,12 @@ def _raise(error: OSError) -> None:
 def game_files(
     folder: Path, levels: int, on_error: Callable[[OSError], None] = _raise
 ) -> list[Path]:
-    """Return the game files that are so many levels of folders below ``folder``, sorted.
+    """Return the game files exactly ``levels`` folders below ``folder``, sorted.
 
     Args:
-        folder: where to begin.
-        levels: two below a split, three below the tree.
-        on_error: called for each folder that cannot be read; ``Path.glob`` would pass over it.
+        folder: where to start.
+        levels: 2 from a split folder, 3 from the data directory.
+        on_error: called for each unreadable folder, which ``Path.glob`` would silently skip.
     """
     folders = [folder]
     for _ in range(levels):
@@ -122,12 +122,12 @@ def choose_game(
 
     Args:
         games: the sorted paths to choose from.
-        rng: draws a game where neither of the others is given.
-        seed: stands for the game at this index, counted round and round.
-        game: comes before the seed: an index, or the path of any solvable game file.
+        rng: draws a game if neither ``seed`` nor ``game`` is given.
+        seed: index of the game, modulo the number of games.
+        game: an index, or the path of any solvable game file; takes precedence over ``seed``.
 
     Raises:
-        DataError: there is no such game.
+        DataError: the game does not exist.
     """
     if isinstance(game, (str, Path)):
         if str(game) not in games and not is_solvable(Path(game)):
@@ -149,7 +149,7 @@ def is_solvable(game: Path) -> bool:
     """Return whether a game file is marked solvable.
 
     Raises:
-        DataError: it cannot be read, or is no JSON.
+        DataError: the file cannot be read, or is not JSON.
     """
     try:
         stat = game.stat()
@@ -162,12 +162,12 @@ def is_solvable(game: Path) -> bool:
 
 @functools.lru_cache(maxsize=65_536)
 def _is_solvable(game: Path, modified_ns: int, size: int) -> bool:
-    """Read a file once, however many environments list it (128 of them read 0.5 million files)."""
+    """Read a file once per process (128 environments would otherwise read 0.5 million files)."""
     with open_regular(game) as file:
         content = file.read()
     mark = _SOLVABLE.search(content)
     if mark is None:
-        # Parsing all files would take long; one that was cut off has lost its mark, or fails later.
+        # Parsing every file is slow. A truncated file lacks the flag, or fails when it is loaded.
         try:
             parse_json(content)
         except ValueError as error:
@@ -180,7 +180,7 @@ def _is_solvable(game: Path, modified_ns: int, size: int) -> bool:
 def task_type_of(game: Path) -> str:
     """Return the task family of a game file.
 
-    The name of its task folder starts with it; ``traj_data.json`` is read only where it does not.
+    The task folder's name starts with it; otherwise, ``traj_data.json`` is read.
 
     Raises:
         DataError: neither names a family.
@@ -196,12 +196,12 @@ def task_type_of(game: Path) -> str:
 
 
 def is_supported(game: Path) -> bool:
-    """Return whether the engine supports the task of a game file, by the names of its folders."""
+    """Return whether the engine supports a game's task, judged by its folder names."""
     return not any("movable" in part or "Sliced" in part for part in game.parts[-3:])
 
 
 def _split_folder(data: str | Path | None, split: str) -> tuple[Path, str]:
-    """Return the folder of a split, and who named it where the caller did not."""
+    """Return the folder of a split, and the source of the path if it is not an argument."""
     named = os.environ.get(DATA_VARIABLE) or _DEFAULT_DATA
     source = f" (from {DATA_VARIABLE} or its default)" if data is None else ""
     check_name(split)

@@ -1,6 +1,6 @@
-"""Making ALFWorld games offline: deterministic, and each one solved before it is kept.
+"""Generate solvable ALFWorld games offline, deterministically.
 
-A data set is written as ALFWorld's own tree, so that everything that reads ALFWorld reads it too.
+The data set has the folder structure of ALFWorld, so code that reads ALFWorld can read it.
 """
 
 import functools
@@ -37,8 +37,8 @@ from env_wrappers.processes import process_pool
 GENERATOR_VERSION = 3
 SPLITS = ("train", "valid_seen", "valid_unseen")
 
-_DRAWS = 200  # rooms and goals tried for one seed
-_SEEDS_PER_GAME = 20  # seeds tried for one game
+_DRAWS = 200  # rooms and goals tried per seed
+_SEEDS_PER_GAME = 20  # seeds tried per game
 _SEEDS_PER_DATA_SET = 10_000_000
 
 
@@ -48,11 +48,11 @@ class GenerationSpec:
 
     Attributes:
         seed: the same spec gives the same bytes; another seed gives other games.
-        splits: number of games per split, of "train", "valid_seen" and "valid_unseen". The first
-            two share floor plans, the third has its own (see ``rooms.UNSEEN_SCENES``).
-        task_types: the families, which share each split evenly.
-        rooms: where games may take place.
-        max_receptacles: the most pieces of furniture in a room: how hard searching gets.
+        splits: number of games in "train", "valid_seen" and "valid_unseen". The first two share
+            floor plans, the third has others (see ``rooms.UNSEEN_SCENES``).
+        task_types: task families; each split is divided evenly among them.
+        rooms: room types used.
+        max_receptacles: maximum pieces of furniture in a room; more make searching harder.
     """
 
     seed: int = 0
@@ -64,10 +64,10 @@ class GenerationSpec:
     max_receptacles: int = 60
 
     def __post_init__(self) -> None:
-        """Check the values.
+        """Validate the values.
 
         Raises:
-            DataError: one is unknown or out of range.
+            DataError: a value is unknown or out of range.
         """
         _check_known("split", self.splits, SPLITS)
         _check_known("task type", self.task_types, TASK_TYPES)
@@ -80,7 +80,7 @@ class GenerationSpec:
 
 @dataclass(frozen=True)
 class _Slot:
-    """One game to make: its seeds are its own, so that games can be made in any order."""
+    """One game to generate, with its own seeds, so that the order of generation does not matter."""
 
     split: str
     task_type: str
@@ -93,13 +93,13 @@ def generate(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     workers: int = 1,
 ) -> None:
-    """Write a data set, or nothing at all; the result does not depend on ``workers``.
+    """Write a data set, or nothing on error; the result does not depend on ``workers``.
 
-    An ``out`` that holds the data of the same spec is left as it is.
+    If ``out`` already holds data of the same spec, it is left unchanged.
 
     Args:
-        out: the directory to make.
-        on_progress: called with the numbers of games made and wanted, after each game.
+        out: the directory to create.
+        on_progress: called after each game with the number made and the total.
         workers: number of processes.
 
     Raises:
@@ -125,10 +125,10 @@ def generate_game(
     rooms: tuple[str, ...],
     max_receptacles: int,
 ) -> Path | None:
-    """Make one game under ``out`` and return its file; deterministic from the arguments.
+    """Generate one game under ``out`` and return its file; deterministic in the arguments.
 
     Returns:
-        None, with nothing written, where this seed gives no solvable game.
+        None, with nothing written, if the seed gives no solvable game.
     """
     rng = random.Random(f"{task_type}/{split}/{seed}")
     drawn = _draw(rng, task_type, split, rooms, max_receptacles)
@@ -168,7 +168,7 @@ def _draw(
     rooms: Iterable[str],
     max_receptacles: int,
 ) -> tuple[Room, Goal, Contents] | None:
-    """Return a room with a goal that its contents allow, or None after ``_DRAWS`` tries."""
+    """Draw a room and a goal that its contents allow; return None after ``_DRAWS`` tries."""
     valid = [r for r in sorted(rooms) if ROOM_SCENES[r][0] in tables.GOALS_VALID[task_type]]
     if not valid:
         return None
@@ -185,7 +185,7 @@ def _draw(
 
 
 def _wins(engine: GameEngine, plan: list[str]) -> bool:
-    """Return whether the plan wins, at its last command and not before."""
+    """Return whether the plan wins with its last command and not before."""
     state, _ = engine.reset()
     for command in plan:
         if state.won:
@@ -247,10 +247,10 @@ def _map(make: Callable[[_Slot], Path], slots: list[_Slot], workers: int) -> Ite
 
 
 def _manifest(root: Path, spec: GenerationSpec) -> dict[str, Any]:
-    """Describe a finished tree.
+    """Return the manifest of a finished data set.
 
     Raises:
-        DataError: two games are the same.
+        DataError: two games are identical.
     """
     digest = hashlib.sha256()
     problems: dict[str, str] = {}
@@ -259,7 +259,7 @@ def _manifest(root: Path, spec: GenerationSpec) -> dict[str, Any]:
         name = game.relative_to(root).as_posix()
         content = game.read_bytes()
         digest.update(name.encode() + b"\0" + content)
-        # Its first line only says the name of the problem.
+        # The first line only contains the name of the problem.
         text = json.loads(content)["pddl_problem"].partition("\n")[2]
         twin = problems.setdefault(hashlib.sha256(text.encode()).hexdigest(), name)
         if twin != name:
@@ -275,7 +275,7 @@ def _manifest(root: Path, spec: GenerationSpec) -> dict[str, Any]:
 
 
 def _plain(spec: GenerationSpec) -> dict[str, Any]:
-    """Return a spec as JSON gives it back."""
+    """Return a spec as it reads back from JSON."""
     return json.loads(json.dumps(asdict(spec)))  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""TextWorld's text grammar, deriving without copying and parsing each text once."""
+"""TextWorld's text grammar, without copying contexts and with each text parsed once."""
 
 import functools
 from types import CodeType
@@ -27,10 +27,10 @@ Context = dict[str, Any]
 
 
 class MemoGrammar(textgen.ContextSensitiveGrammar):
-    """TextWorld's text grammar, deriving without copying: contexts are never changed in place."""
+    """TextWorld's text grammar, deriving without copies: contexts are never modified in place."""
 
     def derive(self, start: str, context: Context | None = None) -> str:
-        """Return the text that ``start`` stands for in the given context."""
+        """Return the text derived from ``start`` in the given context."""
         stack = [(symbol, context or {}) for symbol in reversed(parse_symbols(start))]
         derived: list[str] = []
         while stack:
@@ -49,12 +49,12 @@ class MemoGrammar(textgen.ContextSensitiveGrammar):
                 contexts = _query(symbol.given, context) if symbol.given else [context]
                 return [(symbol.expression, each) for each in contexts]
             case textgen.EvalSymbol():
-                # The expression comes from the game file, as in TextWorld itself: see trust.py.
+                # The expression comes from the game file, as in TextWorld: see trust.py.
                 value = eval(_compile(symbol.expression), {}, context["variables"])
                 return [(textgen.TerminalSymbol(value), context)]
             case textgen.ListSymbol():
                 return _separated(self._expand(symbol.symbol, context), context)
-        # The same error as TextWorld's own derive(): its grammar has no other kind of symbol.
+        # The same error as in TextWorld's derive(): its grammar has no other symbols.
         raise NotImplementedError(f"Unknown symbol: {type(symbol)}")
 
     def _rule_for(self, symbol: Any, context: Context) -> Any:
@@ -72,7 +72,7 @@ def _applies(condition: str, context: Context) -> bool:
 
 
 def _query(expression: str, context: Context) -> list[Context]:
-    """Return one context for each way in which the query holds."""
+    """Return one context for each match of the query."""
     contexts = []
     for found in context["state"].all_assignments(parse_query(expression), context["mapping"]):
         mapping = dict(found)
@@ -88,7 +88,7 @@ def _query(expression: str, context: Context) -> list[Context]:
 
 
 def _separated(items: list[tuple[Any, Context]], context: Context) -> list[tuple[Any, Context]]:
-    """Write a list as "a, b, and c", or the grammar's words for an empty list."""
+    """Format a list as "a, b, and c", or with the grammar's text for an empty list."""
     if not items:
         return [(textgen.NonterminalSymbol("list_empty"), context)]
     joined = [items[0]]

@@ -1,12 +1,12 @@
-"""The genuine TextWorld PDDL engine, with its repeated work remembered.
+"""Cache the repeated work of TextWorld's PDDL engine.
 
-A genuine step parses the same text templates again, a genuine load translates the same problem
-four times. The class here overrides exactly those places, leaves the rest of TextWorld (and its
-module globals, outside ``load`` and ``reset``) as they are, and gives the same text, commands and
-results. It does so for ALFWorld's own grammar alone, whose texts depend on the things and queries
-that they name, and whose commands never depend on the state of a game; a game with another grammar,
-which has to be trusted, is left to TextWorld. The overrides lean on internals of one TextWorld
-release: ``memo_enabled`` checks which one is there.
+TextWorld parses the same text templates at every step, and translates the same problem four times
+per load. This class overrides only those methods and produces the same text, commands and results;
+outside ``load`` and ``reset``, TextWorld's module globals are unchanged. The caches are used only
+with ALFWorld's grammar, whose texts depend on the entities and queries that they name, and whose
+commands do not depend on the state. A game with another grammar, which must be trusted, runs on
+plain TextWorld. The overrides rely on internals of one TextWorld release, which ``memo_enabled``
+checks.
 """
 
 import ast
@@ -35,12 +35,12 @@ from env_wrappers.alfworld.trust import is_alfworld, require_alfworld
 SUPPORTED_TEXTWORLD = "1.7.0"
 SWITCH = "HGPO_ALFWORLD_MEMO"
 
-# A task line as alfworld writes it: its goal is all that differs between the grammars of games.
+# The task line as alfworld writes it; the grammars of games differ only in its goal.
 _TASK_RULE = re.compile(r'("task":\s*\[\s*\{\s*"rhs":\s*)("(?:[^"\\]|\\.)*")(?=\s*\}\s*\])')
 
 
 def memo_enabled() -> bool:
-    """Return whether the memo layer is on and knows the installed TextWorld."""
+    """Return whether the cache is enabled and supports the installed TextWorld."""
     if os.environ.get(SWITCH, "1") == "0":
         return False
     if textworld.__version__ != SUPPORTED_TEXTWORLD:
@@ -54,21 +54,21 @@ def memo_enabled() -> bool:
 
 
 class Core(PddlEnv):
-    """TextWorld's own engine, naming things as ALFWorld does ("mug 2").
+    """TextWorld's engine with ALFWorld's entity names ("mug 2").
 
-    An engine object copies and loads a shared library which is never unloaded (about 1.4 MB), so
-    prefer loading another game into one that is free.
+    Each engine object copies and loads a shared library that is never unloaded (about 1.4 MB), so
+    prefer loading another game into an unused one.
 
     Attributes:
         is_alfworld: whether the loaded game has ALFWorld's grammar.
-        memoised: whether its translations, parses and command strings are computed once.
+        memoised: whether translations, parses and command strings are cached.
     """
 
     def __init__(self) -> None:
         super().__init__(textworld.EnvInfos(admissible_commands=True))
 
     def load(self, filename_or_data: Any, trusted: bool = False) -> None:
-        """Load the content of a game file; unless it is trusted, it must be like ALFWorld's."""
+        """Load a game file's content; unless ``trusted``, it must pass ``require_alfworld``."""
         if not trusted:
             require_alfworld(filename_or_data)
         self.is_alfworld = is_alfworld(filename_or_data)
@@ -86,25 +86,25 @@ class Core(PddlEnv):
         self._names = {key: info.name for key, info in self._entity_infos.items()}
 
     def reset(self) -> textworld.GameState:
-        """See TextWorld's."""
+        """Reset the game; see TextWorld."""
         first = _memoised_logic(PddlState=self._first_state) if self.memoised else nullcontext()
         with _own_arguments(), first:
             return super().reset()
 
     def _first_state(self, *arguments: Any) -> Any:
-        """Return the state that loading made: the reset after it would make the same again."""
+        """Return the state that loading created, instead of creating it again."""
         state, self._unused_state = self._unused_state, None
         return state or _original_state(*arguments)
 
     def _gather_infos(self) -> None:
-        """Fill in what a step of a game needs: as the original, without unread extras."""
+        """Set the fields that a step needs, without the unused ones that TextWorld sets."""
         if not self.memoised:
             super()._gather_infos()
             return
         state, logical = self.state, self._pddl_state
         state["won"] = logical.check_goal()
         state["lost"] = False
-        # An operator's id stands for its action and arguments: share one object per id.
+        # An operator's id identifies its action and arguments: share one object per id.
         state["_valid_actions"] = [
             self._actions.setdefault(action.id, action)
             for action in logical.all_applicable_actions()
@@ -123,10 +123,10 @@ class Core(PddlEnv):
         return command
 
     def _command_key(self, action: Any) -> Any:
-        """Return what the command's text depends on: the things that its template names, or all."""
+        """Return what the command's text depends on: the entities its template names, or all."""
         placeholders, names = _things_named(self._logic.actions[action.name].template)
         if not placeholders <= action.mapping.keys():
-            return action.id  # a query looks for a thing; then the others matter, as not that one
+            return action.id  # a query excludes the other entities, so its result depends on them
         named = (v for ph, v in action.mapping.items() if ph in placeholders or ph.name in names)
         return (action.name, *named)
 
@@ -161,7 +161,7 @@ def _names(expression: str) -> set[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _things_named(text: str) -> tuple[frozenset[Placeholder], frozenset[str]]:
-    """Return the placeholders of the queries in a text, and the names in its expressions."""
+    """Return the placeholders of a text's queries, and the names in its expressions."""
     placeholders: set[Placeholder] = set()
     names: set[str] = set()
     for part in _parts(parse_symbols(text)):
@@ -173,7 +173,7 @@ def _things_named(text: str) -> tuple[frozenset[Placeholder], frozenset[str]]:
 
 
 def changing_predicates(state: Any) -> frozenset[str]:
-    """Return the names of the predicates that some action of the loaded game can change."""
+    """Return the names of the predicates that an action of the loaded game can change."""
     return frozenset(
         effect.literal.predicate for action in state.task.actions for effect in action.effects
     )
@@ -181,7 +181,7 @@ def changing_predicates(state: Any) -> frozenset[str]:
 
 @contextmanager
 def _own_arguments() -> Iterator[None]:
-    """Give ``sys.argv`` back, which the PDDL translator overwrites."""
+    """Restore ``sys.argv``, which the PDDL translator overwrites."""
     argv = sys.argv
     try:
         yield
@@ -194,7 +194,7 @@ def _own_arguments() -> Iterator[None]:
 
 @contextmanager
 def _memoised_logic(**more: Any) -> Iterator[None]:
-    """Let TextWorld's loader use the memoised parts, for the length of the block."""
+    """Make TextWorld's loader use the cached functions within the block."""
     patches: dict[str, Any] = {
         "fast_downward": SimpleNamespace(**vars(fast_downward) | {"pddl2sas": _translate}),
         "_parse_and_convert": _parse_document,
@@ -213,12 +213,12 @@ def _memoised_logic(**more: Any) -> Iterator[None]:
 def _translate(
     domain: str, problem: str, verbose: bool = False, optimize: bool = False
 ) -> tuple[Any, str]:
-    """Translate once; the second, optimised form only serves the planner, which is unused."""
+    """Translate once; the second, optimised form is only for the planner, which is not used."""
     return (None, "") if optimize else translate(domain, problem)
 
 
 def _parse_document(text: str, rule_name: str) -> tuple[dict[str, Any], MemoGrammar]:
-    """Parse a game's logic file, only once for all games that differ in their goal alone."""
+    """Parse a game's logic file once for all games that differ only in their goal."""
     found = _TASK_RULE.search(text)
     assert found is not None, "ALFWorld's grammar has the rule"
     actions, shared = _parse_document_once(_TASK_RULE.sub(r'\1"TASK"', text, count=1))

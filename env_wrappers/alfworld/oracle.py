@@ -1,4 +1,4 @@
-"""The shortest sensible solution of a game, from knowing where everything is."""
+"""Compute a short solution of a game from complete knowledge of the room."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ def oracle_plan(
     """Return the commands that solve a generated game.
 
     Args:
-        names: what the engine calls an entity, by its id in the PDDL problem.
+        names: display name of each entity id in the PDDL problem.
     """
     walk = _Walk(room, names)
     targets = sorted(t for t in contents.inside if contents.objects[t] == goal.target)
@@ -43,7 +43,7 @@ def oracle_plan(
 
 
 class _Walk:
-    """The commands so far, and where they lead."""
+    """The commands so far, and the player's position."""
 
     def __init__(self, room: Room, names: Mapping[str, str]) -> None:
         self.commands: list[str] = []
@@ -56,7 +56,7 @@ class _Walk:
         return self._names[mangle(identifier).lower()]
 
     def go(self, receptacle: str, need_open: bool) -> None:
-        # Going to where one already is does nothing, says the engine.
+        # The engine does nothing if the player is already there.
         if self._here != self._room.receptacles[receptacle]:
             self.commands.append(f"go to {self.name(receptacle)}")
             self._here = self._room.receptacles[receptacle]

@@ -1,4 +1,4 @@
-"""Plans that solve a game: the recorded one, or Fast Downward's under a time limit."""
+"""Plans that solve a game: the recorded walkthrough, or Fast Downward's with a time limit."""
 
 import multiprocessing
 import os
@@ -13,15 +13,15 @@ from env_wrappers.files import read_json
 
 
 def recorded_plan(game: Path, trusted: bool = False) -> list[str]:
-    """Return the walkthrough that a game file carries: of generated games, the oracle's.
+    """Return the walkthrough in a game file; for generated games, this is the oracle's.
 
     Args:
-        game: a game file. Some copies of the official games write entities by their ids in the
-            PDDL problem, as TextWorld's planner does; what is returned has the game's own names.
-        trusted: as for ``GameEngine``.
+        game: a game file. Some copies of the official games contain entity ids of the PDDL
+            problem, as TextWorld's planner writes them; they are replaced by display names.
+        trusted: see ``GameEngine``.
 
     Raises:
-        DataError: the file cannot be read, or has none.
+        DataError: the file cannot be read, or has no walkthrough.
     """
     try:
         plan = read_json(game).get("walkthrough")
@@ -33,15 +33,15 @@ def recorded_plan(game: Path, trusted: bool = False) -> list[str]:
 
 
 def find_plan(game: Path, seconds: float, trusted: bool = False) -> list[str]:
-    """Return a plan by Fast Downward, replayed and seen to win.
+    """Return a plan found by Fast Downward, after replaying it to check that it wins.
 
-    The search cannot be interrupted, and some kitchens take it minutes: it runs in a process of
-    its own, which is killed when the time is up.
+    The search cannot be interrupted, and takes minutes in some kitchens, so it runs in a separate
+    process that is killed at the time limit.
 
     Args:
         game: any game file.
-        seconds: wall-clock limit, the start of the process (a few seconds) included.
-        trusted: as for ``GameEngine``.
+        seconds: wall-clock limit, including process start (a few seconds).
+        trusted: see ``GameEngine``.
 
     Raises:
         DataError: the game cannot be loaded, or no plan was found in time.
@@ -57,7 +57,7 @@ def find_plan(game: Path, seconds: float, trusted: bool = False) -> list[str]:
 
 
 def why_not_won(engine: GameEngine, plan: Sequence[str]) -> str | None:
-    """Replay a plan from the start; return None if it wins, else what went wrong."""
+    """Replay a plan from the start; return None if it wins, otherwise the reason."""
     state, _ = engine.reset()
     for number, command in enumerate(plan, start=1):
         if command not in state.admissible:
@@ -69,7 +69,7 @@ def why_not_won(engine: GameEngine, plan: Sequence[str]) -> str | None:
 
 
 def _has_ids(plan: Sequence[str]) -> bool:
-    """Return whether a plan writes entities by their ids: an official one has "|", mangled."""
+    """Return whether a plan names entities by id: official ids contain "|", mangled."""
     return any("_bar_" in command for command in plan)
 
 
@@ -78,7 +78,7 @@ def _plan_apart(game: Path, seconds: float, trusted: bool) -> list[str]:
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_send_plan, args=(game, trusted, sender), daemon=True)
     process.start()
-    sender.close()  # so that the end of the process is the end of the pipe
+    sender.close()  # so that recv() fails with EOFError when the process ends
     try:
         if not receiver.poll(seconds):
             raise DataError(f"no plan for {game} within {seconds:g} seconds: allow more time")
@@ -92,7 +92,7 @@ def _plan_apart(game: Path, seconds: float, trusted: bool) -> list[str]:
 
 
 def _send_plan(game: Path, trusted: bool, sender: Connection) -> None:
-    os.environ[SWITCH] = "0"  # the memo layer leaves out the translation that the planner needs
+    os.environ[SWITCH] = "0"  # the memo layer skips the translation that the planner needs
     core = Core()
     core.load(read_content(game), trusted)
     core.reset()

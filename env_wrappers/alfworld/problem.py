@@ -1,4 +1,4 @@
-"""Writing a furnished room and a goal as the PDDL problem that ALFWorld would write."""
+"""Write a furnished room and a goal as a PDDL problem in ALFWorld's format."""
 
 import random
 
@@ -18,7 +18,7 @@ _ABILITIES = {
 
 
 def mangle(identifier: str) -> str:
-    """Return an id in the letters that PDDL allows."""
+    """Return an id with the characters that PDDL does not allow replaced."""
     for character, word in (
         ("-", "_minus_"),
         ("|", "_bar_"),
@@ -32,14 +32,14 @@ def mangle(identifier: str) -> str:
 def write_problem(
     rng: random.Random, task_type: str, room: Room, contents: Contents, goal: Goal, name: str
 ) -> str:
-    """Return the text of the PDDL problem; ``rng`` orders its facts."""
+    """Return the PDDL problem as text; ``rng`` orders its facts."""
     facts = _facts(room, contents)
     rng.shuffle(facts)
     target = goal_library.gdict[task_type]["pddl"].format(
         obj=goal.target, recep=goal.destination, toggle=goal.lamp
     )
     declared = _INDENT.join(_declarations(room, contents))
-    # The goal library writes "#" for a dash, which in ids stands for a minus.
+    # The goal library writes "#" for a hyphen, which in ids is a minus sign.
     return (
         f"(define (problem plan_{name})\n(:domain alfred)\n(:objects{_INDENT}{declared}\n)\n"
         f"(:init\n{_INDENT[1:]}{_INDENT.join(facts)}\n)\n{target.replace('#', '-')}"
@@ -47,12 +47,12 @@ def write_problem(
 
 
 def describe_goal(rng: random.Random, task_type: str, goal: Goal) -> str:
-    """Return the task in words, e.g. "put a clean mug in cabinet"."""
+    """Return a task description, e.g. "put a clean mug in cabinet"."""
     return rng.choice(goal_sentences(task_type, goal))
 
 
 def goal_sentences(task_type: str, goal: Goal) -> list[str]:
-    """Return all of ALFWorld's wordings of a goal."""
+    """Return all of ALFWorld's phrasings of a goal."""
     words = {
         "obj": goal.target.lower(),
         "recep": goal.destination.lower(),

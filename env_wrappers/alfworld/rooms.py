@@ -1,7 +1,7 @@
-"""Furnishing rooms: real floor plans, filled with objects where such objects are found.
+"""Furnish ALFRED floor plans with objects in plausible places.
 
-The floor plans (which furniture stands where, which object types there are) and the tables of what
-belongs on what come with the alfworld package; this module only draws from them.
+The floor plans (furniture positions and object types) and the tables of which objects belong on
+which furniture come from the alfworld package; this module only samples from them.
 """
 
 import json
@@ -16,11 +16,11 @@ from alfworld.gen import constants as tables
 ROOM_SCENES: dict[str, tuple[str, range]] = {
     name.lower(): (name, scenes) for name, scenes in tables.SCENE_TYPE.items()
 }
-"""Room name ("livingroom") to ALFWorld's name for it ("LivingRoom") and its scene numbers."""
+"""Room name ("livingroom") to ALFWorld's name ("LivingRoom") and scene numbers."""
 
 OFFICIAL_UNSEEN_SCENES = frozenset({10, 219, 308, 424})
-"""The floor plans of the official ``valid_unseen`` games, one of each room."""
-# ALFRED's scripts count these among the training scenes, as its published split does not.
+"""The floor plans of the official ``valid_unseen`` games, one per room."""
+# ALFRED's scripts count the official ones as training scenes; its published split does not.
 UNSEEN_SCENES = OFFICIAL_UNSEEN_SCENES | frozenset(tables.TEST_SCENE_NUMBERS)
 
 FURNITURE = sorted(tables.RECEPTACLES - tables.MOVABLE_RECEPTACLES_SET)
@@ -37,10 +37,10 @@ _FIXTURE_HOSTS = {
     ),
     "Television": ("TVStand", "Dresser", "SideTable"),
     "DeskLamp": _LAMP_HOSTS,
-    # On the floor it could not be used: the engine turns on only what lies on or in furniture.
+    # The engine can only turn on lamps that are on or in furniture, so not on the floor.
     "FloorLamp": _LAMP_HOSTS,
 }  # fmt: skip
-# How many things a piece of furniture takes at the start, and how likely it is chosen; else 1.
+# Maximum objects on a piece of furniture at the start, and sampling weight (default 1).
 _CAPACITY = {
     "ArmChair": 3, "BathtubBasin": 3, "Bed": 5, "Cabinet": 3, "Cart": 4, "CoffeeTable": 7,
     "CounterTop": 14, "Desk": 10, "DiningTable": 14, "Drawer": 3, "Dresser": 8, "Fridge": 7,
@@ -51,8 +51,8 @@ _WEIGHT = {
     "Bed": 4, "CoffeeTable": 4, "CounterTop": 8, "Desk": 6, "DiningTable": 8, "Dresser": 4,
     "Fridge": 4, "GarbageCan": 1.2, "SideTable": 3, "SinkBasin": 2, "Sofa": 3,
 }  # fmt: skip
-# Pieces of furniture that ALFWorld's own games have in a scene beyond those which its floor plan
-# gives a position: scene to type to number. Scenes without an entry draw from others of their room.
+# Furniture in ALFWorld's own games that its floor plans give no position: scene to type to number.
+# Scenes without an entry use that of another scene of the same room.
 _PIECES: dict[str, dict[str, int]] = json.loads(
     (resources.files("env_wrappers.alfworld") / "furniture.json").read_text(encoding="utf-8")
 )
@@ -64,10 +64,10 @@ class Room:
 
     Attributes:
         scene: number of the floor plan.
-        object_types: the types of things seen in it, sorted.
+        object_types: object types in the floor plan, sorted.
         receptacles: furniture id to the location it is reached from, in a fixed order.
         openable: ids of the furniture that can be opened.
-        start: the location at which the player starts.
+        start: the player's initial location.
     """
 
     scene: int
@@ -78,13 +78,13 @@ class Room:
 
     @property
     def kinds(self) -> set[str]:
-        """The types of the furniture."""
+        """Types of the furniture."""
         return {kind_of(receptacle) for receptacle in self.receptacles}
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a task is about: an object's type, and furniture to bring it to or a lamp to use."""
+    """The goal of a task: an object type, and furniture to put it on or a lamp to use."""
 
     target: str
     destination: str = ""
@@ -93,30 +93,30 @@ class Goal:
 
 @dataclass(frozen=True)
 class Contents:
-    """The things in a room: id to type, and for those that lie somewhere, id to furniture id."""
+    """Objects in a room: id to type, and id to furniture id for those on or in furniture."""
 
     objects: dict[str, str]
     inside: dict[str, str]
 
     def count(self, kind: str) -> int:
-        """Return how many things of a type lie on or in the furniture."""
+        """Return the number of objects of a type on or in furniture."""
         return sum(self.objects[thing] == kind for thing in self.inside)
 
 
 def kind_of(receptacle: str) -> str:
-    """Return the type of a piece of furniture from its id."""
+    """Return the furniture type of a furniture id."""
     parts = receptacle.split("|")
     return parts[-1] if parts[-1].endswith("Basin") else parts[0]
 
 
 def scenes(room: str, split: str) -> list[int]:
-    """Return the floor plans of a room for a split: those of ``valid_unseen`` are in no other."""
+    """Return a room's floor plans for a split; those of ``valid_unseen`` are in no other split."""
     unseen = split == "valid_unseen"
     return [scene for scene in ROOM_SCENES[room][1] if (scene in UNSEEN_SCENES) == unseen]
 
 
 def build_room(rng: random.Random, scene: int) -> Room:
-    """Return the furniture of a floor plan, with positions drawn for what the plan leaves open."""
+    """Return a room of a floor plan, drawing the positions that the plan does not define."""
     object_types = _layout(scene, "objects")
     standing = {}
     for receptacle, (x, z, rotation, horizon) in sorted(_layout(scene, "openable").items()):
@@ -152,7 +152,7 @@ def _added_pieces(
 
 
 def choose_goal(rng: random.Random, task_type: str, room: Room) -> Goal | None:
-    """Return a goal that makes sense in the room, or None."""
+    """Return a goal that is possible in the room, or None."""
     targets = sorted(set(room.object_types) & PORTABLE)
     if task_type == "look_at_obj_in_light":
         lamps = [lamp for lamp in LAMPS if lamp in room.object_types]
@@ -171,20 +171,20 @@ def choose_goal(rng: random.Random, task_type: str, room: Room) -> Goal | None:
         (target, kind)
         for target in targets
         for kind in sorted(kinds - {tool})
-        # It must fit there, and also somewhere else, where it can lie at the start.
+        # It must fit there, and also elsewhere, where it can be placed at the start.
         if _fits(target, kind) and any(_fits(target, other) for other in kinds - {kind})
     ]
     return Goal(*rng.choice(pairs)) if pairs else None
 
 
 def fill_room(rng: random.Random, room: Room, goal: Goal, targets: int) -> Contents | None:
-    """Return things for a room, with the goal not yet reached.
+    """Return the contents of a room, with the goal not yet reached.
 
     Args:
-        targets: how many objects of the goal's type must be there.
+        targets: minimum number of objects of the goal's type.
 
     Returns:
-        None where the goal's objects found no place.
+        None if not enough of the goal's objects can be placed.
     """
     contents = Contents({}, {})
     load = dict.fromkeys(room.receptacles, 0)
@@ -199,7 +199,7 @@ def fill_room(rng: random.Random, room: Room, goal: Goal, targets: int) -> Conte
                 load[host] += 1
                 contents.inside[thing] = host
             elif kind in PORTABLE or kind == goal.lamp:
-                continue  # no place left; the fixtures of a room need none
+                continue  # no place left; fixtures of the room need none
             contents.objects[thing] = kind
     enough = contents.count(goal.target) >= targets
     return contents if enough and (not goal.lamp or contents.count(goal.lamp)) else None
@@ -217,7 +217,7 @@ def _fits(kind: str, furniture: str) -> bool:
 
 
 def _hosts(furniture: str, kind: str, goal: Goal) -> bool:
-    """Return whether things of a type may lie on furniture of a type when the game starts."""
+    """Return whether objects of a type may be on a type of furniture at the start."""
     if kind in PORTABLE:
         solved = kind == goal.target and furniture == goal.destination
         return _fits(kind, furniture) and not solved
@@ -268,7 +268,7 @@ def _furniture_id(rng: random.Random, kind: str) -> str:
 
 
 def _identifier(rng: random.Random, kind: str, height: float) -> str:
-    """Return an id as ALFRED writes it: the type and a position in metres."""
+    """Return an id in ALFRED's format: the type and a position in metres."""
     position = (rng.uniform(-3, 3), rng.uniform(0, height), rng.uniform(-3, 3))
     return "|".join([kind, *(f"{value:+06.2f}" for value in position)])
 

@@ -1,8 +1,8 @@
-"""Translations of PDDL problems, kept on disk.
+"""Disk cache of PDDL translations.
 
-Translating a kitchen takes most of the time of loading it, and gives the same result every time.
-What is stored is SAS text, never a Python object: the task is parsed anew, in milliseconds, so that
-nothing in a file is ever executed. An entry is named by the hash of all that it depends on.
+Translation takes most of the time of loading a kitchen, and is deterministic. The cache stores SAS
+text and never Python objects: parsing it again takes milliseconds and executes nothing. An entry
+is named by the hash of everything it depends on.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ import textworld
 from env_wrappers.files import write_atomically
 
 SETTING = "HGPO_ALFWORLD_CACHE"
-"""Environment variable: another directory for the translations, or "0" to keep none."""
+"""Environment variable: another cache directory, or "0" to disable the cache."""
 
 _FORMAT = 1
 _OTHERS_CAN_WRITE = 0o022
@@ -35,8 +35,8 @@ _UNREADABLE = (OSError, EOFError, zlib.error, UnicodeDecodeError)
 def translate(domain: str, problem: str) -> tuple[Any, str]:
     """Return the parsed task and its SAS text, as ``fast_downward.pddl2sas`` does.
 
-    What cannot be read back, for whatever reason, is translated again; where nothing can be
-    written, nothing is kept. Raises what the translator raises.
+    An unreadable entry is translated again; if the cache cannot be written, nothing is stored.
+    Raises what the translator raises.
     """
     folder = cache_directory()
     if folder is None:
@@ -51,10 +51,10 @@ def translate(domain: str, problem: str) -> tuple[Any, str]:
 
 
 def cache_directory() -> Path | None:
-    """Return the directory of the translations, made if need be; None: none is to be used.
+    """Return the cache directory, created if necessary; None if the cache is disabled.
 
-    That is ``HGPO_ALFWORLD_CACHE`` or, without it, ``hgpo-rllib/alfworld`` in the user's cache. A
-    directory that others can write to is not used: what is in it goes to a parser written in C.
+    The directory is ``HGPO_ALFWORLD_CACHE`` or ``hgpo-rllib/alfworld`` in the user's cache. A
+    directory that others can write to is not used, since entries are parsed by C code.
     """
     setting = os.environ.get(SETTING, "")
     if setting == "0":
@@ -65,7 +65,7 @@ def cache_directory() -> Path | None:
         status = folder.stat()
         if status.st_uid != os.getuid() or status.st_mode & _OTHERS_CAN_WRITE:
             raise PermissionError(f"{folder} is not this user's alone")
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
         warnings.warn(
             f"translations of ALFWorld games are not kept: {error}; "
             f"set {SETTING} to a directory, or to 0",
@@ -87,12 +87,12 @@ def _key(domain: str, problem: str) -> str:
 
 
 def _checksum(entry: Path, sas: str) -> str:
-    """Return a hash of the text and the name of its file: a renamed entry is not valid either."""
+    """Return a hash of the text and the file name, so that a renamed entry is invalid."""
     return hashlib.sha256(f"{entry.name}\n{sas}".encode()).hexdigest()
 
 
 def _read(entry: Path) -> str | None:
-    """Return the SAS text of an entry; None: it is not there, or not what was written."""
+    """Return the SAS text of an entry; None if it is missing or corrupt."""
     try:
         text = gzip.decompress(entry.read_bytes()).decode()
     except _UNREADABLE:
@@ -102,7 +102,7 @@ def _read(entry: Path) -> str | None:
 
 
 def _write(entry: Path, sas: str) -> None:
-    """Put an entry in place at once: other processes see all of it, or nothing."""
+    """Write an entry atomically."""
     data = gzip.compress(f"{_checksum(entry, sas)}\n{sas}".encode(), compresslevel=6, mtime=0)
     with contextlib.suppress(OSError):
         write_atomically(entry, data)
@@ -115,7 +115,7 @@ def _translate(domain: str, problem: str) -> tuple[Any, str]:
 
 
 def _parse(domain: str, problem: str) -> Any:
-    """Return the task as ``pddl2sas`` does: by its own functions, without the translation."""
+    """Return the task as ``pddl2sas`` does, using its functions but no translation."""
     with _translator_arguments(), contextlib.redirect_stdout(io.StringIO()):
         from fast_downward.translate import normalize
         from fast_downward.translate.pddl_parser import lisp_parser, parsing_functions
@@ -128,7 +128,7 @@ def _parse(domain: str, problem: str) -> Any:
 
 @contextlib.contextmanager
 def _translator_arguments() -> Iterator[None]:
-    """Stand in for a command line: the translator parses ``sys.argv`` when it is imported."""
+    """Set ``sys.argv`` for the translator, which parses it on import."""
     argv = sys.argv
     sys.argv = ["translate.py", "domain", "task"]
     try:

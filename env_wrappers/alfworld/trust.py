@@ -1,10 +1,10 @@
-"""Refusing game files that could run code.
+"""Refuse game files that could run code.
 
 TextWorld evaluates every ``{...}`` in a game's grammar as a Python expression, and its planner is
-written in C. All of ALFWorld's games share one grammar and one PDDL domain; they differ in the
-words of the task and in the PDDL problem. So the shared parts must be known, and the others must
-be plain data: no braces, which TextWorld would evaluate or format, and no names that are too long
-for the planner's buffers.
+written in C. All ALFWorld games share one grammar and one PDDL domain; they differ only in the
+task description and the PDDL problem. The shared parts must therefore be known, and the others must
+be plain data: no braces, which TextWorld would evaluate or format, and no names that overflow the
+planner's buffers.
 """
 
 import functools
@@ -21,28 +21,28 @@ REMEDY = (
     "(--trusted in `hgpo data` and `hgpo play`)"
 )
 
-# SHA-256 of what the game files of ALFWorld's 0.4 releases hold. They differ from the files of the
-# installed package: in "help", and in a comment that is none there. A digest of the grammar is one
-# with UNKNOWN GOAL as the task, a digest of the domain one without comments and line breaks.
+# SHA-256 digests for the game files of ALFWorld's 0.4 releases. They differ from the files of the
+# installed package in "help" and in one comment. The grammar is hashed with UNKNOWN GOAL as its
+# task, the domain without comments and line breaks.
 _RELEASED_GRAMMAR = "cce0702cd250cc6af6c3ea047a21f6c4c1c8d29a1739efefb5221ef4c3dcac57"
 _RELEASED_DOMAIN = "9549a55d7ecd967fcbd3f32645c16b56b27a823bc72f2ab7c7e43660f794a063"
 
-# The task's words in a rule of the grammar; without backslashes they are what JSON reads.
+# The task in a grammar rule; without backslashes, JSON parsing does not change the text.
 _TASK = re.compile(r'"Your task is to: [^"\\{}\[\]#]*"')
 _UNKNOWN_TASK = '"Your task is to: UNKNOWN GOAL."'
 _PDDL_COMMENT = re.compile(r";.*")
 _NOT_IN_PDDL = re.compile(r"[^A-Za-z0-9_\s():?=.-]")
-_LONGEST_WORD = 128  # of genuine games 87; the planner's buffers hold a whole action in 1,024
+_LONGEST_WORD = 128  # 87 in ALFWorld; the planner's buffers hold 1,024 bytes per action
 
 
 def require_alfworld(game: Mapping[str, Any]) -> None:
-    """Accept a game whose texts TextWorld can evaluate without running anything foreign.
+    """Raise an error unless TextWorld can evaluate the game's texts without running foreign code.
 
     Args:
         game: the content of a game file.
 
     Raises:
-        DataError: its grammar or domain is not ALFWorld's, or its problem is not plain data.
+        DataError: the grammar or domain is not ALFWorld's, or the problem is not plain data.
     """
     if not is_alfworld(game):
         raise DataError(f"its grammar is not ALFWorld's, and could run code: {REMEDY}")
@@ -54,13 +54,13 @@ def require_alfworld(game: Mapping[str, Any]) -> None:
 
 
 def is_alfworld(game: Mapping[str, Any]) -> bool:
-    """Return whether a game has ALFWorld's grammar; the words of the task may be any."""
+    """Return whether a game has ALFWorld's grammar, with any task description."""
     return _grammar_digest(game["grammar"]) in _known_grammars()
 
 
 @functools.cache
 def alfworld_data(name: str) -> str:
-    """Return the text of a file that comes with the alfworld package."""
+    """Return the text of a file in the alfworld package."""
     return (resources.files("alfworld") / "data" / name).read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The same work on many games, in as many processes as that is worth."""
+"""Map a function over many games in parallel processes."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -9,18 +9,18 @@ from env_wrappers.processes import process_pool
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_GAMES_PER_WORKER = 8  # fewer are done before another process has started
+_GAMES_PER_WORKER = 8  # with fewer, starting a process takes longer
 
 
 def workers_for(games: int) -> int:
-    """Return the number of processes for so many games on this machine."""
+    """Return the number of processes to use for this many games on this machine."""
     return max(1, min(os.cpu_count() or 1, games // _GAMES_PER_WORKER))
 
 
 def map_games(
     work: Callable[[Item], Result], games: Sequence[Item], workers: int
 ) -> Iterator[Result]:
-    """Yield the results in the order of the games; with one worker, in this process."""
+    """Yield results in the order of the games; one worker runs in this process."""
     if workers <= 1:
         yield from map(work, games)
         return
