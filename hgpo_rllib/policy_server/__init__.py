@@ -1,1 +1,1 @@
-"""vLLM as a Ray Serve deployment: generates every action, and takes new weights after updates."""
+"""vLLM as a Ray Serve deployment that generates all actions and loads new weights after updates."""

@@ -1,4 +1,4 @@
-"""New LoRA adapters, as an engine takes them: a folder in peft's format."""
+"""Write published LoRA adapters as a folder in peft's format, which vLLM loads."""
 
 import json
 import tempfile
@@ -11,17 +11,17 @@ from safetensors.torch import save_file
 
 from hgpo_rllib.policy_server.types import PublishedWeights
 
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has room for
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of max_lora_rank in vLLM
 
 
 def room_for(rank: int) -> int:
-    """The smallest of vLLM's ranks that holds this one."""
+    """Return the smallest of `RANKS` that is at least `rank`."""
     return next(room for room in RANKS if room >= rank)
 
 
 @contextmanager
 def adapter_folder(weights: PublishedWeights) -> Iterator[Path]:
-    """Published adapters as files, for as long as an engine reads them."""
+    """Write published adapters to a temporary folder, which is deleted when the block ends."""
     assert weights.adapter is not None, "these are weights of a whole model"
     dtype = getattr(torch, weights.dtype)
     tensors = {name: torch.tensor(array).view(dtype) for name, array in weights.tensors.items()}

@@ -1,4 +1,4 @@
-"""The rollouts' side of the policy server: one prompt at a time, in calls of several."""
+"""Client of the policy server for rollouts: batches single prompts into calls."""
 
 import asyncio
 
@@ -11,15 +11,15 @@ from hgpo_rllib.policy_server.types import (
     WeightTag,
 )
 
-MAX_BATCH = 16  # prompts per call: a call costs milliseconds, a prompt in it a tenth of that
+MAX_BATCH = 16  # prompts per call: a call costs milliseconds, each prompt in it a tenth of that
 Asked = tuple[Prompt, asyncio.Future[Generation]]
 
 
 class PolicyClient:
-    """Asks the replicas for responses; prompts that wait at the same moment share a call.
+    """Request responses from the replicas and batch prompts that are pending at the same time.
 
-    Use it from one event loop. A prompt that comes while a call is under way is sent with the
-    next one; the answers of one call return together.
+    Use it from one event loop. A prompt that arrives while a call is in progress is sent in the
+    next call. All responses of a call return together.
     """
 
     def __init__(
@@ -29,14 +29,14 @@ class PolicyClient:
         weights: WeightTag,
         by_session: bool = False,
     ):
-        """Ask for responses drawn under `weights`.
+        """Create a client that requests responses sampled with `weights`.
 
         Args:
-            replicas: of the policy server.
-            sampling: of all responses.
-            weights: present ones; may be exchanged while responses are under way.
-            by_session: send each session's prompts to a replica of its own. For several replicas:
-                calls become smaller.
+            replicas: replicas of the policy server.
+            sampling: sampling parameters of all responses.
+            weights: current weights. The attribute may be replaced while requests are running.
+            by_session: send all prompts of a session to the same replica. Use it with several
+                replicas only, because calls become smaller.
         """
         self._replicas = replicas
         self._sampling = sampling
@@ -45,19 +45,19 @@ class PolicyClient:
         self._waiting: list[Asked] = []
         self._calls: set[asyncio.Task[None]] = set()
         self.in_flight = 0
-        """Prompts that have no answer yet."""
+        """Number of prompts without a response."""
 
     async def generate(self, prompt: Prompt) -> Generation:
-        """The response to one prompt.
+        """Return the response to one prompt.
 
         Raises:
-            RequestFailedError: the engine refuses this prompt.
-            RunStoppedError: no replica has answered for too long (`Replicas`).
+            RequestFailedError: the engine rejected this prompt.
+            RunStoppedError: no replica answered within the limit (see `Replicas`).
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Generation] = loop.create_future()
         if not self._waiting:
-            loop.call_soon(self._send)  # after all that are ready now have asked
+            loop.call_soon(self._send)  # runs after all ready tasks have added theirs
         self._waiting.append((prompt, answer))
         self.in_flight += 1
         try:
@@ -84,9 +84,9 @@ class PolicyClient:
             responses = await self._replicas.generate(
                 prompts, self._sampling, self.weights, session
             )
-        except Exception as error:  # handed to everyone who waits for this call
+        except Exception as error:  # passed on to every prompt of this call
             for _, answer in batch:
-                if not answer.done():  # who waited was cancelled
+                if not answer.done():  # the waiting task was cancelled
                     answer.set_exception(error)
             return
         for (_, answer), response in zip(batch, responses, strict=True):

@@ -1,4 +1,4 @@
-"""The Ray Serve deployment: one engine a replica, CPU or GPU by settings only."""
+"""The Ray Serve deployment: each replica runs one engine, on CPU or GPU as configured."""
 
 import asyncio
 import os
@@ -33,19 +33,19 @@ from hgpo_rllib.policy_server.types import (
 from hgpo_rllib.policy_server.versioned_engine import VersionedEngine
 from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS
 
-MAX_ONGOING_REQUESTS = 4096  # per replica; an engine queues what exceeds max_num_seqs itself
+MAX_ONGOING_REQUESTS = 4096  # per replica; the engine queues requests beyond max_num_seqs
 SESSION_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-SOCKET_NAME = 1 + 36  # characters that vLLM adds to the folder: a slash and a UUID
-SOCKET_PATH = 107  # characters that Linux allows
-EXIT_DELAY_S = 0.5  # in which the error that says why a replica ends reaches its callers
+SOCKET_NAME = 1 + 36  # characters that vLLM appends to the folder: a slash and a UUID
+SOCKET_PATH = 107  # maximum length on Linux
+EXIT_DELAY_S = 0.5  # lets the error reach the callers before the process exits
 
 
 class PolicyReplica:
-    """An engine, watched.
+    """Run an engine and monitor it.
 
-    A replica whose engine has ended, hangs or holds half an update ends its own process. Serve
-    notices that at once and starts another. A failed health check it repeats twice before it does,
-    and goes on sending requests until then.
+    A replica exits when its engine has exited, hangs or failed in a weight update. Serve detects
+    the exit at once and starts a new replica. After a failed health check Serve would retry twice
+    first, and keep sending requests meanwhile.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class PolicyReplica:
         """Start the engine.
 
         Args:
-            engine: an `EngineModule`'s name.
-            transport: a `WeightTransport`'s name.
-            model: its path is absolute, or a name on a hub.
-            agent: for the limits of prompts and responses.
-            server: of the policy server.
-            seed: of the run; each replica makes one of its own of it.
+            engine: module name of an `EngineModule`.
+            transport: module name of a `WeightTransport`.
+            model: model settings; the path is absolute or a name on the hub.
+            agent: agent settings, for the limits of prompts and responses.
+            server: policy server settings.
+            seed: seed of the run, from which each replica derives its own.
             owner: the `OwnerLiveness` of the process that started the policy server.
         """
-        # Ray's workers look whether their raylet lives, but take a zombie for alive; it is one
-        # until the driver, its parent, has noticed.
+        # Ray's workers check that their raylet is alive, but the check accepts a zombie. A raylet
+        # that has exited is a zombie until the driver, its parent, reaps it.
         die_with_parent()
         keep_grpc_on_loopback()
         keep_temporary_files_in_session()
@@ -101,7 +101,7 @@ class PolicyReplica:
             answering.cancel()
 
     async def check_health(self) -> None:
-        """Called by Serve: this event loop answers, and the engine is fine."""
+        """Raise `EngineDiedError` if the engine has failed; called by Serve."""
         if self._failure.done():
             raise EngineDiedError(self._failure.result())
 
@@ -111,11 +111,11 @@ class PolicyReplica:
         return why
 
     def _end(self) -> None:
-        """End this process when its callers know why."""
+        """Exit after `EXIT_DELAY_S`, when callers have received the error."""
         asyncio.get_running_loop().call_later(EXIT_DELAY_S, end_process)
 
     def __del__(self) -> None:
-        """Called by Serve when it stops the replica: the engine is a process of its own."""
+        """Stop the engine, which is a separate process; called by Serve when it stops a replica."""
         if hasattr(self, "_failure"):
             self._failure.cancel()
         if hasattr(self, "_engine"):
@@ -123,7 +123,7 @@ class PolicyReplica:
 
 
 def end_process() -> NoReturn:
-    """End this process and all below it, suspended ones too, without asking any of them."""
+    """Kill all descendants of this process, including suspended ones, and exit with code 1."""
     for process in psutil.Process().children(recursive=True):
         try:
             process.kill()
@@ -133,9 +133,9 @@ def end_process() -> NoReturn:
 
 
 def keep_temporary_files_in_session() -> None:
-    """Put temporary files of this process and its engine into the folder of Ray's session.
+    """Put temporary files of this process and its engine into Ray's session folder.
 
-    An engine that is killed does not remove its sockets. The folder is removed with the session.
+    A killed engine leaves its sockets behind. The session folder is removed with the session.
     """
     folder = ray._private.worker._global_node.get_session_dir_path()
     if len(folder) + SOCKET_NAME <= SOCKET_PATH:
@@ -143,7 +143,7 @@ def keep_temporary_files_in_session() -> None:
 
 
 def check_model_is_here(model: str) -> None:
-    """Raise FileNotFoundError for a directory that this node does not have."""
+    """Raise FileNotFoundError if `model` is an absolute path that this node does not have."""
     if Path(model).is_absolute() and not Path(model).is_dir():
         raise FileNotFoundError(
             f"model.model_path: {model} is not on node {ray.util.get_node_ip_address()}, where a "
@@ -152,12 +152,12 @@ def check_model_is_here(model: str) -> None:
 
 
 def replica_seed(seed: int, replica: int) -> int:
-    """The engine's seed in the replica of that rank: replicas must not draw the same."""
+    """Return the engine's seed for a replica rank, so that replicas sample independently."""
     return int(np.random.SeedSequence((seed, replica)).generate_state(1)[0])
 
 
 def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
-    """Serve's options of a deployment: how many replicas, what each reserves, who gets a call."""
+    """Return Serve's deployment options: number of replicas, their resources, request router."""
     variables = engine_module(ENGINES[server.engine]).environment(server)
     options: dict[str, Any] = {
         "num_replicas": server.num_replicas,
@@ -188,27 +188,28 @@ def start_policy_server(
     seed: int,
     owner: ActorHandle,
 ) -> DeploymentHandle:
-    """Deploy the policy under the application name `name` and wait until it answers.
+    """Deploy the policy as the application `name` and wait until it is ready.
 
-    With several replicas, requests that name the same session, ``handle.options(session_id=…)``, go
-    to the same one as long as it runs.
+    With several replicas, requests with the same ``handle.options(session_id=…)`` go to the same
+    replica while it runs.
 
-    It is deleted by `serve.delete(name)`, and with the owner of the `OwnerLiveness`.
+    `serve.delete(name)` deletes the application. It is also deleted when the process that created
+    `owner` exits.
 
     Raises:
-        RuntimeError: the engines did not start (Serve tries three times).
+        RuntimeError: the engines did not start after Serve's three attempts.
     """
     deployment = serve.deployment(
         PolicyReplica,
         name="policy",
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
-        health_check_period_s=2,  # how soon a process that has ended is noticed
+        health_check_period_s=2,  # time to detect a process that has exited
         graceful_shutdown_timeout_s=5,
         logging_config={"enable_access_log": False},
         **replica_options(server),
     )
     path = Path(str(model.model_path))
-    if path.is_dir():  # replicas may run in another folder; what is none is a name on a hub
+    if path.is_dir():  # else a name on the hub; replicas may have another working directory
         model = model.model_copy(update={"model_path": str(path.absolute())})
     modules = ENGINES[server.engine], WEIGHT_TRANSPORTS[server.weight_transport]
     bound = deployment.bind(*modules, model, agent, server, seed, owner)

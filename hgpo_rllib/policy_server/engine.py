@@ -1,6 +1,6 @@
-"""What the policy server asks of an inference engine, and of the way that weights take to it.
+"""Interfaces of inference engines and of weight transports.
 
-Both are modules, chosen by name: `ENGINES` and `WEIGHT_TRANSPORTS` in
+Both are modules, selected by name in `ENGINES` and `WEIGHT_TRANSPORTS` of
 `hgpo_rllib.settings.policy_server`.
 """
 
@@ -14,74 +14,74 @@ from hgpo_rllib.policy_server.types import Generation, Prompt, PublishedWeights,
 from hgpo_rllib.settings.policy_server import UpdateMode
 
 Load = Callable[[str], Awaitable[None]]
-"""Loads the weights that an engine has received, as this version."""
+"""Loads the weights that an engine has received, under the given version."""
 
 
 class Engine(Protocol):
-    """A running engine with one model; used from one event loop.
+    """A running engine with one model. Use it from one event loop.
 
-    All methods raise `EngineDiedError` when its processes have ended.
+    All methods raise `EngineDiedError` when the engine's processes have exited.
     """
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
-        """The response to one prompt, with its log-probabilities and the versions that drew it.
+        """Return the response to one prompt, with log-probabilities and weight versions.
 
         The version of the weights that an engine starts with is `STARTING_WEIGHTS.version`.
 
         Raises:
-            RequestFailedError: this prompt is refused; others are answered.
+            RequestFailedError: the engine rejected this prompt; other prompts are not affected.
         """
 
     def receive(self, weights: PublishedWeights) -> AbstractAsyncContextManager[Load]:
-        """Bring weights to where the engine can load them; it goes on answering meanwhile.
+        """Copy weights to where the engine can load them, while it keeps generating.
 
-        The block calls what it gets between `pause` and `resume`.
+        Yields a `Load`, which the caller awaits between `pause` and `resume`.
         """
 
     async def pause(self, mode: UpdateMode) -> None:
-        """Let new requests wait, treat those under way as `mode` says, and empty the caches."""
+        """Hold new requests, handle running ones according to `mode`, and clear the caches."""
 
     async def resume(self) -> None:
-        """Answer again."""
+        """Continue after `pause`."""
 
     async def ping(self) -> None:
-        """Returns when the engine's own loop has answered, between two of its steps."""
+        """Wait for a reply from the engine's own loop, which replies between two steps."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether its processes have ended, as far as is known without asking them."""
+        """Whether its processes are known to have exited, without a call to them."""
 
     def shutdown(self) -> None:
-        """End its processes."""
+        """Stop its processes."""
 
 
 class EngineModule(Protocol):
-    """A kind of engine. The main process imports it, too: it imports the library in `start`."""
+    """A type of engine. It imports its library in `start`, as the main process imports it too."""
 
     def environment(self, server: PolicyServerSettings) -> dict[str, str]:
-        """Environment variables of a replica's process."""
+        """Return environment variables for a replica's process."""
 
     def start(
         self, model: ModelSettings, agent: AgentSettings, server: PolicyServerSettings, seed: int
     ) -> Engine:
-        """An engine for these settings, in the process of a replica; `seed` is its own."""
+        """Start an engine in a replica's process; `seed` is that of the replica."""
 
 
 class WeightTransport(Protocol):
-    """How weights travel from the learner to a replica, on any node."""
+    """Transfers weights from the learner to replicas on any node."""
 
     def publish(self, weights: PublishedWeights) -> Any:
-        """Keep weights for as long as the returned handle, or a pickled copy of it, exists."""
+        """Store weights and return a handle. They are kept while it, or a pickled copy, exists."""
 
     async def fetch(self, handle: Any) -> PublishedWeights:
-        """The weights of a handle."""
+        """Return the weights of a handle."""
 
 
 def engine_module(path: str) -> EngineModule:
-    """The module of that dotted name, a value of `ENGINES`."""
+    """Import and return the engine module `path`, a value of `ENGINES`."""
     return cast(EngineModule, importlib.import_module(path))
 
 
 def transport_module(path: str) -> WeightTransport:
-    """The module of that dotted name, a value of `WEIGHT_TRANSPORTS`."""
+    """Import and return the transport module `path`, a value of `WEIGHT_TRANSPORTS`."""
     return cast(WeightTransport, importlib.import_module(path))

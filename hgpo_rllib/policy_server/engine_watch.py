@@ -1,7 +1,7 @@
-"""Notices that an engine has ended, or hangs.
+"""Detect that an engine has exited or hangs.
 
-An engine's own health check may see the first alone, as vLLM's does. A suspended engine, or one
-whose device never answers, keeps all requests waiting without an error.
+An engine's own health check, such as vLLM's, may detect an exit only. An engine that is suspended,
+or whose device does not respond, blocks all requests without an error.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ import psutil
 from hgpo_rllib.policy_server.engine import Engine
 
 PERIOD_S = 1.0
-TIMEOUT_S = 30.0  # at least; and SLOWER times the slowest answer so far
+TIMEOUT_S = 30.0  # minimum; the timeout is at least SLOWER times the slowest reply so far
 SLOWER = 5
-BUSY = 10  # an engine that computes has so many times the timeout: it may compile, or prefill
+BUSY = 10  # factor on the timeout of an engine that uses CPU: it may be compiling or prefilling
 
 
 def descendants_cpu_s() -> float:
-    """CPU seconds that the living processes below this one have used: an engine and its workers."""
+    """Return the CPU seconds used by the live descendants: the engine and its workers."""
     seconds = 0.0
     for process in psutil.Process().children(recursive=True):
         try:
             times = process.cpu_times()
-        except psutil.Error:  # ended meanwhile
+        except psutil.Error:  # exited in the meantime
             continue
         seconds += times.user + times.system
     return seconds
@@ -36,18 +36,18 @@ async def engine_failure(
     timeout_s: float = TIMEOUT_S,
     cpu_s: Callable[[], float] = descendants_cpu_s,
 ) -> str:
-    """Wait until the engine has ended or hangs; says which.
+    """Wait until the engine has exited or hangs, and return the reason.
 
-    Every period the engine is asked for something that costs it nothing. It answers between two
-    steps, whatever they are: a long batch, new weights, a compilation. It hangs when it has not
-    answered for `timeout_s`, or longer where answers have been slow before, and uses no CPU; or has
-    not for `BUSY` times as long, whatever it does.
+    The engine is pinged once per period. It replies between two steps, such as a long batch, a
+    weight update or a compilation. The timeout is the larger of `timeout_s` and `SLOWER` times the
+    slowest reply so far. The engine hangs if it has not replied within the timeout and uses no
+    CPU, or has not replied within `BUSY` times the timeout.
 
     Args:
-        engine: the one to watch.
-        period_s: seconds between questions, and between looks at what is not answered yet.
-        timeout_s: the shortest timeout.
-        cpu_s: CPU seconds of the engine so far.
+        engine: the engine to monitor.
+        period_s: seconds between pings, and between checks of a pending ping.
+        timeout_s: the shortest timeout in seconds.
+        cpu_s: returns the CPU seconds used by the engine so far.
     """
     slowest_s = 0.0
     while True:
@@ -59,7 +59,8 @@ async def engine_failure(
             if engine.has_ended:
                 question.cancel()
                 return "the engine has ended"
-            # Periods count, not the clock: when this process was suspended, too, that is no sign.
+            # Count periods instead of clock time, which also passes while this process is
+            # suspended.
             if not silent_s:
                 cpu_before = cpu_s()
             silent_s += period_s

@@ -1,4 +1,4 @@
-"""Keeps the port of a replica on the loopback address."""
+"""Bind the gRPC port of a replica to the loopback address."""
 
 import ray
 from ray._common import tls_utils
@@ -8,11 +8,11 @@ LOOPBACK = "127.0.0.1"
 
 
 def keep_grpc_on_loopback() -> None:
-    """Where the node has the loopback address, let this replica's gRPC port have it, too.
+    """Bind this replica's gRPC port to the loopback address if the node uses that address.
 
-    Serve opens that port on all interfaces after the constructor of a deployment, and has no
-    setting for the address. Called in the constructor, this replaces the function that opens it.
-    Clients of the port use the node's address.
+    Serve opens the port on all interfaces after the constructor of a deployment, and has no setting
+    for the address. Call this in the constructor to replace the function that opens the port.
+    Clients connect to the node's address.
     """
     if ray.util.get_node_ip_address() == LOOPBACK:
         replica.add_port_to_grpc_server = _on_loopback

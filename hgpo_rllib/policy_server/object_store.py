@@ -1,6 +1,6 @@
-"""The weight transport of Ray's object store: one object a version, which Ray frees by itself.
+"""Weight transport through Ray's object store: one object per version, freed by Ray.
 
-On another node Ray copies an object there first, once for all replicas of that node.
+Ray copies an object to another node once, for all replicas of that node.
 """
 
 import ray
@@ -9,10 +9,10 @@ from hgpo_rllib.policy_server.types import PublishedWeights
 
 
 def publish(weights: PublishedWeights) -> ray.ObjectRef:
-    """See `WeightTransport`: Ray frees an object with its last reference, or its owner."""
+    """See `WeightTransport`. Ray frees the object with its last reference or its owner."""
     return ray.put(weights)
 
 
 async def fetch(handle: ray.ObjectRef) -> PublishedWeights:
-    """See `WeightTransport`: arrays are views of the store's memory."""
+    """See `WeightTransport`. The arrays are views of the store's memory."""
     return await handle

@@ -1,4 +1,4 @@
-"""What `hgpo serve` lets clients reach of vLLM's server."""
+"""Middleware that restricts the paths of vLLM's server for `hgpo serve`."""
 
 import os
 import secrets
@@ -9,10 +9,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class OpenAIPathsOnly:
-    """Middleware of vLLM's server: whatever is not under /v1/ is not there, but for /health.
+    """Middleware of vLLM's server that returns 404 for all paths except /v1/… and /health.
 
-    vLLM's key guards /v1 alone. Its server also answers at /invocations, which generates as /v1
-    does, at /metrics, /tokenize, /scale_elastic_ep and others.
+    vLLM checks its API key for /v1 only. Its server also has /invocations, which generates
+    responses like /v1, and /metrics, /tokenize, /scale_elastic_ep and others.
     """
 
     def __init__(self, app: ASGIApp):
@@ -27,12 +27,12 @@ class OpenAIPathsOnly:
             await self.answer_other_path(scope, receive, send)
 
     async def answer_other_path(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A path that is neither /health nor under /v1/."""
+        """Respond to a request for a path other than /health and /v1/…."""
         await JSONResponse({"error": "not found"}, 404)(scope, receive, send)
 
 
 class OpenAIPathsAndMetrics(OpenAIPathsOnly):
-    """The same, with /metrics for those who show the key (for all, where there is none)."""
+    """`OpenAIPathsOnly` with /metrics, for requests with the key if a key is set."""
 
     def __init__(self, app: ASGIApp):
         super().__init__(app)

@@ -1,4 +1,4 @@
-"""What `hgpo serve` changes about requests: how they end, and some of their errors."""
+"""Middleware of `hgpo serve`: graceful shutdown and corrected status codes of grammar errors."""
 
 import asyncio
 import json
@@ -10,14 +10,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hgpo_rllib.policy_server.supervisor import DRAIN
 
 CONSTRAINTS = {"structured_outputs", "response_format", "tools", "text"}
-"""Keys of requests that can hold a grammar or a schema."""
+"""Request keys that can hold a grammar or a schema."""
 
 
 class Drain:
-    """Middleware of vLLM's server: after `DRAIN`, it ends when the running requests have finished.
+    """Middleware of vLLM's server that drains it: after `DRAIN` it exits when requests are done.
 
-    New requests get 503. vLLM's own ``--shutdown-timeout`` answers them with 500, and those that it
-    has accepted but not tokenized yet, too.
+    New requests get status 503. vLLM's own ``--shutdown-timeout`` returns 500 for them, and for
+    requests that it has accepted but not tokenized yet.
     """
 
     def __init__(self, app: ASGIApp):
@@ -27,7 +27,7 @@ class Drain:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        if scope["type"] == "lifespan":  # of the server: its event loop runs
+        if scope["type"] == "lifespan":  # sent at startup, in the running event loop
             asyncio.get_running_loop().add_signal_handler(DRAIN, self._drain)
             await self.app(scope, receive, send)
         elif self._draining:
@@ -48,14 +48,14 @@ class Drain:
 
     def _end_when_idle(self) -> None:
         if self._draining and not self._running:
-            signal.raise_signal(signal.SIGTERM)  # at which vLLM ends
+            signal.raise_signal(signal.SIGTERM)  # vLLM exits
 
 
 class GrammarErrors:
-    """Middleware of vLLM's server: a grammar that the engine cannot compile is the client's error.
+    """Middleware of vLLM's server that reports grammars the engine cannot compile as status 400.
 
-    vLLM checks grammars and schemas of a request and refuses most of the wrong ones with 400. Where
-    only the engine finds out, it says "Internal server error": 500, or as an event of a stream.
+    vLLM validates the grammar or schema of a request and rejects most invalid ones with 400. If
+    only the engine fails, vLLM responds "Internal server error", as status 500 or stream event.
     """
 
     def __init__(self, app: ASGIApp):
@@ -77,7 +77,7 @@ class GrammarErrors:
         async def correct_and_send(message: Message) -> None:
             nonlocal start
             if message["type"] == "http.response.start" and message["status"] == 500:
-                start = message  # with the error itself
+                start = message  # held back until the body arrives
                 return
             body = message.get("body", b"")
             if is_internal_error(body) and has_constraint(request):
@@ -105,7 +105,7 @@ GRAMMAR_ERROR = {
 
 
 def is_internal_error(body: bytes) -> bool:
-    """Whether that is vLLM's answer, or event, for a request that the engine could not finish."""
+    """Whether `body` is vLLM's response, or stream event, for a request that the engine failed."""
     if b"InternalServerError" not in body:
         return False
     try:
@@ -116,7 +116,7 @@ def is_internal_error(body: bytes) -> bool:
 
 
 def has_constraint(request: bytes | bytearray) -> bool:
-    """Whether a request asks for responses by a grammar or a schema."""
+    """Whether a request constrains responses by a grammar or a schema."""
     try:
         return not CONSTRAINTS.isdisjoint(json.loads(request))
     except (ValueError, TypeError):

@@ -1,7 +1,7 @@
-"""A finished policy behind vLLM's own OpenAI-compatible server.
+"""Serve a trained policy with vLLM's OpenAI-compatible server.
 
-This command starts a supervisor (supervisor.py), the supervisor vLLM's server (vllm_serve.py), and
-the server its engine, as processes. Whichever is killed, the others end.
+The command starts a supervisor process (supervisor.py), which starts vLLM's server (vllm_serve.py),
+which starts its engine. If one of these processes is killed, the others exit.
 """
 
 import contextlib
@@ -35,39 +35,39 @@ MIDDLEWARE = (
     "hgpo_rllib.policy_server.openai_requests.Drain",
 )
 ENGINE_EXIT_S = 10
-"""Seconds that vLLM waits for its engine to exit, when no request runs any more."""
+"""Seconds that vLLM waits for its engine to exit after all requests are done."""
 SOCKET_FOLDER_LENGTH = 70
-"""Paths of sockets have 107 characters at most; vLLM's file names have 36."""
+"""Socket paths have at most 107 characters, of which vLLM's file names take 36."""
 FOR_ROLLOUTS = ("skip_tokenizer_init", "worker_extension_cls", "weight_transfer_config")
-"""Engine arguments of a policy in training: token ids instead of text, new weights in place."""
+"""Engine arguments used in training only: token ids instead of text, in-place weight updates."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the policy is served, under which name, and to whom."""
+    """Address, model name and access rules of a served policy."""
 
     address: str
     """IP address to listen on."""
     port: int
     name: str
-    """Of the model in requests."""
+    """Model name in requests."""
     key: str | None = field(repr=False)
-    """Clients have to send it; None: no key is asked for."""
+    """API key that clients must send; None: no key is required."""
     metrics: bool = False
-    """Whether /metrics is there, for Prometheus."""
+    """Whether /metrics is served, for Prometheus."""
 
     @property
     def url(self) -> str:
-        """``http://127.0.0.1:8000``."""
+        """Base URL, such as ``http://127.0.0.1:8000``."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"http://{host}:{self.port}"
 
 
 def make_endpoint(host: str, port: int, name: str, metrics: bool = False) -> Endpoint:
-    """Check `host` and `port`, and take the key from the environment.
+    """Check `host` and `port`, and read the key from the environment.
 
     Raises:
-        ConfigError: they cannot be listened on, or other machines could ask without a key.
+        ConfigError: the address cannot be bound, or is reachable from other machines without a key.
     """
     key = os.environ.get(KEY_VARIABLE) or None
     try:
@@ -89,18 +89,18 @@ def make_endpoint(host: str, port: int, name: str, metrics: bool = False) -> End
 
 
 def serve_policy(config: RunConfig, endpoint: Endpoint, shutdown_timeout: float) -> None:
-    """Serve `config.model.model_path` until Ctrl-C or SIGTERM, and print where.
+    """Serve `config.model.model_path` until Ctrl-C or SIGTERM, and print its address.
 
     Args:
         config: settings whose `model.model_path` is the policy.
-        endpoint: where, and to whom.
-        shutdown_timeout: seconds that running requests have to finish after Ctrl-C or SIGTERM; a
-            second one ends them at once.
+        endpoint: address, model name and access rules.
+        shutdown_timeout: seconds for running requests to finish after Ctrl-C or SIGTERM. A second
+            signal aborts them.
 
     Raises:
         ConfigError: the model has no tokenizer, or the installed vLLM is for another device.
-        RunStoppedError: the server ended by itself.
-        KeyboardInterrupt: at Ctrl-C and SIGTERM; no process is left.
+        RunStoppedError: the server exited by itself.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, when all processes have exited.
     """
     check_device(config.policy_server, vllm_is_for_cpu())
     with tempfile.TemporaryDirectory(prefix="hgpo-serve-", ignore_cleanup_errors=True) as folder:
@@ -121,7 +121,7 @@ def serve_policy(config: RunConfig, endpoint: Endpoint, shutdown_timeout: float)
 
 
 def check_device(server: PolicyServerSettings, for_cpu: bool) -> None:
-    """Raise ConfigError unless the settings are for the device of the installed vLLM."""
+    """Raise ConfigError unless the settings match the device of the installed vLLM."""
     if for_cpu and server.replica_gpus > 0:
         raise ConfigError(
             f"policy_server.replica_gpus={server.replica_gpus:g}, but the installed vLLM is built "
@@ -135,7 +135,7 @@ def check_device(server: PolicyServerSettings, for_cpu: bool) -> None:
 
 
 def vllm_is_for_cpu() -> bool:
-    """By its package, as vLLM itself does: importing it takes seconds."""
+    """Whether the installed vLLM is a CPU build, from package metadata: an import takes seconds."""
     try:
         return "cpu" in version("vllm")
     except PackageNotFoundError:
@@ -143,10 +143,10 @@ def vllm_is_for_cpu() -> bool:
 
 
 def write_tokenizer(model: str, folder: Path) -> None:
-    """Write the model's tokenizer so that vLLM reads it as training did.
+    """Write the model's tokenizer so that vLLM tokenizes as in training.
 
-    From a directory of a Qwen2 model vLLM would rebuild it without the pocket model's own
-    pre-tokenizer (see `load_tokenizer`), and every prompt would be other tokens.
+    From the directory of a Qwen2 model vLLM would rebuild the tokenizer without the pocket model's
+    pre-tokenizer (see `load_tokenizer`), and every prompt would have different tokens.
     """
     from hgpo_rllib.models import load_tokenizer
 
@@ -156,12 +156,13 @@ def write_tokenizer(model: str, folder: Path) -> None:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"{model} holds no tokenizer.json that can be read ({reason})") from error
     tokenizer.save_pretrained(folder)
-    # vLLM looks for a model's type beside a tokenizer. Of this type it is the file alone.
+    # vLLM reads the model type from config.json beside the tokenizer. For this type it loads
+    # tokenizer.json unchanged.
     (folder / "config.json").write_text(json.dumps({"model_type": "granite"}))
 
 
 def server_arguments(config: RunConfig, endpoint: Endpoint, tokenizer: str) -> dict[str, Any]:
-    """vLLM's arguments: those of an engine in training, but text in and out."""
+    """Return vLLM's arguments: those of an engine in training, with text input and output."""
     sections = config.model, config.agent, config.policy_server
     engine = vllm_settings.engine_arguments(*sections, config.seed)
     left_out = (*FOR_ROLLOUTS, *(["disable_log_stats"] if endpoint.metrics else []))
@@ -174,15 +175,16 @@ def server_arguments(config: RunConfig, endpoint: Endpoint, tokenizer: str) -> d
         "port": endpoint.port,
         "uvicorn_log_level": "warning",
         "shutdown_timeout": ENGINE_EXIT_S,
-        # By default vLLM checks a grammar for one library or another, but its engine compiles all
-        # of them with the library of the first request: what is refused depends on the order.
+        # By default vLLM selects a grammar library per request to validate it, but its engine
+        # compiles all grammars with the library of the first request. Which grammars it rejects
+        # would depend on the order of requests.
         "structured_outputs_config": json.dumps({"backend": "xgrammar"}),
         "middleware": [*MIDDLEWARE, PATHS_AND_METRICS if endpoint.metrics else PATHS],
     }
 
 
 def positions(model: str) -> int:
-    """Tokens that the model can tell apart by place."""
+    """Return the model's maximum number of positions, or `sys.maxsize` if it has no limit."""
     from transformers import AutoConfig
 
     text = AutoConfig.from_pretrained(model).get_text_config()
@@ -190,14 +192,14 @@ def positions(model: str) -> int:
 
 
 def server_command(arguments: dict[str, Any]) -> list[str]:
-    """`vllm serve` with these arguments."""
+    """Return the command line of `vllm serve` with these arguments."""
     options = {name: value for name, value in arguments.items() if name != "model"}
     words = [word for name, value in options.items() for word in option(name, value)]
     return [sys.executable, "-m", VLLM_SERVE, arguments["model"], *words]
 
 
 def option(name: str, value: Any) -> list[str]:
-    """An argument as vLLM's command line takes it; several for a list."""
+    """Return the command-line option of an argument, one per element for a list."""
     name = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
@@ -206,20 +208,20 @@ def option(name: str, value: Any) -> list[str]:
 
 
 def server_environment(config: RunConfig, key: str | None, folder: str) -> dict[str, str]:
-    """The server's environment: the key is in it, and not in arguments, which `ps` shows."""
+    """Return the server's environment. It holds the key, as `ps` shows command-line arguments."""
     ours = (KEY_VARIABLE, "VLLM_API_KEY")
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     environment |= vllm_settings.environment(config.policy_server)
-    # vLLM's processes talk to each other over TCP, by default on the address of a network card.
+    # vLLM's processes communicate over TCP, by default on the address of a network interface.
     environment |= {"VLLM_HOST_IP": "127.0.0.1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     environment |= {
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # vllm_serve.py counts on it
-        # One request may ask for as many responses as the engine decodes together, and no more.
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # required by vllm_serve.py
+        # Limit the responses of one request to the number of sequences decoded together.
         "VLLM_MAX_N_SEQUENCES": str(config.policy_server.max_num_seqs),
         "VLLM_MAX_COMPLETION_PROMPTS": str(config.policy_server.max_num_seqs),
     }
     if len(folder) < SOCKET_FOLDER_LENGTH:
-        environment["TMPDIR"] = folder  # vLLM leaves sockets and other files when it is killed
+        environment["TMPDIR"] = folder  # a killed vLLM leaves sockets and other files behind
     if Path(str(config.model.model_path)).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
     if key is not None:
@@ -231,28 +233,28 @@ def server_environment(config: RunConfig, key: str | None, folder: str) -> dict[
 def supervised(
     command: list[str], environment: dict[str, str], folder: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A command's supervisor: it ends with the block, or with this process, with all processes.
+    """Run a command under a supervisor, which exits when the block or this process ends.
 
-    It deletes `folder` then.
+    The supervisor then kills all processes of the command and deletes `folder`.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "hgpo_rllib.policy_server.supervisor", folder, *command],
         env=environment,
         stdin=subprocess.PIPE,
-        stdout=sys.stderr,  # standard output has the address alone
-        start_new_session=True,  # Ctrl-C is for this process
+        stdout=sys.stderr,  # only the address goes to standard output
+        start_new_session=True,  # Ctrl-C is handled by this process
     )
     try:
         yield process
     finally:
         assert process.stdin is not None
         process.stdin.close()
-        with ignored(signal.SIGINT, signal.SIGTERM):  # which say what is done already
+        with ignored(signal.SIGINT, signal.SIGTERM):  # the server is stopping already
             process.wait()
 
 
 def drain(server: subprocess.Popen[bytes], timeout: float) -> None:
-    """Let running requests finish, for some seconds at most, or until another Ctrl-C or SIGTERM."""
+    """Wait up to `timeout` seconds, or until Ctrl-C or SIGTERM, for running requests to finish."""
     print(
         f"waiting up to {timeout:g} s for running requests; Ctrl-C ends them",
         file=sys.stderr,
@@ -265,7 +267,7 @@ def drain(server: subprocess.Popen[bytes], timeout: float) -> None:
 
 @contextlib.contextmanager
 def ignored(*signals: signal.Signals) -> Iterator[None]:
-    """Signals have no effect in the block."""
+    """Ignore these signals in the block."""
     previous = {number: signal.signal(number, signal.SIG_IGN) for number in signals}
     try:
         yield
@@ -275,10 +277,10 @@ def ignored(*signals: signal.Signals) -> Iterator[None]:
 
 
 def wait_until_healthy(server: subprocess.Popen[bytes], url: str) -> None:
-    """Wait until the server answers.
+    """Wait until the server responds at /health.
 
     Raises:
-        RunStoppedError: it ended instead.
+        RunStoppedError: the server exited.
     """
     ask = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
     while server.poll() is None:
@@ -290,7 +292,7 @@ def wait_until_healthy(server: subprocess.Popen[bytes], url: str) -> None:
 
 
 def describe(endpoint: Endpoint, arguments: dict[str, Any]) -> str:
-    """Where the policy answers, and an example of a request."""
+    """Return the address of the policy and an example request."""
     length = f"up to {arguments['max_model_len']} tokens with the response"
     lines = [
         f'"{endpoint.name}" answers at {endpoint.url}/v1 ({arguments["dtype"]}, {length})',

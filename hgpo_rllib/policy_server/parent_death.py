@@ -1,25 +1,25 @@
-"""Lets a process end with its parent, whatever ended that one."""
+"""Kill a process when its parent exits for any reason."""
 
 import ctypes
 import os
 import signal
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_libc = ctypes.CDLL(None, use_errno=True)  # here: a `preexec_fn` must not load libraries
+_libc = ctypes.CDLL(None, use_errno=True)  # loaded here, as a `preexec_fn` must not
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """Have Linux kill this process (SIGKILL) as soon as its parent has ended.
+    """Make Linux kill this process (SIGKILL) as soon as its parent exits.
 
-    The setting survives exec. Children do not inherit it: each of them has to call this, too.
+    The setting survives exec. Children do not inherit it, so each of them has to call this.
 
-    Linux watches the *thread* that started this process. A process that was started by a thread
-    that ends before its process does is killed too early: start it from the main thread.
+    Linux watches the *thread* that started this process. If that thread exits before its process,
+    this process is killed too early. Start it from the main thread.
 
     Args:
-        parent: process id of the parent, where it is known: `os.getpid()` before a fork, or
-            `multiprocessing.parent_process().pid`. A parent that has ended before this call sends
-            no signal; this process is then killed at once.
+        parent: process id of the parent, if known: `os.getpid()` before a fork, or
+            `multiprocessing.parent_process().pid`. Linux sends no signal for a parent that exited
+            before this call; this function then kills the process at once.
     """
     parent = parent or os.getppid()
     if _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0):

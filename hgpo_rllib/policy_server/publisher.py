@@ -1,4 +1,4 @@
-"""The learner's side of new weights: published under a new version."""
+"""Publish the learner's weights, each time under a new version."""
 
 import uuid
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ from torch import Tensor
 from hgpo_rllib.policy_server.engine import WeightTransport
 from hgpo_rllib.policy_server.types import AdapterShape, PublishedWeights, WeightTag
 
-# Integers with as many bits, for the types that NumPy lacks.
+# Integer types of the same width, for dtypes that NumPy lacks.
 BITS = {torch.bfloat16: torch.int16}
 
 
 class WeightPublisher:
-    """Numbers versions, and gives each to the transport.
+    """Number weight versions and pass them to the transport.
 
-    Nothing has to be removed: a version goes with its last tag. In a run the learner has the tag of
-    the latest version, and rollouts that of the version they ask for: two at most.
+    A version is freed with its last tag. In a run the learner holds the tag of the latest version
+    and the rollouts that of the version they request, so at most two versions exist.
     """
 
     def __init__(self, dtype: torch.dtype, transport: WeightTransport):
-        """Publish weights of the type `dtype`."""
+        """Create a publisher that converts weights to `dtype`."""
         self._transport = transport
         self.name = uuid.uuid4().hex[:12]
         self.dtype = dtype
@@ -39,9 +39,9 @@ class WeightPublisher:
 def servable_weights(
     state: Mapping[str, Tensor], dtype: torch.dtype, adapter: AdapterShape | None = None
 ) -> PublishedWeights:
-    """Weights as they are published.
+    """Convert weights to their published form.
 
-    Where they have the type already, and lie in the host's memory, nothing is copied.
+    Tensors that have the dtype already and are in host memory are not copied.
     """
     tensors = {
         name: tensor.detach()

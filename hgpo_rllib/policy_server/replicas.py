@@ -1,4 +1,4 @@
-"""The replicas of a policy server, as who needs answers sees them: some may be lost."""
+"""Send requests to the replicas of a policy server and retry when replicas are lost."""
 
 import asyncio
 import logging
@@ -23,17 +23,18 @@ from hgpo_rllib.section import RunStoppedError
 
 logger = logging.getLogger(__name__)
 
-# With the replica, its engine or its node. Serve says `unavailable` when replicas do not start.
+# Errors of requests whose replica, engine or node was lost. Serve raises
+# `DeploymentUnavailableError` when replicas do not start.
 LOST = (RayActorError, ObjectLostError, EngineDiedError, DeploymentUnavailableError)
-PAUSE_S = 1.0  # before a request is sent again
-LOOK_S = 5.0  # between looks at what runs
+PAUSE_S = 1.0  # before a retry
+LOOK_S = 5.0  # between counts of running replicas
 Responses = list[Generation | RequestFailedError]
 
 
 class Replicas:
-    """Sends requests to the replicas, and again when these are lost; gives up after a while.
+    """Send requests to the replicas, retry lost requests, and fail after `max_outage_s`.
 
-    May be used from several threads and event loops.
+    It can be used from several threads and event loops.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class Replicas:
         """See `of`.
 
         Args:
-            handle: of the deployment.
-            running: counts the replicas that run; called in a thread.
-            max_outage_s: seconds after which a request without an answer is given up.
-            look_s: seconds between counts.
-            pause_s: seconds before a request is sent again.
+            handle: handle of the deployment.
+            running: returns the number of running replicas; called in a thread.
+            max_outage_s: seconds without a running replica, or of retries, before a request fails.
+            look_s: seconds between calls of `running`.
+            pause_s: seconds before a retry.
         """
         self._handle = handle
         self._running = running
@@ -64,26 +65,25 @@ class Replicas:
 
     @classmethod
     def of(cls, app: str, max_outage_s: float) -> Self:
-        """The replicas of a Serve application."""
+        """Return the replicas of the Serve application `app`."""
         return cls(serve.get_app_handle(app), lambda: running_replicas(app), max_outage_s)
 
     async def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag, session: str = ""
     ) -> Responses:
-        """One response to each prompt, drawn under `weights`, or why there is none.
+        """Return one response per prompt, sampled with `weights`, or the error of that prompt.
 
-        A replica that dies takes its requests with it. They are sent again, to another replica or
-        to its successor, which loads `weights` first. While no replica runs, requests wait.
+        Requests of a replica that dies are retried on another replica or on its replacement, which
+        loads `weights` first. Requests wait while no replica runs.
 
         Args:
-            prompts: what to continue.
-            sampling: how.
-            weights: present ones.
-            session: requests of one session go to the same replica as long as it runs.
+            prompts: the prompts.
+            sampling: sampling parameters.
+            weights: current weights.
+            session: requests of a session go to the same replica while it runs.
 
         Raises:
-            RunStoppedError: for `max_outage_s` all replicas that had the request were lost, or
-                there was none.
+            RunStoppedError: for `max_outage_s` no replica ran, or every attempt was lost.
         """
         handle = self._handle.options(session_id=session) if session else self._handle
         failing_since: float | None = None
@@ -116,7 +116,7 @@ class Replicas:
                 request.cancel()
 
     async def _any_runs(self) -> bool:
-        """Whether any replica ran at the last look; all requests that wait share the looks."""
+        """Whether any replica ran at the last count, which all waiting requests share."""
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + self._look_s
@@ -135,7 +135,7 @@ class Replicas:
         self._down = False
 
     def _warn(self, error: Exception) -> None:
-        """One line for all requests that were lost together."""
+        """Log one line for all requests that were lost together."""
         now = time.monotonic()
         if now >= self._next_warning:
             self._next_warning = now + self._look_s
@@ -149,9 +149,9 @@ async def _answer(
 
 
 def running_replicas(app: str) -> int:
-    """Replicas of the application that run, as far as Serve knows.
+    """Return the number of running replicas of the application, as known to Serve.
 
-    Serve learns of a dead process at once, of a dead node after some 15 seconds.
+    Serve detects a dead process at once, a dead node after about 15 seconds.
     """
     try:
         application = serve.status().applications.get(app)
@@ -162,7 +162,7 @@ def running_replicas(app: str) -> int:
 
 
 def describe(error: Exception) -> str:
-    """``EngineDiedError: the engine has ended``; Ray's own texts have many lines."""
+    """Return an error in one line, as ``EngineDiedError: …``; Ray's messages have many lines."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     text = str(cause).strip().partition("\n")[0]
     return f"{type(cause).__name__}: {text}" if text else type(cause).__name__

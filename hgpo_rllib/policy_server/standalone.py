@@ -16,9 +16,9 @@ from hgpo_rllib.policy_server.owner_liveness import start_owner_liveness
 def running_policy_server(
     model: ModelSettings, agent: AgentSettings, server: PolicyServerSettings, seed: int = 0
 ) -> Iterator[str]:
-    """The name of a Serve application of its own; deleted with the block.
+    """Start a policy server and yield its Serve application name; delete it after the block.
 
-    Ray and Serve have to run (`hgpo_rllib.run.cluster.ray_cluster`).
+    Ray and Serve must be running (`hgpo_rllib.run.cluster.ray_cluster`).
     """
     app = f"policy-{uuid.uuid4().hex[:8]}"
     owner = start_owner_liveness()

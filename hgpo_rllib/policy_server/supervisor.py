@@ -1,11 +1,11 @@
-"""Runs vLLM's server for `hgpo serve`, and leaves nothing of it behind, whatever is killed.
+"""Run vLLM's server for `hgpo serve` and clean up after it, whichever process is killed.
 
-``python -m hgpo_rllib.policy_server.supervisor FOLDER COMMAND…`` ends with the command, and deletes
-FOLDER. As soon as standard input ends, it kills the command with all its processes: the system
-closes that pipe for the process at its other side, however that process ended. At SIGTERM it sends
-the command `DRAIN`, which lets running requests finish.
+``python -m hgpo_rllib.policy_server.supervisor FOLDER COMMAND…`` exits with the command and deletes
+FOLDER. It kills the command and all its processes when standard input ends: the kernel closes that
+pipe when the process at the other end exits for any reason. On SIGTERM it sends `DRAIN` to the
+command, which lets running requests finish.
 
-When this process itself is killed, the command ends by `die_with_parent`.
+If the supervisor itself is killed, `die_with_parent` ends the command.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ from types import FrameType
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 
 DRAIN = signal.SIGUSR1
-"""vLLM has handlers of its own for SIGINT and SIGTERM, which accept requests until the end."""
+"""Signal to drain the server. vLLM's handlers of SIGINT and SIGTERM keep accepting requests."""
 
 
 def supervise(command: list[str], folder: Path) -> int:
-    """Run the command until it ends, or standard input does; its exit code."""
+    """Run the command until it exits or standard input ends, and return its exit code."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -38,7 +38,7 @@ def supervise(command: list[str], folder: Path) -> int:
         process.send_signal(DRAIN)
 
     signal.signal(signal.SIGTERM, drain)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     try:
         while process.poll() is None and not select.select([sys.stdin], [], [], 0.2)[0]:
             pass
@@ -47,7 +47,7 @@ def supervise(command: list[str], folder: Path) -> int:
             os.killpg(process.pid, signal.SIGKILL)
         shutil.rmtree(folder, ignore_errors=True)
     code = process.wait()
-    return code if code >= 0 else 128 - code  # a signal's number, as shells say it
+    return code if code >= 0 else 128 - code  # killed by a signal: 128 + its number, as in shells
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The last hop of new weights: from a replica to the processes of its engine.
+"""Transfer new weights from a replica to the processes of its engine.
 
-vLLM runs the model in processes of its own below the replica, which Ray does not know. Ray maps an
-object into the replica, but has no way to hand the mapping on: the replica writes the weights into
-memory that has a file descriptor, and the engine's processes map that.
+vLLM runs the model in child processes of the replica, which are not Ray workers. Ray maps an object
+into the replica but cannot share the mapping with them. The replica therefore writes the weights to
+memory with a file descriptor, which the engine's processes map.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from hgpo_rllib.policy_server.types import PublishedWeights
 
 @asynccontextmanager
 async def shared_with_engine(weights: PublishedWeights) -> AsyncIterator[dict[str, Any]]:
-    """Copy weights to where processes below this one can map them; freed at the end.
+    """Copy weights to memory that child processes can map, and free it after the block.
 
-    The memory belongs to no file system: it goes with its last process, however that one ends, and
+    The memory is not in a file system. The kernel frees it with the last process that uses it, and
     the size of ``/dev/shm`` does not limit it.
 
-    Returns:
-        Plain values for `mapped_tensors`.
+    Yields:
+        Arguments of `mapped_tensors`.
     """
     descriptor = os.memfd_create("hgpo-weights")
     try:
@@ -49,7 +49,7 @@ def _write(weights: PublishedWeights, descriptor: int) -> None:
 def mapped_tensors(
     path: str, dtype: str, names: list[str], shapes: list[list[int]]
 ) -> list[tuple[str, torch.Tensor]]:
-    """The weights that `shared_with_engine` shares, by name: views of its memory, not copies."""
+    """Return the tensors of `shared_with_engine` with their names, as views of its memory."""
     sizes = [prod(shape) for shape in shapes]
     values = torch.from_file(path, size=sum(sizes), dtype=getattr(torch, dtype))
     parts = values.split(sizes)

@@ -1,4 +1,4 @@
-"""What travels between rollouts, learner and policy server."""
+"""Data exchanged between rollouts, learner and policy server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,50 +10,50 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class AdapterShape:
-    """What LoRA adapters are, besides their tensors."""
+    """Hyperparameters of LoRA adapters."""
 
     rank: int
     alpha: int
-    """Their product is scaled by alpha / rank."""
+    """The product of the two matrices is scaled by ``alpha / rank``."""
     targets: tuple[str, ...]
-    """Names of the layers that have them."""
+    """Names of the layers that have adapters."""
 
 
 @dataclass(frozen=True)
 class PublishedWeights:
-    """One version of the policy's weights in checkpoint form, as a transport carries it."""
+    """One version of the policy's weights in checkpoint form, as sent by a transport."""
 
     dtype: str
-    """Torch's name of the type of all tensors."""
+    """Torch's name of the dtype of all tensors."""
     tensors: dict[str, NDArray[Any]]
-    """By name in the checkpoint; bfloat16, which NumPy lacks, as int16 with the same bits."""
+    """Arrays by checkpoint name. bfloat16, which NumPy lacks, is int16 with the same bits."""
     adapter: AdapterShape | None = None
-    """These are LoRA adapters of the model that the server started with; None: a whole model."""
+    """Set if the tensors are LoRA adapters of the server's initial model; None: a full model."""
 
 
 @dataclass(frozen=True)
 class WeightTag:
-    """Names one version of the policy's weights, and says where they are.
+    """Version and location of the policy's weights.
 
-    The weights are kept for as long as the tag exists.
+    The weights are kept while the tag exists.
     """
 
     publisher: str
-    """Who published them; numbers of different publishers cannot be compared."""
+    """Name of the publisher. Numbers of different publishers cannot be compared."""
     number: int
-    """Of the update, counted by the publisher."""
+    """Number of the update, counted by the publisher."""
     weights: Any
-    """What their transport fetches them by; None: those that the server started with."""
+    """The transport's handle of the weights; None: the weights that the server started with."""
 
     @property
     def version(self) -> str:
-        """``<publisher>:<number>``."""
+        """Version string ``<publisher>:<number>``."""
         return f"{self.publisher}:{self.number}"
 
     def replaces(self, held: "WeightTag") -> bool:
-        """Whether who holds `held` and is asked for this version has to load it.
+        """Whether an engine that holds `held` must load this version when it is requested.
 
-        Not if it is older: the starting weights are older than all others.
+        Older versions are not loaded. The starting weights are older than all others.
         """
         if self.weights is None:
             return False
@@ -65,18 +65,18 @@ STARTING_WEIGHTS = WeightTag("start", 0, None)
 
 @dataclass(frozen=True)
 class Prompt:
-    """What one response continues."""
+    """Prompt of one response."""
 
     token_ids: Sequence[int]
     seed: int | None = None
-    """Of this response alone: drawn alike whatever else the engine does. None: the engine's own."""
+    """Seed of this response, which makes it independent of other requests; None: engine's seed."""
     session: str = ""
-    """Prompts of one session begin alike: a replica that answered some has kept the beginning."""
+    """Prompts of a session share a prefix, which the replica of earlier ones has in its cache."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How responses are drawn."""
+    """Sampling parameters of responses."""
 
     temperature: float
     max_tokens: int
@@ -86,26 +86,26 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Generation:
-    """One response, exactly as the engine drew it."""
+    """One response, exactly as the engine sampled it."""
 
     token_ids: NDArray[np.int32]
     """Shape ``(tokens,)``."""
     logp: NDArray[np.float32]
     """Log-probability of each token under the sampling distribution, shape ``(tokens,)``."""
     version: str
-    """Version of the weights that drew it, or its end where `versions` has several."""
+    """Version of the weights that sampled the response, or its last token if `versions` is set."""
     finish_reason: str
     """``stop``, or ``length`` at the token limit."""
     engine_s: float
-    """Seconds that the engine had the request, queue included."""
+    """Seconds that the request spent in the engine, including its queue."""
     versions: tuple[tuple[str, int], ...] = ()
-    """Which versions drew it and how many tokens each, in order; empty where one drew them all.
+    """Versions in order, each with its number of tokens; empty if one version sampled all tokens.
     Only ``policy_server.update_mode: keep`` mixes versions."""
 
 
 class RequestFailedError(RuntimeError):
-    """The engine could not answer one prompt; those that it shared a call with are answered."""
+    """The engine could not respond to a prompt; other prompts of the call are not affected."""
 
 
 class EngineDiedError(RuntimeError):
-    """The engine of a replica ended under a request; Serve replaces the replica."""
+    """The engine of a replica died during a request; Serve replaces the replica."""

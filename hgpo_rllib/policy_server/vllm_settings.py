@@ -1,6 +1,6 @@
-"""The engine ``vllm``: how settings become its arguments, and a replica's environment.
+"""The engine ``vllm``: its arguments and the environment of a replica, from the settings.
 
-Imports no vLLM: `start` does, in the process of a replica.
+This module does not import vLLM. `start` imports it in the process of a replica.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from hgpo_rllib.policy_server.engine import Engine
 def engine_arguments(
     model: ModelSettings, agent: AgentSettings, server: PolicyServerSettings, seed: int
 ) -> dict[str, Any]:
-    """vLLM's arguments for these settings."""
+    """Return vLLM's arguments for these settings."""
     arguments: dict[str, Any] = {
         "model": str(model.model_path),
         "dtype": model.dtype,
@@ -25,8 +25,8 @@ def engine_arguments(
         "tensor_parallel_size": server.tensor_parallel_size,
         "skip_tokenizer_init": True,  # prompts and responses are token ids
         "generation_config": "vllm",  # no sampling defaults from the checkpoint
-        "logprobs_mode": "processed_logprobs",  # those of the distribution that is sampled
-        # The two go together: workers import the extension's module, which registers the backend.
+        "logprobs_mode": "processed_logprobs",  # of the sampling distribution
+        # Workers import the module of the extension, which registers the backend.
         "worker_extension_cls": "hgpo_rllib.policy_server.vllm_engine.WorkerExtension",
         "weight_transfer_config": {"backend": "hgpo"},
         "disable_log_stats": True,
@@ -36,16 +36,16 @@ def engine_arguments(
         arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": room}
     if server.replica_gpus > 0:
         arguments["gpu_memory_utilization"] = server.memory_utilization
-    else:  # the worker runs inside the engine's process: one less to start and to talk to
+    else:  # run the worker in the engine's process, to save a process and its communication
         arguments["distributed_executor_backend"] = "uni"
-        # A prompt that is read in parts makes vLLM rewind the seeded generators of its request,
-        # which those of a CPU cannot do: the engine would die.
+        # With chunked prefill vLLM rewinds the seeded generator of a request. CPU generators do
+        # not support that, and the engine would die.
         arguments["enable_chunked_prefill"] = False
     return arguments
 
 
 def environment(server: PolicyServerSettings) -> dict[str, str]:
-    """See `EngineModule`; `hgpo serve` takes the same."""
+    """See `EngineModule`. `hgpo serve` uses the same variables."""
     variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
     if server.replica_gpus == 0:
         variables |= {
