@@ -105,5 +105,5 @@ def test_the_oracle_of_evaluations_wins(with_ids: Path, tmp_path: Path) -> None:
 def test_the_oracle_of_the_benchmark_wins(with_ids: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["mine"])  # the translator puts its own in place
     monkeypatch.setattr(bench, "POLICIES", ("oracle",))
-    (oracle,) = bench.play_genuine(str(find_games(with_ids, SPLIT)[0]), max_steps=10)
+    (oracle,) = bench.play_textworld(str(find_games(with_ids, SPLIT)[0]), max_steps=10)
     assert oracle.answers[-1][2]
