@@ -1,1 +1,1 @@
-"""WebShop: shopping in a simulated store, by text. See docs/webshop.md."""
+"""WebShop: text-based shopping in a simulated store. See docs/webshop.md."""

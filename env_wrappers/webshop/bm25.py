@@ -1,11 +1,11 @@
-"""Search: BM25 as Lucene ranks it, on memory-mapped postings.
+"""BM25 search with Lucene's ranking, on memory-mapped postings.
 
-The scores are Lucene's to the bit of its 32-bit floats: k1 = 0.9, b = 0.4, lengths quantised to one
-byte, a word's weight times its count in the query, sums in double precision. Equal scores are
+Scores equal Lucene's 32-bit floats exactly: k1 = 0.9, b = 0.4, document lengths quantised to one
+byte, a word's weight multiplied by its count in the query, sums in double precision. Ties are
 ordered by identifier.
 
-The words of an index are kept as sorted 64-bit hashes, distinct by construction; a word that is in
-no document is taken for one that is with a probability of 1 in 2**64 per word of the index.
+An index stores words as sorted 64-bit hashes, distinct within the index. A word in no document is
+mistaken for an indexed one with a probability of 1 in 2**64 per word of the index.
 """
 
 import json
@@ -32,13 +32,13 @@ K1 = np.float32(0.9)
 B = np.float32(0.4)
 
 FORMAT = 1
-"""Of an index on disk; part of the names of what is built with it."""
+"""Version of the index format; part of the names of folders built with it."""
 _SUMMARY = "index.json"
-_WORDS = "words.npy"  # their hashes, sorted
-_STARTS = "starts.npy"  # of each word's postings; one more at the end
-_DOCUMENTS = "documents.npy"  # of the postings, ascending within a word
-_OCCURRENCES = "occurrences.npy"  # of the postings: count of the word, scaled by document length
-_RANKS = "ranks.npy"  # of the documents, ordered by identifier
+_WORDS = "words.npy"  # sorted hashes of the words
+_STARTS = "starts.npy"  # first posting of each word, and the total
+_DOCUMENTS = "documents.npy"  # document of each posting, ascending within a word
+_OCCURRENCES = "occurrences.npy"  # word count of each posting, scaled by document length
+_RANKS = "ranks.npy"  # rank of each document when ordered by identifier
 _TYPES: dict[str, np.dtype] = {
     _WORDS: np.dtype(np.uint64),
     _STARTS: np.dtype(np.int64),
@@ -46,7 +46,7 @@ _TYPES: dict[str, np.dtype] = {
     _OCCURRENCES: np.dtype(np.float32),
     _RANKS: np.dtype(np.int32),
 }
-_BLOCK = 4_000_000  # tokens that are counted at once
+_BLOCK = 4_000_000  # tokens counted per block
 
 _EXACT_LENGTHS = 24
 _MANTISSA_BITS = 4
@@ -54,7 +54,7 @@ _MANTISSA_BITS = 4
 
 @dataclass(frozen=True)
 class _Summary:
-    """What an index is made of, beside its arrays."""
+    """Metadata of an index."""
 
     format: int
     documents: int
@@ -62,18 +62,18 @@ class _Summary:
     words: int
     postings: int
     salt: int
-    """Of the hashes."""
+    """Salt of the hashes."""
 
 
 def build_index(documents: Iterable[tuple[str, str]], folder: Path) -> None:
-    """Write the index of documents into a folder, which is made if need be.
+    """Build an index of documents in a folder, which is created if necessary.
 
-    It takes about 8 bytes per posting in the folder, 20 while it is built, and memory for the
-    distinct words. An index that is there is replaced.
+    This takes about 8 bytes of disk per posting (20 during the build), and memory for the distinct
+    words. An existing index is replaced.
 
     Args:
-        documents: identifier and text of each, in the order of their numbers.
-        folder: where the files go.
+        documents: identifier and text of each document, in order of their numbers.
+        folder: target folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".building-") as name:
@@ -84,15 +84,15 @@ def build_index(documents: Iterable[tuple[str, str]], folder: Path) -> None:
         summary = _write_arrays(counted, scratch)
         (scratch / _SUMMARY).write_text(json.dumps(asdict(summary)), encoding="utf-8")
         (folder / _SUMMARY).unlink(missing_ok=True)
-        for file in (*_TYPES, _SUMMARY):  # the summary last: with it, the index is complete
+        for file in (*_TYPES, _SUMMARY):  # the summary last: it marks the index as complete
             (scratch / file).replace(folder / file)
 
 
 class Index:
-    """An index on disk, searched by many sessions of a process, also from several threads."""
+    """An index on disk; its searches are thread-safe."""
 
     def __init__(self, summary: _Summary, arrays: dict[str, np.ndarray]) -> None:
-        """Search these arrays; :meth:`open` maps those of a folder."""
+        """Use these arrays; :meth:`open` maps those of a folder."""
         self._summary = summary
         self._words = arrays[_WORDS]
         self._starts = arrays[_STARTS]
@@ -107,7 +107,7 @@ class Index:
         """Map the index of a folder, read-only.
 
         Raises:
-            DataError: there is none, it is not whole, or another version wrote it.
+            DataError: the index is missing, incomplete, or of another version.
         """
         try:
             summary = _Summary(**read_json(folder / _SUMMARY))
@@ -126,14 +126,14 @@ class Index:
         return self._summary.documents
 
     def search(self, query: str, limit: int = 50) -> np.ndarray:
-        """Return the numbers of the documents that match best, best first.
+        """Return the numbers of the best-matching documents, best first.
 
-        Every word counts, however many there are; the time of a long query is bounded by that of
-        analysing it and of adding up all postings once.
+        All words count; the time for a long query is bounded by analysing it and adding up all
+        postings once.
 
         Args:
-            query: any text; a document with one of its words matches.
-            limit: of documents returned, at least 1.
+            query: any text; a document matches if it contains one of the words.
+            limit: maximum number of documents returned, at least 1.
         """
         counts = Counter(analyze(query))
         with self._lock:
@@ -145,7 +145,7 @@ class Index:
                 self._scores.fill(0)
 
     def _rows(self, counts: Counter[str]) -> Iterator[tuple[int, int]]:
-        """Yield the known words' places in the index, with their counts."""
+        """Yield the index positions of the known words, with their counts."""
         hashes = _hashes(counts, self._summary.salt)
         rows = np.searchsorted(self._words, hashes)
         for row, value, times in zip(rows.tolist(), hashes, counts.values(), strict=True):
@@ -153,13 +153,13 @@ class Index:
                 yield row, times
 
     def _add(self, row: int, times: int) -> None:
-        """Add what a word scores in its documents."""
+        """Add a word's score to its documents."""
         start, end = self._starts[row], self._starts[row + 1]
         having = int(end - start)
         lacking = self._summary.documents_with_words - having
         rarity = np.float32(math.log(1 + (lacking + 0.5) / (having + 0.5)))
         weight = np.float32(times) * rarity
-        # Lucene's form of weight * x / (1 + x): in floats the two differ.
+        # Lucene's form of weight * x / (1 + x); rounding makes the two differ.
         score = weight - weight / (np.float32(1) + self._occurrences[start:end])
         self._scores[self._documents[start:end]] += score
 
@@ -174,20 +174,20 @@ class Index:
 
 
 def _choose(scores: np.ndarray, ranks: np.ndarray, limit: int) -> np.ndarray:
-    """Return the places of the highest scores, of equal ones those of lower rank; in no order."""
+    """Return the unordered positions of the `limit` highest scores; lower ranks win ties."""
     last = np.partition(scores, -limit)[-limit]
     better = np.flatnonzero(scores > last)
     equal = np.flatnonzero(scores == last)
     wanted = limit - len(better)
-    if len(equal) > wanted:  # often many: documents of one length with a word once
+    if len(equal) > wanted:  # common: documents of equal length that contain a word once
         equal = equal[np.argpartition(ranks[equal], wanted - 1)[:wanted]]
     return np.concatenate((better, equal))
 
 
 def quantise_length(length: int) -> int:
-    """Return the length that Lucene remembers of a document of so many words.
+    """Return the length that Lucene stores for a document with this many words.
 
-    It has a byte for it: short lengths are exact, of longer ones four binary digits are kept.
+    Lucene uses one byte: short lengths are exact, longer ones keep four binary digits.
     """
     rest = length - _EXACT_LENGTHS
     dropped = max(rest.bit_length() - _MANTISSA_BITS, 0)
@@ -195,7 +195,7 @@ def quantise_length(length: int) -> int:
 
 
 class _Counted:
-    """Words of documents, counted block by block into files of a folder."""
+    """Word counts of documents, written block by block to files in a folder."""
 
     def __init__(self, scratch: Path) -> None:
         self.identifiers: list[str] = []
@@ -203,8 +203,8 @@ class _Counted:
         self.vocabulary: defaultdict[str, int] = defaultdict(count().__next__)
         self._scratch = scratch
         self._blocks = 0
-        self._pending = array("I")  # numbers of words
-        self._pending_from = 0  # number of the document that they begin with
+        self._pending = array("I")  # word numbers
+        self._pending_from = 0  # number of their first document
 
     def add(self, identifier: str, terms: list[str]) -> None:
         self.identifiers.append(identifier)
@@ -214,7 +214,7 @@ class _Counted:
             self._flush()
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield rows of words, documents, counts; ordered by word, then document."""
+        """Yield arrays of words, documents and counts, ordered by word, then document."""
         self._flush()
         for number in range(self._blocks):
             yield np.load(self._block(number))
@@ -239,7 +239,7 @@ class _Counted:
 
 
 def _write_arrays(counted: _Counted, folder: Path) -> _Summary:
-    """Write all arrays: sort the counted words by hash, their postings by document."""
+    """Write all arrays: words sorted by hash, postings sorted by document."""
     salt, hashes = _distinct_hashes(counted.vocabulary)
     order = np.argsort(hashes)
     frequencies = np.zeros(len(hashes), dtype=np.int64)
@@ -264,8 +264,8 @@ def _write_arrays(counted: _Counted, folder: Path) -> _Summary:
 
 
 def _write_postings(counted: _Counted, folder: Path, next_free: np.ndarray, postings: int) -> None:
-    """Put each block's postings where those of their words go on; ``next_free`` is used up."""
-    if not postings:  # nothing cannot be mapped
+    """Write the postings of each block to their words' positions; modifies ``next_free``."""
+    if not postings:  # an empty file cannot be mapped
         for name in (_DOCUMENTS, _OCCURRENCES):
             save_array(folder / name, np.empty(0, dtype=_TYPES[name]))
         return
@@ -285,7 +285,7 @@ def _write_postings(counted: _Counted, folder: Path, next_free: np.ndarray, post
 
 
 def _inverse_norms(lengths: np.ndarray) -> np.ndarray:
-    """Return for each document what a word's count is multiplied with, by Lucene's arithmetic."""
+    """Return each document's factor for word counts, in Lucene's arithmetic."""
     with_words = max(int(np.count_nonzero(lengths)), 1)
     average = np.float32(max(int(lengths.sum(dtype=np.int64)), 1) / with_words)
     distinct, which = np.unique(lengths, return_inverse=True)
@@ -295,7 +295,7 @@ def _inverse_norms(lengths: np.ndarray) -> np.ndarray:
 
 
 def _distinct_hashes(words: Iterable[str]) -> tuple[int, np.ndarray]:
-    """Return a salt with which no two words have the same hash, and the hashes."""
+    """Return a salt for which no two words have the same hash, and the hashes."""
     for salt in count():
         hashes = _hashes(words, salt)
         if len(np.unique(hashes)) == len(hashes):
@@ -310,7 +310,7 @@ def _hashes(words: Iterable[str], salt: int) -> np.ndarray:
 
 
 def _ranks(identifiers: list[str]) -> np.ndarray:
-    """Return each identifier's place in their order; Lucene's by bytes is that by characters."""
+    """Return each identifier's rank; Lucene's byte order equals character order."""
     ranks = np.empty(len(identifiers), dtype=np.int32)
     ranks[sorted(range(len(identifiers)), key=identifiers.__getitem__)] = np.arange(
         len(identifiers)
@@ -319,7 +319,7 @@ def _ranks(identifiers: list[str]) -> np.ndarray:
 
 
 def _map(folder: Path, name: str, summary: _Summary) -> np.ndarray:
-    """Map an array of an index; a ValueError where it is not as the summary says."""
+    """Map an array of an index; raise ValueError if its shape or type is not as expected."""
     size = {
         _WORDS: summary.words,
         _STARTS: summary.words + 1,
@@ -331,4 +331,4 @@ def _map(folder: Path, name: str, summary: _Summary) -> np.ndarray:
     if mapped.shape != (size,) or mapped.dtype != _TYPES[name]:
         found = f"{mapped.dtype} {mapped.shape}"
         raise ValueError(f"{name}: {found} instead of {_TYPES[name]} ({size},)")
-    return np.asarray(mapped)  # np.memmap's own slices are slow
+    return np.asarray(mapped)  # slicing an np.memmap is slow

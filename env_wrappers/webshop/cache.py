@@ -1,7 +1,7 @@
-"""Folders of derived data on disk: built once, sealed with checksums, shared by processes.
+"""Cached folders of derived data: built once, sealed with checksums, shared by processes.
 
-A folder is built under another name and put in place at once, so that a process sees all of it or
-nothing. Processes that want the same folder at the same time wait for the one that builds it.
+A folder is built under a temporary name and then renamed, so it appears atomically. Processes that
+need the same folder wait for the one that is building it.
 """
 
 import contextlib
@@ -23,28 +23,28 @@ Facts = dict[str, Any]
 
 _SEAL = "meta.json"
 _HASHES = "hashes.json"
-_SAMPLE = 1 << 20  # bytes at either end of a file that its checksum covers
+_SAMPLE = 1 << 20  # checksums cover this many bytes at each end of a file
 _log = logging.getLogger(__name__)
 
 
 def cache_roots(data: Path) -> tuple[Path, ...]:
-    """Return the directories where derived data may be kept, the preferred one first.
+    """Return the directories that may hold derived data, the preferred one first.
 
-    Beside the data, or where that cannot be written, in the user's cache directory.
+    These are a directory beside the data, and one in the user's cache if that is not writable.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    with contextlib.suppress(RuntimeError):  # there is no home
+    with contextlib.suppress(RuntimeError):  # no home directory
         user = base if base.is_absolute() else Path.home() / ".cache"
         return data / ".webshop-cache", user / "hgpo-rllib" / "webshop"
     return (data / ".webshop-cache",)
 
 
 def ensure_folder(folder: Path, build: Callable[[Path], Facts]) -> Facts:
-    """Return the facts of a sealed folder; build it where it is missing or damaged.
+    """Return the facts of a sealed folder; build the folder if it is missing or damaged.
 
     Args:
-        folder: what is wanted.
-        build: fills an empty directory, and returns facts (JSON) about it.
+        folder: path of the folder.
+        build: fills an empty directory and returns facts about it (JSON).
 
     Raises:
         OSError: the folder cannot be written.
@@ -54,7 +54,7 @@ def ensure_folder(folder: Path, build: Callable[[Path], Facts]) -> Facts:
         return facts
     folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with _locked(folder.parent / f"{folder.name}.lock"):
-        facts = read_seal(folder)  # another process may have built it meanwhile
+        facts = read_seal(folder)  # another process may have built it
         if facts is None:
             _log.info("building %s", folder)
             facts = _build(folder, build)
@@ -62,10 +62,10 @@ def ensure_folder(folder: Path, build: Callable[[Path], Facts]) -> Facts:
 
 
 def read_seal(folder: Path) -> Facts | None:
-    """Return the facts of a folder; None: it is missing, incomplete or damaged.
+    """Return the facts of a folder; None if it is missing, incomplete or damaged.
 
-    Of each file, its size and its first and last megabyte are compared with what was written:
-    reading gigabytes at each start would take too long.
+    Only each file's size and its first and last megabyte are checked, because reading gigabytes
+    at each start would take too long.
     """
     try:
         seal = read_json(folder / _SEAL)
@@ -76,12 +76,12 @@ def read_seal(folder: Path) -> Facts | None:
 
 
 def content_hashes(files: Iterable[Path], roots: Iterable[Path]) -> tuple[str, ...]:
-    """Return the SHA-256 of each file, read anew only where the file has changed.
+    """Return the SHA-256 of each file; unchanged files are not read again.
 
-    The hashes are remembered in the roots with what the file system says about the files.
+    The hashes are cached in the roots together with the files' metadata.
 
     Raises:
-        DataError: a file cannot be read, or changes meanwhile.
+        DataError: a file cannot be read, or changes while it is read.
     """
     roots = tuple(roots)
     memo: dict[str, Any] = {}
@@ -94,7 +94,7 @@ def content_hashes(files: Iterable[Path], roots: Iterable[Path]) -> tuple[str, .
 
 
 def stamp(file: Path) -> list[int]:
-    """Return what changes when a file does: size, times of modification and change, number."""
+    """Return metadata that changes with a file: size, mtime, ctime and inode."""
     status = file.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
@@ -122,7 +122,7 @@ def _read_memo(root: Path) -> dict[str, Any]:
 
 
 def _write_memo(roots: Iterable[Path], known: dict[str, Any]) -> None:
-    """Remember hashes in the first root that can be written; without, they are computed again."""
+    """Store hashes in the first writable root; if there is none, they are computed again."""
     for root in roots:
         with contextlib.suppress(OSError):
             root.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def _build(folder: Path, build: Callable[[Path], Facts]) -> Facts:
             "files": {path.relative_to(staging).as_posix(): _checksum(path) for path in files},
         }
         (staging / _SEAL).write_text(json.dumps(seal, indent=1), encoding="utf-8")
-        if folder.exists():  # damaged; its files stay with the processes that have them open
+        if folder.exists():  # damaged; processes that have its files open keep them
             folder.rename(partial / "old")
         staging.rename(folder)
     return facts
@@ -160,9 +160,9 @@ def _checksum(path: Path) -> list[int]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Wait for other processes and keep them out.
+    """Hold an exclusive lock between processes, waiting for it if necessary.
 
-    Where the file system knows no locks, two processes may build the same thing: the later wins.
+    On a file system without locks, two processes may build the same folder; the later one wins.
     """
     with path.open("ab") as file:
         with contextlib.suppress(OSError):

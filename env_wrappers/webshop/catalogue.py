@@ -1,7 +1,7 @@
-"""The catalogue: all products of a store, read-only and shared, with search.
+"""A read-only catalogue of all products of a store, shared within a process, with search.
 
-What is derived from the data files is built once and kept on disk (see ``cache.py``). Opening it
-again maps files into memory and reads nothing of the data.
+Data derived from the files is built once and cached on disk (see ``cache.py``). Opening it again
+maps files into memory and does not read the original data.
 """
 
 import functools
@@ -34,19 +34,19 @@ class Catalogue:
     """The products of a store, as a sequence.
 
     Attributes:
-        folder: where the derived data is kept.
-        data_hash: stands for the content of the data files, and the number of products asked for.
-        facts: what was counted when it was built: ``products``; the records ``skipped`` ("nan",
-            "long", "duplicate"); products ``without_attributes`` and the first of them; the names
-            of the data ``files``.
-        store: the files behind it.
+        folder: the folder of the derived data.
+        data_hash: hash of the contents of the data files and of the requested number of products.
+        facts: counts from the build: ``products``; the records ``skipped`` ("nan", "long",
+            "duplicate"); products ``without_attributes`` and the first of them; the names of the
+            data ``files``.
+        store: the underlying files.
     """
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
-        """Open the files of a folder; use :func:`open_catalogue`.
+        """Open the files of a folder; use :func:`open_catalogue` instead.
 
         Raises:
-            OSError, ValueError: they cannot be read.
+            OSError, ValueError: the files cannot be read.
         """
         self.folder = folder
         self.facts = facts
@@ -68,7 +68,7 @@ class Catalogue:
         """Return a product.
 
         Raises:
-            IndexError: there is none of this number.
+            IndexError: ``index`` is out of range.
         """
         return self.listing(index).product
 
@@ -76,7 +76,7 @@ class Catalogue:
         """Return a product with the wishes that goals are made from.
 
         Raises:
-            IndexError: there is none of this number.
+            IndexError: ``index`` is out of range.
         """
         index = operator.index(index)
         if not 0 <= index < len(self):
@@ -84,26 +84,26 @@ class Catalogue:
         return self._listing(index)
 
     def index_of(self, asin: str) -> int | None:
-        """Return the number of the product with an asin; None: there is none."""
+        """Return the index of the product with this asin, or None."""
         found = self._having("asin", asin)
         return int(found[0]) if len(found) else None
 
     def in_category(self, name: str) -> np.ndarray:
-        """Return the numbers of a department's products, ascending."""
+        """Return the indices of a department's products, ascending."""
         return self._having("category", name)
 
     def of_query(self, text: str) -> np.ndarray:
-        """Return the numbers of the products that were found by this very query, ascending."""
+        """Return the indices of the products listed under exactly this query, ascending."""
         return self._having("query", text)
 
     def search(self, query: str, limit: int = 50) -> tuple[int, ...]:
-        """Return the numbers of the products that match a query best, best first."""
+        """Return the indices of the products that best match a query, best first."""
         search = self._search if len(query) <= _LONGEST_CACHED_QUERY else self._search_anew
         return search(query, limit)
 
     def _having(self, field: str, text: str) -> np.ndarray:
         found = self.store.find(field, text)
-        # One look rules out that another text has the same hash.
+        # Comparing one result rules out another text with the same hash.
         known = len(found) > 0 and getattr(self[int(found[0])], field) == text
         return found if known else found[:0]
 
@@ -112,18 +112,18 @@ class Catalogue:
 
 
 def open_catalogue(data: str | Path | None = None, num_products: int | None = None) -> Catalogue:
-    """Open the catalogue of a data directory: one object per process and content.
+    """Open the catalogue of a data directory; one shared object per process and content.
 
-    The first time, it is built (seconds for a thousand products, many minutes for a million) and
-    kept beside the data, or in the user's cache directory where the data's cannot be written.
-    Processes that open it at once wait for one to build it.
+    The first call builds it (seconds for a thousand products, many minutes for a million) and
+    caches it beside the data, or in the user's cache if that directory is not writable.
+    Concurrent processes wait for one to build it.
 
     Args:
-        data: directory with the product files; None takes the one that ``$WEBSHOP_DATA`` names.
-        num_products: take only the first so many records; None takes all.
+        data: directory of the product files; None uses ``$WEBSHOP_DATA``.
+        num_products: use only this many records; None uses all.
 
     Raises:
-        DataError: the data cannot be used, or there is nowhere to keep what is derived from it.
+        DataError: the data is unusable, or the derived data cannot be written anywhere.
     """
     if num_products is not None and (type(num_products) is not int or num_products < 1):
         raise DataError(f"{num_products!r} products make no catalogue: ask for at least 1, or None")
@@ -157,7 +157,7 @@ def open_catalogue(data: str | Path | None = None, num_products: int | None = No
 
 
 def _open(folder: Path) -> Catalogue:
-    """Return the catalogue of a folder; an OSError where it is missing or damaged."""
+    """Return the catalogue of a folder; raise OSError if it is missing or damaged."""
     return _open_once(folder, tuple(stamp(folder / "meta.json")))
 
 

@@ -1,4 +1,4 @@
-"""Looking through a WebShop catalogue: what is there, and whether its goals can be reached."""
+"""Check a WebShop catalogue: what it contains, and whether its goals are achievable."""
 
 import hashlib
 from collections import Counter
@@ -17,17 +17,17 @@ from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import NotFoundError, oracle_actions
 from env_wrappers.webshop.source import ATTRIBUTES, HUMAN, find_sources
 
-_OWN = [(split, SPLITS[split]) for split in ("test", "dev", "train")]  # they share no goal
+_OWN = [(split, SPLITS[split]) for split in ("test", "dev", "train")]  # disjoint splits
 
 
 @dataclass(frozen=True)
 class GoalCheck:
-    """What was found out about the goals of a kind.
+    """Result of checking the goals of one kind.
 
     Attributes:
-        splits: number of goals by split.
+        splits: number of goals per split.
         replayed: indices of the goals that the oracle played.
-        missed: why it did not earn 1.0, by goal ("synthetic goal 17"), of those it played.
+        missed: for played goals ("synthetic goal 17") that did not score 1.0, the reason.
     """
 
     splits: dict[str, int]
@@ -37,15 +37,14 @@ class GoalCheck:
 
 @dataclass(frozen=True)
 class CatalogueCheck:
-    """What was found out about a catalogue.
+    """Result of checking a catalogue.
 
     Attributes:
-        kind: "generated" (it has a manifest) or "other".
-        departments: number of products by department.
-        skipped: number of records passed over, by reason ("nan", "long", "duplicate").
-        goals: by kind of goals.
-        changed: files of a generated catalogue that are not as they were generated, with the
-            reason.
+        kind: "generated" (with a manifest) or "other".
+        departments: number of products per department.
+        skipped: number of records skipped, by reason ("nan", "long", "duplicate").
+        goals: results by kind of goals.
+        changed: files of a generated catalogue that differ from the manifest, with the reason.
     """
 
     kind: str
@@ -56,9 +55,9 @@ class CatalogueCheck:
 
     @property
     def broken(self) -> dict[str, str]:
-        """Reason by file or goal.
+        """All faults: reason by file or goal.
 
-        Only generators promise that each goal can be reached: in other data some cannot.
+        Missed goals count only in generated catalogues; other data contains unachievable goals.
         """
         missed = {
             goal: why
@@ -75,16 +74,16 @@ def check_catalogue(
     limit: int | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> CatalogueCheck:
-    """Check a catalogue; the files are read and built into a store as for playing.
+    """Check a catalogue; the files are read and indexed as for playing.
 
     Args:
-        data: directory of the product files; None: the one that ``$WEBSHOP_DATA`` names.
-        replay: also let the oracle play goals; a purchase has to earn 1.0.
-        limit: how many goals of each kind, taken evenly; None: all.
-        on_progress: called with the numbers of goals played and to be played.
+        data: directory of the product files; None uses ``$WEBSHOP_DATA``.
+        replay: also let the oracle play goals; each purchase must score 1.0.
+        limit: number of goals to play per kind, evenly spaced; None plays all.
+        on_progress: called with the number of goals played and the total.
 
     Raises:
-        DataError: the files cannot be used, or no goal can be made of them.
+        DataError: the files are unusable, or contain no goals.
     """
     folder = find_sources(data).folder
     catalogue = open_catalogue(folder)
@@ -118,7 +117,7 @@ def check_catalogue(
 
 
 def why_missed(shop: Shop, goal: int) -> str | None:
-    """Let the oracle play a goal; say why it did not earn 1.0, None if it did."""
+    """Let the oracle play a goal; return why it did not score 1.0, or None if it did."""
     session = Session(shop)
     session.start(goal)
     product = shop.catalogue[session.goal.product]
@@ -137,7 +136,7 @@ def why_missed(shop: Shop, goal: int) -> str | None:
 
 
 def _kinds(catalogue: Catalogue) -> list[GoalKind]:
-    """The kinds of goals that there are."""
+    """Return the kinds of goals in a catalogue."""
     there: dict[GoalKind, bool] = {
         "synthetic": bool((catalogue.store.goals > 0).any()),
         "human": bool(catalogue.store.human.any()),
@@ -157,7 +156,7 @@ def _splits(count: int) -> dict[str, int]:
 
 
 def _changed(manifest: Path) -> dict[str, str]:
-    """The files that are not as they were generated."""
+    """Return the generated files that have changed, with the reason."""
     try:
         expected = read_json(manifest)["sha256"].items()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

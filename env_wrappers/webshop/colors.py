@@ -1,8 +1,8 @@
-"""The colour words that the reward knows."""
+"""The colour words used by the reward."""
 
 from collections.abc import Container
 
-# In alphabetical order: it decides which one is found first.
+# In alphabetical order, which decides which one is found first.
 COLORS = (
     *("alabaster", "apricot", "aqua", "ash", "asphalt", "azure", "banana", "beige", "black"),
     *("blue", "blush", "bordeaux", "bronze", "brown", "burgundy", "camel", "camo", "caramel"),
@@ -20,9 +20,9 @@ COLORS = (
 
 
 def first_color(option: Container[str]) -> str | None:
-    """Return the first of the colour words that is in `option`, None if there is none.
+    """Return the first colour word contained in `option`, or None.
 
-    In a text a word counts wherever it stands ("red" is in "powdered"); in a tuple of texts one of
-    them has to be equal to it.
+    In a string, substrings count ("red" is in "powdered"); in a tuple of strings, an element must
+    equal the word.
     """
     return next((color for color in COLORS if color in option), None)

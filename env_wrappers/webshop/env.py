@@ -19,24 +19,24 @@ ANY_SEARCH = "search[<your query>]"
 class WebShopEnv(TextEnv):
     """Shopping in text: an action is ``search[words]`` or ``click[text]``, an observation a page.
 
-    ``reset(seed=s)`` plays the goal ``s % num_tasks`` of the split, so that every environment with
-    the same arguments plays the same goal for the same seed. ``reset(options={"goal": i})`` plays
-    the ``i``-th of the split. ``reset()`` draws one from ``np_random``.
+    ``reset(seed=s)`` plays the goal ``s % num_tasks`` of the split, so all environments with the
+    same arguments play the same goal for the same seed. ``reset(options={"goal": i})`` plays goal
+    ``i`` of the split. ``reset()`` draws a goal from ``np_random``.
 
-    "Buy Now" terminates the episode; after ``max_steps`` steps without it, it is truncated. Any
-    string is a safe action: what the store does not understand leaves the page as it is, and so
-    does, unlike in the original, an action of more than ``MAX_ACTION`` characters.
+    "Buy Now" terminates the episode; after ``max_steps`` steps it is truncated. Any string is a
+    valid action: one that the store does not understand leaves the page unchanged, as does, unlike
+    in the original, an action of more than ``MAX_ACTION`` characters.
 
-    ``info`` holds admissible_actions (list of str: ``search[<your query>]`` where there is a search
-    bar, then ``click[...]`` for all that can be clicked, in the original's order, some of which do
-    nothing), won (bool: the purchase's score was exactly 1), task_type (the department of the
-    goal's product), game (name of the goal, such as "test/17"), goal (the instruction), state_hash
-    (see ``Session``), inadmissible (bool: the action just taken did nothing), inadmissible_count
-    (such actions in this episode so far), task_score (score of the purchase, 0 before) and
-    score_details (its breakdown, see ``reward.Score.as_dict``; None before).
+    ``info`` contains admissible_actions (list of str: ``search[<your query>]`` if there is a search
+    bar, then ``click[...]`` for all clickable texts in the original's order, some without effect),
+    won (bool: the purchase scored exactly 1), task_type (department of the goal's product), game
+    (name of the goal, such as "test/17"), goal (the instruction), state_hash (see ``Session``),
+    inadmissible (bool: the last action had no effect), inadmissible_count (number of such actions
+    in this episode), task_score (score of the purchase, 0 before) and score_details (its breakdown,
+    see ``reward.Score.as_dict``; None before).
 
     Attributes:
-        num_tasks: how many goals the split has.
+        num_tasks: number of goals in the split.
     """
 
     _task_option = "goal"
@@ -57,23 +57,23 @@ class WebShopEnv(TextEnv):
         nouns: str = "auto",
         render_mode: str | None = None,
     ) -> None:
-        """Open the store and find the goals.
+        """Open the store and select the goals.
 
         Args:
-            data: see ``shop.open_shop``, as for ``num_products``, ``price_seed``,
+            data: see ``shop.open_shop``, also for ``num_products``, ``price_seed``,
                 ``shuffle_seed`` and ``nouns``.
-            split: which goals; see ``goals.goal_range``.
-            goals: made from the products, or written by people.
+            split: see ``goals.goal_range``.
+            goals: "synthetic" goals are made from products, "human" ones written by people.
             max_steps: steps after which an episode is truncated.
             success_reward: reward of a purchase with score 1.
-            reward: "success": nothing for any other purchase; "score": ``success_reward`` times
-                the score.
-            observation_mode: what a page is shown as; see ``pages.MODES``.
+            reward: "success": other purchases earn 0; "score": a purchase earns
+                ``success_reward`` times its score.
+            observation_mode: format of the observations; see ``pages.MODES``.
             show_attributes: whether products have a sub page that lists their attributes.
-            render_mode: "ansi", or None; see ``TextEnv``.
+            render_mode: "ansi" or None; see ``TextEnv``.
 
         Raises:
-            DataError: the data cannot be used, or an argument is unknown or out of range.
+            DataError: the data is unusable, or an argument is unknown or out of range.
         """
         super().__init__(max_steps, render_mode)
         _check("reward", reward, REWARDS)
@@ -107,7 +107,7 @@ class WebShopEnv(TextEnv):
         return observation, self._success_reward * worth, bought, self._info()
 
     def _choose(self, seed: int | None, goal: Any) -> int:
-        """Return the place of the goal to play, counted from 0 in the split."""
+        """Return the position of the goal in the split, counted from 0."""
         if goal is None:
             index = int(self.np_random.integers(self.num_tasks)) if seed is None else seed
             return index % self.num_tasks

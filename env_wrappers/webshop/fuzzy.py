@@ -1,8 +1,8 @@
-"""How alike two short texts are by their words, from 0 to 100, as the original's reward counts it.
+"""Word-based similarity of two short texts, from 0 to 100, as in the original reward.
 
-The original uses thefuzz 0.19 without its C extension, which is difflib's ratio. Faster libraries
-define the ratio a little differently, and the reward asks whether it is above 85: with them single
-options flip.
+The original uses thefuzz 0.19 without its C extension, whose ratio is that of difflib. Faster
+libraries define the ratio slightly differently, which changes single options: the reward checks
+whether the ratio exceeds 85.
 """
 
 import functools
@@ -11,20 +11,20 @@ from difflib import SequenceMatcher
 
 _LATIN_1_SUPPLEMENT = re.compile("[\u0080-\u00ff]")
 _NOT_IN_WORDS = re.compile(r"\W")
-_TEXTS = 1 << 14  # remembered texts: some megabytes
-_PAIRS = 1 << 16  # remembered pairs: about 20 megabytes
+_TEXTS = 1 << 14  # cached texts: some megabytes
+_PAIRS = 1 << 16  # cached pairs: about 20 megabytes
 
 
 @functools.lru_cache(maxsize=_PAIRS)
 def token_set_ratio(first: str, second: str) -> int:
-    """Compare two texts as sets of words, without regard to case, order and repetition.
+    """Compare two texts as sets of words, ignoring case, order and repetition.
 
-    Letters of the Latin-1 supplement ("é") are dropped, signs separate words. The result is 100 if
-    all words of one text are in the other, and 0 if a text has no words, even if both are equal.
-    The order of the arguments can change it by a few points, as difflib's ratio does.
+    Letters of the Latin-1 supplement ("é") are removed; punctuation separates words. The result is
+    100 if one text contains all words of the other, and 0 if a text has no words, even if both are
+    equal. Swapping the arguments can change it by a few points, as with difflib's ratio.
 
     Returns:
-        A whole number from 0 to 100.
+        An integer from 0 to 100.
     """
     words, others = _words(first), _words(second)
     if not words or not others:
@@ -37,7 +37,7 @@ def token_set_ratio(first: str, second: str) -> int:
 
 @functools.lru_cache(maxsize=_TEXTS)
 def _words(text: str) -> frozenset[str]:
-    # Signs go before the letters are made small: making "İ" small gives a sign that has to stay.
+    # Remove punctuation before lower(): the lower case of "İ" contains a mark that must stay.
     plain = _NOT_IN_WORDS.sub(" ", _LATIN_1_SUPPLEMENT.sub("", text))
     return frozenset(plain.lower().split())
 
@@ -47,6 +47,6 @@ def _line(words: frozenset[str]) -> str:
 
 
 def _ratio(first: str, second: str) -> int:
-    if first == second:  # most are; the matcher gives the same, slowly
+    if first == second:  # the common case; the matcher gives the same result slowly
         return 100
     return round(100 * SequenceMatcher(None, first, second).ratio())

@@ -1,4 +1,4 @@
-"""Making WebShop catalogues offline, in the original's three files: deterministic and streaming."""
+"""Generate WebShop catalogues offline in the original's three files, deterministically."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from env_wrappers.webshop.synthetic_products import (
 GENERATOR_VERSION = 1
 ITEMS, ATTRIBUTES, HUMAN = "items_shuffle.json", "items_ins_v2.json", "items_human_ins.json"
 
-_PROGRESS = 1000  # products between two calls
+_PROGRESS = 1000  # products between two calls of on_progress
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class CatalogueSpec:
     """What to generate.
 
     Attributes:
-        products: size of the catalogue. A product with an instruction gives one synthetic goal for
-            each combination of its options, seven or eight on average.
+        products: number of products. A product with an instruction gives one synthetic goal per
+            combination of its options, seven or eight on average.
         seed: the same spec gives the same bytes; another seed gives other products.
-        lookalikes: products of the same brand and kind, from 1 to 6: how closely titles have to be
-            read.
-        instructed: share of the products that synthetic goals are made from.
-        human: share of those that human goals are made from too.
+        lookalikes: products of the same brand and kind, from 1 to 6; more require closer reading
+            of titles.
+        instructed: share of the products that have synthetic goals.
+        human: share of those that also have human goals.
     """
 
     products: int = 400
@@ -47,10 +47,10 @@ class CatalogueSpec:
     human: float = 0.25
 
     def __post_init__(self) -> None:
-        """Check the values.
+        """Validate the values.
 
         Raises:
-            DataError: one is out of range.
+            DataError: a value is out of range.
         """
         if self.products < 1 or self.seed < 0:
             raise DataError("the number of products must be at least 1, the seed at least 0")
@@ -73,13 +73,13 @@ def generate(
     spec: CatalogueSpec,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Write a catalogue, or nothing at all; memory does not grow with it.
+    """Write a catalogue, or nothing on error, in constant memory.
 
-    An `out` that holds the catalogue of the same spec is left as it is.
+    If `out` already holds the catalogue of the same spec, it is left unchanged.
 
     Args:
-        out: the directory to make.
-        on_progress: called with the numbers of products made and wanted, now and then.
+        out: the directory to create.
+        on_progress: called at intervals with the number of products made and the total.
 
     Raises:
         DataError: `out` holds something else.
@@ -128,7 +128,7 @@ def _count(counts: Counter[str], product: SyntheticProduct) -> None:
 
 
 class _JsonFile:
-    """A JSON list or object, written entry by entry, one on a line."""
+    """A JSON list or object that is written one entry per line."""
 
     def __init__(self, path: Path, brackets: str):
         self.name = path.name
@@ -143,7 +143,7 @@ class _JsonFile:
         return self
 
     def add(self, value: object, key: str | None = None) -> None:
-        """Append an entry, of an object with its key."""
+        """Append an entry; for an object, with its key."""
         text = _ENCODER.encode(value)
         self._put(f"{self._separator}{text if key is None else f'{_ENCODER.encode(key)}: {text}'}")
         self._separator = ",\n"

@@ -1,8 +1,8 @@
-"""Goals in the canonical order, with their price limits, drawn from explicit seeds.
+"""Goals in canonical order, with price limits drawn from explicit seeds.
 
-The original holds all goals in memory and draws from Python's global random numbers. Here the
-same draws are made once, kept on disk as arrays, and a goal is put together when it is asked for:
-the same seeds give the same goals in every process, and the same as the original seeded so.
+The original keeps all goals in memory and draws from Python's global random state. Here the same
+draws are made once and stored on disk as arrays, and goals are created on access. The same seeds
+give the same goals in every process, equal to the original's with those seeds.
 """
 
 import random
@@ -25,7 +25,7 @@ from env_wrappers.webshop.store import NO_WISH, load_array
 Kind = Literal["synthetic", "human"]
 
 NO_LIMIT = 1_000_000.0
-"""Price limit, in dollars, of a goal that has none."""
+"""Price limit in dollars of a goal without one."""
 
 SPLITS: dict[str, tuple[int, int | None]] = {
     "test": (0, 500),
@@ -34,34 +34,34 @@ SPLITS: dict[str, tuple[int, int | None]] = {
     "released_train": (500, None),
     "released_eval": (0, 500),
 }
-"""Where each split starts and where it stops, in the shuffled order; None: at the end.
+"""Start and stop of each split in the shuffled order; None is the end.
 
-The first three are WebShop's own and share no goal. The "released" ones are what released agents
-were trained and evaluated with; there, too, no goal is in both.
+The first three are WebShop's own and are disjoint. The "released" ones were used to train and
+evaluate released agents and are also disjoint.
 """
 
 _FORMAT = 1
 _SEEDS = range(-(2**63), 2**63)
 _LIMITS = tuple(10.0 * tens for tens in range(1, 100))
-_CHOICES = 4  # of the limits above the price, the lowest so many
-_MOST_GOALS = 500_000_000  # 2 GB while they are shuffled
+_CHOICES = 4  # a limit is drawn from this many values above the price
+_MOST_GOALS = 500_000_000  # take 2 GB while shuffled
 _ARRAYS = ("prices", "limits", "products", "starts", "order")
 
 _Arrays = dict[str, np.ndarray]
 
 
 class GoalList(Sequence[Goal]):
-    """The goals of a catalogue in shuffled order, each put together when it is asked for."""
+    """The goals of a catalogue in shuffled order, created on access."""
 
     def __init__(self, catalogue: Catalogue, kind: Kind, arrays: _Arrays) -> None:
-        """Use :func:`open_goals`.
+        """Initialize from arrays; use :func:`open_goals` instead.
 
         Args:
             catalogue: the products.
-            kind: which goals these are.
-            arrays: ``prices`` by product; by wish, in the order of products: ``limits``,
-                ``products`` and ``starts``, the number of its first goal before shuffling;
-                ``order``, the numbers of goals before shuffling, as shuffled.
+            kind: the kind of goals.
+            arrays: ``prices`` per product; per wish, in the order of products: ``limits``,
+                ``products`` and ``starts``, the index of its first goal before shuffling;
+                ``order``, the shuffled goal indices.
         """
         self._catalogue = catalogue
         self._make = self._made_goal if kind == "synthetic" else self._human_goal
@@ -80,10 +80,10 @@ class GoalList(Sequence[Goal]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Goal]: ...
     def __getitem__(self, index: int | slice) -> Goal | Sequence[Goal]:
-        """Return a goal by its place, counted from the end where negative; or several.
+        """Return a goal by its index, which may be negative, or several by a slice.
 
         Raises:
-            IndexError: there is none at this place.
+            IndexError: ``index`` is out of range.
         """
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
@@ -96,11 +96,11 @@ class GoalList(Sequence[Goal]):
         return self._make(place, wish, number - int(self._starts[wish]))
 
     def price(self, product_index: int) -> float:
-        """Return what a product costs, in dollars: its price, or one drawn from its range."""
+        """Return a product's price in dollars, which is drawn if the product has a range."""
         return float(self._prices[product_index])
 
     def _made_goal(self, place: int, wish: int, combination: int) -> Goal:
-        """Return the goal for one combination of the options of a product."""
+        """Return the goal for one combination of a product's options."""
         product = int(self._products[wish])
         listing = self._catalogue.listing(product)
         made = listing.made
@@ -137,14 +137,13 @@ class GoalList(Sequence[Goal]):
 def open_goals(
     catalogue: Catalogue, kind: Kind, price_seed: int, shuffle_seed: int = 233
 ) -> GoalList:
-    """Return the goals of a catalogue; the draws are made once and kept in the catalogue's folder.
+    """Return the goals of a catalogue; draws are made once and stored in the catalogue's folder.
 
     Args:
         catalogue: the products.
-        kind: "synthetic", those made from the products' attributes and options; "human", those
-            that people wrote.
-        price_seed: prices in a range, then price limits, are drawn from it.
-        shuffle_seed: orders the goals; 233 gives the canonical order.
+        kind: "synthetic" (made from attributes and options) or "human" (written by people).
+        price_seed: seed for prices within a range, then for price limits.
+        shuffle_seed: seed for the order of the goals; 233 gives the canonical order.
 
     Raises:
         DataError: an argument is unknown or out of range, or the catalogue has no such goals.
@@ -163,26 +162,26 @@ def open_goals(
     try:
         ensure_folder(folder, build)
         arrays = {name: load_array(folder / f"{name}.npy") for name in _ARRAYS}
-    except OSError:  # the folder cannot be written: each process has its own then
+    except OSError:  # not writable: every process makes its own draws
         arrays = _draw(catalogue, kind, price_seed, shuffle_seed)
     return GoalList(catalogue, kind, arrays)
 
 
 def check_goals(kind: str, price_seed: int, shuffle_seed: int) -> None:
-    """Raise DataError for arguments that `open_goals` does not take."""
+    """Raise DataError for invalid arguments of `open_goals`."""
     if kind not in get_args(Kind):
         raise DataError(f"unknown kind of goals {kind!r}: choose {' or '.join(get_args(Kind))}")
     for name, seed in (("price_seed", price_seed), ("shuffle_seed", shuffle_seed)):
-        # Both are part of the name of a folder.
+        # Both seeds are part of a folder name.
         if type(seed) is not int or seed not in _SEEDS:
             raise DataError(f"{name} must be a whole number of at most 64 bits, not {seed!r}")
 
 
 def goal_range(split: str, count: int) -> range:
-    """Return the places of a split's goals among ``count`` goals.
+    """Return the indices of a split's goals among ``count`` goals.
 
     Raises:
-        DataError: the split is unknown, or has no goal.
+        DataError: the split is unknown or empty.
     """
     if split not in SPLITS:
         raise DataError(f"unknown split {split!r}: choose from {', '.join(SPLITS)}")
@@ -197,7 +196,7 @@ def goal_range(split: str, count: int) -> range:
 
 
 def _check_attributes(catalogue: Catalogue) -> None:
-    """Refuse what breaks the original: it is the sign of files that do not belong together."""
+    """Refuse data on which the original crashes, a sign of files that do not match."""
     lacking = catalogue.facts["without_attributes"]
     if lacking:
         products, attributes, *_ = catalogue.facts["files"]
@@ -209,16 +208,16 @@ def _check_attributes(catalogue: Catalogue) -> None:
 
 
 def _draw(catalogue: Catalogue, kind: Kind, price_seed: int, shuffle_seed: int) -> _Arrays:
-    """Make all draws, in the original's order."""
+    """Make all random draws, in the original's order."""
     products, sizes = _wishes(catalogue, kind)
     starts = np.concatenate(([0], np.cumsum(sizes)))
     count = int(starts[-1])
     if not 0 < count <= _MOST_GOALS:
         raise _wrong_count(catalogue, kind, count)
     rng = random.Random(price_seed)
-    prices = _draw_prices(catalogue, rng)  # all prices come before the first limit
+    prices = _draw_prices(catalogue, rng)  # all prices are drawn before the first limit
     limits = [_draw_limit(price, rng) for price in prices[products].tolist()]
-    order = array("I", range(count))  # is shuffled as the list of goals would be
+    order = array("I", range(count))  # shuffled like the original's list of goals
     random.Random(shuffle_seed).shuffle(order)
     return {
         "prices": prices,
@@ -230,7 +229,7 @@ def _draw(catalogue: Catalogue, kind: Kind, price_seed: int, shuffle_seed: int) 
 
 
 def _wishes(catalogue: Catalogue, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each wish its product, and how many goals it makes."""
+    """Return the product of each wish, and its number of goals."""
     if kind == "human":
         per_product = catalogue.store.human
         products = np.repeat(np.arange(len(per_product)), per_product)
@@ -265,7 +264,7 @@ def _draw_prices(catalogue: Catalogue, rng: random.Random) -> np.ndarray:
 
 
 def _draw_limit(price: float, rng: random.Random) -> float:
-    """Return the higher of two of the next tens of dollars above a price."""
+    """Return the larger of two multiples of ten dollars drawn from those just above a price."""
     above = bisect_right(_LIMITS, price)
     choices = _LIMITS[above : above + _CHOICES]
     return max(rng.sample(choices, 2)) if len(choices) >= 2 else NO_LIMIT
@@ -276,7 +275,7 @@ def _limit_text(limit: float) -> str:
 
 
 def _combination(options: Mapping[str, Sequence[str]], number: int) -> dict[str, str]:
-    """Return one choice per option group, groups sorted; the last group's varies fastest."""
+    """Return one value per option group, groups sorted; the last group varies fastest."""
     names = sorted(options)
     chosen = {}
     for name in reversed(names):

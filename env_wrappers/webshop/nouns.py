@@ -1,4 +1,4 @@
-"""The nouns of product titles, by which the reward tells kinds of products apart."""
+"""Extract the nouns of product titles, which the reward uses to compare kinds of products."""
 
 import functools
 import importlib
@@ -13,22 +13,22 @@ from env_wrappers.errors import DataError
 
 EXTRACTORS = ("auto", "spacy", "words")
 SPACY_MODEL = "en_core_web_sm"
-_TITLES = 1 << 13  # remembered titles: some ten megabytes
+_TITLES = 1 << 13  # cached titles: some ten megabytes
 _WORD = re.compile(r"[^\W_]+")
 
 
 class NounExtractor(Protocol):
-    """Finds the nouns of a title."""
+    """Extracts the nouns of a title."""
 
     name: str
-    """What finds them, with its version; a score records it."""
+    """Name and version of the extractor, which a score records."""
 
     def __call__(self, title: str) -> Sequence[str]:
-        """The nouns and proper nouns of a title in their order, lower-cased, with repetitions."""
+        """Return the nouns and proper nouns in order, lower-cased, with repetitions."""
 
 
 class _Remembering:
-    """An extractor that keeps what it found for the titles seen last."""
+    """An extractor with a cache of recent titles."""
 
     def __init__(self, name: str, find: Callable[[str], tuple[str, ...]]):
         self.name = name
@@ -40,17 +40,17 @@ class _Remembering:
 
 @functools.cache
 def make_noun_extractor(name: str) -> NounExtractor:
-    """Return the extractor of that name, one for the whole process.
+    """Return the extractor of that name, shared within the process.
 
     "spacy": the tags of spaCy's small English model, as in the original; each version of the model
-    tags a few titles differently, so that 3 to 5 of 100 purchases get another `r_type`.
-    "words": all words but those that are seldom nouns, by a fixed list and by their endings. Of
-    purchases among the first ten results for a goal about 5 in 100 get another `r_type` than with
-    the original's model (3.6.0), of purchases at random about 2.
-    "auto": "spacy" where the model is installed, else "words".
+    tags a few titles differently, which changes `r_type` in 3 to 5 of 100 purchases.
+    "words": all words except those that are seldom nouns, by a fixed list and by their endings. It
+    changes the original's `r_type` (model 3.6.0) in about 5 of 100 purchases among the first ten
+    results for a goal, and in about 2 of 100 random purchases.
+    "auto": "spacy" if the model is installed, otherwise "words".
 
     Raises:
-        DataError: no extractor has that name, or the model is not installed.
+        DataError: the name is unknown, or the model is not installed.
     """
     if name not in EXTRACTORS:
         raise DataError(f"noun extractor {name!r} is not known: choose {', '.join(EXTRACTORS)}")
@@ -61,7 +61,7 @@ def make_noun_extractor(name: str) -> NounExtractor:
 
 def _spacy() -> NounExtractor:
     try:
-        # The parser stays: some of the model's rules for tags look at what it finds.
+        # Keep the parser: some of the model's tag rules use its output.
         model = importlib.import_module(SPACY_MODEL).load(exclude=["ner", "lemmatizer"])
     except (ImportError, OSError) as error:
         raise DataError(
@@ -78,9 +78,9 @@ def _spacy() -> NounExtractor:
 _NOUN_TAGS = frozenset({"NOUN", "PROPN"})
 
 
-# "28g" is a number and a unit for spaCy, "10pcs" one word.
+# spaCy splits "28g" into a number and a unit, but not "10pcs".
 _UNIT = re.compile(r"^\d+(?=(?:km|m|dm|cm|mm|nm|ft|kg|g|mg|lb|oz|kb|mb|gb|tb)$)")
-_SINGLE_LETTERS = frozenset("gkt")  # gram, thousand, T-shirt; others are sizes and lists
+_SINGLE_LETTERS = frozenset("gkt")  # gram, thousand, T-shirt; others are sizes and list items
 _ADJECTIVE = re.compile(r".{3,}(able|ible|less|ous|ive|ish|est|ed|ly|al|ic|proof)")
 
 
@@ -100,7 +100,7 @@ def _find_words(title: str) -> tuple[str, ...]:
             continue
         if len(word) == 1 and word not in _SINGLE_LETTERS:
             continue
-        # spaCy takes most words for names that are written with a capital, as in a title.
+        # spaCy tags most capitalised words as names.
         if not written[0].isupper() and (word in seldom or _ADJECTIVE.fullmatch(word)):
             continue
         found.append(word)

@@ -1,7 +1,7 @@
-"""Pages of the store: what each shows as text, what can be clicked on it, and its address.
+"""Pages of the store: their text, clickable elements and address.
 
-Everything here is a pure function of a ``Page``. The texts, their order and the oddities are the
-original store's, which served HTML and read it back; no HTML is made here.
+Everything here is a pure function of a ``Page``. Texts, order and quirks are those of the original
+store, which served HTML and parsed it; no HTML is created here.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from env_wrappers.webshop.records import Product
 
-ADDRESS = "http://127.0.0.1:3000"  # where the original served its pages; part of the url mode
+ADDRESS = "http://127.0.0.1:3000"  # of the original server; shown in the url mode
 PAGE_SIZE = 10
 SEPARATOR = " [SEP] "
 
@@ -29,11 +29,11 @@ _HTML_BLANKS = " \n\t\x0c\r"
 _AS_JSON_IN_HTML = str.maketrans(
     {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "'": "\\u0027"}  # as Jinja writes JSON
 )
-_MISSPELT = "instruction text".replace("r", "", 1)  # so it stands on the original's receipt
+_MISSPELT = "instruction text".replace("r", "", 1)  # sic: the original's receipt has this typo
 
 
 class Kind(StrEnum):
-    """The kinds of pages; the values are their names in addresses."""
+    """Kinds of pages; the values are their names in addresses."""
 
     INDEX = "index"
     RESULTS = "search_results"
@@ -43,7 +43,7 @@ class Kind(StrEnum):
 
 
 class Role(Enum):
-    """What a piece of text on a page is."""
+    """Role of a text on a page."""
 
     TEXT = "text"
     BUTTON = "button"
@@ -52,14 +52,14 @@ class Role(Enum):
 
 
 class Node(NamedTuple):
-    """A piece of text on a page, never empty."""
+    """A non-empty text on a page."""
 
     role: Role
     text: str
 
 
 class Target(NamedTuple):
-    """What a click leads to: a button, a product, or an option of the named group."""
+    """Target of a click: a button, a product, or an option of the named group."""
 
     role: Role
     group: str = ""
@@ -70,22 +70,22 @@ _BUTTON, _LINK = Target(Role.BUTTON), Target(Role.LINK)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """All that a page depends on.
+    """All state that a page is rendered from.
 
     Attributes:
         session: name of the session, part of every address.
-        instruction: what the customer wants, in words.
-        kind: which of the store's pages.
+        instruction: the goal in words.
+        kind: kind of the page.
         show_attributes: whether products have the sub page "Attributes".
         keywords: the words of the last search.
-        number: which page of its results, usually from 1; the addresses' quirks lead to 0, too.
-        total: how many products it found.
-        results: those on this page.
-        product: the one looked at, on item pages, their sub pages and at the end.
+        number: number of the results page, usually from 1; quirks of the addresses also lead to 0.
+        total: number of products found.
+        results: the products on this page.
+        product: the current product, on item pages, their sub pages and at the end.
         sub_page: one of ``SUB_PAGES`` on a sub page.
         chosen: option group to the value clicked, in the order in which groups were first clicked.
         visited: identifiers of the products opened since the index page.
-        score: of the purchase, at the end.
+        score: score of the purchase, at the end.
     """
 
     session: str
@@ -104,10 +104,10 @@ class Page:
 
     @property
     def item(self) -> Product:
-        """The product looked at.
+        """The current product.
 
         Raises:
-            ValueError: this is a page without one.
+            ValueError: this page has none.
         """
         if self.product is None:
             raise ValueError(f"the {self.kind} page shows no single product")
@@ -115,7 +115,7 @@ class Page:
 
 
 def url(page: Page) -> str:
-    """Return the address of a page; like the original's, nothing in it is escaped."""
+    """Return the address of a page, unescaped as in the original."""
     words = "+".join(page.keywords)
     match page.kind:
         case Kind.INDEX:
@@ -133,10 +133,10 @@ def url(page: Page) -> str:
 
 
 def kind_of_url(address: str) -> Kind:
-    """Return the kind of page that an address seems to name.
+    """Return the kind of page that an address appears to name.
 
-    The original looks for the names anywhere in the address, so that a search for one of them can
-    mislead it; which way "< Prev" and "Next >" lead depends on that.
+    The original looks for the names anywhere in the address, so a search for one of them can
+    mislead it. The result determines where "< Prev" and "Next >" lead.
     """
     for kind in (Kind.RESULTS, Kind.ITEM, Kind.SUB_PAGE, Kind.DONE):
         if kind.value in address:
@@ -150,7 +150,7 @@ def text(page: Page) -> str:
 
 
 def text_rich(page: Page) -> str:
-    """Return the texts of a page line by line, with buttons and what was clicked marked."""
+    """Return the texts of a page line by line, marking buttons and clicked elements."""
     address = url(page)
     lines: list[str] = []
     clicked: list[str] = []
@@ -162,7 +162,7 @@ def text_rich(page: Page) -> str:
         elif role is Role.LINK:
             lines.append("\n" + _marked(words, words in page.visited))
         else:
-            # By the address, as in the original: a group's name or a quoted search word counts too.
+            # As in the original, search the address: group names and quoted words also match.
             is_clicked = f'"{words}"' in address
             lines.append("  " + _marked(words, is_clicked))
             if is_clicked:
@@ -182,9 +182,9 @@ MODES: Mapping[str, Callable[[Page], str]] = MappingProxyType(
 
 
 def clickables(page: Page) -> dict[str, Target]:
-    """Return what can be clicked, in the original's order: lower-cased text to what it leads to.
+    """Return lower-cased text to target of all clickable elements, in the original's order.
 
-    Of several with the same text the last counts, in the place of the first.
+    If several have the same text, the last target is used at the position of the first.
     """
     found: dict[str, Target] = {name.lower(): _BUTTON for name in _buttons(page)}
     if page.kind is Kind.RESULTS:
@@ -196,12 +196,12 @@ def clickables(page: Page) -> dict[str, Target]:
 
 
 def nodes(page: Page) -> list[Node]:
-    """Return the pieces of text on a page, from top to bottom."""
+    """Return the texts on a page, from top to bottom."""
     return [Node(role, shown) for role, words in _RAW[page.kind](page) if (shown := _shown(words))]
 
 
 def _shown(words: str) -> str:
-    """Return what is left of a text in HTML: blanks alone become one, or none with a line break."""
+    """Return text as HTML shows it: blanks alone become one, or nothing with a line break."""
     if words.strip(_HTML_BLANKS):
         return words
     return " " if words and "\n" not in words else ""
@@ -286,7 +286,7 @@ def _sub_page(page: Page) -> _Raw:
 
 
 def _done(page: Page) -> _Raw:
-    """The receipt: like the original's with most fields empty or "None"."""
+    """Yield the receipt; like the original's, with most fields empty or "None"."""
     chosen = json.dumps(dict(page.chosen), sort_keys=True).translate(_AS_JSON_IN_HTML)
     for words in (
         *("Thank you for shopping with us!", "Your code: ", "None"),

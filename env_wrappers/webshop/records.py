@@ -1,4 +1,4 @@
-"""The records that the parts of WebShop exchange: a product, a goal."""
+"""Records shared by the modules of WebShop."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One product as the store shows it.
+    """A product as the store shows it.
 
     Attributes:
-        index: place in the catalogue, counted from 0.
+        index: index in the catalogue.
         asin: identifier, at most ten characters.
-        title: its name.
-        description: the long text.
-        bullets: the feature list.
+        title: product name.
+        description: long description.
+        bullets: list of features.
         prices: one price in dollars, or the two ends of a range.
         price_tag: the price as shown, "$4.99" or "$5.0 to $9.5".
-        options: option group to its values, lower-cased, in the order shown; duplicates kept.
-        category: one of the store's departments ("beauty").
-        query: the search that the product was once found by.
-        product_category: path in the store's tree, parts separated by " › ".
-        attributes: what goals are about ("dry hair").
+        options: option group to its lower-cased values, in display order; duplicates are kept.
+        category: department ("beauty").
+        query: search query under which the product was collected.
+        product_category: path in the category tree, parts separated by " › ".
+        attributes: attributes that goals refer to ("dry hair").
     """
 
     index: int
@@ -39,16 +39,16 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a customer wants.
+    """A purchase to make.
 
     Attributes:
-        index: place in the shuffled list of goals, counted from 0.
+        index: index in the shuffled list of goals.
         product: index of the product that the goal was made from.
-        instruction: the wish in words, with options and price limit.
+        instruction: the goal in words, with options and price limit.
         attributes: attributes that the purchase must have.
-        price_limit: dollars that it may cost; 1,000,000 where there is no limit.
-        options: for synthetic goals the option groups with their wanted values, in sorted order;
-            for human ones the wanted values only.
+        price_limit: maximum price in dollars; 1,000,000 if there is no limit.
+        options: for synthetic goals, option groups with the wanted values, sorted; for human
+            goals, the wanted values only.
     """
 
     index: int

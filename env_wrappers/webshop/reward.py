@@ -1,4 +1,4 @@
-"""What a purchase is worth: how well product, chosen options and price meet the goal."""
+"""Score a purchase by how well product, options and price match the goal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,27 +8,27 @@ from env_wrappers.webshop.fuzzy import token_set_ratio
 from env_wrappers.webshop.nouns import NounExtractor
 from env_wrappers.webshop.records import Goal, Product
 
-ALIKE_ABOVE = 85  # of 100
+ALIKE_ABOVE = 85  # fuzzy ratio, out of 100
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The worth of a purchase, and how it came about.
+    """Score of a purchase and its components.
 
     Attributes:
-        reward: from 0 to 1; `r_type` times the share of the asked attributes, options and price
-            limit that are met.
-        r_type: 1, 0.5, 0.1 or 0: whether it is the kind of product that was asked for.
-        r_att: share of the goal's attributes that the product has; 0 if none is asked for.
+        reward: from 0 to 1; `r_type` times the fraction of the goal's attributes, options and
+            price limit that are met.
+        r_type: 1, 0.5, 0.1 or 0: how well the kind of product matches.
+        r_att: fraction of the goal's attributes that the product has; 0 if the goal has none.
         w_att: weight of the attributes in the reward.
-        query_match: whether both products were found by the same search.
+        query_match: whether both products were collected with the same query.
         category_match: whether two parts of their category paths are equal.
-        title_score: share of the nouns in the title of the goal's product that are in this one's.
-        r_option: share of the goal's options that were chosen; None if none is asked for.
-        w_option: weight of the options in the reward; None if none is asked for.
+        title_score: fraction of the nouns in the title of the goal's product that this title has.
+        r_option: fraction of the goal's options that were chosen; None if the goal has none.
+        w_option: weight of the options in the reward; None if the goal has none.
         r_price: whether the price is within the limit.
         w_price: weight of the price in the reward.
-        noun_extractor: what found the nouns; scores by different ones do not compare.
+        noun_extractor: name of the noun extractor; scores of different ones are not comparable.
     """
 
     reward: float
@@ -45,9 +45,9 @@ class Score:
     noun_extractor: str
 
     def as_dict(self) -> dict[str, float | bool | str]:
-        """The breakdown with the original's keys, and `noun_extractor`.
+        """Return the components with the original's keys, and `noun_extractor`.
 
-        As in the original there are no `r_option` and `w_option` if the goal asks for no options.
+        As in the original, `r_option` and `w_option` are missing if the goal has no options.
         """
         shown: dict[str, float | bool | str] = {
             "r_type": self.r_type,
@@ -74,15 +74,15 @@ def score(
     goal_product: Product,
     nouns: NounExtractor,
 ) -> Score:
-    """Score the purchase of `product` exactly as the original does, with all its quirks.
+    """Score the purchase of `product` exactly as the original does, including its quirks.
 
     Args:
-        product: what was bought.
-        chosen: option group to the value that was clicked.
-        price: dollars that the product costs in this store.
-        goal: what was asked for.
+        product: the product bought.
+        chosen: option group to the value clicked.
+        price: price of the product in this store, in dollars.
+        goal: the goal.
         goal_product: the product that the goal was made from.
-        nouns: finds the nouns of titles.
+        nouns: extracts the nouns of titles.
     """
     wanted = _wanted_options(goal)
     parts = len(goal.attributes) + len(wanted) + 1
@@ -118,7 +118,7 @@ def _type_score(related: bool, title_score: float) -> float:
 
 
 def _title_score(nouns: Sequence[str], wanted: Sequence[str]) -> float:
-    """A noun that the wanted title repeats counts as often below the line, but once above it."""
+    """Score nouns; repeated wanted nouns all count in the denominator, once in the numerator."""
     return len(set(nouns) & set(wanted)) / len(wanted) if wanted else 0.2
 
 
@@ -138,11 +138,11 @@ def _has_attribute(product: Product, attribute: str) -> bool:
 
 
 def _wanted_options(goal: Goal) -> tuple[str, ...]:
-    """The goal's options as they are compared with the chosen values.
+    """Return the goal's options as they are compared with the chosen values.
 
-    The original keeps those of synthetic goals as pairs of group and value. It looks for colours in
-    the pair, not in its texts, and then compares the pair as Python prints it: the name of the
-    group is one more word that the chosen value should have.
+    The original stores those of synthetic goals as pairs of group and value. It searches the pair,
+    not its strings, for colours, and then compares the pair as Python prints it, so the group name
+    counts as one more word of the wanted value.
     """
     if isinstance(goal.options, tuple):
         return tuple(map(_normalised, goal.options))

@@ -1,7 +1,7 @@
-"""A customer's way through the store: which page each action leads to.
+"""Navigate the store: map a page and an action to the next page.
 
-The rules, with their oddities, are the original store's; where it breaks down, the action is
-ignored here.
+The rules, including their quirks, are those of the original store. Where the original crashes,
+the action is ignored.
 """
 
 import hashlib
@@ -32,44 +32,44 @@ def parse_action(action: str) -> tuple[str, str] | None:
 
 
 class Session:
-    """One customer in a shop; ``start`` gives them a goal, ``step`` acts for them.
+    """A customer in a shop; ``start`` sets the goal, ``step`` takes an action.
 
     Attributes:
-        page: the page they see.
-        goal: what they want.
-        score: of the last purchase; None before.
-        ignored: whether the last action did nothing.
+        page: the current page.
+        goal: the current goal.
+        score: score of the last purchase; None before.
+        ignored: whether the last action had no effect.
     """
 
     page: Page
     goal: Goal
     score: Score | None
     ignored: bool
-    _clickables: dict[str, Target] | None  # of the page; None: not yet asked for
+    _clickables: dict[str, Target] | None  # of the current page; None: not computed yet
 
     def __init__(self, shop: Shop, show_attributes: bool = False) -> None:
-        """Enter a shop, whose products have a sub page of their attributes or not."""
+        """Create a session; ``show_attributes`` adds a sub page of attributes to products."""
         self._shop = shop
         self._show_attributes = show_attributes
 
     def start(self, goal: int) -> None:
-        """Begin anew on the index page, with the goal of that index.
+        """Restart on the index page, with the goal of this index.
 
         Raises:
-            IndexError: there is no such goal.
+            IndexError: ``goal`` is out of range.
         """
         self.goal = self._shop.goals[goal]
         self.score = None
         self.ignored = False
         self._name = str(goal)
         self._rng = random.Random(goal)
-        self._drawn = 0  # how often random products were asked for
+        self._drawn = 0  # number of searches for random products
         self._show(self._index())
 
     def step(self, action: str) -> tuple[float, bool]:
-        """Act; return the reward, and whether this was a purchase, which has one.
+        """Take an action; return its reward and whether it was a purchase (others have reward 0).
 
-        As in the original nothing ends with a purchase: another search goes on.
+        As in the original, a purchase does not end the session: searching remains possible.
         """
         page = self._next(action)
         self.ignored = page is None
@@ -80,30 +80,30 @@ class Session:
         return page.score, True
 
     def observation(self, mode: str) -> str:
-        """Return the page as one of ``pages.MODES``."""
+        """Return the page in one of ``pages.MODES``."""
         return pages.MODES[mode](self.page)
 
     @property
     def clickables(self) -> dict[str, Target]:
-        """What can be clicked now, see ``pages.clickables``."""
+        """The clickable elements of the page; see ``pages.clickables``."""
         if self._clickables is None:
             self._clickables = pages.clickables(self.page)
         return self._clickables
 
     @property
     def has_search_bar(self) -> bool:
-        """Whether the page invites to a search; one is understood on every page, though."""
+        """Whether the page shows a search bar; searches work on every page, though."""
         return self.page.kind is Kind.INDEX
 
     def available_actions(self) -> dict[str, Any]:
-        """Return the original's description: has_search_bar (bool), clickables (list of str)."""
+        """Return the original's dict: has_search_bar (bool), clickables (list of str)."""
         return {"has_search_bar": self.has_search_bar, "clickables": list(self.clickables)}
 
     @property
     def state_hash(self) -> str:
-        """Hex digest of all that the future depends on, and of the order of the chosen options.
+        """Hex digest of everything that future pages depend on, and of the order of chosen options.
 
-        The order decides no purchase, but it is part of the address (the observation mode "url").
+        The order does not affect purchases, but is part of the address (observation mode "url").
         """
         page = self.page
         state = (
@@ -111,7 +111,7 @@ class Session:
             *(page.product and page.product.asin, list(page.chosen.items())),
             *(sorted(page.visited), self._drawn),
         )
-        # JSON is ASCII: it writes half a character pair, which no encoding takes, as an escape.
+        # JSON escapes lone surrogates, which cannot be encoded.
         return hashlib.blake2b(json.dumps(state).encode(), digest_size=16).hexdigest()
 
     def _show(self, page: Page) -> None:
@@ -119,7 +119,7 @@ class Session:
         self._clickables = None
 
     def _next(self, action: str) -> Page | None:
-        """Return the page that an action leads to, None for an action that is ignored."""
+        """Return the page that an action leads to, or None if the action is ignored."""
         match parse_action(action):
             case ("search", words):
                 return self._results(tuple(words.lower().split(" ")), 1)
@@ -128,7 +128,7 @@ class Session:
         return None
 
     def _clicked(self, name: str) -> Page | None:
-        """Follow a click, by its name first: an option called "buy now" buys."""
+        """Follow a click, resolved by text first: an option called "buy now" buys."""
         page = self.page
         match name:
             case "search":
@@ -162,7 +162,7 @@ class Session:
         return Page(self._name, self.goal.instruction, show_attributes=self._show_attributes)
 
     def _results(self, keywords: tuple[str, ...], number: int) -> Page | None:
-        """Show a page of results; what was visited stays, the product and its options do not."""
+        """Return a results page, keeping the visited products but not the product and options."""
         self._drawn += keywords[0] == "<r>"
         found = self._shop.find(keywords, self._rng)
         if found is None:
@@ -179,12 +179,12 @@ class Session:
         )
 
     def _item(self, name: str) -> Page | None:
-        """Open a product, or choose an option of the one that is open."""
+        """Open a product, or choose an option of the current one."""
         page, target = self.page, self.clickables[name]
         if target.role is Role.OPTION:
             return replace(page, chosen={**page.chosen, target.group: name})
         index = self._shop.catalogue.index_of(name.upper())
-        if index is None:  # an identifier in small letters: the original looks for capitals
+        if index is None:  # a lower-case identifier: the original looks for upper case
             return None
         product = self._shop.catalogue[index]
         visited = page.visited | {product.asin}

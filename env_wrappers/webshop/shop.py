@@ -1,4 +1,4 @@
-"""What all sessions of a process share: products, goals, prices, search and scoring."""
+"""State shared by all sessions of a process: products, goals, prices, search and scoring."""
 
 import functools
 import random
@@ -23,13 +23,13 @@ MAX_HITS = 50
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shop:
-    """A store with its customers' goals. Nothing in it changes while sessions run.
+    """A store and its goals, immutable while sessions run.
 
     Attributes:
         catalogue: the products.
-        goals: what customers want, and what products cost.
-        nouns: tells kinds of products apart in the score.
-        opened_with: the arguments of ``open_shop``, with the directory that held the data.
+        goals: the goals and the prices of the products.
+        nouns: noun extractor of the score.
+        opened_with: the arguments of ``open_shop``, with the resolved data directory.
     """
 
     catalogue: Catalogue
@@ -38,21 +38,21 @@ class Shop:
     opened_with: tuple[Any, ...]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return the shop itself: nothing in it changes."""
+        """Return the shop itself, which is immutable."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Have another process open the shop again: what it holds is memory-mapped."""
+        """Pickle as a call that opens the shop again, because its data is memory-mapped."""
         return _open_again, (self.catalogue.data_hash, self.nouns.name, *self.opened_with)
 
     def find(
         self, keywords: Sequence[str], rng: random.Random
     ) -> Sequence[int] | np.ndarray | None:
-        """Return the products that a search finds, as indices in the order shown.
+        """Return the products that a search finds, as indices in display order.
 
-        The first keyword can ask for something else than the words: ``<r>`` for products drawn
-        with ``rng``, ``<c>`` for a department, ``<q>`` for the products of a query. None: the
-        original cannot answer this (``<a>``, or ``<c>`` without a department) and breaks down.
+        The first keyword can be a command: ``<r>`` returns products drawn with ``rng``, ``<c>`` a
+        department, ``<q>`` the products of a query. None is returned where the original crashes
+        (``<a>``, or ``<c>`` without a department).
         """
         match keywords:
             case ["<r>", *_]:
@@ -85,20 +85,20 @@ def open_shop(
     shuffle_seed: int = 233,
     nouns: str = "auto",
 ) -> Shop:
-    """Open a store; the same data and settings give the same object, once per process.
+    """Open a store; one object per process for the same data and settings.
 
     Args:
-        data: directory with the product files; None takes the one that ``$WEBSHOP_DATA`` names.
-        goals: those made from product attributes ("synthetic"), or those people wrote ("human").
-        num_products: take only the first so many; None takes all.
-        price_seed: from which prices in a range, and price limits of goals, are drawn.
-        shuffle_seed: orders the goals; 233 gives the canonical order.
-        nouns: what finds nouns in titles, see ``nouns.make_noun_extractor``.
+        data: directory of the product files; None uses ``$WEBSHOP_DATA``.
+        goals: made from product attributes ("synthetic") or written by people ("human").
+        num_products: use only this many products; None uses all.
+        price_seed: seed for prices within a range and for the price limits of goals.
+        shuffle_seed: seed for the order of the goals; 233 gives the canonical order.
+        nouns: noun extractor; see ``nouns.make_noun_extractor``.
 
     Raises:
-        DataError: the data cannot be used, or an argument is unknown or out of range.
+        DataError: the data is unusable, or an argument is unknown or out of range.
     """
-    # All that can be refused at once is, before a large catalogue is built, which takes long.
+    # Check cheap arguments first: building a large catalogue takes long.
     make_noun_extractor(nouns)
     check_goals(goals, price_seed, shuffle_seed)
     data = find_sources(data).folder
@@ -107,7 +107,7 @@ def open_shop(
         return _open(catalogue, data, goals, num_products, price_seed, shuffle_seed, nouns)
 
 
-# Two threads that open a shop at the same time get the same one.
+# Two threads that open the same shop get the same object.
 _opening = threading.Lock()
 
 
@@ -133,7 +133,7 @@ def _open_again(data_hash: str, noun_extractor: str, data: Path, *settings: Any)
     """Open a pickled shop.
 
     Raises:
-        DataError: it cannot be opened here, or would not be the same.
+        DataError: it cannot be opened on this machine, or would differ.
     """
     shop = open_shop(data, *settings)
     if (shop.catalogue.data_hash, shop.nouns.name) != (data_hash, noun_extractor):

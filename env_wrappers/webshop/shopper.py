@@ -1,4 +1,4 @@
-"""Scripted customers: an oracle that knows the wanted product, and one that only reads pages."""
+"""Scripted customers: an oracle that knows the product, and a shopper that only reads pages."""
 
 import random
 import re
@@ -20,14 +20,14 @@ from env_wrappers.webshop.pages import (
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import ALIKE_ABOVE
 
-MAX_PAGES = 3  # of results that the shopper turns to
+MAX_PAGES = 3  # maximum results pages that the shopper reads
 PREMATURE_PURCHASE = 0.4
-"""Of the noisy shopper; a habit for reinforcement learning to remove."""
+"""Probability for the noisy shopper; a habit that reinforcement learning should remove."""
 
 _PRICE_LIMIT = re.compile(r",? and price lower than ([\d.]+) dollars\s*$")
 _OPTIONS = re.compile(r" with (?=[^:,]{1,40}: )")
 _WORD = re.compile(r"\w+")
-# Words that find no product: what instructions are worded with.
+# Common words of instructions, which find no product.
 _FILLER = frozenset(
     (
         *("a", "after", "am", "an", "and", "are", "at", "buy", "by", "can", "color", "could"),
@@ -40,24 +40,24 @@ _FILLER = frozenset(
 
 
 class NotFoundError(DataError):
-    """No search for words of an instruction finds the product."""
+    """No search with words of the instruction finds the product."""
 
 
 class Finder(Protocol):
-    """What the oracle needs of a catalogue."""
+    """The part of a catalogue that the oracle uses."""
 
     def search(self, query: str, limit: int = 50) -> Sequence[int]:
-        """Indices of the products that a query finds, best first."""
+        """Return the indices of the products that a query finds, best first."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What can be read out of an instruction.
+    """The parsed content of an instruction.
 
     Attributes:
-        words: those that tell the thing apart, in their order, without repetition.
-        options: wanted value by option group, where the instruction lists them as "group: value".
-        limit: dollars it may cost; infinite where no limit is named.
+        words: the words that describe the product, in order, without repetition.
+        options: wanted value by option group, if the instruction lists them as "group: value".
+        limit: maximum price in dollars; infinite if the instruction names none.
     """
 
     words: tuple[str, ...]
@@ -66,7 +66,7 @@ class Wish:
 
 
 def read_wish(instruction: str) -> Wish:
-    """Take an instruction apart."""
+    """Parse an instruction."""
     text = instruction.lower()
     priced = _PRICE_LIMIT.search(text)
     if priced:
@@ -85,15 +85,15 @@ def read_wish(instruction: str) -> Wish:
 
 
 def oracle_actions(goal: Goal, product: Product, catalogue: Finder) -> list[str]:
-    """Return actions that buy what a goal is about, from the index page on.
+    """Return actions that complete a goal, starting on the index page.
 
     Args:
         goal: the goal.
-        product: the product that it was made from.
-        catalogue: where to search for it.
+        product: the product that the goal was made from.
+        catalogue: the catalogue to search.
 
     Raises:
-        NotFoundError: no search for words of the instruction finds the product.
+        NotFoundError: no search with words of the instruction finds the product.
     """
     query, place = _best_query(goal, product, catalogue)
     options = _values_for(goal, product)
@@ -107,7 +107,7 @@ def oracle_actions(goal: Goal, product: Product, catalogue: Finder) -> list[str]
 
 
 def _best_query(goal: Goal, product: Product, catalogue: Finder) -> tuple[str, int]:
-    """Query and place of the product among its hits, of the first query that shows it at once."""
+    """Return the first query with the product on its first page, else the best one; and the rank."""
     found: list[tuple[int, str]] = []
     for query in _queries(goal, product):
         hits = list(catalogue.search(query))
@@ -122,7 +122,7 @@ def _best_query(goal: Goal, product: Product, catalogue: Finder) -> tuple[str, i
 
 
 def _queries(goal: Goal, product: Product) -> list[str]:
-    """All words of the wish; only those of the product's own texts; only those of its title."""
+    """Return queries: all words of the wish, those in the product's texts, those in its title."""
     words = read_wish(goal.instruction).words
     title = product.title.lower()
     texts = " ".join((title, product.description, *product.bullets[:1])).lower()
@@ -131,7 +131,7 @@ def _queries(goal: Goal, product: Product) -> list[str]:
 
 
 def _values_for(goal: Goal, product: Product) -> list[str]:
-    """The option values to click."""
+    """Return the option values to click."""
     if not isinstance(goal.options, tuple):
         return list(goal.options.values())
     offered = [value for values in product.options.values() for value in values]
@@ -152,33 +152,33 @@ def _alike(value: str, wanted: str) -> int:
 
 @dataclass(frozen=True)
 class _Offer:
-    """A product on a page of results."""
+    """A product on a results page."""
 
-    asin: str  # in small letters, as it is clicked
+    asin: str  # in lower case, as in clicks
     title: str
-    price: float  # the lowest, in dollars
+    price: float  # lowest price, in dollars
 
 
 @dataclass
 class Shopper:
-    """Shops like a person who sees nothing but the texts; make a new one for each episode.
+    """A customer that uses only the page texts; create a new one for each episode.
 
-    It searches for the words of the wish, opens the product whose title has most of them, goes
-    back if the wanted options are not there, and otherwise chooses them and buys. A title does not
-    tell whether a product has all that is wanted: the shopper is wrong now and then.
+    It searches for the words of the wish and opens the product whose title matches most of them.
+    If the wanted options are missing it goes back; otherwise it chooses them and buys. Titles do
+    not name all features, so its purchases are sometimes wrong.
     """
 
     rng: random.Random
-    """Decides where the texts leave a choice."""
+    """Source of all random choices."""
     premature_purchase: float = 0.0
-    """Probability to buy instead of choosing an option that is wanted and not chosen yet."""
+    """Probability of buying while a wanted option is not chosen yet."""
     _last: str = ""
-    _offered: frozenset[str] = frozenset()  # asins on the page of results seen last
-    _asin: str = ""  # of the product opened last
+    _offered: frozenset[str] = frozenset()  # asins on the last results page
+    _asin: str = ""  # last product opened
     _chosen: dict[str, str] = field(default_factory=dict)  # value by option group
     _rejected: set[str] = field(default_factory=set)  # asins
-    _likeliest: int = 0  # words of the wish that the best title of the results had
-    _settled: bool = False  # nothing suits: the likeliest will do
+    _likeliest: int = 0  # wish words matched by the best title
+    _settled: bool = False  # nothing fits: accept the best match
 
     def act(
         self, goal: str, observation: str, admissible: Sequence[str], last: str | None = None
@@ -188,8 +188,8 @@ class Shopper:
         Args:
             goal: the instruction.
             observation: the page in the mode "text".
-            admissible: the actions that the page offers.
-            last: the action that led here; None: the one returned before.
+            admissible: the admissible actions of the page.
+            last: the previous action; None means the one returned last.
         """
         wish, parts = read_wish(goal), observation.split(SEPARATOR)
         clicks = {a[len("click[") : -1] for a in admissible if a.startswith("click[")}
@@ -206,7 +206,7 @@ class Shopper:
 
     def _query(self, wish: Wish) -> str:
         if self._settled and self._offered == frozenset() and wish.words:
-            return self.rng.choice(wish.words)  # all of them found nothing
+            return self.rng.choice(wish.words)  # all words together found nothing
         return " ".join(wish.words)
 
     def _on_results(self, wish: Wish, parts: list[str], clicks: set[str]) -> tuple[str, str]:
@@ -248,37 +248,37 @@ class Shopper:
 
 
 class NoisyShopper:
-    """A `Shopper` with an instruction, some premature purchases, and perturbed actions."""
+    """A `Shopper` with a fixed instruction, some premature purchases, and perturbed actions."""
 
     def __init__(self, goal: str, rng: random.Random):
-        """`goal`: the instruction."""
+        """Initialize for the instruction `goal`."""
         self._goal = goal
         self._shopper = Shopper(rng, premature_purchase=PREMATURE_PURCHASE)
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
-        """Thought and action."""
+        """Return thought and action."""
         return self._shopper.act(self._goal, observation, admissible, last)
 
     def perturb(self, admissible: Sequence[str], rng: random.Random) -> str:
-        """Any click but the purchase, or, where nothing can be clicked, a search for one word."""
+        """Return a one-word search if there is a search bar, otherwise any click but "buy now"."""
         clicks = [a for a in admissible if a.startswith("click[") and a != "click[buy now]"]
         if any(a.startswith("search[") for a in admissible):
             return f"search[{rng.choice(self._goal.split())}]"
         return rng.choice(clicks)
 
     def is_worth_learning(self, info: Mapping[str, Any]) -> bool:
-        """Purchases that lack nothing but options."""
+        """Return whether the purchase lacks at most options."""
         score = info["score_details"]
         return bool(score and score["r_type"] == score["r_att"] == 1 and score["r_price"])
 
 
 def _shared(title: str, wish: Wish) -> int:
-    """Number of the wish's words that a title has."""
+    """Return the number of the wish's words in a title."""
     return len(set(_WORD.findall(title.lower())).intersection(wish.words))
 
 
 def _named(group: str, values: Sequence[str], wish: Wish, goal: str) -> str:
-    """The value that is wished for; empty: none of them, or no matter which."""
+    """Return the wanted value of a group; empty if there is none or any will do."""
     if wish.options:
         value = wish.options.get(group, "")
         return value if value in values else ""
@@ -290,7 +290,7 @@ def _named(group: str, values: Sequence[str], wish: Wish, goal: str) -> str:
 
 
 def _offers(parts: Sequence[str], clicks: set[str]) -> list[_Offer]:
-    """What a page of results lists: identifier, title and price of each product."""
+    """Return the products on a results page: identifier, title and price."""
     first = parts.index(NEXT) + 1 if NEXT in parts else len(parts)
     places = (i for i in range(first, len(parts) - 2) if parts[i].lower() in clicks)
     return [_Offer(parts[i].lower(), parts[i + 1], _lowest_price(parts[i + 2])) for i in places]
@@ -307,7 +307,7 @@ def _page_number(parts: Sequence[str]) -> int:
 
 
 def _item(parts: Sequence[str], clicks: set[str]) -> tuple[str, dict[str, list[str]]]:
-    """Title of the product on an item page, and values by option group."""
+    """Return the product's title on an item page, and values by option group."""
     title, groups = "", dict[str, list[str]]()
     first = parts.index(PREVIOUS) + 1 if PREVIOUS in parts else len(parts)
     for part in parts[first:]:
@@ -316,5 +316,5 @@ def _item(parts: Sequence[str], clicks: set[str]) -> tuple[str, dict[str, list[s
         if part in clicks and title:
             groups.setdefault(title, []).append(part)
         else:
-            title = part  # or the name of a group, as long as something follows
+            title = part  # or a group's name, if something follows
     return title, groups

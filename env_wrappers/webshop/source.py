@@ -1,7 +1,7 @@
-"""Reading WebShop's own data files: products, attributes with made-up wishes, people's wishes.
+"""Read WebShop's data files: products, attributes with synthetic wishes, and human wishes.
 
-The files of the full store take gigabytes, so that products are read one after the other. What is
-read is checked: a wrong record is named by its file, its number there and its field.
+The files of the full store take gigabytes, so products are streamed. All values are validated;
+errors name a record by its file, number and field.
 """
 
 import fnmatch
@@ -30,8 +30,8 @@ ATTRIBUTES = "items_ins_v2*.json"
 HUMAN = "items_human_ins.json"
 
 _LONGEST_ASIN = 10
-_NO_PRICE = 100.0  # what the store asks for a product without a price
-_NO_ATTRIBUTES = ("DUMMY_ATTR",)  # what such a product matches is nothing
+_NO_PRICE = 100.0  # the original's price for products without one
+_NO_ATTRIBUTES = ("DUMMY_ATTR",)  # matches nothing
 _NO_DIGIT = re.compile(r"[^\d.]")
 _REMEDY = (
     f"give the directory that holds WebShop's {PRODUCTS} and {ATTRIBUTES}, or name it in "
@@ -45,9 +45,9 @@ class Sources:
     """The data files of a store.
 
     Attributes:
-        products: the JSON list of products.
-        attributes: the JSON object of attributes, and wishes made from them, by asin.
-        human: the JSON object of the wishes that people wrote, by asin; None: there is none.
+        products: JSON list of products.
+        attributes: JSON object of attributes and synthetic wishes, by asin.
+        human: JSON object of human wishes, by asin; None if missing.
     """
 
     products: Path
@@ -56,23 +56,23 @@ class Sources:
 
     @property
     def folder(self) -> Path:
-        """The directory of the files."""
+        """Directory of the files."""
         return self.products.parent
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files that there are."""
+        """All existing files."""
         return tuple(file for file in (self.products, self.attributes, self.human) if file)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What goals are made from.
+    """The source of one or more goals.
 
     Attributes:
         instruction: the wish in words.
-        attributes: what the product must have; never empty.
-        options: the wanted option values; only people's wishes name them.
+        attributes: attributes that the product must have; never empty.
+        options: wanted option values; only in human wishes.
     """
 
     instruction: str
@@ -82,12 +82,12 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A product with the wishes that it would satisfy.
+    """A product with its wishes.
 
     Attributes:
         product: the product.
-        in_attributes: whether the file of attributes knows it.
-        made: the wish made from its attributes, if there is one.
+        in_attributes: whether the attributes file contains the product.
+        made: the wish made from its attributes, if any.
         human: the wishes that people wrote for it.
     """
 
@@ -101,10 +101,10 @@ def find_sources(data: str | Path | None = None) -> Sources:
     """Return the data files in a directory.
 
     Args:
-        data: the directory; None takes the one that ``$WEBSHOP_DATA`` names.
+        data: the directory; None uses ``$WEBSHOP_DATA``.
 
     Raises:
-        DataError: there is no such directory, a file is missing, or several could be meant.
+        DataError: the directory or a file is missing, or a file is ambiguous.
     """
     named = os.environ.get(DATA_VARIABLE) if data is None else data
     if not named:
@@ -114,7 +114,7 @@ def find_sources(data: str | Path | None = None) -> Sources:
         folder = Path(named).expanduser().resolve()
         if not folder.is_dir():
             raise DataError(f"no WebShop data: {folder}{origin} is not a directory; {_REMEDY}")
-        # Path.glob finds nothing in a folder that it is not allowed to read.
+        # Path.glob finds nothing in an unreadable folder.
         names = [file.name for file in folder.iterdir()]
         return Sources(
             products=_only_match(folder, names, PRODUCTS),
@@ -130,18 +130,18 @@ def find_sources(data: str | Path | None = None) -> Sources:
 def read_listings(
     sources: Sources, num_products: int | None = None, skipped: Counter[str] | None = None
 ) -> Iterator[Listing]:
-    """Yield the store's products in the order of their file.
+    """Yield the store's products in file order.
 
-    As in the original, records are passed over whose asin is "nan", longer than ten characters or
-    that of an earlier one.
+    As in the original, records are skipped whose asin is "nan", longer than ten characters, or a
+    duplicate of an earlier one.
 
     Args:
         sources: the files.
-        num_products: look at the first so many records only; None looks at all.
-        skipped: counts the records passed over: "nan", "long" and "duplicate".
+        num_products: read only this many records; None reads all.
+        skipped: counter of the skipped records: "nan", "long" and "duplicate".
 
     Raises:
-        DataError: a file cannot be read, is no JSON, or has a record that cannot be used.
+        DataError: a file cannot be read, is not JSON, or has an invalid record.
     """
     skipped = Counter() if skipped is None else skipped
     made = _read_object(sources.attributes)
@@ -188,7 +188,7 @@ def _reason_to_skip(asin: str, seen: set[str]) -> str:
     return "duplicate" if asin in seen else ""
 
 
-# --- JSON, piece by piece ----------------------------------------------------------------------
+# --- incremental JSON parsing ------------------------------------------------------------------
 
 
 def _read_list(path: Path) -> Iterator[Any]:
@@ -207,7 +207,7 @@ def _read_list(path: Path) -> Iterator[Any]:
 
 
 def _read_object(path: Path) -> dict[str, bytes]:
-    """Return the values of a JSON object, as JSON: a tenth of the memory of Python's objects."""
+    """Return the values of a JSON object as JSON, which takes a tenth of the memory."""
     entries: dict[str, bytes] = {}
     with _opened(path, b"{", "object with an entry for each asin") as file:
         try:
@@ -223,7 +223,7 @@ def _read_object(path: Path) -> dict[str, bytes]:
 
 @contextmanager
 def _opened(path: Path, start: bytes, expected: str) -> Iterator[BoundedFile]:
-    """Open a JSON file and see that it starts as it should."""
+    """Open a JSON file and check its first bytes."""
     try:
         with open_regular(path) as file:
             if file.read(4096).lstrip()[:1] != start:
@@ -243,7 +243,7 @@ def _first_line(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a record stands, and how to take fields from it."""
+    """Position of a record, for error messages, with typed access to its fields."""
 
     file: Path
     name: str
@@ -311,7 +311,7 @@ def _product(
 
 
 def _prices(place: _Place, text: Any) -> tuple[tuple[float, ...], str]:
-    """Return one price or the two ends of a range, with the tag as shown."""
+    """Return one price or the two ends of a range, and the tag as shown."""
     if not text:
         return (_NO_PRICE,), f"${_NO_PRICE}"
     if not isinstance(text, str):
@@ -363,7 +363,7 @@ def _human_wishes(place: _Place, wishes: Any) -> tuple[Wish, ...]:
     found = []
     for wish in map(place.mapping, wishes):
         attributes = place.texts(wish, "instruction_attributes")
-        if attributes:  # the original makes no goal of the others
+        if attributes:  # the original makes no goal without attributes
             options = place.texts(wish, "instruction_options")
             found.append(Wish(place.text(wish, "instruction"), attributes, options))
     return tuple(found)

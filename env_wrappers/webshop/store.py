@@ -1,6 +1,6 @@
-"""The products on disk: a file of records, and arrays that are memory-mapped.
+"""Products on disk: a file of records, and memory-mapped arrays.
 
-A record is read when it is asked for, so that a million products take no memory of their own.
+Records are read on access, so memory use does not grow with the number of products.
 """
 
 import json
@@ -22,7 +22,7 @@ from env_wrappers.webshop.records import Product
 from env_wrappers.webshop.source import Listing, Wish
 
 FORMAT = 1
-"""Version of the files; another one has caches built anew."""
+"""Version of the file format; caches of another version are rebuilt."""
 
 NO_WISH = -1
 
@@ -33,14 +33,14 @@ _GOALS = "goals.npy"
 _HUMAN = "human.npy"
 _KEYED = ("asin", "category", "query")
 _FIELDS = tuple(field.name for field in fields(Product) if field.name != "index")
-_MOST_GOALS = 2**40  # of one product: what is counted, so that no sum overflows
+_MOST_GOALS = 2**40  # of one product: a bound on counts, so that sums cannot overflow
 
 
 def write_store(listings: Iterable[Listing], folder: Path) -> dict[str, Any]:
-    """Write products into an empty folder, one after the other; return facts about them.
+    """Stream products into an empty folder; return facts about them.
 
-    The facts are the number of ``products``, and how many of them the file of attributes lacks
-    (``without_attributes``) with the asin of the first (``first_without_attributes``).
+    The facts are the number of ``products``, the number that the attributes file lacks
+    (``without_attributes``), and the asin of the first of those (``first_without_attributes``).
     """
     offsets = array("q", [0])
     prices, goals, human = array("d"), array("q"), array("q")
@@ -71,13 +71,12 @@ def write_store(listings: Iterable[Listing], folder: Path) -> dict[str, Any]:
 
 
 class Store:
-    """Products on disk, by their number.
+    """Products on disk, by index.
 
     Attributes:
-        prices: lower and upper price of each product; where there is one price only, the upper is
-            NaN.
-        goals: how many goals each product's own wish makes; ``NO_WISH`` where it has none.
-        human: how many wishes people wrote for each product.
+        prices: lower and upper price per product; the upper is NaN if there is only one price.
+        goals: number of goals of each product's synthetic wish; ``NO_WISH`` if it has none.
+        human: number of human wishes per product.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -85,7 +84,7 @@ class Store:
 
         Raises:
             OSError: a file cannot be read.
-            ValueError: a file is not what was written.
+            ValueError: a file is corrupt.
         """
         self._folder = folder
         self._file = (folder / _RECORDS).open("rb", buffering=0)
@@ -106,7 +105,7 @@ class Store:
         """Return a product with its wishes.
 
         Raises:
-            DataError: the record cannot be read any more.
+            DataError: the record can no longer be read.
         """
         start, end = int(self._offsets[index]), int(self._offsets[index + 1])
         try:
@@ -118,9 +117,9 @@ class Store:
             ) from error
 
     def find(self, name: str, text: str) -> np.ndarray:
-        """Return the products with this text as asin, category or query, in catalogue order.
+        """Return the products with this asin, category or query, in catalogue order.
 
-        Texts are compared by 64-bit hashes: the caller checks one of what is found.
+        Texts are compared by 64-bit hashes, so the caller must verify one of the results.
         """
         keys, order = self._lookups[name]
         key = np.uint64(_key(text))
@@ -131,27 +130,27 @@ def load_array(path: Path) -> np.ndarray:
     """Map an array on disk, read-only.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no array.
+        OSError: the file cannot be read.
+        ValueError: the file is not an array.
     """
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
         if "empty" not in str(error):
             raise
-        array = np.load(path, allow_pickle=False)  # nothing cannot be mapped
-    return np.asarray(array)  # np.memmap's own slices are slow
+        array = np.load(path, allow_pickle=False)  # an empty file cannot be mapped
+    return np.asarray(array)  # slicing an np.memmap is slow
 
 
 def documents(store: Store) -> Iterator[tuple[str, str]]:
-    """Yield each product's asin and the text that searches look at."""
+    """Yield each product's asin and searchable text."""
     for index in range(len(store)):
         product = store.read(index).product
         yield product.asin, searchable_text(product)
 
 
 def searchable_text(product: Product) -> str:
-    """Return what a search looks at: title, description, first feature and options."""
+    """Return the text that searches match: title, description, first feature and options."""
     options = ", and ".join(f"{name}: {', '.join(v)}" for name, v in product.options.items())
     first = product.bullets[0] if product.bullets else ""
     return " ".join((product.title, product.description, first, options)).lower()

@@ -1,9 +1,8 @@
-"""Synthetic products, and instructions of customers: pure, each one from its number.
+"""Synthetic products and instructions, each a pure function of its number.
 
-Products come in families: the same kind of thing by the same brand. The members of a family differ
-in the trait that their title names, so a customer who asks for brand, kind and trait means one
-product. A brand makes one family of each of its kinds, which keeps its products few: a search with
-its name finds all of them, however large the catalogue is.
+Products of the same kind and brand form a family. Members of a family differ in the trait that
+their title names, so brand, kind and trait together identify one product. A brand has one family
+per kind, so it has few products, and a search for its name finds all of them in any catalogue.
 """
 
 import functools
@@ -16,15 +15,15 @@ from importlib import resources
 from typing import Any
 
 KINDS_PER_BRAND = 8
-MAX_LOOKALIKES = 6  # no more than a kind has traits
+MAX_LOOKALIKES = 6  # at most the number of traits of a kind
 
 _SYLLABLES = tuple(consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou")
 _LAST_SYLLABLES = tuple(syllable for syllable in _SYLLABLES if syllable[-1] in "ao")
 MAX_BRANDS = len(_SYLLABLES) ** 2 * len(_LAST_SYLLABLES)
-_BRAND_STRIDE = 91_733  # shares no factor with MAX_BRANDS
-_ASIN_STRIDE = 38_196_601  # shares no factor with 10
+_BRAND_STRIDE = 91_733  # coprime to MAX_BRANDS
+_ASIN_STRIDE = 38_196_601  # coprime to 10
 
-_PRICE_NONE, _PRICE_RANGE = 0.08, 0.15  # shares of the products
+_PRICE_NONE, _PRICE_RANGE = 0.08, 0.15  # fractions of the products
 _NO_OPTIONS, _ONE_OPTION = 0.08, 0.25
 _VALUES = (2, 3, 3, 4, 4)
 
@@ -53,15 +52,15 @@ class Kind:
     """A kind of product.
 
     Attributes:
-        name: what it is called; also the search that finds such products.
-        department: one of the store's five.
-        path: its place in the store's tree.
-        singular: whether its name takes "a" or "an".
-        materials: what it may be made of.
-        traits: adjectives that may fit it.
-        purposes: what it may be for.
-        options: groups that it may come in, with all their values in the order shown.
-        price: dollars, lowest and highest.
+        name: name of the kind; also the query that finds such products.
+        department: one of the store's five departments.
+        path: path in the category tree.
+        singular: whether the name takes "a" or "an".
+        materials: possible materials.
+        traits: possible adjectives.
+        purposes: possible purposes.
+        options: possible option groups, with all values in display order.
+        price: lowest and highest price in dollars.
     """
 
     name: str
@@ -77,13 +76,13 @@ class Kind:
 
 @dataclass(frozen=True)
 class SyntheticProduct:
-    """One product as it is written: its records in the original's three files.
+    """Records of one product for the original's three files.
 
     Attributes:
-        asin: its identifier.
-        item: the record of items_shuffle.json.
-        attributes: the record of items_ins_v2.json.
-        human: the records of items_human_ins.json.
+        asin: identifier.
+        item: record of items_shuffle.json.
+        attributes: record of items_ins_v2.json.
+        human: records of items_human_ins.json.
     """
 
     asin: str
@@ -94,7 +93,7 @@ class SyntheticProduct:
 
 @functools.cache
 def kinds() -> Mapping[str, tuple[Kind, ...]]:
-    """The kinds of products by department, from vocabulary.json."""
+    """Return the kinds of products by department, from vocabulary.json."""
     source = resources.files("env_wrappers.webshop") / "vocabulary.json"
     words = json.loads(source.read_text(encoding="utf-8"))
 
@@ -120,9 +119,9 @@ def kinds() -> Mapping[str, tuple[Kind, ...]]:
 
 
 def brand_name(seed: int, brand: int) -> str:
-    """An invented name; different numbers give different names, up to `MAX_BRANDS`.
+    """Return an invented name, unique per number up to `MAX_BRANDS`.
 
-    It ends in a vowel that no stemmer takes off: names stay different in the search index.
+    It ends in a vowel that no stemmer removes, so names stay distinct in the search index.
     """
     code = ((brand + 1) * _BRAND_STRIDE + seed * 7919) % MAX_BRANDS
     code, last = divmod(code, len(_LAST_SYLLABLES))
@@ -131,9 +130,9 @@ def brand_name(seed: int, brand: int) -> str:
 
 
 def asin_of(seed: int, number: int, products: int) -> str:
-    """Identifier of a product, ten characters; different numbers give different ones.
+    """Return a product's identifier of ten characters, unique per number.
 
-    It has no more digits than a catalogue of this size needs, and zeros before them: easy to read.
+    It has only as many digits as the catalogue's size requires, padded with zeros for readability.
     """
     codes = 10 ** max(4, len(str(products)) + 1)
     return f"B{((number + 1) * _ASIN_STRIDE + seed * 104_729) % codes:09d}"
@@ -141,12 +140,12 @@ def asin_of(seed: int, number: int, products: int) -> str:
 
 @dataclass(frozen=True)
 class _Design:
-    """What one product is, before anything is worded."""
+    """Properties of a product before its texts are written."""
 
     kind: Kind
     brand: str
     material: str
-    traits: tuple[str, str, str]  # the title names the first
+    traits: tuple[str, str, str]  # the first is in the title
     purpose: str
     options: dict[str, list[str]]
 
@@ -158,15 +157,15 @@ class _Design:
 def make_product(
     seed: int, number: int, products: int, lookalikes: int, instructed: float, human: float
 ) -> SyntheticProduct:
-    """Make product `number` of a catalogue of `products`; always the same from the same arguments.
+    """Return product `number` of a catalogue of `products`; deterministic in the arguments.
 
     Args:
-        seed: of the catalogue.
-        number: from 0.
+        seed: seed of the catalogue.
+        number: number of the product, from 0.
         products: size of the catalogue.
-        lookalikes: members of a family, at most `MAX_LOOKALIKES`.
-        instructed: probability that it gets an instruction for synthetic goals.
-        human: probability that one with an instruction also gets a human one.
+        lookalikes: size of a family, at most `MAX_LOOKALIKES`.
+        instructed: probability of an instruction for synthetic goals.
+        human: probability that a product with an instruction also has a human one.
     """
     rng = random.Random(f"{seed}/product/{number}")
     design = _design(rng, seed, number, products, lookalikes)
@@ -182,7 +181,7 @@ def make_product(
 
 
 def brands_of(products: int, lookalikes: int) -> int:
-    """Number of brands in a catalogue: at least one for each department."""
+    """Return the number of brands in a catalogue, at least one per department."""
     return max(len(kinds()), -(-_families(products, lookalikes) // KINDS_PER_BRAND))
 
 
@@ -194,7 +193,7 @@ def _design(rng: random.Random, seed: int, number: int, products: int, lookalike
     member, family = divmod(number, _families(products, lookalikes))
     slot, brand = divmod(family, brands_of(products, lookalikes))
     kind = _kind_of(seed, brand, slot)
-    # The order of traits belongs to the family, so that its members begin with different ones.
+    # The order of traits is drawn per family, so that the members' first traits differ.
     order = random.Random(f"{seed}/family/{family}").sample(kind.traits, len(kind.traits))
     trait = order.pop(member)
     second, third = rng.sample(order, 2)
@@ -209,7 +208,7 @@ def _design(rng: random.Random, seed: int, number: int, products: int, lookalike
 
 
 def _kind_of(seed: int, brand: int, slot: int) -> Kind:
-    """A brand stays in its department and has a kind only once."""
+    """Return the kind of a brand's family; a brand has distinct kinds of one department."""
     departments = tuple(kinds().values())
     offered = departments[brand % len(departments)]
     return random.Random(f"{seed}/brand/{brand}").sample(offered, KINDS_PER_BRAND)[slot]
@@ -224,12 +223,12 @@ def _options(rng: random.Random, kind: Kind) -> dict[str, list[str]]:
 
 
 def _some(rng: random.Random, values: Sequence[str], count: int) -> list[str]:
-    """`count` of the values, or all if there are fewer, in their order."""
+    """Return `count` of the values, or all if there are fewer, in their order."""
     places = rng.sample(range(len(values)), min(count, len(values)))
     return [values[place] for place in sorted(places)]
 
 
-# --- what is written ------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 
 def _item(rng: random.Random, asin: str, design: _Design) -> dict[str, Any]:
@@ -277,7 +276,7 @@ def _price(rng: random.Random, kind: Kind) -> str:
 
 
 def _synthetic_instruction(rng: random.Random, design: _Design) -> dict[str, Any]:
-    """A wish that names brand, kind and the first trait, and perhaps more.
+    """Return a wish that names brand, kind and first trait, and possibly more.
 
     Options and price limit are added when goals are built.
     """
@@ -291,7 +290,7 @@ def _synthetic_instruction(rng: random.Random, design: _Design) -> dict[str, Any
 def _human_instruction(
     rng: random.Random, asin: str, design: _Design, attributes: list[str]
 ) -> dict[str, Any]:
-    """A wish that also names the options, in the order shown or the other way round."""
+    """Return a wish that also names the options, in display order or reversed."""
     wish, wanted = _wish(rng, design)
     chosen = {group: rng.choice(values) for group, values in design.options.items()}
     named = [f", {group} {value}" for group, value in chosen.items()]
@@ -308,7 +307,7 @@ def _human_instruction(
 
 
 def _wish(rng: random.Random, design: _Design) -> tuple[str, list[str]]:
-    """The thing in words, with the attributes that they ask for."""
+    """Return a description of the product, and the attributes that it names."""
     attributes = [design.traits[0]]
     words = [design.traits[0]]
     if rng.random() < 0.5:
@@ -327,7 +326,7 @@ def _wish(rng: random.Random, design: _Design) -> tuple[str, list[str]]:
 
 
 def order_of(seed: int, products: int) -> Sequence[int]:
-    """The numbers of all products, in the order of the catalogue."""
+    """Return all product numbers in catalogue order."""
     numbers = array("q", range(products))
     random.Random(f"{seed}/order").shuffle(numbers)
     return numbers

@@ -1,13 +1,13 @@
-"""Text to search terms, as Lucene's English analysis makes them.
+"""Tokenize text into search terms as Lucene's English analyzer does.
 
-The chain is: Unicode words, without "'s" at the end, in lower case, without 33 stop words, stemmed
-by Porter's algorithm. Words follow UAX #29 as of Unicode 9, with Lucene's additions: an ideograph,
-a Hiragana letter or an emoji sequence is a word of its own, South-East Asian letters stay together,
+The steps are: split into Unicode words, remove a final "'s", lower-case, remove 33 stop words, and
+apply Porter's stemmer. Words follow UAX #29 of Unicode 9 with Lucene's additions: an ideograph, a
+Hiragana letter or an emoji sequence is a separate word, South-East Asian letters stay together, and
 no word is longer than 255 UTF-16 units.
 
-Compared with Lucene 8 on every character of Unicode 9 and on 200,000 random strings. What differs:
-characters that Unicode got after version 9 (Lucene skips them), emoji that a joiner ties to one of
-the letters "ℹ", "Ⓜ", "🅰", "🅱", and more than 255 joining signs in front of a word.
+This was compared with Lucene 8 on every character of Unicode 9 and on 200,000 random strings. The
+differences are characters newer than Unicode 9 (which Lucene skips), emoji joined to one of the
+letters "ℹ", "Ⓜ", "🅰", "🅱", and more than 255 joining characters before a word.
 """
 
 from bisect import bisect_right
@@ -24,11 +24,11 @@ _STOPS = """
 _STOP_WORDS = frozenset(_STOPS.split())
 _APOSTROPHES = "'\u2019\uff07"
 _LONGEST_WORD = 255  # UTF-16 units
-_LONGEST_PIECE = _LONGEST_WORD // 2  # characters; even in pairs of units, no word can be too long
-_CACHED = 2**16  # pieces, and as many words; a full cache takes about 10 MB
-_SECOND_UNIT = "\uffff"  # no character, hence in no word
+_LONGEST_PIECE = _LONGEST_WORD // 2  # characters; short enough for one word even as surrogate pairs
+_CACHED = 2**16  # pieces, and the same number of words; about 10 MB when full
+_SECOND_UNIT = "\uffff"  # not a character, so in no word
 
-# Extended_Pictographic of emoji data 11, which Lucene has; later versions left out "★" and others.
+# Extended_Pictographic of emoji data 11, as in Lucene; later versions removed "★" and others.
 _PICTOGRAPHS = """
     A9 AE 203C 2049 2122 2139 2194-2199 21A9-21AA 231A-231B 2328 2388 23CF 23E9-23F3 23F8-23FA 24C2
     25AA-25AB 25B6 25C0 25FB-25FE 2600-2605 2607-2612 2614-2685 2690-2705 2708-2712 2714 2716 271D
@@ -41,12 +41,12 @@ _PICTOGRAPHS = """
 
 
 def _character_class(ranges: str) -> str:
-    """Return "A9 2194-2199" as a class of a regular expression."""
+    """Return ranges such as "A9 2194-2199" as a regular-expression character class."""
     ends = (part.split("-") for part in ranges.split())
     return "[" + "".join("-".join(rf"\U{int(e, 16):08x}" for e in pair) for pair in ends) + "]"
 
 
-# Names as in UAX #29. _X: what belongs to the character before it.
+# Names as in UAX #29. _X: characters that attach to the one before.
 _X = (
     r"[[\p{WB=Extend}\p{WB=Format}\u200d\u0600-\u0605\u06dd\u070f\u08e2\U000110bd]"
     r"--\p{Emoji_Modifier}]"
@@ -65,7 +65,7 @@ _JOINS_DIGITS = (
     r"\uff0c\uff1b]"
 )
 _JOINS_ALL = rf"(?:\p{{WB=ExtendNumLet}}{_X}*+)"
-# Signs with nothing to join, up to what can begin a word of its own.
+# Joining characters with nothing to join, up to a character that can begin a word.
 _BARREN = (
     rf"(?:\p{{WB=ExtendNumLet}}"
     rf"[{_X}--[\u200d\p{{LB=SA}}\p{{Script=Han}}\p{{Script=Hiragana}}]]*+)++"
@@ -82,7 +82,7 @@ _PICTOGRAPH = rf"""(?:
     (?: \u200d*+ \p{{Emoji_Modifier_Base}} {_X_IN_EMOJI}*+ )?+ \p{{Emoji_Modifier}} {_X_IN_EMOJI}*+
   | \u200d*+ {_character_class(_PICTOGRAPHS)} {_X_IN_EMOJI}*+ \ufe0f?+
 )"""
-# A match without the group is no word, but skipped at once: else every sign would be tried.
+# The last branch, without the group, skips joining characters at once instead of one by one.
 _WORD = regex.compile(
     rf"""
   ( {_JOINS_ALL}*+ {_RUN} (?: {_JOINS_ALL}++ {_RUN} )*+ {_JOINS_ALL}*+
@@ -98,14 +98,14 @@ _WORD = regex.compile(
 
 
 def analyze(text: str) -> list[str]:
-    """Return the terms of a text, in its order, with repetitions.
+    """Return the terms of a text in order, with repetitions.
 
     The time is linear in the length of the text: one or two seconds for a megabyte of distinct
-    words or without a space, at worst ten. The first call imports nltk (half a second, 90 MB), of
+    words or without spaces, at worst ten. The first call imports nltk (half a second, 90 MB), of
     which only the stemmer is used.
     """
     terms: list[str] = []
-    for piece in text.split(" "):  # no word crosses a space
+    for piece in text.split(" "):  # no word contains a space
         if len(piece) <= _LONGEST_PIECE:
             terms += _terms_of_piece(piece)
         else:
@@ -123,7 +123,7 @@ def _terms(words: list[str]) -> tuple[str, ...]:
 
 
 def _words_of_long(piece: str) -> list[str]:
-    """Return the words of a piece of any length: what is too long for one word makes several."""
+    """Return the words of a piece of any length, splitting words that are too long."""
     units = [0, *accumulate(2 if character > "\uffff" else 1 for character in piece)]
     words = []
     start = 0
@@ -135,7 +135,7 @@ def _words_of_long(piece: str) -> list[str]:
             continue
         if match[1]:
             words.append(match[1])
-        elif match.end() == end:  # more joining signs than one word can have
+        elif match.end() == end:  # more joining characters than a word can have
             start = max(start + 1, _BARREN_STRETCH.match(piece, start).end() - _LONGEST_WORD)
             continue
         start = match.end()
@@ -144,23 +144,23 @@ def _words_of_long(piece: str) -> list[str]:
 
 @lru_cache(maxsize=_CACHED)
 def _term(word: str) -> str | None:
-    """Return what a word is searched by; None: it is a stop word."""
+    """Return the search term of a word, or None for a stop word."""
     if word[-1] in "sS" and word[-2:-1] and word[-2] in _APOSTROPHES:
         word = word[:-2]
-    # Character by character, as Java does: no final sigma, no dot of its own after an "İ".
+    # Lower-case each character separately, as Java does: no final sigma, no dot after "İ".
     word = word.lower() if word.isascii() else "".join(c.lower()[0] for c in word)
     return None if word in _STOP_WORDS else _stem(word)
 
 
 def _stem(word: str) -> str:
-    """Return the Porter stem; Lucene's stemmer counts and compares UTF-16 units."""
+    """Return the Porter stem, with words counted and compared in UTF-16 units as in Lucene."""
     units = "".join(c if c <= "\uffff" else c + _SECOND_UNIT for c in word)
     return _porter()(units).replace(_SECOND_UNIT, "")
 
 
 @cache
 def _porter() -> Callable[[str], str]:
-    from nltk.stem.porter import PorterStemmer  # here: nltk loads scipy.stats
+    from nltk.stem.porter import PorterStemmer  # imported here because nltk loads scipy.stats
 
     stemmer = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
     return lambda word: stemmer.stem(word, to_lowercase=False)
