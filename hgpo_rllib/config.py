@@ -18,6 +18,7 @@ from hgpo_rllib.advantages.contexts import Contexts
 from hgpo_rllib.advantages.groups import Normalize
 from hgpo_rllib.run_files import read_run_file
 from hgpo_rllib.section import ConfigError, Section, Seed
+from hgpo_rllib.settings.generated import GamesSettings, StoreSettings, WarmStartSettings
 from hgpo_rllib.settings.learner import LearnerSettings, check_sharding
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
 
@@ -46,80 +47,6 @@ class EnvSettings(Section):
     @classmethod
     def _split_is_a_name(cls, split: str) -> str:
         return check_name(split)
-
-
-class GamesSettings(Section):
-    """Generated ALFWorld games, used for training if `env.data` is null and for the warm start."""
-
-    train: int = Field(240, ge=1)
-    """Number of games in the split `train`."""
-    valid_seen: int = Field(48, ge=0)
-    """Number of held-out games in the floor plans of `train`."""
-    valid_unseen: int = Field(48, ge=0)
-    """Number of held-out games in floor plans that `train` does not use."""
-    rooms: list[Literal["kitchen", "livingroom", "bedroom", "bathroom"]] = [
-        "kitchen",
-        "livingroom",
-        "bedroom",
-        "bathroom",
-    ]
-    """Room types of the generated games."""
-    task_types: list[str] | None = None
-    """Task families to generate. null: all six."""
-    max_receptacles: int = Field(60, ge=2)
-    """Maximum number of receptacles in a room."""
-    seed: Seed = 0
-    """Seed of the generator."""
-
-
-class StoreSettings(Section):
-    """A generated WebShop catalogue, used for training if `env.data` is null and for the warm
-    start.
-
-    Fields as in `env_wrappers.webshop.generator.CatalogueSpec`.
-    """
-
-    products: int = Field(400, ge=1)
-    """Number of products. Each product with an instruction gives seven or eight goals on
-    average."""
-    seed: Seed = 0
-    """Seed of the generator."""
-    lookalikes: int = Field(3, ge=1, le=6)
-    """Number of products of the same brand and kind. More of them make products harder to tell
-    apart."""
-
-
-class WarmStartSettings(Section):
-    """The pocket model: a small Qwen2 trained on scripted demonstrations of generated tasks."""
-
-    games: int = Field(480, ge=1)
-    """Number of tasks to demonstrate: separate games in the floor plans of `train` (ALFWorld),
-    or the first goals of the train split of a generated store (WebShop)."""
-    demonstrations: int = Field(3, ge=1)
-    """Number of demonstrations per task."""
-    max_steps: int = Field(20, ge=1)
-    """Maximum length of a demonstration in steps. Demonstrations without success by then are
-    discarded."""
-    action_noise: float = Field(0.15, ge=0, le=1)
-    """Probability that a perturbed action is executed instead of the expert's. The label stays
-    the expert's action."""
-    vocabulary: int = Field(1000, ge=300)
-    """Size of the BPE vocabulary."""
-    hidden_size: int = Field(96, ge=32, multiple_of=32)
-    """Hidden size. Must be a multiple of 32, because the heads have 32 dimensions, the smallest
-    size that vLLM supports on CPUs."""
-    layers: int = Field(3, ge=1)
-    """Number of transformer layers."""
-    optimizer_steps: int = Field(6000, ge=1)
-    """Number of optimiser steps, each on `batch_size` prompts."""
-    batch_size: int = Field(16, ge=1)
-    """Number of prompts per optimiser step."""
-    lr: float = Field(3e-3, gt=0)
-    """Peak learning rate. It decays linearly."""
-    prompt_loss: float = Field(1.0, ge=0)
-    """Weight of the loss on prompt tokens. The model learns to copy faster with it."""
-    seed: Seed = 0
-    """Seed of demonstrations, initial weights and batches."""
 
 
 class ModelSettings(Section):

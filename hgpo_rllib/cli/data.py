@@ -12,7 +12,8 @@ import typer
 from hgpo_rllib.cli import data_webshop
 from hgpo_rllib.cli.output import JsonOption, print_rows
 from hgpo_rllib.cli.progress import generate_data, progress
-from hgpo_rllib.config import ConfigError, GamesSettings
+from hgpo_rllib.config import ConfigError
+from hgpo_rllib.settings.generated import GamesSettings
 
 if TYPE_CHECKING:
     from env_wrappers.alfworld.check import TreeCheck

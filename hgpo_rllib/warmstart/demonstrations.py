@@ -32,7 +32,7 @@ class DemonstrationSpec:
         task_names: of the tasks with reset seeds 0, 1, …; they seed the demonstrations.
         prompt, memory_length: as in `hgpo_rllib.config.AgentSettings`.
         repeats, noise, seed: `demonstrations`, `action_noise` and `seed` of
-            `hgpo_rllib.config.WarmStartSettings`.
+            `hgpo_rllib.settings.generated.WarmStartSettings`.
     """
 
     env_id: str

@@ -145,7 +145,7 @@ class TestGenerate:
         import inspect
 
         from hgpo_rllib.cli.data import generate_alfworld
-        from hgpo_rllib.config import GamesSettings
+        from hgpo_rllib.settings.generated import GamesSettings
 
         given = {n: p.default for n, p in inspect.signature(generate_alfworld).parameters.items()}
         for name, value in GamesSettings().model_dump().items():
