@@ -107,7 +107,7 @@ def oracle_actions(goal: Goal, product: Product, catalogue: Finder) -> list[str]
 
 
 def _best_query(goal: Goal, product: Product, catalogue: Finder) -> tuple[str, int]:
-    """Return the first query with the product on its first page, else the best one; and the rank."""
+    """Return the first query with the product on page one, or the best one, and its rank there."""
     found: list[tuple[int, str]] = []
     for query in _queries(goal, product):
         hits = list(catalogue.search(query))
