@@ -1,12 +1,12 @@
-"""A grid over alpha and K with Ray Tune itself: `tune.Tuner(HGPO, param_space=…)`.
+"""Run a grid over alpha and K with Ray Tune directly: `tune.Tuner(HGPO, param_space=…)`.
 
     .venv/bin/python tuned_examples/alfworld_pocket_sweep.py
     .venv/bin/python tuned_examples/alfworld_pocket_sweep.py --dry-run         # trials, resources
     .venv/bin/python tuned_examples/alfworld_pocket_sweep.py iterations=40     # any setting
 
-The pocket example on 2 CPU cores: under 12 GB, no GPU. Six trials of four iterations, too few to
-learn much: this shows how HGPO is used from Tune. `hgpo sweep` does the same with run directories,
-seeds, a heat map and `--resume` (docs/sweeps.md).
+This uses the pocket example on 2 CPU cores, with less than 12 GB of memory and no GPU. It runs six
+trials of four iterations, which is too few to learn much, to show how to use HGPO from Tune.
+`hgpo sweep` adds run directories, seeds, a heat map and `--resume` (docs/sweeps.md).
 """
 
 from pathlib import Path
@@ -31,10 +31,10 @@ COLUMNS = ["config/weight_alpha", "config/context_length", "training_iteration",
 
 
 def param_space(run: RunConfig) -> HGPOConfig:
-    """The settings of `run`, with the grid in place of two of them.
+    """Return the settings of `run` with grids for `weight_alpha` and `context_length`.
 
     `context_length` is K of the groups. Prompts show `run.agent.memory_length` turns in every
-    trial; with `memory_length=None` they would show K.
+    trial; with `memory_length=None` they would show K turns.
     """
     return (
         HGPOConfig.from_run_config(run)
@@ -47,11 +47,11 @@ def param_space(run: RunConfig) -> HGPOConfig:
 
 
 def make_tuner(run: RunConfig) -> tune.Tuner:
-    """The tuner of `run`, whose data and model are there; a local Ray with Serve is, too."""
+    """Create the tuner of `run`, whose data and model exist; Ray and Serve must be running."""
     return tune.Tuner(
         HGPO,
         param_space=param_space(run),
-        # Tune counts the algorithm alone; this counts its policy server, too.
+        # Tune counts the resources of the algorithm only; `TrialsThatFit` adds its policy server.
         tune_config=tune.TuneConfig(search_alg=TrialsThatFit(trial_demand([run]))),
         run_config=tune.RunConfig(
             name=run.name,

@@ -1,1 +1,1 @@
-"""A training run from start to end: preparation, Ray, iterations, files, report."""
+"""Training runs and sweeps: preparation, Ray, iterations, files and report."""

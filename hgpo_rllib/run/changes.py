@@ -1,4 +1,4 @@
-"""What a run was started with, and what is different when it is resumed."""
+"""Record what a run was started with, and compare when it is resumed."""
 
 import contextlib
 import json
@@ -18,27 +18,27 @@ from hgpo_rllib.run.folders import checksum
 from hgpo_rllib.run.inputs import MODEL_FILES, WEIGHTS
 
 FIXED = ("env.env_id", "env.train_split", "model.lora_rank", "model.lora_alpha", "learner.critic")
-"""Settings that the checkpoint's parameters, or its place in the order of tasks, depend on."""
+"""Settings that must match the checkpoint's parameters and its position in the task order."""
 
 
 class Start(BaseModel):
-    """What started.json holds."""
+    """Content of started.json."""
 
     model_config = ConfigDict(extra="forbid")
 
     settings: dict[str, Any]
     games: dict[str, str]
-    """A hash of the games of each split, in their order, where the environment hashes its data."""
+    """Hash of the ordered games of each split, for environments that hash their data."""
     model: str
-    """A hash of the files of the model that the run begins with; of one on a hub, its name."""
+    """Hash of the files of the initial model, or its name on the hub."""
 
 
 def check_changes(directory: RunDirectory, config: RunConfig, console: TrainingConsole) -> None:
-    """Say which settings have changed since the run was last started, and record the present ones.
+    """Print which settings changed since the run was last started, and record the current ones.
 
     Raises:
-        ConfigError: a change that does not fit the checkpoint, such as other games or another
-            model; the same ones at another path are no change.
+        ConfigError: a change is incompatible with the checkpoint, such as different games or
+            another model. Moving the same files to another path is allowed.
     """
     with console.stage("hashing games and model"):
         now = Start(
@@ -71,7 +71,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[s
 
 
 def _misfit(before: Start, now: Start, changes: Mapping[str, str]) -> str | None:
-    """What does not fit the checkpoint; None: all that has changed may change."""
+    """Return a change that is incompatible with the checkpoint, or None."""
     for key in FIXED:
         if key in changes:
             return f"{key} changed: {changes[key]}"
@@ -111,7 +111,7 @@ def _hash_model(model: str) -> str:
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys as the command line has them; values that are no mappings."""
+    """Yield dotted keys, as on the command line, and values that are not mappings."""
     for key, value in settings.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")

@@ -1,4 +1,4 @@
-"""Which model, and which settings, a word of the command line names."""
+"""Find the model and the settings of a checkpoint given on the command line."""
 
 import re
 from pathlib import Path
@@ -13,18 +13,18 @@ KINDS = "give a run directory, a HuggingFace directory, or the name of a model o
 
 
 def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
-    """Settings whose `model.model_path` is the policy that `checkpoint` names.
+    """Return settings whose `model.model_path` is the policy `checkpoint`.
 
     Args:
         checkpoint: a run directory (its last checkpoint and its settings), ``best`` or
             ``checkpoint`` in one, another HuggingFace directory, or a name on the hub (with the
             default settings).
-        overrides: ``section.key=value``.
+        overrides: settings as ``section.key=value``.
 
-    Adapters are part of a checkpoint's weights: it is served without LoRA.
+    Adapters are merged into a checkpoint's weights, so it is served without LoRA.
 
     Raises:
-        ConfigError: there is no such policy, it is damaged, or an override is wrong.
+        ConfigError: the policy does not exist or is damaged, or an override is invalid.
     """
     folder, run_file = Path(checkpoint), run_file_of(checkpoint)
     if any(override.partition("=")[0] == "model.model_path" for override in overrides):
@@ -47,14 +47,14 @@ def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
 
 
 def run_file_of(checkpoint: str) -> Path | None:
-    """The settings of the run that a checkpoint is of; None: it is of none."""
+    """Return the config.yaml of the run that `checkpoint` belongs to, or None."""
     folder = Path(checkpoint)
     run = folder.parent if folder.name in ("best", "checkpoint") else folder
     return run / "config.yaml" if (run / "config.yaml").is_file() else None
 
 
 def _check_folder(folder: Path) -> None:
-    if (folder / MANIFEST).exists():  # written by a run; other HuggingFace directories have none
+    if (folder / MANIFEST).exists():  # only runs write one
         _check_is_whole(folder)
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} holds neither config.yaml nor config.json: {KINDS}")
@@ -73,6 +73,6 @@ def _check_is_whole(folder: Path) -> None:
 
 
 def _may_be_hub_name(checkpoint: str) -> bool:
-    """A mistyped path is not looked up: its beginning is a folder that is there."""
+    """Whether `checkpoint` can be a hub name; if its first part is a folder, it is a wrong path."""
     parent = checkpoint.partition("/")[0] if "/" in checkpoint else ""
     return bool(HUB_NAME.fullmatch(checkpoint)) and not (parent and Path(parent).is_dir())

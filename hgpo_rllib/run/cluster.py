@@ -1,4 +1,4 @@
-"""Ray and Serve for one command: started on the loopback address, and always stopped."""
+"""Start Ray and Serve for one command on the loopback address, and always stop them."""
 
 import logging
 import os
@@ -23,20 +23,20 @@ NOISY_LOGGERS = ("ray", "ray.serve", "ray.rllib", "ray.tune", "ray._common.depre
 
 @contextmanager
 def ray_cluster(config: RunConfig, run: Path | None = None) -> Iterator[None]:
-    """Connect to the cluster of RAY_ADDRESS, or start a local one and stop it in the end.
+    """Connect to the cluster at RAY_ADDRESS, or start a local one and stop it after the block.
 
     Args:
         config: the settings.
-        run: the run directory, if there is one; see `ray_session`.
+        run: the run directory, if any; see `ray_session`.
 
     Raises:
-        ConfigError: the dashboard port is taken, RAY_ADDRESS is none of a node, or the cluster is
-            too small for the config.
+        ConfigError: the dashboard port is in use, RAY_ADDRESS is a client address, or the cluster
+            is too small for the config.
         RunStoppedError: Ray did not start.
     """
     for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
-    # It writes the traceback of an error that the caller gets, too.
+    # This logger prints tracebacks of errors that are also raised to the caller.
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         if "RAY_ADDRESS" in os.environ:
@@ -45,9 +45,10 @@ def ray_cluster(config: RunConfig, run: Path | None = None) -> Iterator[None]:
         else:
             check_dashboard_port(config)
             _start_ray(config.cluster.dashboard_port, stack.enter_context(ray_session(run)))
-        stack.callback(ray.shutdown)  # of a local cluster this ends Serve and every other process
+        stack.callback(ray.shutdown)  # stops all processes of a local cluster, Serve included
         check_resources(config)
-        # Before any trial or algorithm: Serve's controller does not fit into a placement group.
+        # Start Serve before any trial or algorithm: its controller does not fit into a placement
+        # group.
         serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
         yield
 
@@ -72,27 +73,27 @@ def _start_ray(dashboard_port: int | None, folder: Path) -> None:
 
 
 def protect_token() -> None:
-    """Make sure that no other user can read Ray's token: Ray would write it for all to read.
+    """Make Ray's token readable by this user only, as Ray would create a world-readable file.
 
-    With the token another user of the machine could run code in this Ray.
+    With the token, another user of the machine could run code in this Ray cluster.
     """
     path = Path.home() / ".ray" / "auth_token"
     if path.exists():
         path.chmod(0o600)
     elif not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        with suppress(FileExistsError):  # a command that starts at the same moment made it
+        with suppress(FileExistsError):  # created by a concurrent command
             path.touch(mode=0o600, exist_ok=False)
             path.write_text(secrets.token_hex(32))
 
 
 @contextmanager
 def node_stays_on_loopback() -> Iterator[None]:
-    """Let a node that starts now have the loopback address.
+    """Let a node that starts in the block use the loopback address.
 
-    Ray takes the machine's own address in its place, and listens on all interfaces with it, unless
-    it is told that no other node will join ($RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER, read at import).
-    Other ports ask for a token, the one that shows metrics does not.
+    Ray replaces that address by the machine's own and listens on all interfaces, unless it is told
+    that no other node will join ($RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER, read at import). This matters
+    because the metrics port, unlike Ray's other ports, requires no token.
     """
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -103,9 +104,9 @@ def node_stays_on_loopback() -> Iterator[None]:
 
 
 def check_address(address: str) -> None:
-    """Raise ConfigError for an address that reaches a cluster from outside of it.
+    """Raise ConfigError for a client address, which connects from outside the cluster.
 
-    The main process has to be on a node: replicas take the weights from there.
+    The main process must run on a node, because replicas fetch the weights from there.
     """
     if "://" in address:
         raise ConfigError(
@@ -115,18 +116,18 @@ def check_address(address: str) -> None:
 
 
 def check_resources(config: RunConfig) -> None:
-    """Raise ConfigError when the cluster cannot hold the actors: Ray would wait forever."""
+    """Raise ConfigError if the actors do not fit the cluster; Ray would wait forever."""
     here = ray.get_runtime_context().get_node_id()
     nodes = sorted(ray.nodes(), key=lambda node: node["NodeID"] != here)
     check_supply(config, [node["Resources"] for node in nodes if node["Alive"]])
 
 
 def check_supply(config: RunConfig, nodes: Sequence[Supply]) -> None:
-    """Raise ConfigError unless the nodes hold the learner and all replicas.
+    """Raise ConfigError unless the learners and all replicas fit the nodes.
 
     Args:
         config: the settings.
-        nodes: what each node has; first the node of this process.
+        nodes: resources of each node, that of this process first.
     """
     free = [dict(node) for node in nodes]
     _place_learners(config, free)

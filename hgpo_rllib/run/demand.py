@@ -1,4 +1,4 @@
-"""What the trials of a sweep need of a cluster, and how many of them it holds at a time."""
+"""Compute the resources of a sweep's trials and how many trials fit a cluster."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.run.estimate import resources
 
 Supply = Mapping[str, float]
-"""What a node has, by Ray's names of resources."""
-LEARNER_CPUS = 1  # what RLlib reserves for an algorithm's main process when it runs under Tune
+"""Amounts of a node's resources, by Ray's resource names."""
+LEARNER_CPUS = 1  # reserved by RLlib for an algorithm's main process under Tune
 
 
-SLACK = 1e-9  # shares of a GPU do not add up exactly
+SLACK = 1e-9  # tolerance for sums of fractional GPUs
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Resources of one trial: those of its own process, and of each replica of its policy."""
+    """Resources of one trial: of its own process, and of each replica of its policy server."""
 
     learner: dict[str, float]
     replica: dict[str, float]
@@ -24,12 +24,12 @@ class Demand:
 
     @property
     def server(self) -> dict[str, float]:
-        """All replicas together."""
+        """Resources of all replicas."""
         return {name: self.replicas * amount for name, amount in self.replica.items()}
 
     @property
     def total(self) -> dict[str, float]:
-        """The whole trial."""
+        """Resources of the trial."""
         return {name: self.learner.get(name, 0) + self.server[name] for name in self.server}
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Demand:
 
 
 def trial_demand(configs: Iterable[RunConfig]) -> Demand:
-    """The most that any of these runs needs of each resource."""
+    """Return the largest demand of these runs for each resource."""
     configs = list(configs)
     if any(config.cluster.num_learners for config in configs):
         raise ConfigError(
@@ -62,13 +62,13 @@ def trial_demand(configs: Iterable[RunConfig]) -> Demand:
 
 
 def replica_demand(config: RunConfig) -> dict[str, float]:
-    """What one replica of the policy server needs."""
+    """Return the resources of one policy server replica."""
     server = config.policy_server
     return {"CPU": server.replica_cpus, "GPU": server.replica_gpus} | server.replica_resources
 
 
 def concurrent_trials(demand: Demand, nodes: Sequence[Supply]) -> int:
-    """Trials that run at a time; learner and replicas may be on different nodes."""
+    """Return how many trials run at a time; learner and replicas can be on different nodes."""
     free = [dict(node) for node in nodes]
     processes = [demand.learner, *[demand.replica] * demand.replicas]
     count = 0
@@ -78,7 +78,7 @@ def concurrent_trials(demand: Demand, nodes: Sequence[Supply]) -> int:
 
 
 def check_demand(demand: Demand, nodes: Sequence[Supply]) -> None:
-    """Raise ConfigError where the cluster cannot hold a trial: Ray would wait forever."""
+    """Raise ConfigError if a trial does not fit the cluster; Ray would wait forever."""
     if concurrent_trials(demand, nodes) == 0:
         raise ConfigError(
             f"a trial needs {demand} and the cluster has {supply(nodes, demand.total)}; "
@@ -87,7 +87,7 @@ def check_demand(demand: Demand, nodes: Sequence[Supply]) -> None:
 
 
 def supply(nodes: Sequence[Supply], names: Iterable[str] = ("CPU", "GPU")) -> str:
-    """``2 CPU`` of one node; several are listed. Only resources of these names are."""
+    """Format the resources `names` of all nodes, as ``2 CPU, 2 CPU and 1 GPU``."""
     return ", ".join(
         " and ".join(f"{node.get(name, 0):g} {name}" for name in names if name in node)
         or "neither CPU nor GPU"
@@ -96,7 +96,7 @@ def supply(nodes: Sequence[Supply], names: Iterable[str] = ("CPU", "GPU")) -> st
 
 
 def place(process: Supply, free: list[dict[str, float]]) -> bool:
-    """Take what a process needs from the first node that has it, if any has."""
+    """Subtract the demand of a process from the first node that fits; return whether one does."""
     for node in free:
         if all(node.get(name, 0.0) + SLACK >= amount for name, amount in process.items()):
             for name, amount in process.items():

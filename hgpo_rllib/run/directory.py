@@ -1,4 +1,4 @@
-"""The directory of a run: every file that it writes."""
+"""The run directory and the files in it."""
 
 import contextlib
 import errno
@@ -19,26 +19,26 @@ from hgpo_rllib.run.lock import locked
 
 
 class RunDirectory:
-    """Paths and writers; JSON lines are appended whole, other files replaced atomically."""
+    """Paths and writers of a run. JSON lines are appended; other files are replaced atomically."""
 
     def __init__(self, path: Path):
-        """`path` exists and holds config.yaml; see `create` and `open`."""
+        """Use `path`, which exists and holds config.yaml; see `create` and `open`."""
         self.path = path
         self.metrics = path / "metrics.jsonl"
         self.evaluations = path / "evaluation.jsonl"
         self.summary = path / "summary.json"
         self.started = path / "started.json"
-        """What the run was last started with; see `hgpo_rllib.run.changes`."""
+        """Settings and data of the last start; see `hgpo_rllib.run.changes`."""
         self.checkpoint = path / "checkpoint"
         """The policy in HuggingFace format."""
         self.best = path / "best"
-        """The policy with the highest success rate in an evaluation, in the same format."""
+        """The policy with the highest evaluated success rate, in HuggingFace format."""
         self.state = path / "state"
-        """RLlib's checkpoint, to resume from; `folders.previous` of it is the one before."""
+        """RLlib's checkpoint to resume from; `folders.previous` is its previous version."""
 
     @classmethod
     def create(cls, config: RunConfig) -> "RunDirectory":
-        """A new directory ``<output>/<name>-<time>``."""
+        """Create the directory ``<output>/<name>-<time>``."""
         stem = Path(config.output) / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         for number in range(1, 1000):
             path = stem if number == 1 else stem.with_name(f"{stem.name}-{number}")
@@ -54,10 +54,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunDirectory", RunConfig]:
-        """A directory to resume in, with its config.
+        """Return a run directory to resume, and its config.
 
         Raises:
-            ConfigError: it is no run directory, or holds no checkpoint yet.
+            ConfigError: it is not a run directory, or has no checkpoint yet.
         """
         if not (path / "config.yaml").is_file():
             raise ConfigError(f"--resume: {path} is no run directory (it holds no config.yaml)")
@@ -67,11 +67,11 @@ class RunDirectory:
         return directory, load_config(path / "config.yaml", [])
 
     def has_state(self) -> bool:
-        """Whether there is something to resume from, whole or not."""
+        """Whether there is a checkpoint to resume from, intact or damaged."""
         return self.state.is_dir() or previous(self.state).is_dir()
 
     def is_finished(self) -> bool:
-        """Whether the run has come to its end: its summary is what it writes last."""
+        """Whether the run has finished; the summary is its last file."""
         return self.summary.is_file()
 
     def append(self, file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -81,13 +81,13 @@ class RunDirectory:
             stream.write(text)
 
     def evaluation_rows(self) -> list[dict[str, Any]]:
-        """The rows of evaluation.jsonl; see `read_jsonl`."""
+        """Return the rows of evaluation.jsonl; see `read_jsonl`."""
         return list(read_jsonl(self.evaluations))
 
     def truncate(self, file: Path, last_iteration: int) -> None:
-        """Drop lines of iterations after `last_iteration` (they are played again on resume).
+        """Remove lines of iterations after `last_iteration`, which are repeated on resume.
 
-        A last line that was cut off when the run was killed is dropped as well.
+        A last line that was truncated when the run was killed is removed too.
 
         Raises:
             ResultsError: another line is not JSON.
@@ -114,7 +114,7 @@ class RunDirectory:
         self._write_json(self.started, start)
 
     def keep_best(self) -> None:
-        """Keep the policy of `checkpoint` as the best one."""
+        """Copy the policy of `checkpoint` to `best`."""
         write_folder(
             self.best,
             lambda path: shutil.copytree(self.checkpoint, path, copy_function=_link_or_copy),
@@ -124,19 +124,19 @@ class RunDirectory:
         write_atomically(file, json.dumps(content, indent=2) + "\n")
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or a quota of the user
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota or file size limit
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    """Checkpoint files are replaced, never changed: two folders can share them."""
+    """Link a file, or copy it. Links are safe as checkpoint files are replaced, never modified."""
     try:
         os.link(source, target)
-    except OSError:  # a file system without links
+    except OSError:  # the file system has no hard links
         shutil.copy2(source, target)
 
 
 def remove_partial(run: Path) -> None:
-    """Remove what a killed process has left half written, unless another one writes there now."""
+    """Remove partial files of a killed process, unless another process is writing to `run`."""
     with contextlib.suppress(ConfigError), locked(run):
         for path in run.rglob("*.partial"):
             if path.is_dir():
@@ -146,13 +146,13 @@ def remove_partial(run: Path) -> None:
 
 
 def describe_full_disk(error: BaseException | None) -> str | None:
-    """What is wrong if an error, or one behind it, says that a disk is full; otherwise None.
+    """Return the problem if an error, or one of its causes, reports a full disk; else None.
 
-    Libraries that write for us raise errors of their own: safetensors' has the text alone.
+    Libraries raise their own error types; that of safetensors carries the system's text only.
     """
     while error is not None:
         if isinstance(error, OSError) and error.errno in FULL:
-            problem = os.strerror(error.errno)  # `error.strerror` may be in a library's own words
+            problem = os.strerror(error.errno)  # libraries may change `strerror`
             return f"{problem} ({error.filename})" if error.filename else problem
         if os.strerror(errno.ENOSPC) in str(error):
             return os.strerror(errno.ENOSPC)

@@ -1,8 +1,8 @@
-"""What a run asks of Ray, and how much memory its processes take: from the settings alone.
+"""Estimate the Ray resources and the memory of a run from its settings.
 
-Pure functions over a model's size. They count what is certain (weights, optimiser, reference, KV
-cache) and the two largest parts of a backward pass. Left out: what torch, vLLM, Ray and CUDA take
-for themselves (one to three GiB a process), the games, and fragmentation.
+The functions are pure and take a model's size. They count weights, optimiser, reference and KV
+cache, and the two largest parts of a backward pass. They exclude the overhead of torch, vLLM, Ray
+and CUDA (one to three GiB per process), the games, and fragmentation.
 """
 
 import math
@@ -14,10 +14,10 @@ from transformers import AutoConfig, LlamaConfig, PretrainedConfig, Qwen2Config
 from hgpo_rllib.config import ConfigError, RunConfig
 
 BYTES = {"float32": 4, "bfloat16": 2}
-LEARNER_BYTES = 4  # the learner computes in float32
-PUBLISHED_VERSIONS = 2  # in the object store: the one that is being written, and the one before
-LOGIT_COPIES = 3  # their log-probabilities, probabilities, and a product of the two
-ENTROPY_COPIES = 2  # more in the backward pass, where the entropy has a gradient
+LEARNER_BYTES = 4  # the learner uses float32
+PUBLISHED_VERSIONS = 2  # in the object store: the one being written, and the previous one
+LOGIT_COPIES = 3  # log-probabilities, probabilities, and a product of the two
+ENTROPY_COPIES = 2  # additional copies in the backward pass of the entropy bonus
 POCKET_HEAD_SIZE = 32
 
 MAIN = "main process with learner"
@@ -30,15 +30,15 @@ class ModelSize:
     """Sizes of a decoder of the Llama family: RMS norms, gated MLP, grouped key-value heads.
 
     Attributes:
-        parameters: their number, without those of a head that is tied to the embedding.
-        trunk_parameters: without any output head.
+        parameters: number of parameters; a head tied to the embedding is counted once.
+        trunk_parameters: number of parameters without the output head.
     """
 
     def __init__(self, config: PretrainedConfig) -> None:
-        """Count the parameters of the model that transformers makes of `config`, without memory.
+        """Count the parameters of transformers' model of `config`, on the meta device.
 
         Raises:
-            AttributeError: it is no such decoder.
+            AttributeError: the model is not such a decoder.
         """
         import torch
         from transformers import AutoModelForCausalLM
@@ -56,33 +56,34 @@ class ModelSize:
         self._query, self._key_value = heads * head_size, config.num_key_value_heads * head_size
 
     def kv_cache_bytes(self, tokens: int, dtype: str) -> int:
-        """KV cache of so many tokens: ``2 · layers · kv`` values a token."""
+        """Return the size of the KV cache: ``2 · layers · kv`` values per token."""
         return tokens * 2 * self._layers * self._key_value * BYTES[dtype]
 
     def activation_bytes(self, tokens: int, checkpointing: bool = False) -> int:
-        """What a forward pass over so many tokens keeps for the backward pass, float32.
+        """Return the size of the float32 activations saved for the backward pass.
 
-        A layer keeps, for each token: ``3 h`` for each of its two norms (input, normalised, scaled:
-        the input of the next projections), ``2 q + 2 kv`` for attention (queries, keys, values,
-        result: no matrix of scores) and ``4 m`` for the MLP (gate, its activation, up, product).
-        With gradient checkpointing it keeps ``h``, and the rest of one layer at a time.
+        A layer saves, per token, ``3 h`` for each of its two norms (input, normalised, and scaled,
+        which is the input of the next projections), ``2 q + 2 kv`` for attention (queries, keys,
+        values, result; no score matrix) and ``4 m`` for the MLP (gate, its activation, up,
+        product). With gradient checkpointing each layer saves ``h``, and one layer at a time the
+        rest.
         """
         per_layer = 6 * self._hidden + 2 * (self._query + self._key_value) + 4 * self._intermediate
         once = self._layers * self._hidden + per_layer
         return tokens * LEARNER_BYTES * (once if checkpointing else self._layers * per_layer)
 
     def adapter_parameters(self, rank: int) -> int:
-        """Of LoRA: ``rank`` rows and columns for every linear layer but the head."""
+        """Return the LoRA parameters: ``rank`` rows and columns per linear layer of the trunk."""
         return rank * self._adapter_rows
 
     def logit_bytes(self, tokens: int, entropy_bonus: bool = False) -> int:
-        """Largest moment of the head over so many response tokens, in copies of V values each."""
+        """Return the peak size of the output head: copies of V values per response token."""
         copies = LOGIT_COPIES + ENTROPY_COPIES * entropy_bonus
         return copies * tokens * self._vocabulary * LEARNER_BYTES
 
 
-# From the config.json of models on the HuggingFace hub, without or with "-Instruct": vocabulary,
-# hidden and intermediate size, layers, heads, key-value heads, whether the head is tied.
+# Sizes of models on the HuggingFace hub, from their config.json, also valid for "-Instruct":
+# vocabulary, hidden and intermediate size, layers, heads, key-value heads, head is tied.
 KNOWN_MODELS: dict[str, tuple[type[PretrainedConfig], tuple[int, ...]]] = {
     "Qwen/Qwen2.5-0.5B": (Qwen2Config, (151936, 896, 4864, 24, 14, 2, True)),
     "Qwen/Qwen2.5-1.5B": (Qwen2Config, (151936, 1536, 8960, 28, 12, 2, True)),
@@ -98,7 +99,7 @@ _SIZES += ("num_attention_heads", "num_key_value_heads", "tie_word_embeddings")
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kind of process asks of Ray, `count` times."""
+    """Resources that one kind of process requests from Ray, for each of `count` processes."""
 
     process: str
     count: int
@@ -108,7 +109,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class MemoryItem:
-    """A part of a process's memory; `size` in bytes, `where` it lies."""
+    """A part of a process's memory; `size` is in bytes, `where` is the location."""
 
     process: str
     where: str
@@ -117,11 +118,11 @@ class MemoryItem:
 
 
 def resources(config: RunConfig) -> list[Resources]:
-    """What `hgpo train` asks of Ray, by process.
+    """Return the resources that `hgpo train` requests from Ray, by process.
 
-    Environments and rollouts, and the learner unless there are several, share the main process,
-    which reserves no CPU (under Tune it is an actor, with one CPU). Serve's controller and Ray's
-    own processes reserve nothing.
+    Environments, rollouts and a single learner run in the main process, which reserves no CPU
+    (under Tune it is an actor with one CPU). Serve's controller and Ray's own processes reserve
+    nothing.
     """
     server, cluster = config.policy_server, config.cluster
     replicas = Resources(REPLICA, server.num_replicas, server.replica_cpus, server.replica_gpus)
@@ -133,25 +134,25 @@ def resources(config: RunConfig) -> list[Resources]:
 
 
 def memory(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
-    """The parts of one process of each kind, the longest prompts and responses assumed."""
+    """Return the parts of one process of each kind, for prompts and responses of full length."""
     return [*_learner(config, model), *_published(config, model), *_replica(config, model)]
 
 
 def smallest_gpu(config: RunConfig, model: ModelSize) -> int:
-    """Bytes of a GPU that lets a replica decode `max_num_seqs` longest sequences at a time.
+    """Return the GPU memory to decode `max_num_seqs` sequences of full length together, in bytes.
 
-    ``(weights + KV cache) / memory_utilization``; on a smaller one requests wait for each other.
+    This is ``(weights + KV cache) / memory_utilization``; on a smaller GPU requests are queued.
     """
     items = _replica(config, model)
     return math.ceil(sum(item.size for item in items) / config.policy_server.memory_utilization)
 
 
 def _learner(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
-    """Weights, gradients and reference take 4 bytes a parameter, AdamW's two moments 8.
+    """Count 4 bytes per parameter for weights, gradients and reference, 8 for AdamW's two moments.
 
-    With LoRA gradients and moments are those of the adapters, and the weights are the reference.
-    Activations are counted in float32, whatever `learner.compute_dtype` is. Several learners have
-    as much each, or a part where parameters are sharded.
+    With LoRA, only adapters have gradients and moments, and the base weights are the reference.
+    Activations are counted in float32 for any `learner.compute_dtype`. Each of several learners
+    holds this much, or a share of it if parameters are sharded.
     """
     where = "GPU" if config.cluster.learner_gpus else "host"
     shards = config.cluster.num_learners if config.learner.shard_parameters else 1
@@ -159,7 +160,7 @@ def _learner(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     weights = -(-model.parameters * LEARNER_BYTES // shards)
     trained = model.adapter_parameters(rank) * LEARNER_BYTES if rank else weights
     turn = config.agent.max_prompt_tokens + config.agent.max_response_tokens
-    tokens = max(turn, config.learner.micro_batch_tokens)  # a longer turn has a part of its own
+    tokens = max(turn, config.learner.micro_batch_tokens)  # a long turn is one micro-batch
     responses = tokens * config.agent.max_response_tokens // turn
     parts = [
         ("weights, float32", weights),
@@ -173,7 +174,7 @@ def _learner(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     ]
     if config.learner.kl_coeff > 0 and not rank:
         parts.insert(3, ("reference model, float32", weights))
-    if config.learner.critic == "separate":  # a critic on the policy's trunk is one row of weights
+    if config.learner.critic == "separate":  # one on the policy's trunk adds a single row
         critic = -(-model.trunk_parameters * LEARNER_BYTES // shards)
         prompts = tokens - responses
         parts += [
@@ -192,7 +193,7 @@ def _learner(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
 
 
 def _published(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
-    """Versions in Ray's object store, and a copy for each replica for as long as it loads one."""
+    """Count versions in Ray's object store, and a copy per replica while it loads one."""
     dtype, replicas = config.model.dtype, config.policy_server.num_replicas
     rank = config.model.lora_rank
     size = (model.adapter_parameters(rank) if rank else model.parameters) * BYTES[dtype]
@@ -205,7 +206,7 @@ def _published(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
 
 
 def _replica(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
-    """On a CPU the KV cache has the size that is set, on a GPU what vLLM is left."""
+    """Count weights and KV cache: on a CPU of the configured size, on a GPU for full sequences."""
     server, agent, dtype = config.policy_server, config.agent, config.model.dtype
     where = "GPU" if server.replica_gpus else "host"
     if server.replica_gpus:
@@ -222,12 +223,12 @@ def _replica(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
 
 
 def find_size(config: RunConfig) -> ModelSize | None:
-    """The sizes of the run's model: of a local config.json, the table, or the pocket model.
+    """Return the size of the run's model, from a local config.json, the table or the pocket model.
 
-    Nothing is downloaded. None for a name that the table lacks, or another architecture.
+    Nothing is downloaded. Returns None for names missing in the table and other architectures.
 
     Raises:
-        ConfigError: the model's config.json cannot be used.
+        ConfigError: the model's config.json is invalid.
     """
     name = config.model.model_path
     if name is None:

@@ -1,4 +1,4 @@
-"""Folders that are there whole or not at all, and in which damage shows: checkpoints."""
+"""Write checkpoint folders atomically and detect damage by checksums."""
 
 import json
 import os
@@ -16,24 +16,24 @@ CHUNK = 1 << 22
 
 
 class DamagedFolderError(RuntimeError):
-    """A folder is not what was written."""
+    """A folder differs from what was written."""
 
 
 def previous(final: Path) -> Path:
-    """Where the version before stands."""
+    """Return the path of the previous version of `final`."""
     return final.with_name(f"{final.name}.previous")
 
 
 def write_folder(final: Path, write: Callable[[Path], Any], keep_previous: bool = False) -> None:
-    """Write a folder beside its place and swap it in; on disk when this returns.
+    """Write a folder next to `final`, sync it to disk, and rename it to `final`.
 
-    Whenever the process ends, the new or the old version is whole: at `final`, or for the moment
-    between two renames the old one at `previous(final)`.
+    Whenever the process is killed, the new or the old version is intact: at `final`, or, between
+    two renames, the old one at `previous(final)`.
 
     Args:
-        final: its place.
-        write: fills the folder that it is given.
-        keep_previous: leave the old version at `previous(final)`.
+        final: path of the folder.
+        write: fills the folder at the given path.
+        keep_previous: keep the old version at `previous(final)`.
     """
     partial, old = final.with_name(f"{final.name}.partial"), previous(final)
     shutil.rmtree(partial, ignore_errors=True)
@@ -41,7 +41,7 @@ def write_folder(final: Path, write: Callable[[Path], Any], keep_previous: bool 
         write(partial)
         _seal(partial)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)  # it may be what filled the disk
+        shutil.rmtree(partial, ignore_errors=True)  # it may have filled the disk
         raise
     if final.exists():
         shutil.rmtree(old, ignore_errors=True)
@@ -53,7 +53,7 @@ def write_folder(final: Path, write: Callable[[Path], Any], keep_previous: bool 
 
 
 def check_folder(folder: Path) -> None:
-    """Raise DamagedFolderError unless all files are as they were written."""
+    """Raise DamagedFolderError unless all files match the manifest."""
     for name, (size, value) in _read_manifest(folder).items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size or checksum(path) != value:
@@ -61,10 +61,10 @@ def check_folder(folder: Path) -> None:
 
 
 def whole_version(final: Path) -> tuple[Path | None, list[str]]:
-    """Bring the newest whole version to `final`.
+    """Move the newest intact version to `final`.
 
     Returns:
-        `final`, or None if there is no whole version; and what was wrong with those passed over.
+        `final`, or None if no version is intact; and the problems of the skipped versions.
     """
     problems = []
     for version in (final, previous(final)):
@@ -83,7 +83,7 @@ def whole_version(final: Path) -> tuple[Path | None, list[str]]:
 
 
 def _read_manifest(folder: Path) -> dict[str, tuple[int, int]]:
-    """Size and checksum by file name; the names stay inside the folder."""
+    """Return size and checksum by file name, and check that the names are inside the folder."""
     try:
         manifest = _MANIFEST.validate_json((folder / MANIFEST).read_bytes(), strict=True)
     except (OSError, ValidationError) as error:
@@ -101,7 +101,7 @@ def _is_inside(name: str) -> bool:
 
 
 def _seal(folder: Path) -> None:
-    (folder / MANIFEST).unlink(missing_ok=True)  # of a folder that this one shares files with
+    (folder / MANIFEST).unlink(missing_ok=True)  # may be a link to the manifest of a copied folder
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     manifest = {
         str(path.relative_to(folder)): (path.stat().st_size, checksum(path)) for path in files
@@ -112,7 +112,7 @@ def _seal(folder: Path) -> None:
 
 
 def checksum(path: Path) -> int:
-    """CRC-32 of a file."""
+    """Return the CRC-32 of a file."""
     value = 0
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -121,7 +121,7 @@ def checksum(path: Path) -> int:
 
 
 def _sync(path: Path) -> None:
-    """Have the disk hold a file's content, or a folder's names."""
+    """Flush a file's content, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

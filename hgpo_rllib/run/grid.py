@@ -1,4 +1,4 @@
-"""What a sweep runs: every combination of the values of some settings, with several seeds."""
+"""The trials of a sweep: all combinations of the values of some settings, with several seeds."""
 
 import itertools
 import json
@@ -16,13 +16,13 @@ from env_wrappers.files import check_name, write_atomically
 from hgpo_rllib.config import ConfigError, RunConfig, load_config, parse_config
 
 SWEEP_FILE = "sweep.json"
-NAME_LENGTH = 120  # of a trial's directory, well under the 255 of a file system
+NAME_LENGTH = 120  # maximum of a trial's directory name; file systems allow 255
 ASHA = "asha"
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One swept setting: its dotted key and the values to try, in the order given."""
+    """One swept setting: its dotted key and its values, in the given order."""
 
     key: str
     values: tuple[Any, ...]
@@ -30,21 +30,21 @@ class Axis:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a sweep: a point of the grid with one seed."""
+    """One run of a sweep: a grid point with one seed."""
 
     name: str
-    """Directory of the run inside the sweep's."""
+    """Name of the run directory in the sweep directory."""
     point: dict[str, Any]
     """Value of every swept key."""
     config: RunConfig
-    """All settings of the run, its seed among them."""
+    """All settings of the run, including its seed."""
 
 
 def parse_axis(text: str) -> Axis:
-    """Read ``section.key=value,value`` (YAML values; a list is written in brackets).
+    """Parse ``section.key=value,value`` (YAML values; lists are in brackets).
 
     Raises:
-        ConfigError: it has no key, no values, or a value twice.
+        ConfigError: it has no key, no values, or a duplicate value.
     """
     key, equals, listed = text.partition("=")
     if not equals or not key:
@@ -68,15 +68,15 @@ def parse_axis(text: str) -> Axis:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The trials of a grid, point after point; every point has as many, of different seeds."""
+    """The trials of a grid, ordered by point; every point has the same number of seeds."""
 
     axes: tuple[Axis, ...]
     trials: tuple[Trial, ...]
     scheduler: str | None = None
-    """`ASHA`: trials that are behind stop early; None: all run to their end."""
+    """`ASHA`: stop worse trials early; None: run all trials to completion."""
 
     def save(self, folder: Path) -> None:
-        """Write what `open_sweep` reads: sweep.json, with all settings of all trials."""
+        """Write sweep.json with all settings of all trials, for `open_sweep`."""
         folder.mkdir(parents=True, exist_ok=True)
         content = {
             "scheduler": self.scheduler,
@@ -104,13 +104,13 @@ def make_sweep(
     seeds: int,
     scheduler: str | None = None,
 ) -> Sweep:
-    """All points of the grid on top of a run file and overrides, with `seeds` seeds each.
+    """Create the trials of all grid points from a run file and overrides, with `seeds` seeds each.
 
-    Seeds count from the config's own.
+    The first seed is that of the config.
 
     Raises:
-        ConfigError: no axis, one key on two axes, a point that is no valid config, or a scheduler
-            that is not known or has no evaluations to compare by.
+        ConfigError: there is no axis, a key is on two axes, a point is not a valid config, or the
+            scheduler is unknown or has no evaluations to compare.
     """
     if scheduler not in (None, ASHA):
         raise ConfigError(f"--scheduler {scheduler}: known here: {ASHA}")
@@ -149,10 +149,10 @@ def _check_evaluations(sweep: Sweep) -> None:
 
 
 def open_sweep(folder: Path) -> Sweep:
-    """The sweep of a directory that `Sweep.save` wrote.
+    """Load a sweep that `Sweep.save` wrote.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: `folder` is not a sweep directory.
     """
     try:
         content = json.loads((folder / SWEEP_FILE).read_text())
@@ -169,10 +169,10 @@ def open_sweep(folder: Path) -> Sweep:
 
 
 def new_folder(sweep: Sweep, out: Path | None) -> Path:
-    """Where a new sweep writes: `out`, or a directory among those of runs.
+    """Return the directory of a new sweep: `out`, or a new name in the output folder of runs.
 
     Raises:
-        ConfigError: `out` holds something already.
+        ConfigError: `out` exists and is not an empty directory.
     """
     if out is None:
         config = sweep.trials[0].config
@@ -184,12 +184,12 @@ def new_folder(sweep: Sweep, out: Path | None) -> Path:
 
 
 def trial_name(number: int, point: dict[str, Any]) -> str:
-    """A directory name: the number makes it unique, the rest says what is in it."""
+    """Return a directory name: the unique number of the trial, then its settings."""
     parts = [f"{key.rpartition('.')[2]}={label(value)}" for key, value in point.items()]
     name = "-".join([f"{number:02d}", *parts])
     return re.sub(r"[^\w.,=+-]+", "_", name)[:NAME_LENGTH]
 
 
 def label(value: Any) -> str:
-    """A value as the command line has it."""
+    """Format a value as on the command line."""
     return value if isinstance(value, str) else json.dumps(value)

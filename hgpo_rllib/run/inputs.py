@@ -1,4 +1,4 @@
-"""What a user can get wrong, checked before Ray and torch are imported, which takes seconds."""
+"""Check user input before Ray and torch are imported, which takes seconds."""
 
 import os
 import re
@@ -24,12 +24,12 @@ MODEL_FILES = (
     "tokenizer_config.json",
     "chat_template.jinja",
 )
-"""Of a model, beside its weights."""
+"""Files of a model other than its weights."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def check_inputs(config: RunConfig) -> None:
-    """Raise ConfigError or DataError for a model, data, environment or tracker that is missing."""
+    """Raise ConfigError or DataError if the model, data, environment or a tracker is missing."""
     check_dashboard_port(config)
     check_trackers(config.tracking.trackers)
     check_files(config)
@@ -38,10 +38,10 @@ def check_inputs(config: RunConfig) -> None:
 
 
 def check_files(config: RunConfig) -> None:
-    """Check what can be checked on this machine alone: model, prompt template, data, options.
+    """Check model, prompt template, data and options on this machine, without the hub.
 
     Raises:
-        ConfigError, DataError: something is missing or broken.
+        ConfigError, DataError: something is missing or invalid.
     """
     environment = find_environment(config.env.env_id)
     if config.model.model_path is not None:
@@ -57,7 +57,7 @@ def check_files(config: RunConfig) -> None:
 
 
 def check_generated_data(config: RunConfig, splits: list[str], generator: TaskGenerator) -> None:
-    """Check options and splits against a sample of the data that a run would generate."""
+    """Check options and splits on a sample of the data that the run would generate."""
     with tempfile.TemporaryDirectory() as folder:
         sample = Path(folder) / "data"
         generator.make_sample(config, sample)
@@ -71,13 +71,13 @@ def check_generated_data(config: RunConfig, splits: list[str], generator: TaskGe
 
 
 def check_model_files(model_path: str) -> None:
-    """Raise ConfigError for a directory that holds no model, or a path where nothing is.
+    """Raise ConfigError for a directory without a model, or a path that does not exist.
 
-    A name on the hub is not looked up.
+    Names on the hub are not looked up.
     """
     folder = Path(model_path)
     if not folder.exists():
-        mistyped = Path(folder.parts[0]).is_dir()  # a path that begins with a directory
+        mistyped = Path(folder.parts[0]).is_dir()  # the first part of the path exists
         if mistyped or not _HUB_NAME.fullmatch(model_path):
             raise ConfigError(
                 f"model.model_path: {model_path} is not there: give a HuggingFace directory, or "
@@ -95,7 +95,7 @@ def check_model_files(model_path: str) -> None:
 
 
 def check_model_path(model_path: str, given_as: str = "model.model_path") -> None:
-    """Raise ConfigError unless `model_path` is a HuggingFace directory or a name that resolves."""
+    """Raise ConfigError unless `model_path` is a HuggingFace directory or a resolvable name."""
     try:
         AutoConfig.from_pretrained(model_path)
     except (OSError, ValueError) as error:
@@ -106,7 +106,7 @@ def check_model_path(model_path: str, given_as: str = "model.model_path") -> Non
 
 
 def check_dashboard_port(config: RunConfig) -> None:
-    """Raise ConfigError when the dashboard of a local Ray cannot have its port on loopback."""
+    """Raise ConfigError if the dashboard port of a local Ray is not available on loopback."""
     port = config.cluster.dashboard_port
     if port is None or "RAY_ADDRESS" in os.environ:
         return

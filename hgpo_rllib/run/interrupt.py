@@ -1,4 +1,4 @@
-"""SIGTERM ends a command as Ctrl-C does."""
+"""Handle SIGTERM like Ctrl-C."""
 
 import contextlib
 import signal
@@ -8,12 +8,12 @@ from typing import Any
 
 @contextlib.contextmanager
 def terminate_like_interrupt() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt in the block, so that all that was started is stopped."""
-    # Processes of Ray's inherit a blocked SIGINT, so that Ctrl-C passes them by: jobs do, too.
+    """Raise KeyboardInterrupt on SIGTERM in the block, so that started processes are stopped."""
+    # Ray starts its processes, including jobs, with SIGINT blocked to protect them from Ctrl-C.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def interrupt(signum: int, frame: Any) -> None:
-        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a background job of a shell
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 

@@ -1,4 +1,4 @@
-"""What is different in a Ray job (`ray job submit`): its folder is Ray's, and goes with it."""
+"""Check paths in a Ray job (`ray job submit`), whose working directory Ray deletes."""
 
 from pathlib import Path
 
@@ -6,15 +6,15 @@ from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
 
 JOB_FOLDERS = "working_dir_files"
-"""Ray unpacks the upload of a job in a folder of this one, on every node that runs some of it."""
+"""Folder in which Ray unpacks the uploaded files of a job, on each node that the job uses."""
 
 
 def check_paths_are_kept(config: RunConfig, output: Path) -> None:
-    """Raise ConfigError for results or data that would go into the folder of a job.
+    """Raise ConfigError if results or data would be written to the folder of a job.
 
     Args:
-        config: of the run, or of any trial of a sweep.
-        output: where the run directory, or the sweep's, will be made.
+        config: settings of the run, or of any trial of a sweep.
+        output: folder of the run directory, or the sweep directory.
     """
     if JOB_FOLDERS not in Path.cwd().parts:
         return

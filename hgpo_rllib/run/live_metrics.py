@@ -1,4 +1,4 @@
-"""The metrics of a running command as gauges of Ray's metrics, for Prometheus and Grafana."""
+"""Export the metrics of a running command as Ray gauges, for Prometheus and Grafana."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,13 +10,13 @@ from ray.util.metrics import Gauge
 from hgpo_rllib.metrics import EVALUATION, METRICS, declared
 
 REFRESH_SECONDS = 5.0
-"""Ray reports a gauge every 10 seconds, and drops it 20 seconds after it was last set."""
+"""Ray reports gauges every 10 seconds, and drops a gauge 20 seconds after it was last set."""
 IN_FLIGHT = "hgpo_prompts_in_flight"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The value of a gauge for one set of tags."""
+    """Value of a gauge for one set of tags."""
 
     name: str
     tags: Mapping[str, str]
@@ -24,7 +24,7 @@ class Sample:
 
 
 def iteration_samples(row: Mapping[str, Any], run: str) -> Iterator[Sample]:
-    """The samples of a line of metrics.jsonl; a value that is None has none."""
+    """Yield the samples of a row of metrics.jsonl, without values that are None."""
     for name, value in row.items():
         if isinstance(value, int | float):
             metric, tags = declared(name)
@@ -32,7 +32,7 @@ def iteration_samples(row: Mapping[str, Any], run: str) -> Iterator[Sample]:
 
 
 def evaluation_samples(rows: Iterable[Mapping[str, Any]], run: str) -> Iterator[Sample]:
-    """The samples of an evaluation, one line of evaluation.jsonl per split."""
+    """Yield the samples of an evaluation, given one row of evaluation.jsonl per split."""
     for row in rows:
         for metric in EVALUATION:
             if (value := row.get(metric.name)) is not None:
@@ -45,7 +45,7 @@ def _evaluation_gauge(name: str) -> str:
 
 
 def _gauges() -> dict[str, Gauge]:
-    """All gauges by name."""
+    """Create all gauges, by name."""
     gauges = {
         metric.gauge: Gauge(
             metric.gauge,
@@ -64,15 +64,14 @@ def _gauges() -> dict[str, Gauge]:
 
 
 class LiveMetrics:
-    """Shows the latest iteration and evaluation of one run while its block lasts.
+    """Export the latest iteration and evaluation of one run, inside a ``with`` block.
 
-    A caller only leaves the values here. A thread sets the gauges again and again: Ray drops a
-    gauge long before a large model's iteration ends. Without a metrics agent of Ray this has no
-    effect.
+    A thread sets the gauges to the published values repeatedly, because an iteration of a large
+    model takes longer than Ray keeps a gauge. Without Ray's metrics agent this has no effect.
     """
 
     def __init__(self, run: str, prompts_in_flight: Callable[[], int]):
-        """`run` is the value of the tag; `prompts_in_flight` is called from another thread."""
+        """Use `run` as the tag's value; `prompts_in_flight` is called from another thread."""
         self._run = run
         self._prompts_in_flight = prompts_in_flight
         self._gauges = _gauges()
@@ -82,21 +81,21 @@ class LiveMetrics:
         self._thread = threading.Thread(target=self._refresh, name="live-metrics", daemon=True)
 
     def __enter__(self) -> Self:
-        """Start to set the gauges."""
+        """Start the thread that sets the gauges."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop: Ray, which holds the gauges, may end after that."""
+        """Stop the thread, so that Ray can be shut down."""
         self._ended.set()
         self._thread.join()
 
     def publish_iteration(self, row: Mapping[str, Any]) -> None:
-        """Show this line of metrics.jsonl from now on."""
+        """Export this row of metrics.jsonl."""
         self._iteration = list(iteration_samples(row, self._run))
 
     def publish_evaluation(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Show these lines of evaluation.jsonl from now on."""
+        """Export these rows of evaluation.jsonl."""
         self._evaluation = list(evaluation_samples(rows, self._run))
 
     def _refresh(self) -> None:

@@ -1,4 +1,4 @@
-"""One process at a time writes to a directory."""
+"""Lock a directory so that one process at a time writes to it."""
 
 import contextlib
 import fcntl
@@ -17,17 +17,17 @@ _held: set[int] = set()  # file descriptors of locks
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing to `folder` in the block.
+    """Hold the lock of `folder` in the block.
 
-    The folder is made if it is missing, and removed again if the block leaves it empty.
+    The folder is created if it is missing, and removed if it is empty after the block.
 
-    The lock is the kernel's (`flock`), not a file with a process id: it ends with the process,
-    whatever ended that, so that none is stale after a SIGKILL or a reboot, and another host or
-    container, where an id says nothing, sees it as well. NFS passes it on since Linux 2.6.12. The
-    process id and the host name in the file are only for the message.
+    The lock is a kernel lock (`flock`) instead of a file with a process id. It is released when the
+    process exits for any reason, so a SIGKILL or reboot leaves no stale lock. It also works across
+    hosts and containers, where process ids differ; NFS supports it since Linux 2.6.12. The process
+    id and host name in the file are only used in the error message.
 
     Raises:
-        ConfigError: another process holds the lock, or the folder cannot be written.
+        ConfigError: another process holds the lock, or the folder is not writable.
     """
     path = folder / LOCK
     try:
@@ -47,7 +47,7 @@ def locked(folder: Path) -> Iterator[None]:
                 path.unlink()
                 folder.rmdir()
     finally:
-        if descriptor in _held:  # else this is a forked child, see `_let_go`
+        if descriptor in _held:  # not in a forked child, see `_let_go`
             _held.remove(descriptor)
             os.close(descriptor)
 
@@ -70,7 +70,7 @@ def _take(descriptor: int, folder: Path) -> None:
 
 
 def _let_go() -> None:
-    """A forked child shares its parent's locks, and would hold them after the parent's end."""
+    """Close the locks in a forked child, which would hold them after its parent exits."""
     while _held:
         os.close(_held.pop())
 

@@ -1,4 +1,4 @@
-"""From what an iteration brought to one flat row of metrics.jsonl."""
+"""Convert iteration and evaluation results to rows of metrics.jsonl and evaluation.jsonl."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from hgpo_rllib.rollout.trajectory import Trajectory
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Success, lengths, validity, tokens and times of an iteration's episodes."""
+    """Compute success, lengths, validity, tokens and times of an iteration's episodes."""
     steps = [step for trajectory in trajectories for step in trajectory.steps]
     turns = [step.turn for step in steps]
 
@@ -36,9 +36,10 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def iteration_metrics(iteration: IterationResult) -> dict[str, float | None]:
-    """All numbers of an iteration, by the names of metrics.jsonl.
+    """Return all metrics of an iteration, by their names in metrics.jsonl.
 
-    None is what was not measured: a gap that no step has, the losses of an update left out.
+    Metrics that were not measured are None, such as a gap that no step has or the losses of a
+    skipped update.
     """
     rollout = rollout_metrics(iteration.scored.trajectories)
     return {
@@ -57,7 +58,7 @@ def iteration_metrics(iteration: IterationResult) -> dict[str, float | None]:
 def evaluation_rows(
     result: Mapping[str, Any], iteration: int, temperature: float, seconds: float
 ) -> list[dict[str, Any]]:
-    """One row per split of an evaluation result, plain numbers; `seconds` are those of all."""
+    """Return one row of plain numbers per split; `seconds` is the duration of the evaluation."""
     same = {"temperature": temperature, "evaluation_s": seconds}
     return [
         {"iteration": iteration, "split": split, **same, **_plain(values)}

@@ -1,4 +1,4 @@
-"""When the trials of a sweep begin, and which of them end early."""
+"""Schedule the trials of a sweep: when they start, and which ones stop early."""
 
 import types
 from collections.abc import Iterable
@@ -16,22 +16,22 @@ from hgpo_rllib.run.demand import Demand, Supply, concurrent_trials
 from hgpo_rllib.run.directory import RunDirectory
 
 ITERATION = "iteration"
-"""Key of a trial's report to Tune: training iterations of the run so far."""
+"""Key of a trial's report to Tune: training iterations completed."""
 SUCCESS = "held_out_success"
-"""Key of a trial's report to Tune: success in its latest evaluation, all splits together."""
-REDUCTION = 2  # trials of an evaluation that is compared go on by half
+"""Key of a trial's report to Tune: success rate over all splits in its latest evaluation."""
+REDUCTION = 2  # half of the compared trials continue
 
 
 class TrialsThatFit(BasicVariantGenerator):
-    """Tune's grid, a trial whenever the cluster holds one more.
+    """Tune's grid search, which starts a trial only if learner and policy server fit the cluster.
 
-    A trial's policy server is outside of its placement group, so that Tune alone would start
-    trials that take the CPUs which the servers of others wait for. Nodes are counted at every
-    trial: those that join or leave while a sweep goes on count.
+    A trial's policy server is outside of its placement group. Tune alone would start trials on the
+    CPUs that policy servers of other trials are waiting for. Nodes are counted before every trial,
+    so nodes can join or leave during a sweep.
     """
 
     def __init__(self, demand: Demand) -> None:
-        """`demand` is that of one trial."""
+        """Create the search for trials with the given demand each."""
         super().__init__()
         self._demand = demand
 
@@ -42,12 +42,12 @@ class TrialsThatFit(BasicVariantGenerator):
 
 
 def alive_nodes() -> list[Supply]:
-    """What each node of the connected cluster has, in use or not."""
+    """Return the total resources of each live node of the connected cluster."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def is_crowded(demand: Demand) -> bool:
-    """Whether others use what even one trial needs: it then has to wait."""
+    """Whether other users leave too few free resources for one trial."""
     free = ray.available_resources()
     return any(free.get(name, 0) < amount for name, amount in demand.total.items())
 
@@ -55,12 +55,12 @@ def is_crowded(demand: Demand) -> bool:
 def make_scheduler(
     name: str | None, configs: Iterable[RunConfig], finished: Iterable[Path]
 ) -> TrialScheduler:
-    """Tune's scheduler of this name; None: every trial runs to its end.
+    """Return Tune's scheduler of this name.
 
     Args:
-        name: None or ``asha``.
+        name: ``asha``, or None to run every trial to completion.
         configs: settings of all trials.
-        finished: run directories that are not run again, but that others are compared with.
+        finished: finished run directories, with which new trials are compared.
     """
     if name is None:
         return FIFOScheduler()
@@ -79,12 +79,12 @@ def make_scheduler(
 
 
 def report(row: dict[str, Any]) -> dict[str, Any]:
-    """What Tune is told of an evaluation, the line of all splits."""
+    """Return the report to Tune for an evaluation, given its row over all splits."""
     return {ITERATION: row["iteration"], SUCCESS: row["success_rate"]}
 
 
 def _remember(scheduler: TrialScheduler, run: Path) -> None:
-    """Tell the scheduler what a run of an interrupted sweep had reached."""
+    """Pass the evaluations of a finished run to the scheduler."""
     trial: Any = types.SimpleNamespace(trial_id=run.name)
     scheduler.on_trial_add(None, trial)
     for row in RunDirectory(run).evaluation_rows():

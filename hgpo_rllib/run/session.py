@@ -1,8 +1,8 @@
-"""Ray's files of one command: in a folder that only its user can read, and removed with it.
+"""Keep Ray's files of one command in a private folder and remove them when the command exits.
 
-A process that is killed cannot clean up after itself. ``python -m hgpo_rllib.run.session`` does it
-in its place: it waits for the end of its standard input, a pipe that the system closes when the
-command ends, however that happens.
+A killed process cannot clean up after itself. ``python -m hgpo_rllib.run.session`` does it instead:
+it waits for the end of its standard input, a pipe that the kernel closes when the command exits for
+any reason.
 """
 
 import contextlib
@@ -20,21 +20,21 @@ from pathlib import Path
 from hgpo_rllib.section import ConfigError
 
 GRACE_S = 3.0
-"""Seconds that processes have to end by themselves after the command."""
+"""Seconds for processes to exit by themselves after the command, before they are killed."""
 LIMIT_S = 30.0
-"""Seconds after which the clean-up gives up on a process that SIGKILL does not end."""
+"""Timeout in seconds for processes to exit after SIGKILL."""
 FINISHED = b"finished"
 LOGS = "ray_logs"
-"""Folder of a run directory."""
+"""Folder in a run directory."""
 
 
 def temporary_folder() -> Path:
-    """Where Ray keeps its sessions: $RAY_TMPDIR, or a folder of this user alone.
+    """Return the folder of Ray's sessions: in $RAY_TMPDIR, or in a private folder of this user.
 
     The folder has the same name in every run, so that Prometheus finds the addresses to scrape.
 
     Raises:
-        ConfigError: another user made a folder of that name.
+        ConfigError: another user owns a folder of that name.
     """
     chosen = os.environ.get("RAY_TMPDIR")
     if chosen:
@@ -46,19 +46,19 @@ def temporary_folder() -> Path:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise ConfigError(f"{folder} belongs to another user: set $RAY_TMPDIR to a folder of yours")
     folder.chmod(0o700)
-    return folder / "ray"  # which Ray opens to everybody
+    return folder / "ray"  # Ray makes this one accessible to all users
 
 
 @contextlib.contextmanager
 def ray_session(run: Path | None = None) -> Iterator[Path]:
-    """The folder for `ray.init(_temp_dir=…)`; what Ray leaves there goes with the block.
+    """Yield the folder for `ray.init(_temp_dir=…)`, and remove the session after the block.
 
-    The block starts Ray and stops it. Where it does not come to its end, because of an error or
-    because the process is killed, processes that still use the session are ended, too.
+    The block starts and stops Ray. The remaining processes of the session are killed, also after an
+    error in the block or when this process is killed.
 
     Args:
-        run: the run directory, if there is one. After such an end it gets Ray's logs (`LOGS`), and
-            loses what was half written.
+        run: the run directory, if any. If the block does not finish, Ray's logs are copied there
+            (`LOGS`) and partial files in it are removed.
     """
     folder = temporary_folder()
     arguments = [str(folder), str(os.getpid()), str(run.absolute()) if run else ""]
@@ -67,25 +67,25 @@ def ray_session(run: Path | None = None) -> Iterator[Path]:
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for the command
+        start_new_session=True,  # not stopped by Ctrl-C
     )
     assert cleaner.stdin is not None
     try:
         yield folder
         cleaner.stdin.write(FINISHED)
     finally:
-        with contextlib.suppress(BrokenPipeError):  # it was killed, and nothing depends on it
+        with contextlib.suppress(BrokenPipeError):  # the cleaner was killed
             cleaner.stdin.close()
         cleaner.wait()
 
 
 def clean_up(session: Path, command: int, run: Path | None) -> None:
-    """End all processes of a session, and remove its folder.
+    """Stop all processes of a session and remove its folder.
 
     Args:
-        session: a folder of Ray's.
-        command: process id of the command, which may go on: Ray leaves its logs open there.
-        run: see `ray_session`; None as well when the command came to its end.
+        session: session folder of Ray.
+        command: process id of the command, which is not stopped: Ray leaves log files open in it.
+        run: see `ray_session`; None also if the block finished.
     """
     start = time.monotonic()
     while (processes := set(writers(session)) - {command}) and time.monotonic() < start + LIMIT_S:
@@ -104,10 +104,11 @@ def clean_up(session: Path, command: int, run: Path | None) -> None:
 
 
 def writers(folder: Path) -> list[int]:
-    """Processes that have a file in a folder open for writing.
+    """Return the processes that have a file in a folder open for writing.
 
-    All processes of a Ray session have, those below a worker included: their output goes to a log
-    of the session. Names and environments say less: vLLM's engine overwrites both.
+    This finds all processes of a Ray session, including children of workers, as their output goes
+    to a log file of the session. vLLM's engine overwrites its process name and environment, so
+    these do not identify it.
     """
     found = []
     for process in Path("/proc").glob("[0-9]*"):

@@ -1,4 +1,4 @@
-"""`hgpo sweep`: the runs of a grid on Ray Tune, each like one of `hgpo train`."""
+"""`hgpo sweep`: run the trials of a grid on Ray Tune, each like a run of `hgpo train`."""
 
 import contextlib
 import logging
@@ -36,15 +36,15 @@ from hgpo_rllib.run.trial import ERROR, LOG, RunTrial, why_failed
 from hgpo_rllib.run.watchdog import exit_when_ray_ends
 
 TUNE_ENVIRONMENT = {
-    "RAY_AIR_NEW_OUTPUT": "0",  # whose tables come even where none are asked for
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths of a config stay those of the command
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints tables even with verbose=0
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # keep the working directory, for relative paths of a config
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a trial writes a run directory instead
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Tune's would wait for the iterations that are under way
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # it waits for the running iterations
 }
 
 
 def run_sweep(sweep: Sweep, folder: Path) -> bool:
-    """Run what is left of the sweep of `folder`, then write its results.
+    """Run the unfinished trials of the sweep in `folder`, then write the results.
 
     Returns:
         Whether all trials have finished.
@@ -73,14 +73,14 @@ def _run_sweep(sweep: Sweep, folder: Path, console: TrainingConsole) -> bool:
 def _run_trials(
     sweep: Sweep, trials: Sequence[Trial], folder: Path, console: TrainingConsole
 ) -> None:
-    """Start Ray, prepare the inputs of all trials, and run as many at a time as it holds."""
+    """Start Ray, prepare the inputs of all trials, and run as many at a time as fit."""
     os.environ.update(TUNE_ENVIRONMENT)
     demand = trial_demand(trial.config for trial in trials)
     try:
         with contextlib.ExitStack() as stack:
             with console.stage("starting Ray"):
                 stack.enter_context(ray_cluster(trials[0].config))
-            stack.enter_context(terminate_like_interrupt())  # Ray has set its own handler
+            stack.enter_context(terminate_like_interrupt())  # replaces Ray's handler
             remedy = f"continue with: hgpo sweep --resume {folder}"
             stack.enter_context(exit_when_ray_ends(lambda: remedy))
             _compare_with_supply(demand, console)
@@ -100,10 +100,10 @@ def _run_trials(
 
 
 def _compare_with_supply(demand: Demand, console: TrainingConsole) -> None:
-    """Say what a trial needs and what there is.
+    """Print the demand of a trial and the resources of the cluster.
 
     Raises:
-        ConfigError: no node of the cluster holds a trial.
+        ConfigError: a trial does not fit the cluster.
     """
     nodes = alive_nodes()
     check_demand(demand, nodes)
@@ -116,12 +116,12 @@ def _compare_with_supply(demand: Demand, console: TrainingConsole) -> None:
 
 
 def prepare_trial(trial: Trial, path: Path, console: TrainingConsole) -> None:
-    """Make the run directory of a trial, and the data and the model that it needs.
+    """Create the run directory of a trial, and its data and model.
 
-    A directory with a checkpoint is left as it is; one without begins again.
+    A directory with a checkpoint is kept; one without is created from scratch.
 
     Raises:
-        ConfigError: another process writes to it.
+        ConfigError: another process is writing to the directory.
     """
     if RunDirectory(path).has_state():
         (path / ERROR).unlink(missing_ok=True)
@@ -135,7 +135,7 @@ def prepare_trial(trial: Trial, path: Path, console: TrainingConsole) -> None:
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """Data and model as absolute paths, for processes that may run in another folder."""
+    """Make the paths of data and model absolute, for processes in another working directory."""
     model = config.model.model_path
     if model is not None and Path(model).is_dir():  # else the name of a model on a hub
         model = str(Path(model).absolute())
@@ -149,7 +149,7 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
 
 
 def _tune(sweep: Sweep, spaces: list[dict[str, Any]], demand: Demand, folder: Path) -> None:
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what goes wrong is in a trial's log
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # errors are in the logs of trials
     finished = finished_runs(sweep, folder)
     tune.Tuner(
         tune.with_resources(RunTrial, tune.PlacementGroupFactory([demand.learner])),
@@ -171,13 +171,13 @@ def _tune(sweep: Sweep, spaces: list[dict[str, Any]], demand: Demand, folder: Pa
 
 
 class TrialEvents(tune.Callback):
-    """What the sweep's own process does and says when a trial begins or ends.
+    """Callback in the sweep's main process that reports when trials start and end.
 
-    Tune pickles it, which a console does not allow.
+    Tune pickles it, so it cannot hold a console.
     """
 
     def __init__(self, total: int):
-        """`total` is the number of trials to run."""
+        """Create the callback for `total` trials."""
         self.total = total
         self.begun = 0
 
@@ -188,7 +188,7 @@ class TrialEvents(tune.Callback):
         TrainingConsole().say(f"trial {self.begun}/{self.total} begins, see {log}")
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """See `tune.Callback`; a run that is not finished was stopped by the scheduler."""
+        """See `tune.Callback`. The scheduler has stopped a run that is not finished."""
         path = Path(trial.config["trial"]["path"])
         stopped = not RunDirectory(path).is_finished()
         if stopped:
@@ -202,7 +202,7 @@ class TrialEvents(tune.Callback):
         )
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """See `tune.Callback`; what is left of the trial would keep others from starting."""
+        """See `tune.Callback`. Delete the trial's policy server, which can block other trials."""
         delete_applications(trial.config["trial"]["serve_prefix"])
         path = Path(trial.config["trial"]["path"])
         reason = why_failed(path, trial.get_pickled_error())
@@ -210,14 +210,14 @@ class TrialEvents(tune.Callback):
 
 
 def delete_applications(prefix: str) -> None:
-    """Stop the policy servers of trials that could not: they outlive the process of a trial."""
+    """Delete policy servers of trials that did not; these outlive the process of a trial."""
     for name in serve.status().applications:
         if name.startswith(prefix):
             serve.delete(name)
 
 
 def _conclude(sweep: Sweep, folder: Path, console: TrainingConsole) -> bool:
-    """Print and write the results of the trials that have finished; are these all?"""
+    """Print and write the results of finished trials; return whether all have finished."""
     finished = finished_runs(sweep, folder)
     if finished:
         results = load_sweep(folder)
@@ -232,6 +232,6 @@ def _conclude(sweep: Sweep, folder: Path, console: TrainingConsole) -> bool:
 
 
 def finished_runs(sweep: Sweep, folder: Path) -> list[Path]:
-    """The run directories of the trials that have finished."""
+    """Return the run directories of the finished trials."""
     paths = [folder / trial.name for trial in sweep.trials]
     return [path for path in paths if RunDirectory(path).is_finished()]

@@ -1,4 +1,4 @@
-"""Metrics as TensorBoard events."""
+"""Write metrics as TensorBoard events."""
 
 import time
 from collections.abc import Mapping
@@ -10,19 +10,19 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 
 class TensorBoard:
-    """Writes scalars to an event file, and raises OSError where it cannot.
+    """Write scalars to an event file, and raise OSError if that fails.
 
-    tensorboardX's own `SummaryWriter` writes in a thread, which ends without a word when the disk
-    is full. Its queue then blocks the caller for ever.
+    tensorboardX's `SummaryWriter` writes in a thread that exits without an error when the disk is
+    full. Its queue then blocks the caller forever.
     """
 
     def __init__(self, folder: Path):
-        """Begin a new event file in `folder`."""
+        """Create a new event file in `folder`."""
         folder.mkdir(exist_ok=True)
         self._file = EventsWriter(str(folder / "events"))
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Write the values of one step by name; they are on disk when this returns."""
+        """Write the values of one step, by name, and flush them to the file."""
         summary = Summary(
             value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         )

@@ -1,6 +1,6 @@
-"""Experiment trackers, Weights & Biases and MLflow, by Ray's integrations for them.
+"""Experiment trackers Weights & Biases and MLflow, through Ray's integrations.
 
-The process that trains logs, so that a trial of `hgpo sweep` is tracked as a run of `hgpo train`.
+The training process logs to them, so trials of `hgpo sweep` are tracked like runs of `hgpo train`.
 """
 
 import importlib.util
@@ -20,8 +20,8 @@ from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.run.grid import SWEEP_FILE
 
 IDS_FILE = "trackers.json"
-PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}  # what to install for what is imported
-STOPPED = (KeyboardInterrupt, GeneratorExit)  # by a user, or a trial by its scheduler
+PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}  # package to install, by module name
+STOPPED = (KeyboardInterrupt, GeneratorExit)  # stopped by the user, or by a sweep's scheduler
 
 
 def check_trackers(names: Iterable[str]) -> None:
@@ -36,19 +36,19 @@ def check_trackers(names: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Tracker:
-    """One run in one service."""
+    """One run in one tracking service."""
 
     run_id: str
-    """Names the run in the service."""
+    """Id of the run in the service."""
     log: Callable[[Mapping[str, float], int], object]
-    """Sends numbers of an iteration."""
+    """Sends the metrics of an iteration."""
     finish: Callable[[str], object]
     """Closes the run as ``FINISHED``, ``FAILED`` or ``KILLED``."""
 
 
 def start_wandb(config: RunConfig, path: Path, group: str | None, run_id: str | None) -> Tracker:
-    """Begin a run, or go on with that of `run_id`; local files go into the run directory."""
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its own crash reports
+    """Start a run, or resume the run `run_id`. Local files are written to the run directory."""
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # no crash reports to W&B
     import wandb
     from ray.air.integrations.wandb import setup_wandb
 
@@ -62,10 +62,10 @@ def start_wandb(config: RunConfig, path: Path, group: str | None, run_id: str | 
         project=config.tracking.project,
         dir=str(path),
         reinit="finish_previous",
-        # Metrics and settings alone: no printed lines, no source code, no git differences.
+        # Send metrics and settings only: no console output, source code or git diff.
         settings=wandb.Settings(console="off", disable_code=True, disable_git=True, silent=True),
     )
-    # By iteration, not by W&B's own counter, which cannot go back to a checkpoint.
+    # Use the iteration as the step: W&B's own counter cannot go back to a checkpoint.
     run.define_metric("*", step_metric="iteration")
     return Tracker(
         run_id,
@@ -75,15 +75,15 @@ def start_wandb(config: RunConfig, path: Path, group: str | None, run_id: str | 
 
 
 def start_mlflow(config: RunConfig, path: Path, group: str | None, run_id: str | None) -> Tracker:
-    """Begin a run at $MLFLOW_TRACKING_URI, or go on with that of `run_id` and its parameters."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when it is imported
+    """Start a run at $MLFLOW_TRACKING_URI, or resume the run `run_id`, which has its parameters."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read at import
     from ray.air.integrations.mlflow import setup_mlflow
 
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # a line per table of a new store
-    # Training waits for a server that does not answer: a minute, and not MLflow's four.
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs every table of a new store
+    # Training blocks while MLflow retries: for one minute instead of the default four.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")
     if run_id is not None:
-        os.environ["MLFLOW_RUN_ID"] = run_id  # MLflow takes it away again
+        os.environ["MLFLOW_RUN_ID"] = run_id  # MLflow removes it
     mlflow = setup_mlflow(
         config.model_dump() if run_id is None else None,
         rank_zero_only=False,
@@ -108,22 +108,22 @@ TRACKERS: dict[str, Callable[[RunConfig, Path, str | None, str | None], Tracker]
 class Trackers:
     """All trackers of a run, open inside a ``with`` block.
 
-    A tracker that fails to start is an error; one that fails later is said so and left alone: the
-    run directory has all that it would have got.
+    A tracker that fails to start raises an error. One that fails later is reported and no longer
+    used, as the run directory holds the same data.
     """
 
     def __init__(self, config: RunConfig, path: Path, say: Callable[[str], None]):
-        """`path` is the run directory; `say` prints a line for the user."""
+        """Create the trackers of the run directory `path`; `say` prints a line for the user."""
         self._config = config
         self._path = path
         self._say = say
         self._open: dict[str, Tracker] = {}
 
     def __enter__(self) -> Self:
-        """Begin the runs, or go on with those that the run directory names.
+        """Start the runs, or resume those recorded in the run directory.
 
         Raises:
-            ConfigError: a tracker does not start, for instance without a key.
+            ConfigError: a tracker does not start, for example without a key.
         """
         ids_file = self._path / IDS_FILE
         ids = json.loads(ids_file.read_text()) if ids_file.is_file() else {}
@@ -149,7 +149,7 @@ class Trackers:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the runs with the status that the block ended with."""
+        """Close the runs with the status of the block."""
         if kind is None:
             self._close("FINISHED")
         else:
@@ -188,5 +188,5 @@ class Trackers:
 
 
 def describe(error: Exception) -> str:
-    """An error's message on one line, without user names and passwords of addresses."""
+    """Return an error's message on one line, without user names and passwords in URLs."""
     return re.sub(r"(\w://)[^/\s]*@", r"\1", " ".join(str(error).split()))[:300]

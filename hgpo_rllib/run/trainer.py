@@ -36,11 +36,11 @@ Rows = list[dict[str, Any]]
 
 
 def train(config: RunConfig, resume: Path | None = None) -> Path:
-    """Run the whole command; returns the run directory.
+    """Run `hgpo train` and return the run directory.
 
     Args:
-        config: the settings (of the interrupted run when resuming).
-        resume: run directory of an interrupted run to continue, whose lock the caller holds.
+        config: the settings; those of the interrupted run when resuming.
+        resume: run directory of an interrupted run to continue. The caller holds its lock.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -74,16 +74,16 @@ def _run(
     seconds: "PhaseTimes",
     resumed: bool,
 ) -> None:
-    """Start Ray, train, and stop all that was started; if that fails, say how to go on."""
+    """Start Ray, train, and stop all started processes; on failure, print how to continue."""
     try:
         with contextlib.ExitStack() as stack:
             label = "starting Ray, the policy server (vLLM) and the learner"
             with console.stage(label), seconds.phase("start"):
                 stack.enter_context(ray_cluster(config, directory.path))
-                stack.enter_context(terminate_like_interrupt())  # Ray has set its own handler
+                stack.enter_context(terminate_like_interrupt())  # replaces Ray's handler
                 stack.enter_context(exit_when_ray_ends(lambda: how_to_continue(directory)))
                 algorithm = HGPOConfig.from_run_config(config).build_algo()
-                Path(algorithm.logdir).rmdir()  # RLlib's, in the home directory; stays empty
+                Path(algorithm.logdir).rmdir()  # RLlib creates it in the home directory
                 stack.callback(algorithm.stop)
             Training(config, directory, console, seconds, algorithm).run(resumed)
     except ConfigError:
@@ -98,7 +98,7 @@ def _run(
 
 
 def prepare_inputs(config: RunConfig, console: TrainingConsole, seconds: "PhaseTimes") -> RunConfig:
-    """Make the data and the pocket model where the config names none; fill in their paths."""
+    """Create data and pocket model if the config names none, and return it with their paths."""
     env, model = config.env, config.model
     generator = find_environment(env.env_id).generator
     if env.data is None and generator is not None:
@@ -115,7 +115,7 @@ def prepare_inputs(config: RunConfig, console: TrainingConsole, seconds: "PhaseT
 
 
 def make_pocket_model(config: RunConfig, console: TrainingConsole, seconds: "PhaseTimes") -> None:
-    """Demonstrate and clone."""
+    """Generate demonstrations and train the pocket model on them."""
     steps = config.warm_start.optimizer_steps
     games = 2 * config.warm_start.games
     label = "demonstrating on tasks of their own"
@@ -129,7 +129,7 @@ def make_pocket_model(config: RunConfig, console: TrainingConsole, seconds: "Pha
 
 
 def describe_estimator(config: RunConfig) -> str:
-    """How steps are compared, and what prompts show beside it: the two may be set apart."""
+    """Describe the estimator's context length and the prompt's memory, which are set separately."""
     algorithm, agent = config.algorithm, config.agent
     return (
         f"estimator {algorithm.estimator}: groups share up to {algorithm.context_length} states "
@@ -138,7 +138,7 @@ def describe_estimator(config: RunConfig) -> str:
 
 
 class Training:
-    """The iterations of one run and what they write."""
+    """Training loop of one run, which also writes its files."""
 
     def __init__(
         self,
@@ -159,12 +159,12 @@ class Training:
         self.trackers = Trackers(config, directory.path, console.say)
 
     def run(self, resumed: bool) -> None:
-        """Evaluate, train, evaluate; checkpoints on the way, and live metrics."""
+        """Evaluate, train with evaluations and checkpoints, and evaluate at the end."""
         for _ in self.evaluations(resumed):
             pass
 
     def evaluations(self, resumed: bool) -> Generator[Rows, None, None]:
-        """The same as far as it is asked for: yields the rows of each evaluation, by split."""
+        """Run like `run`, but pause after each evaluation and yield its rows, one per split."""
         with self.live, self.trackers, name_lost_learners():
             yield from self._evaluations(resumed)
 
@@ -237,10 +237,10 @@ class Training:
         return rows
 
     def _save(self, rows: Rows) -> None:
-        """A checkpoint; `rows` are of an evaluation of the same policy, if there was one."""
+        """Write a checkpoint; `rows` is the evaluation of the same policy, or empty."""
         directory = self.directory
         write_folder(directory.checkpoint, lambda path: self.algorithm.save_pretrained(str(path)))
-        if self._is_best(rows):  # before the state: a run that is resumed from it has its best
+        if self._is_best(rows):  # before the state, so that a resumed run has its best policy
             directory.keep_best()
         write_folder(
             directory.state,
@@ -249,7 +249,7 @@ class Training:
         )
 
     def _is_best(self, rows: Rows) -> bool:
-        """Whether this evaluation, which is written already, is better than all before."""
+        """Whether this evaluation, which is already in the file, beats all previous ones."""
         if not rows:
             return False
         rates = {
@@ -289,12 +289,12 @@ class PhaseTimes:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
 
     def describe(self) -> str:
-        """``games 20, cloning 190, …``."""
+        """Format the times as ``data 20, cloning 190, …``."""
         return ", ".join(f"{name} {value:.0f}" for name, value in self.seconds.items())
 
 
 def how_to_continue(directory: RunDirectory) -> str:
-    """The command that goes on after the last checkpoint."""
+    """Return the command that continues after the last checkpoint."""
     if directory.has_state():
         return f"continue with: hgpo train --resume {directory.path}"
     return "there is no checkpoint yet: start again"

@@ -1,4 +1,4 @@
-"""One run of a sweep, as Ray Tune sees it."""
+"""One trial of a sweep as a Ray Tune trainable."""
 
 import contextlib
 import textwrap
@@ -21,16 +21,16 @@ from hgpo_rllib.run.scheduling import report
 from hgpo_rllib.run.trainer import PhaseTimes, Training
 
 LOG = "log.txt"
-"""What `hgpo train` would print, in the run directory."""
+"""File in the run directory with the output of the trial."""
 ERROR = "error.txt"
-"""Why the trial failed, in one line."""
+"""File in the run directory with the reason of a failure, in one line."""
 
 
 class RunTrial(tune.Trainable):
-    """The run of a directory, in a process of Tune's; goes on where a checkpoint is.
+    """Run a run directory in a Tune actor, from its checkpoint if there is one.
 
-    A step of Tune is an evaluation of the run with the iterations before it: that is where a
-    scheduler may stop it.
+    A Tune step consists of the iterations up to and including the next evaluation, after which a
+    scheduler may stop the trial.
     """
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ class RunTrial(tune.Trainable):
             settings = HGPOConfig.from_run_config(run)
             settings.serve_prefix = serve_prefix
             self._algorithm = settings.build_algo()
-            Path(self._algorithm.logdir).rmdir()  # RLlib's, in the home directory; stays empty
+            Path(self._algorithm.logdir).rmdir()  # RLlib creates it in the home directory
         training = Training(run, directory, console, seconds, self._algorithm)
         self._evaluations = training.evaluations(directory.has_state())
 
@@ -64,7 +64,7 @@ class RunTrial(tune.Trainable):
             rows = next(self._evaluations)
             done = RunDirectory(self._path).is_finished()
             if done:
-                next(self._evaluations, None)  # to its end: it was not stopped
+                next(self._evaluations, None)  # exhaust it: it was not stopped
         (held_out,) = [row for row in rows if row["split"] == ALL]
         return report(held_out) | {"done": done}
 
@@ -80,7 +80,7 @@ class RunTrial(tune.Trainable):
         try:
             yield
         except BaseException as error:
-            with contextlib.suppress(OSError):  # a full disk, which may be the error
+            with contextlib.suppress(OSError):  # the disk may be full
                 (self._path / ERROR).write_text(describe(error) + "\n")
                 traceback.print_exc(file=self._log)
                 self._log.flush()
@@ -88,11 +88,11 @@ class RunTrial(tune.Trainable):
 
 
 def why_failed(path: Path, error: Exception | None) -> str:
-    """Why a trial failed: what it wrote itself, or if it could not, what Ray knows of its end.
+    """Return why a trial failed: the reason it wrote, or else Ray's error.
 
     Args:
-        path: its run directory.
-        error: of Ray's.
+        path: run directory of the trial.
+        error: Ray's error, if any.
     """
     with contextlib.suppress(OSError):
         if written := (path / ERROR).read_text().strip():
@@ -105,5 +105,5 @@ def why_failed(path: Path, error: Exception | None) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line."""
+    """Format an exception in one line."""
     return textwrap.shorten(f"{type(error).__name__}: {error}", 500, placeholder=" …")

@@ -1,4 +1,4 @@
-"""Ends a command whose Ray has died, with one line instead of Ray's many."""
+"""Exit with a one-line message when the Ray processes of a command die."""
 
 import contextlib
 import os
@@ -12,23 +12,23 @@ import ray
 
 @contextlib.contextmanager
 def exit_when_ray_ends(remedy: Callable[[], str]) -> Iterator[None]:
-    """Exit with code 1 and one line on standard error when this node's Ray ends in the block.
+    """Exit with code 1 and one line on standard error if this node's Ray dies in the block.
 
-    Ray does not come back by itself. Its client code would print dozens of lines, wait for a minute
+    Ray does not restart by itself. Its client code would print dozens of lines, wait for a minute
     or ignore Ctrl-C, and then abort the process.
 
     Args:
-        remedy: how to go on, as the end of a sentence; called at that moment.
+        remedy: returns how to continue, as the end of a sentence; called when Ray dies.
     """
     with on_exit_of(ray_processes(), lambda name: _exit(name, remedy())):
         yield
 
 
 def ray_processes() -> dict[int, str]:
-    """What this command cannot do without, as names by process id.
+    """Return the names, by process id, of the Ray processes that this command depends on.
 
-    These are this node's raylet, and the GCS where the command itself started it: that of a cluster
-    may be restarted.
+    These are this node's raylet, and the GCS if this command started it. The GCS of an existing
+    cluster may be restarted.
     """
     here = ray.get_runtime_context().get_node_id()
     (socket,) = (node["RayletSocketName"] for node in ray.nodes() if node["NodeID"] == here)
@@ -45,7 +45,7 @@ def ray_processes() -> dict[int, str]:
 
 @contextlib.contextmanager
 def on_exit_of(processes: Mapping[int, str], call: Callable[[str], None]) -> Iterator[None]:
-    """Call `call` with the name of the first process that ends in the block, in a thread."""
+    """Call `call`, in a thread, with the name of the first process that exits in the block."""
     with contextlib.ExitStack() as stack:
         left, leave = os.pipe()
         stack.callback(os.close, left)
@@ -70,4 +70,4 @@ def on_exit_of(processes: Mapping[int, str], call: Callable[[str], None]) -> Ite
 
 def _exit(name: str, remedy: str) -> None:
     os.write(2, f"hgpo: Ray's {name} process has ended; {remedy}\n".encode())
-    os._exit(1)  # threads of Ray would neither let Python finish nor say anything useful
+    os._exit(1)  # Ray's threads would block a normal exit
