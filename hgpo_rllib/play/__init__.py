@@ -1,1 +1,1 @@
-"""Games played by others than the model: by experts for demonstrations, and by a person."""
+"""Let experts (for demonstrations) and people play, instead of the model."""

@@ -1,4 +1,4 @@
-"""Demonstrations for warm starts as versioned JSON lines: one prompt and response per step."""
+"""Write demonstrations for warm starts as versioned JSON lines, one per step."""
 
 import functools
 import gzip
@@ -23,7 +23,7 @@ FORMAT = "hgpo-demo-1"
 
 @dataclass(frozen=True)
 class DemoSpec:
-    """What to demonstrate, by whom, and in which prompts."""
+    """What to demonstrate, with which expert and prompts."""
 
     data: Path
     split: str
@@ -32,20 +32,20 @@ class DemoSpec:
     prompt: str
     """Name or path of a prompt template."""
     memory_length: int
-    """(observation, action) pairs that a prompt shows."""
+    """Number of (observation, action) pairs in a prompt."""
     limit: int | None
-    """Games to demonstrate, spread over the sorted list; None: all."""
+    """Number of games, evenly spaced in the sorted list; None demonstrates all."""
     seed: int
     """Seed of the explorer's search."""
     planner_seconds: float
     """Time limit of the planner for one game."""
     trusted: bool = False
-    """As for `env_wrappers.alfworld.engine.GameEngine`."""
+    """See `env_wrappers.alfworld.engine.GameEngine`."""
 
 
 @dataclass(frozen=True)
 class Demo:
-    """The records of one game, or why there are none."""
+    """The records of one game, or the reason why there are none."""
 
     game: str
     records: tuple[dict[str, Any], ...] = ()
@@ -57,12 +57,12 @@ def write_demos(
     spec: DemoSpec,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Demo]:
-    """Write the won episodes of all games to `out`, at once when all are played.
+    """Write the won episodes to `out`, atomically after all games are played.
 
-    The result depends on the spec alone.
+    The result depends only on the spec.
 
     Returns:
-        The demonstrations, those included that were left out.
+        All demonstrations, including those without records.
 
     Raises:
         DataError: there are no games, or none could be demonstrated; nothing is written.
@@ -81,7 +81,7 @@ def write_demos(
 
 
 def demonstrate_game(spec: DemoSpec, game: str) -> Demo:
-    """Play one game as the expert does; unlike for the pocket model, no action is perturbed."""
+    """Play one game with the expert; unlike for the pocket model, actions are not perturbed."""
     name = Path(*Path(game).parts[-5:]).as_posix()
     rng = random.Random(f"{spec.seed}/{Path(game).parent.name}/0")
     try:
@@ -111,17 +111,17 @@ def _environment(data: Path, split: str, trusted: bool) -> ALFWorldEnv:
 
 
 def _choose(games: list[str], limit: int | None) -> list[str]:
-    """The sorted list begins with one family: a part of it is taken from everywhere."""
+    """Return evenly spaced games: the sorted list begins with a single family."""
     count = len(games) if limit is None else min(limit, len(games))
     return [games[index * len(games) // count] for index in range(count)]
 
 
 @contextmanager
 def _replacing(out: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
-    """Give a stream whose content becomes the file `out` if the block ends well."""
+    """Yield a stream that replaces the file `out` if the block succeeds."""
     with new_file(out) as raw:
         if out.suffix == ".gz":
-            # No name and no time inside: equal demonstrations are equal bytes.
+            # Without name and time, equal demonstrations give identical bytes.
             with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
                 yield packed
         else:

@@ -1,4 +1,4 @@
-"""Show a recorded episode turn by turn: what was seen, thought and done, and what it was worth."""
+"""Show a recorded episode step by step: observation, thought, action and rewards."""
 
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from hgpo_rllib.reporting.numbers import decimal, number
 
 
 def read_episode(file: Path, index: int) -> Row:
-    """Return one episode of a run's `episodes/*.jsonl.gz`, or of an evaluation, counted from 0.
+    """Return an episode from a run's `episodes/*.jsonl.gz` or an evaluation, by index from 0.
 
     Raises:
-        ResultsError: there is no such file or episode, or the file holds something else.
+        ResultsError: the file or episode does not exist, or the file is invalid.
     """
     if not file.is_file():
         raise ResultsError(
@@ -39,7 +39,7 @@ def read_episode(file: Path, index: int) -> Row:
 
 
 def show_episode(episode: Row, console: Console, step_by_step: bool) -> None:
-    """Print an episode; step by step, wait for Enter before each turn ("quit" ends)."""
+    """Print an episode; if `step_by_step`, wait for Enter before each step ("quit" ends)."""
     _show_head(episode, console)
     steps = episode["steps"]
     for position, step in enumerate(steps):
@@ -77,14 +77,14 @@ def _show_step(step: Row, position: int, steps: int, console: Console) -> None:
 
 
 def thought_of(step: Row) -> str:
-    """The text inside the tags, or the whole completion where it has none."""
+    """Return the text inside the tags, or the whole completion if there are none."""
     completion = str(step.get("completion", ""))
     thought = find_thought(completion)
     return plain((completion if thought is None else thought).strip())
 
 
 def marks_of(step: Row) -> list[str]:
-    """What was wrong with the action of a step; "valid" if nothing was."""
+    """Return the faults of a step's action, or "valid" if there are none."""
     marks = ["invalid"] if step.get("is_valid") is False else []
     marks += ["inadmissible"] if step.get("inadmissible") else []
     return marks or ["valid"]

@@ -1,4 +1,4 @@
-"""Experts: they follow a plan, or search as the explorer of the warm start does."""
+"""Experts that follow a plan, or search like the explorer of the warm start."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -12,17 +12,17 @@ from hgpo_rllib.environments.spec import Expert
 
 
 class PlanFollower:
-    """Plays a plan, with the thoughts that the explorer would have at such actions."""
+    """Play a plan, with the explorer's thoughts for each action."""
 
     def __init__(self, plan: Sequence[str]):
-        """`plan`: commands that win."""
+        """Initialize with `plan`, a list of commands that win."""
         self._rest = list(zip(thoughts_for(plan), plan, strict=True))
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
-        """The next pair of the plan, whatever is seen.
+        """Return the next thought and action of the plan, regardless of the observation.
 
         Raises:
-            DataError: the plan is at its end, without having won.
+            DataError: the plan ended without winning.
         """
         if not self._rest:
             raise DataError("the plan ends before the goal is reached")
@@ -30,7 +30,7 @@ class PlanFollower:
 
 
 def thoughts_for(plan: Sequence[str]) -> list[str]:
-    """One thought per command: what the next command that handles a thing is for."""
+    """Return one thought per command: the purpose of the next command that handles an object."""
     thoughts: list[str] = []
     thing, purpose, way = "", "", ""
     for command in reversed(plan):
@@ -56,13 +56,13 @@ def make_expert(
     planner_seconds: float,
     trusted: bool = False,
 ) -> Expert:
-    """The expert of that name (see `EXPERTS`) for the episode that `info` began.
+    """Return the expert of that name (see `EXPERTS`) for the episode that `info` describes.
 
     Args:
-        trusted: whether the game is, as for `env_wrappers.alfworld.engine.GameEngine`.
+        trusted: whether the game is trusted; see `env_wrappers.alfworld.engine.GameEngine`.
 
     Raises:
-        DataError: it cannot play this game.
+        DataError: the expert cannot play this game.
     """
     return EXPERTS[expert](info, rng, planner_seconds, trusted)
 
@@ -95,4 +95,4 @@ EXPERTS: dict[str, Callable[[Mapping[str, Any], random.Random, float, bool], Exp
     "explorer": _explorer,
     "planner": _planner,
 }
-"""oracle: the recorded walkthrough; explorer: searches at random; planner: Fast Downward."""
+"""oracle: recorded walkthrough; explorer: random search; planner: Fast Downward."""

@@ -1,4 +1,4 @@
-"""A WebShop score as the rows of a table: what was met, and what it counts."""
+"""Format a WebShop score as table rows: what was met, and its weight."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,7 +11,7 @@ HEADINGS = ("part", "met", "weight", "asked for")
 
 
 class ScoreRow(NamedTuple):
-    """One part of a score; all are ready to be shown."""
+    """One component of a score, formatted as text."""
 
     part: str
     met: str
@@ -20,12 +20,12 @@ class ScoreRow(NamedTuple):
 
 
 def score_rows(score: Score, goal: Goal, price: float) -> list[ScoreRow]:
-    """Lay out a score, from its parts to the whole.
+    """Return the rows of a score, components first.
 
     Args:
-        score: of the purchase.
-        goal: what was asked for.
-        price: dollars that were paid.
+        score: the score of the purchase.
+        goal: the goal.
+        price: price paid, in dollars.
     """
     rows = [_row("attributes", score.r_att, score.w_att, ", ".join(goal.attributes) or "none")]
     if score.r_option is not None:
@@ -39,7 +39,7 @@ def score_rows(score: Score, goal: Goal, price: float) -> list[ScoreRow]:
 
 
 def price_limit(goal: Goal) -> str:
-    """What a goal lets one spend."""
+    """Format the price limit of a goal."""
     return "no limit" if goal.price_limit == NO_LIMIT else f"at most ${goal.price_limit:.2f}"
 
 

@@ -1,4 +1,4 @@
-"""A person plays in the terminal: a number is an action of the list, words are one as written."""
+"""Play in the terminal: enter the number of a listed action, or an action as text."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,13 +14,13 @@ from hgpo_rllib.play.console import QUIT, ask, plain
 
 
 def play_episode(env: gym.Env, task: Any, max_steps: int, console: Console) -> bool:
-    """Play one episode of an environment, or until the player quits; return if it is won.
+    """Play an episode until it ends or the player quits; return whether it was won.
 
     Args:
         env: the environment.
         task: options of its reset.
-        max_steps: after which it ends the episode.
-        console: where it is shown.
+        max_steps: step limit of the environment.
+        console: console for output.
     """
     observation, info = env.reset(options=task)
     console.print(Text(f"A number or a command is a step, {QUIT!r} ends the game.", "dim"))
@@ -51,14 +51,14 @@ def play_episode(env: gym.Env, task: Any, max_steps: int, console: Console) -> b
 
 
 def show(observation: str, admissible: Sequence[str], console: Console) -> None:
-    """Print what is seen, and the actions with their numbers."""
+    """Print the observation, and the actions with their numbers."""
     console.print(Text(f"\n{plain(observation)}"))
     items = [Text(f"{number:>3} {plain(a)}") for number, a in enumerate(admissible, start=1)]
     console.print(Columns(items, column_first=True, padding=(0, 2)))
 
 
 def read_action(admissible: Sequence[str], prompt: str, console: Console) -> str | None:
-    """Ask until there is an action; None: the player quits. In a store, words are searched for."""
+    """Ask until an action is entered; None means quit. In a store, plain words are a search."""
     in_store = all(action.startswith(("search[", "click[")) for action in admissible)
     while True:
         answer = ask(console, prompt)

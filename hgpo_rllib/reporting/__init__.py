@@ -1,1 +1,1 @@
-"""What a training run did: console lines while it runs, plots and a report afterwards."""
+"""Console output during training, and plots and reports of runs."""

@@ -1,4 +1,4 @@
-"""Say what a run is doing, on a terminal and in a log file alike."""
+"""Print the progress of a run to a terminal or a log file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _fixed(digits: int) -> Format:
     return lambda value: f"{value:.{digits}f}"
 
 
-# Metric, heading, width and format of each column of the line for an iteration.
+# Metric, heading, width and format of each column of an iteration's line.
 COLUMNS: tuple[tuple[str, str, int, Format], ...] = (
     ("iteration", "iter", 5, _fixed(0)),
     ("success_rate", "success", 8, lambda value: f"{100 * value:.1f}%"),
@@ -48,28 +48,27 @@ COLUMNS: tuple[tuple[str, str, int, Format], ...] = (
 
 
 def timed(event: str) -> str:
-    """A line about an event, with the time of day before it."""
+    """Return a line about an event, prefixed with the time of day."""
     return f"{time.strftime('%H:%M:%S')} {event}"
 
 
 class EventHandler(logging.Handler):
-    """Prints what this project logs as lines with a time, to standard error or to a file."""
+    """Print this project's log records with the time of day, to standard error or a file."""
 
     def __init__(self, file: TextIO | None = None) -> None:
         super().__init__()
         self._file = file
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`."""
-        # Looked up for each line: live displays put a stream of their own in its place, so that
-        # lines appear above them.
+        """Print a record; see `logging.Handler`."""
+        # Look up the stream for each line: a live display replaces it to show lines above.
         stream = sys.stderr if self._file is None else self._file
         print(timed(self.format(record)), file=stream, flush=True)
 
 
 @contextmanager
 def log_events(file: TextIO | None = None) -> Iterator[None]:
-    """Print warnings of this project as lines with a time of day."""
+    """Print this project's warnings with the time of day."""
     handler = EventHandler(file)
     for name in LOGGERS:
         logging.getLogger(name).addHandler(handler)
@@ -81,12 +80,12 @@ def log_events(file: TextIO | None = None) -> Iterator[None]:
 
 
 class TrainingConsole:
-    """Everything a run prints, through one rich console on standard output.
+    """Print the output of a run through one rich console on standard output.
 
-    Lines about events carry the time of day; those of tables do not.
+    Lines about events carry the time of day; table lines do not.
 
-    On a terminal, stages and progress are live displays. Anywhere else they are plain lines
-    without control characters, each flushed as it is written.
+    Stages and progress are live displays on a terminal, and elsewhere plain lines without control
+    characters, each flushed when written.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class TrainingConsole:
         self._live = stream.isatty()
         self._clock = clock
         self._lines = 0
-        # Environment variables such as FORCE_COLOR would otherwise colour a log file.
+        # Environment variables such as FORCE_COLOR would otherwise add colour to a log file.
         self.console = (
             Console(file=stream, highlight=False)
             if self._live
@@ -108,13 +107,13 @@ class TrainingConsole:
         self._line(timed(event))
 
     def _line(self, text: str) -> None:
-        """Print one line as it is: names of games and tasks are not markup."""
+        """Print a line without markup, which names of games and tasks could contain."""
         self.console.print(Text(text), soft_wrap=True)
         self.console.file.flush()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Say that `name` is going on, and how long it took or that it failed."""
+        """Show that stage `name` is running, then how long it took or that it failed."""
         start = self._clock()
         try:
             if self._live:
@@ -130,7 +129,7 @@ class TrainingConsole:
 
     @contextmanager
     def progress(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Yield `advance(done)`, to be called with how many of `total` are done so far."""
+        """Yield `advance(done)`, to be called with the number done so far, out of `total`."""
         with self._bar(description, total) if self._live else self._plain(description, total) as a:
             yield a
 
@@ -154,7 +153,7 @@ class TrainingConsole:
             nonlocal said_at, said
             late = self._clock() - said_at >= PROGRESS_SECONDS
             far = done - said >= PROGRESS_SHARE * total
-            # Both, so that neither a short nor a very long task fills the log.
+            # Require both, so that neither short nor long tasks fill the log.
             if done > said and ((late and far) or done >= total):
                 said_at, said = self._clock(), done
                 self.say(f"{description}: {done}/{total}")
@@ -162,7 +161,7 @@ class TrainingConsole:
         yield advance
 
     def iteration(self, metrics: Row) -> None:
-        """One aligned line for one training iteration."""
+        """Print one aligned line for a training iteration."""
         if self._lines % HEADER_EVERY == 0:
             self._line("".join(heading.rjust(width) for _, heading, width, _ in COLUMNS))
         self._lines += 1
@@ -170,7 +169,7 @@ class TrainingConsole:
         self._line("".join(cells))
 
     def evaluation(self, rows: Sequence[Row]) -> None:
-        """One line for every split evaluated."""
+        """Print one line per evaluated split."""
         for row in rows:
             split = "all held-out" if row.get("split") == ALL else row.get("split")
             self.say(
@@ -184,7 +183,7 @@ class TrainingConsole:
         after: Sequence[Row],
         facts: Mapping[str, object] | None = None,
     ) -> None:
-        """Held-out success by split before and after, and whatever else there is to state."""
+        """Print held-out success by split before and after training, and other facts."""
         table = Table(title="Held-out success", title_justify="left")
         table.add_column("split")
         for heading in ("episodes", "before", "after", "difference (points)"):
@@ -208,7 +207,7 @@ class TrainingConsole:
 
 
 def _success(row: Row) -> tuple[float, float]:
-    """Success rate and its standard error."""
+    """Return the success rate and its standard error."""
     return number(row, "success_rate"), number(row, "standard_error")
 
 

@@ -1,7 +1,7 @@
-"""Choose the episodes that a report holds, and pack them for its browser.
+"""Choose the episodes that a report contains, and pack them for the browser.
 
-What models write is repeated often (a prompt holds what was seen before), so every text is kept
-once and named by its number. The page puts them in as text, never as markup.
+Texts repeat often (a prompt contains earlier observations), so each is stored once and referenced
+by number. The page inserts them as text, never as markup.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ from hgpo_rllib.results import Run
 from hgpo_rllib.results.frames import read_episodes
 
 MAX_CHARACTERS = 3_000_000
-"""Of all texts in a report."""
+"""Maximum length of all texts in a report."""
 MAX_GROUPS = 6
-"""Of each iteration shown."""
+"""Maximum groups per iteration."""
 ITERATIONS = 3
-"""Shown of a single run: the first, one in the middle, and the newest."""
+"""Iterations of a single run: the first, a middle one and the latest."""
 MAX_RUNS = 8
-"""Of which episodes are shown: the first of each experiment, or each seed; newest iteration."""
+"""Maximum runs: the first of each experiment, or one per seed; latest iteration only."""
 GAME_PARTS = 4
 FULL_COLOUR = 0.95
-"""Share of the advantages other than 0 that are told apart by their colour."""
+"""Quantile of the sizes of non-zero advantages from which colours are saturated."""
 
 
 class Texts(dict[str, int]):
-    """The number of each text, up to `limit` characters of all together."""
+    """Map texts to their numbers, up to `limit` characters in total."""
 
     limit = 0
 
     def add(self, text: str) -> int:
-        """The number of a text."""
+        """Return the number of a text, adding it if necessary."""
         return self.setdefault(text, len(self))
 
     @property
     def characters(self) -> int:
-        """Of all texts."""
+        """Total number of characters."""
         return sum(map(len, self))
 
     @property
     def full(self) -> bool:
-        """Whether no more should be added."""
+        """Whether the limit is reached."""
         return self.characters >= self.limit
 
 
 def number(row: Row, key: str) -> float | None:
-    """The finite number under `key`, or None, which is JSON."""
+    """Return the finite number under `key`, or None, which JSON can represent."""
     value = numbers.number(row, key)
     return None if math.isnan(value) else value
 
 
 def pack_episodes(experiments: Experiments) -> dict[str, Any] | None:
-    """What the browser of a report shows, or None without episodes.
+    """Return the data for a report's episode browser, or None without episodes.
 
-    Of every iteration the groups come first that have both successes and failures, then those
-    whose advantages differ most. Members are added until the texts are full; the limit is shared
-    between the iterations, and every iteration shows one episode at least.
+    Groups with both successes and failures come first in each iteration, then those with the
+    largest spread of advantages. Members are added up to the character limit, which iterations
+    share; each iteration shows at least one episode.
     """
     chosen = list(_chosen(experiments))
     texts = Texts()
@@ -78,7 +78,7 @@ def pack_episodes(experiments: Experiments) -> dict[str, Any] | None:
 
 
 def _chosen(experiments: Experiments) -> Iterator[tuple[str, Run, int]]:
-    """Label, run and iteration of what is shown."""
+    """Yield label, run and iteration of the episodes to show."""
     (first, *others) = experiments.values()
     if not others and len(first.members) == 1:
         (run,) = first.members
@@ -101,7 +101,7 @@ def _set(
     label: str, run: Run, iteration: int, episodes: Sequence[Row], texts: Texts
 ) -> dict[str, Any]:
     by_group: dict[str, list[Row]] = {}
-    # The order in which workers finished says nothing, so what is shown must not depend on it.
+    # Workers finish in arbitrary order, which must not affect the selection.
     for episode in sorted(episodes, key=lambda e: (str(e.get("game")), _member(e))):
         by_group.setdefault(str(episode.get("group")), []).append(episode)
     groups: list[dict[str, Any]] = []
@@ -128,14 +128,14 @@ def _set(
 
 
 def _scale(advantages: Iterable[float]) -> float:
-    """The size from which on a colour is full: one outlier would make all others pale."""
+    """Return the advantage size of full colour: a quantile, since outliers would fade the rest."""
     sizes = [abs(value) for value in advantages if value]
     return float(np.quantile(sizes, FULL_COLOUR, method="lower")) if sizes else 0.0
 
 
 def _member(episode: Row) -> tuple[int, str]:
     name = str(episode.get("member"))
-    return len(name), name  # member_10 after member_9
+    return len(name), name  # sorts member_10 after member_9
 
 
 def _interest(members: Sequence[Row]) -> tuple[bool, float, str]:
@@ -168,7 +168,7 @@ def _group(members: Sequence[Row], texts: Texts, keep_one: bool) -> dict[str, An
 
 
 def _tail(game: str) -> str:
-    """The end of a path, which is what tells games apart."""
+    """Return the end of a path, which distinguishes games."""
     parts = game.split("/")
     return game if len(parts) <= GAME_PARTS else "/".join(["…", *parts[-GAME_PARTS:]])
 
@@ -208,5 +208,5 @@ def _step(index: int, step: Row, texts: Texts) -> dict[str, Any]:
 
 
 def _sizes(value: object) -> list[int]:
-    """Of the groups of a step, by depth; files of earlier versions do not have them."""
+    """Return the group sizes of a step by depth; older files lack them."""
     return [size for size in value if isinstance(size, int)] if isinstance(value, list) else []

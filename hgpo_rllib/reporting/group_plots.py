@@ -1,4 +1,4 @@
-"""Pictures of the groups that steps are compared in, by depth k of shared history."""
+"""Plots of the groups in which steps are compared, by depth k of shared history."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ UTILISATION, SIZE = "level_fraction_k", "level_group_size_k"
 
 
 def hierarchy(experiments: Experiments) -> Figure | None:
-    """Step utilisation and group sizes: by iteration, or by depth for several experiments."""
+    """Plot step utilisation and group sizes, by iteration or, for several experiments, by depth."""
     alone = len(experiments) == 1
     panels = _of_one(*experiments.values()) if alone else _of_several(experiments)
     return draw_panels(panels, experiments, height=3.6)
 
 
 def histograms(experiments: Experiments) -> Figure | None:
-    """One panel a depth, on one scale: steps by the size of their group, mean of iterations."""
+    """Plot the share of steps by group size, averaged over iterations, one panel per depth."""
     shares = pd.DataFrame(
         {
             name: runs.group_sizes.groupby(["depth", "size"])["share"].mean()
@@ -62,13 +62,13 @@ def histograms(experiments: Experiments) -> Figure | None:
 
 
 def learning_share(runs: Runs) -> pd.DataFrame:
-    """Share of steps whose advantage is not 0, as a band."""
+    """Return the share of steps with a non-zero advantage, as a band."""
     zero = band(runs, "zero_advantage_fraction")
     return zero.assign(mean=1 - zero["mean"])
 
 
 def _of_one(runs: Runs) -> list[Panel]:
-    """A line a depth: darker, the longer the shared history."""
+    """Return panels with one line per depth; darker lines have a longer history."""
     learning = Line(learning_share(runs), "advantage not 0", VERMILION, "--")
     shares = [*_depth_lines(runs, UTILISATION, "oracle_fraction"), learning]
     sizes = _depth_lines(runs, SIZE, "oracle_group_size")
@@ -114,12 +114,12 @@ def _depth_lines(runs: Runs, prefix: str, oracle: str) -> list[Line]:
         )
         for index, depth in enumerate(depths)
     ]
-    # No depth, so it must not look like one more of them.
+    # The oracle is not a depth, so its line must look different.
     return [*lines, Line(band(runs, oracle), ORACLE, BLACK, ":")]
 
 
 def _by_depth(runs: Runs, prefix: str) -> pd.DataFrame:
-    """Against the depth, the mean over all iterations."""
+    """Return the mean over all iterations, indexed by depth."""
     depths = _depths(runs, prefix)
     means = [band(runs, f"{prefix}{depth}")["mean"].mean() for depth in depths]
     return pd.DataFrame({"mean": means, "error": 0.0}, index=depths).dropna()

@@ -1,4 +1,4 @@
-"""A picture of success over the values of one or two settings."""
+"""Plot success as a heat map over the values of one or two settings."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from matplotlib.ticker import PercentFormatter
 from hgpo_rllib.reporting import style
 from hgpo_rllib.reporting.numbers import percent
 
-COLOURS = "cividis"  # even in lightness, also for the colour-blind
+COLOURS = "cividis"  # uniform lightness, suitable for colour-blind readers
 CELL = (1.5, 1.0)  # inches
-MARGINS = (2.6, 1.9)  # of labels and colour bar
+MARGINS = (2.6, 1.9)  # for labels and colour bar
 
 
 def draw(points: pd.DataFrame) -> bytes:
-    """The heat map as a PNG; see `heat_map`."""
+    """Return the heat map as a PNG; see `heat_map`."""
     with mpl.rc_context(style.STYLE):
         return style.png(heat_map(points))
 
 
 def heat_map(points: pd.DataFrame) -> Figure:
-    """Success after training, in the style that is set.
+    """Return a heat map of success after training, in the current style.
 
     Args:
-        points: see `sweep_results.summarize`, for one key or two. The last one is on the lower
-            axis, values in the order of the rows.
+        points: see `sweep_results.summarize`, for one or two keys. The last key is on the
+            horizontal axis, with values in row order.
     """
     keys = list(points.index.names)
     if len(keys) == 1:
@@ -57,7 +57,7 @@ def heat_map(points: pd.DataFrame) -> Figure:
 
 
 def span(low: int, high: int) -> str:
-    """``2``, or ``1 to 3``."""
+    """Format a range as ``2`` or ``1 to 3``."""
     return str(low) if low == high else f"{low} to {high}"
 
 

@@ -1,4 +1,4 @@
-"""How numbers are written, in reports and on the console. A missing number is NaN."""
+"""Format numbers for reports and the console. A missing number is NaN."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ NAN = math.nan
 
 
 def number(row: Mapping[str, Any], key: str) -> float:
-    """The finite number under `key`, or NaN: a loss that diverged is as absent as a missing one."""
+    """Return the finite number under `key`, or NaN; a diverged loss counts as missing."""
     value = row.get(key)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else NAN
 
 
 def percent(rate: float, error: float = NAN) -> str:
-    """A rate with its standard error: `34.3 % ± 4.1`."""
+    """Format a rate with its standard error: `34.3 % ± 4.1`."""
     return MISSING if math.isnan(rate) else f"{100 * rate:.1f} %{_plus_minus(error)}"
 
 
 def points(difference: float, error: float = NAN) -> str:
-    """A difference of rates in percentage points: `+12.5 ± 5.0`."""
+    """Format a difference of rates in percentage points: `+12.5 ± 5.0`."""
     return MISSING if math.isnan(difference) else f"{100 * difference:+.1f}{_plus_minus(error)}"
 
 
@@ -31,7 +31,7 @@ def _plus_minus(error: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`4.2 s`, `3 min 05 s` or `2 h 07 min`."""
+    """Format a duration: `4.2 s`, `3 min 05 s` or `2 h 07 min`."""
     if math.isnan(seconds):
         return MISSING
     if seconds < 59.95:
@@ -43,5 +43,5 @@ def duration(seconds: float) -> str:
 
 
 def decimal(value: float, digits: int = 2) -> str:
-    """A plain number."""
+    """Format a plain number."""
     return MISSING if math.isnan(value) else f"{value:,.{digits}f}"

@@ -1,4 +1,4 @@
-"""Panels of lines with bands, side by side in one picture."""
+"""Panels of lines with bands, side by side in one figure."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from hgpo_rllib.reporting import style
 from hgpo_rllib.results import Runs
 
 NEARLY_ALL = 0.99
-"""Share of a mean that its error may be on a log axis."""
+"""Maximum error on a log axis, as a share of the mean."""
 Experiments = Mapping[str, Runs]
-"""Runs by the name of their experiment; each experiment has a colour."""
+"""Runs by experiment name; each experiment has a colour."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line; its label, if any, goes into the panel's legend."""
+    """One line; a non-empty label appears in the panel's legend."""
 
     values: pd.DataFrame
-    """`mean` and `error`, the standard error over runs or 0, indexed by x."""
+    """Columns `mean` and `error` (standard error over runs, or 0), indexed by x."""
     label: str = ""
     colour: Any = style.BLUE
     dash: str = "-"
@@ -35,31 +35,31 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines against the iteration, or against `x_label`."""
+    """Lines plotted against the iteration, or against `x_label`."""
 
     title: str
     lines: Sequence[Line]
     rate: bool = False
-    """The axis is from 0 to 100 %."""
+    """The axis ranges from 0 to 100 %."""
     amount: bool = False
-    """The axis begins at 0."""
+    """The axis starts at 0."""
     log: bool = False
-    """Values that are not positive become gaps."""
+    """The axis is logarithmic; values that are not positive become gaps."""
     x_label: str = "iteration"
     legend_below: bool = False
-    """The legend would cover lines, wherever it is among them."""
+    """Place the legend below the panel, where it covers no lines."""
 
 
 def metric_panels(figure: str, experiments: Experiments) -> list[Panel]:
-    """The panels of `hgpo_rllib.metrics` for one figure."""
+    """Return the panels of `hgpo_rllib.metrics` for one figure."""
     return [metric_panel(panel, experiments) for panel in PANELS if panel.figure == figure]
 
 
 def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
-    """A panel with a line for each metric and experiment.
+    """Return a panel with one line per metric and experiment.
 
-    Colours are those of the metrics or, of several experiments, theirs; dashes then tell the
-    metrics apart.
+    Colours distinguish metrics or, if there are several, experiments; dashes then distinguish
+    metrics.
     """
     lines = []
     for place, metric in enumerate(panel.metrics):
@@ -83,15 +83,15 @@ def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
 
 
 def band(runs: Runs, key: str, rows: pd.DataFrame | None = None) -> pd.DataFrame:
-    """`mean` and standard `error` of a column over the runs, by iteration.
+    """Return `mean` and standard `error` of a column over the runs, by iteration.
 
     Args:
-        runs: of one experiment.
-        key: the column; an empty band where no run has recorded it.
-        rows: those of `runs.metrics` where they are not given.
+        runs: the runs of one experiment.
+        key: the column; the band is empty if no run has recorded it.
+        rows: replaces `runs.metrics` if given.
 
     Returns:
-        The iterations for which every run has a value; the error of a single run is 0.
+        Only iterations in which every run has a value; the error of a single run is 0.
     """
     rows = runs.metrics if rows is None else rows
     if key not in rows:
@@ -104,7 +104,7 @@ def band(runs: Runs, key: str, rows: pd.DataFrame | None = None) -> pd.DataFrame
 def draw_panels(
     panels: Sequence[Panel], experiments: Experiments, height: float, columns: int = 3
 ) -> Figure | None:
-    """The panels that have a line, `height` inches each; None where none has one."""
+    """Draw the panels that have lines, each `height` inches high; return None if there are none."""
     known = [panel for panel in map(_visible, panels) if panel.lines]
     if not known:
         return None
@@ -116,13 +116,13 @@ def draw_panels(
 
 
 def name_experiments(figure: Figure, experiments: Experiments) -> None:
-    """Say above the panels which colour is which experiment, where there are several."""
+    """If there are several experiments, name their colours above the panels."""
     if len(experiments) > 1:
         style.legend_above(figure, list(experiments))
 
 
 def draw(axes: Axes, panel: Panel, neutral_legend: bool) -> None:
-    """Draw one panel; a neutral legend names dashes, and not colours."""
+    """Draw one panel; a neutral legend shows dashes without colours."""
     for line in panel.lines:
         draw_line(axes, line)
     axes.set_title(panel.title)
@@ -139,7 +139,7 @@ def draw(axes: Axes, panel: Panel, neutral_legend: bool) -> None:
 
 
 def draw_line(axes: Axes, line: Line) -> None:
-    """A line, and the standard error over runs as a band where it is known."""
+    """Draw a line, and its standard error over runs as a band if known."""
     x, mean, error = line.values.index, line.values["mean"], line.values["error"]
     axes.plot(
         x,
@@ -147,7 +147,7 @@ def draw_line(axes: Axes, line: Line) -> None:
         color=line.colour,
         linestyle=line.dash,
         linewidth=line.width,
-        # A line through one or two points is invisible without marks on them.
+        # A line through one or two points is invisible without markers.
         marker="o" if len(x) <= style.MARKED else None,
         label=line.label or None,
     )
@@ -161,7 +161,7 @@ def _visible(panel: Panel) -> Panel:
 
 
 def _above_zero(line: Line) -> Line:
-    """A band that reaches 0 has no lower end on a log axis, and would hide all else."""
+    """Clip the band above 0: on a log axis, a lower end of 0 would dominate the plot."""
     mean, error = line.values["mean"], line.values["error"]
     shown = {"mean": mean.where(mean > 0), "error": error.where(error < NEARLY_ALL * mean, 0.0)}
     return replace(line, values=pd.DataFrame(shown))

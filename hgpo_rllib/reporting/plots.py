@@ -1,4 +1,4 @@
-"""The pictures of a report: what was reached, and what training did to the policy."""
+"""The plots of a report: success, and how training changed the policy."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from hgpo_rllib.results import ALL, Runs
 SPLIT_COLOURS = (VERMILION, GREEN, PINK, ORANGE)
 RUNNING_MEAN = 10
 SEEDS_SHOWN = 6
-"""An experiment of more seeds is drawn without a line for each."""
+"""With more seeds, an experiment is drawn without individual lines."""
 
 METRIC_FIGURES = ("training", "policy", "critic", "mismatch", "speed")
-"""Figures of `hgpo_rllib.metrics` with a picture of their own; `training` has the paper's six."""
+"""Figures of `hgpo_rllib.metrics` with their own plot; `training` has the paper's six panels."""
 
 
 def pictures(experiments: Experiments) -> dict[str, bytes]:
-    """The PNGs of a report by file name."""
+    """Return the plots of a report as PNGs, by file name."""
     with mpl.rc_context(style.STYLE):
         return {name: style.png(figure) for name, figure in figures(experiments).items()}
 
 
 def figures(experiments: Experiments) -> dict[str, Figure]:
-    """The pictures by file name, in the style that is set; without those that would be empty."""
+    """Return the non-empty plots by file name, in the current style."""
     makers: dict[str, Callable[[Experiments], Figure | None]] = {
         "learning_curve.png": _learning_curve,
         "hierarchy.png": group_plots.hierarchy,
@@ -56,7 +56,7 @@ def _metric_figure(name: str, experiments: Experiments) -> Figure | None:
 
 
 def _learning_curve(experiments: Experiments) -> Figure | None:
-    """Left the games trained on, right the held-out ones; without the one not recorded."""
+    """Plot success on training games (left) and held-out games (right), if recorded."""
     training = [band(runs, "success_rate") for runs in experiments.values()]
     held_out = [_held_out_band(runs) for runs in experiments.values()]
     drawn: list[Callable[[Axes], None]] = []
@@ -96,10 +96,10 @@ def _training_games(axes: Axes, bands: Sequence[pd.DataFrame]) -> None:
 
 
 def _splits(axes: Axes, run: Runs) -> None:
-    """The held-out splits of a single run, with the errors of its evaluations."""
+    """Plot the held-out splits of a single run, with their evaluation errors."""
     rows = run.evaluations.dropna(subset="success_rate")
     splits = [split for split in rows["split"].unique() if split != ALL]
-    # With a single split the pooled curve would only be drawn over it a second time.
+    # With a single split, the pooled curve would be identical.
     for index, split in enumerate(splits if len(splits) == 1 else [*splits, ALL]):
         pooled = split == ALL
         values = rows[rows["split"] == split]

@@ -1,4 +1,4 @@
-"""Write the report of one run, of several seeds, or of several settings, as one HTML file."""
+"""Write a report on one run, several seeds or several settings as one HTML file."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ REPORT = "report.html"
 
 
 def write_report(run_dirs: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the report on these runs; return its path.
+    """Write a report on these runs; return its path.
 
-    A directory that is no run but holds some, such as a sweep's, stands for all of them that have
-    recorded something. The file is `out`, or ``report.html`` in the only directory that is given;
-    pictures go beside it, into ``plots/`` for ``report.html`` and ``<name>_plots/`` otherwise.
+    A directory that contains runs, such as a sweep's, is replaced by those that have recorded
+    something. The file is `out`, or by default ``report.html`` in the directory if only one is
+    given. Plots are written beside it, to ``plots/`` for ``report.html`` and otherwise to
+    ``<name>_plots/``.
 
     Raises:
-        ResultsError: there is nothing to report on, or no place for it.
+        ResultsError: there is nothing to report, or the report cannot be written.
     """
     out = _output(run_dirs, out)
     runs = load_runs(run_dirs)
@@ -84,7 +85,7 @@ def _page(experiments: Experiments, drawn: Mapping[str, bytes]) -> str:
 
 
 def _render(template: str, **values: object) -> str:
-    # autoescape=True rather than by file extension: what models write must never be markup.
+    # Escape regardless of the file extension: model output must never be markup.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -1,6 +1,6 @@
-"""How pictures look: colours, type, and the frame that all panels share.
+"""The style of plots: colours, fonts, and the layout shared by all panels.
 
-Figures are made without pyplot, so that drawing leaves no global state and needs no display.
+Figures are created without pyplot, so that drawing changes no global state and needs no display.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from matplotlib.transforms import ScaledTranslation
 
-# Okabe and Ito's palette: distinct under the common kinds of colour blindness.
+# Okabe and Ito's palette, distinguishable with common kinds of colour blindness.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 VERMILION, SKY, BLACK, GREY = "#D55E00", "#56B4E9", "#222222", "#8A8A8A"
 COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK)
 DASHES: tuple[Any, ...] = ("-", "--", ":", "-.")
 
-WIDTH = 10.0  # inches of every picture of the report
+WIDTH = 10.0  # inches, for all plots of a report
 DPI = 150
-MARKED = 40  # points; a line through few of them needs marks to be seen
+MARKED = 40  # lines with at most this many points have markers
 LEGEND_ROW = 0.21  # inches
-LABELS_BELOW = 0.48  # inches that the labels of the lower axis take
-LEGEND_CHARACTERS = 105  # that fit side by side over a picture
+LABELS_BELOW = 0.48  # inches below the axes for the tick and axis labels
+LEGEND_CHARACTERS = 105  # that fit side by side above a plot
 STYLE: Any = {
     "font.size": 10,
     "axes.titlesize": 10.5,
@@ -63,22 +63,22 @@ STYLE: Any = {
 
 
 def colour_of(index: int) -> str:
-    """The colour of curve `index`."""
+    """Return the colour of curve `index`."""
     return COLOURS[index % len(COLOURS)]
 
 
 def dash_of(index: int) -> Any:
-    """The dashes of curve `index`, which change where the colours repeat."""
+    """Return the dashes of curve `index`, which change when the colours repeat."""
     return DASHES[index // len(COLOURS) % len(DASHES)]
 
 
 def dashes(index: int) -> Any:
-    """The dashes of metric `index` of a panel."""
+    """Return the dashes of metric `index` of a panel."""
     return DASHES[index % len(DASHES)]
 
 
 def grid(panels: int, height: float, columns: int = 3) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels in rows of `columns`, each `height` inches high."""
+    """Return a figure with `panels` axes in rows of `columns`, each `height` inches high."""
     columns = min(columns, panels)
     rows = -(-panels // columns)
     figure = blank((WIDTH, height * rows + 0.3))
@@ -89,41 +89,41 @@ def grid(panels: int, height: float, columns: int = 3) -> tuple[Figure, list[Axe
 
 
 def blank(size: tuple[float, float]) -> Figure:
-    """An empty figure of a size in inches."""
+    """Return an empty figure of a size in inches."""
     figure = Figure(figsize=size)
     FigureCanvasAgg(figure)
     return figure
 
 
 def from_zero(axes: Axes) -> None:
-    """Let the axis of an amount begin at 0."""
+    """Start the y-axis of an amount at 0."""
     if axes.lines:
         top = axes.dataLim.ymax
         axes.set_ylim(0, 1.15 * top if top > 0 else 1.0)
 
 
 def rate_axis(axes: Axes, label: str = "") -> None:
-    """From 0 to 100 %."""
+    """Set the y-axis to 0 to 100 %."""
     axes.set_ylim(-0.03, 1.03)
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
     axes.set_ylabel(label)
 
 
 def whole_numbers(axes: Axes, label: str = "iteration") -> None:
-    """Ticks of iterations or depths, and the name of the axis."""
+    """Set integer ticks and the label of an x-axis of iterations or depths."""
     axes.set_xlabel(label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
 
 
 def legend(axes: Axes, **where: Any) -> Legend | None:
-    """A legend, if there is anything with a name."""
+    """Add a legend if any curve has a label."""
     if not axes.get_legend_handles_labels()[0]:
         return None
     return axes.legend(**({"loc": "best"} | where))
 
 
 def legend_below(axes: Axes) -> Legend | None:
-    """A legend under the name of the lower axis, where it covers nothing."""
+    """Add a legend below the x-axis label, where it covers nothing."""
     under = ScaledTranslation(0, -LABELS_BELOW, axes.figure.dpi_scale_trans)
     return legend(
         axes,
@@ -136,7 +136,7 @@ def legend_below(axes: Axes) -> Legend | None:
 
 
 def legend_above(figure: Figure, names: Sequence[str]) -> None:
-    """What each curve's colour means, once for all panels."""
+    """Add one legend of curve colours for all panels."""
     handles = [
         Line2D([], [], color=colour_of(i), linestyle=dash_of(i), linewidth=2.2, label=name)
         for i, name in enumerate(names)
@@ -148,7 +148,7 @@ def legend_above(figure: Figure, names: Sequence[str]) -> None:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG."""
+    """Return the figure as a PNG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""The results of a sweep: as a table, as files, as heat maps."""
+"""Present the results of a sweep as a table, files and heat maps."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ RATES = ["before", "after", "gain"]
 
 
 def summarize(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Means over the finished trials of every point of the grid, in the order of the trials.
+    """Return means over the finished trials of each grid point, in the order of the trials.
 
     Args:
         trials: see `Sweep.trials`.
-        keys: swept settings; a point holds all trials with the same values of these.
+        keys: swept settings; a point is all trials with equal values of these.
 
     Returns:
-        Indexed by the values as text: `runs`, `iterations_min`, `iterations_max`; `before`, `after`
-        and `gain` with their standard errors over the runs, NaN for a single one (`before_error`,
-        …). Gains are run by run: both evaluations of a run begin with the same policy.
+        A frame indexed by the values as text, with columns `runs`, `iterations_min`,
+        `iterations_max`; `before`, `after` and `gain` with their standard errors over the runs, NaN
+        for a single run (`before_error`, …). Gains are computed per run, as both evaluations of a
+        run start from the same policy.
     """
     groups = trials.groupby([trials[key].map(as_text) for key in keys], sort=False)
     iterations = groups["iteration"].agg(["min", "max"]).add_prefix("iterations_")
@@ -40,12 +41,12 @@ def summarize(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def as_text(value: Any) -> str:
-    """The value of a setting as the command line has it."""
+    """Format the value of a setting as on the command line."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def results_table(sweep: Sweep) -> Table:
-    """The points with held-out success before and after, mean and standard error over seeds."""
+    """Return a table of points: held-out success before and after, mean and error over seeds."""
     table = Table(title="Held-out success, mean ± standard error over seeds", title_justify="left")
     for key in sweep.keys:
         table.add_column(key.replace(".", ".\n"), overflow="fold")
@@ -64,7 +65,7 @@ def results_table(sweep: Sweep) -> Table:
 
 
 def write_results(folder: Path, sweep: Sweep) -> list[Path]:
-    """Write results.csv (one line a run), results.json (points as well), and the heat maps."""
+    """Write results.csv (one row per run), results.json (also by point), and the heat maps."""
     keys, trials = sweep.keys, sweep.trials.rename(columns={"iteration": "iterations"})
     columns = ["run", *keys, "seed", "iterations", "episodes", "before", "after"]
     trials = trials[columns].astype({"episodes": "Int64"})

@@ -1,4 +1,4 @@
-"""The numbers that a report states: rates, times, and what a reader must know to weigh them."""
+"""The numbers of a report: rates, times, and notes on their interpretation."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ PAPER_METRICS = {
 }
 RATES = ["before", "after", "gain"]
 SUCCESS = ["before", "after", "difference"]
-"""Headings of `_success`."""
+"""Column headings of `_success`."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the page; each row has a name, the colour of its experiment or none, and cells."""
+    """An HTML table; each row has a name, an optional experiment colour, and cells."""
 
     columns: Sequence[str]
-    """The first one is that of the names."""
+    """Headings; the first is that of the names."""
     rows: Sequence[tuple[str, str, Sequence[str]]]
 
 
 def rates(changes: pd.DataFrame, runs: Runs, by: str) -> pd.DataFrame:
-    """Means over the runs of an experiment by `by`, with their standard errors.
+    """Return means over the runs of an experiment grouped by `by`, with standard errors.
 
-    A single run has the errors of its own evaluations.
+    A single run has its evaluations' errors.
     """
     if len(runs.members) == 1:
         return changes.set_index(by)
@@ -50,13 +50,13 @@ def rates(changes: pd.DataFrame, runs: Runs, by: str) -> pd.DataFrame:
 
 
 def _pooled(runs: Runs) -> pd.Series | None:
-    """`rates` of all splits together."""
+    """Return `rates` of all splits pooled."""
     found = rates(runs.changes, runs, "split")
     return found.loc[ALL] if ALL in found.index else None
 
 
 def _success(row: pd.Series | None) -> list[str]:
-    """Success before and after, and the difference."""
+    """Format success before and after, and the difference."""
     if row is None:
         return [MISSING] * len(SUCCESS)
     return [
@@ -67,13 +67,13 @@ def _success(row: pd.Series | None) -> list[str]:
 
 
 def headline(runs: Runs) -> list[str] | None:
-    """Success before and after, and the difference, if the experiment was evaluated."""
+    """Return success before, after and difference, or None if the experiment was not evaluated."""
     row = _pooled(runs)
     return None if row is None or row[["before", "after"]].isna().all() else _success(row)
 
 
 def size_of(run: Run) -> str:
-    """How far a run went, in one line."""
+    """Summarize the length of a run in one line."""
     seconds = run.metrics["wall_s"].iloc[-1] if len(run.metrics) else math.nan
     ended = "" if run.finished else " · not finished"
     return (
@@ -83,7 +83,7 @@ def size_of(run: Run) -> str:
 
 
 def experiment_table(experiments: Experiments) -> Table:
-    """The experiments side by side."""
+    """Return a table that compares the experiments."""
     rows = []
     for index, (name, runs) in enumerate(experiments.items()):
         evaluated = ", ".join(sorted(_last_evaluated(runs).unique()))
@@ -93,7 +93,7 @@ def experiment_table(experiments: Experiments) -> Table:
 
 
 def run_table(experiments: Experiments) -> Table:
-    """Every run, with the errors of its own evaluations."""
+    """Return a table of all runs, with the errors of their evaluations."""
     rows = []
     for index, runs in enumerate(experiments.values()):
         changes = runs.changes.query("split == @ALL").set_index("run")
@@ -112,16 +112,16 @@ def run_table(experiments: Experiments) -> Table:
 
 
 def _last_evaluated(runs: Runs) -> pd.Series:
-    """The iteration of each run's newest evaluation after training began, as text."""
+    """Return the iteration of each run's latest evaluation during training, as text."""
     changes = runs.changes.query("split == @ALL").set_index("run")
     return changes["iteration"].reindex(runs.runs["run"]).astype("str").fillna(MISSING)
 
 
 def split_table(runs: Runs) -> Table:
-    """Held-out success by split."""
+    """Return a table of held-out success by split."""
     found = rates(runs.changes, runs, "split")
     names = [split for split in found.index if split != ALL]
-    pooled = [ALL] if len(names) != 1 and ALL in found.index else []  # else said twice
+    pooled = [ALL] if len(names) != 1 and ALL in found.index else []  # else shown twice
     rows = [
         (
             "all held-out" if split == ALL else split,
@@ -134,7 +134,7 @@ def split_table(runs: Runs) -> Table:
 
 
 def family_table(experiments: Experiments) -> Table:
-    """Held-out success by family of tasks, all splits; after training, of several experiments."""
+    """Return held-out success by task family; for several experiments, only after training."""
     found = {name: family_rates(runs) for name, runs in experiments.items()}
     families = sorted({family for table in found.values() for family in table.index})
     tables = [table.reindex(families) for table in found.values()]
@@ -153,17 +153,17 @@ def family_table(experiments: Experiments) -> Table:
 
 
 def family_rates(runs: Runs) -> pd.DataFrame:
-    """`rates` by family of tasks, of all splits; differences are those of the means."""
+    """Return `rates` by task family over all splits; differences are those of the means."""
     found = rates(runs.family_changes.query("split == @ALL"), runs, "task_type")
     error = np.hypot(found["before_error"], found["after_error"])
     return found.assign(gain=found["after"] - found["before"], gain_error=error)
 
 
 def phase_seconds(runs: Runs) -> pd.DataFrame:
-    """Seconds of each phase, indexed by run and iteration; NaN where it was not recorded.
+    """Return seconds per phase, indexed by run and iteration; NaN if not recorded.
 
-    Rollout is what the learner waited for, which is all of it in the synchronous schedule. An
-    evaluation counts to the iteration that it follows.
+    Rollout is the time that the learner waited, which in the synchronous schedule is all of it. An
+    evaluation belongs to the iteration before it.
     """
     rows = runs.metrics.set_index(["run", "iteration"])
     held_out = runs.evaluations.query("split == @ALL").set_index(["run", "iteration"])
@@ -181,12 +181,12 @@ def phase_seconds(runs: Runs) -> pd.DataFrame:
 
 
 def mean_phases(runs: Runs) -> pd.Series:
-    """Mean seconds of the recorded phases in an iteration, over all iterations of the runs."""
+    """Return mean seconds per iteration of the recorded phases, over all runs."""
     return phase_seconds(runs).dropna(axis="columns", how="all").fillna(0.0).mean()
 
 
 def phase_table(experiments: Experiments) -> Table:
-    """Seconds by phase in a mean iteration; of one experiment also in all, and the shares."""
+    """Return mean seconds per phase and iteration; for one experiment also totals and shares."""
     means = pd.DataFrame({name: mean_phases(runs) for name, runs in experiments.items()})
     means = means[(means > 0).any(axis="columns")].fillna(0.0)
     if len(experiments) > 1:
@@ -207,7 +207,7 @@ def _short(seconds: float) -> str:
 
 
 def notes(experiments: Experiments) -> list[str]:
-    """Return the notes below the numbers: their uncertainty, and what is missing."""
+    """Return the notes below the numbers: uncertainty and missing data."""
     every = list(experiments.values())
     members = [run for runs in every for run in runs.members]
     metrics = pd.concat([runs.metrics for runs in every])
@@ -263,7 +263,7 @@ def _evaluation_notes(every: Sequence[Runs]) -> list[str]:
 
 
 def difference_table(experiments: Experiments) -> Table:
-    """Settings in which the experiments differ, and the value of each."""
+    """Return a table of the settings in which experiments differ, with their values."""
     firsts = pd.concat([runs.settings.head(1) for runs in experiments.values()])
     settings = firsts[compared(firsts.columns.drop("run"))].fillna("not set")
     different = settings.loc[:, settings.nunique() > 1]
@@ -271,7 +271,7 @@ def difference_table(experiments: Experiments) -> Table:
 
 
 def fact_table(run: Run) -> Table:
-    """The summary of a finished run."""
+    """Return a table of a finished run's summary."""
     facts = pd.json_normalize(run.summary or {})
     rows = [
         (str(key), "", [str(round(value, 2) if isinstance(value, float) else value)])

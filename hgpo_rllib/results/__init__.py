@@ -3,8 +3,8 @@
     runs = load_runs(["runs/a", "runs/b"])
     runs.metrics.groupby("iteration")["success_rate"].agg(["mean", "sem"])
 
-docs/results.md lists the frames, their columns and units. A frame has all its columns, with their
-types, also where nothing was recorded: code that works for a finished run works for any.
+docs/results.md lists the frames, their columns and units. A frame has all its columns with their
+types even if nothing was recorded, so code for finished runs also works for unfinished ones.
 """
 
 from hgpo_rllib.jsonl import ALL, ResultsError

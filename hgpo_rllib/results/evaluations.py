@@ -1,4 +1,4 @@
-"""Evaluations as frames."""
+"""Load evaluations as data frames."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ PROTOCOL, EPISODES, SUMMARY = "protocol.json", "episodes.jsonl", "summary.json"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A finished evaluation of `hgpo evaluate`."""
+    """A finished evaluation by `hgpo evaluate`."""
 
     path: Path
     summary: Row
-    """What summary.json holds."""
+    """Content of summary.json."""
     episodes: pd.DataFrame
     """One row per episode."""
     steps: pd.DataFrame
@@ -33,15 +33,15 @@ class Evaluation:
 
     @property
     def protocol(self) -> Row:
-        """What the numbers depend on."""
+        """The settings that the numbers depend on."""
         return self.summary["protocol"]
 
 
 def load_evaluation(path: str | Path) -> Evaluation:
-    """Read a finished evaluation.
+    """Load a finished evaluation.
 
     Raises:
-        ResultsError: there is none in the directory, or it is not finished.
+        ResultsError: the directory has no evaluation, or an unfinished one.
     """
     path = Path(path)
     if not (path / SUMMARY).is_file():
@@ -57,5 +57,5 @@ def load_evaluation(path: str | Path) -> Evaluation:
 
 
 def evaluated_frames(rows: Sequence[Row], source: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`Evaluation.episodes` and `Evaluation.steps` of the lines of episodes.jsonl."""
+    """Return `Evaluation.episodes` and `Evaluation.steps` from the rows of episodes.jsonl."""
     return episode_frames(rows, ("seed", "place"), EVALUATED, EVALUATED_STEPS, source)

@@ -1,4 +1,4 @@
-"""The columns of all frames with their types, and how they are made of the lines of files."""
+"""Columns and types of all data frames, and their construction from rows."""
 
 import json
 from collections.abc import Sequence
@@ -87,10 +87,10 @@ def episode_frames(
 
 
 def make_frame(rows: Sequence[Row], columns: Columns, source: Path) -> pd.DataFrame:
-    """The rows with at least `columns`, in this order; absent numbers and texts are NaN.
+    """Return a frame of the rows with at least `columns`, in order; missing values are NaN.
 
     Raises:
-        ResultsError: a key or a flag is absent, or a value is not of its column's type.
+        ResultsError: a key or flag is missing, or a value does not match its column's type.
     """
     frame = pd.DataFrame(list(rows))
     for name, dtype in columns.items() if rows else ():

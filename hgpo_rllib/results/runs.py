@@ -1,4 +1,4 @@
-"""Runs as frames."""
+"""Load runs as data frames."""
 
 from __future__ import annotations
 
@@ -30,39 +30,40 @@ from hgpo_rllib.results.frames import (
 CONFIG, SUMMARY = "config.yaml", "summary.json"
 ESTIMATOR = "algorithm.estimator"
 SAME_EXPERIMENT = ("seed", "name", "output", "cache", "checkpoint_interval", "cluster", "tracking")
-"""Settings and sections that may differ between the runs of one experiment."""
-LONGEST_VALUE = 24  # of a setting in the name of an experiment
+"""Settings and sections that may differ between runs of one experiment."""
+LONGEST_VALUE = 24  # of a setting in an experiment's name
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run directory, of `hgpo train` or of a sweep."""
+    """A run directory of `hgpo train` or of a sweep."""
 
     path: Path
     config: Row
     """All settings, as in config.yaml."""
     summary: Row | None
-    """What summary.json holds; None until the run has finished."""
+    """Content of summary.json; None until the run has finished."""
     metrics: pd.DataFrame
     """One row per training iteration."""
     group_sizes: pd.DataFrame
-    """One row per iteration, depth k and size of group: the share of steps in such groups."""
+    """One row per iteration, depth k and group size: the share of steps in groups of that size."""
     evaluations: pd.DataFrame
-    """One row per evaluation and split, ``all`` for the splits together; iteration 0 is the
-    evaluation before training."""
+    """One row per evaluation and split, with ``all`` for the pooled splits; iteration 0 is the
+    evaluation before training.
+    """
     families: pd.DataFrame
-    """One row per evaluation, split and family of tasks."""
+    """One row per evaluation, split and task family."""
     episode_files: Mapping[int, Path]
-    """By iteration, in ascending order."""
+    """Episode files by iteration, ascending."""
 
     @property
     def name(self) -> str:
-        """The configured name, or the directory's."""
+        """The configured name, or the directory's name."""
         return str(self.config.get("name") or self.path.name)
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end, or was ended by a sweep's scheduler."""
+        """Whether the run has completed, or was stopped by a sweep's scheduler."""
         return self.summary is not None
 
     @property
@@ -72,12 +73,12 @@ class Run:
 
     @cached_property
     def episodes(self) -> pd.DataFrame:
-        """One row per training episode; read when first used."""
+        """One row per training episode; loaded on first access."""
         return self._recorded[0]
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One row per step of the training episodes; read when first used."""
+        """One row per step of the training episodes; loaded on first access."""
         return self._recorded[1]
 
     @cached_property
@@ -90,15 +91,15 @@ class Run:
 
 
 class Runs:
-    """Several runs; its frames are those of a `Run`, with columns before them that say which run.
+    """Several runs, with the frames of a `Run` plus leading columns that identify the run.
 
-    These are `run` (the directory's name, its path where two have one name), `experiment` and
-    `seed`. Runs whose settings differ in nothing but `SAME_EXPERIMENT` are seeds of one experiment,
-    which is named by as few settings as tell the experiments apart.
+    The columns are `run` (the directory's name, or its path if names collide), `experiment` and
+    `seed`. Runs whose settings differ only in `SAME_EXPERIMENT` are seeds of one experiment, named
+    by as few settings as distinguish the experiments.
     """
 
     def __init__(self, members: Sequence[Run], labels: pd.DataFrame) -> None:
-        """`labels` has one row per run: what is written before the columns of its frames."""
+        """Initialize; `labels` has one row per run with the leading columns of its frames."""
         self.members = list(members)
         self.labels = labels.reset_index(drop=True)
 
@@ -113,7 +114,7 @@ class Runs:
 
     @cached_property
     def settings(self) -> pd.DataFrame:
-        """One row per run, one column per dotted setting, values as text; 1.0 is ``1``."""
+        """One row per run, one column per dotted setting, values as text; 1.0 becomes ``1``."""
         settings = pd.DataFrame([_settings(run.config) for run in self.members])
         return pd.concat([self.labels["run"], settings], axis="columns")
 
@@ -127,17 +128,17 @@ class Runs:
 
     @cached_property
     def changes(self) -> pd.DataFrame:
-        """One row per run and split: success before training, and in the newest evaluation."""
+        """One row per run and split: success before training and in the latest evaluation."""
         return self.labels.merge(_changes(self.evaluations, ["run", "split"]), on="run")
 
     @cached_property
     def family_changes(self) -> pd.DataFrame:
-        """One row per run, split and family of tasks, as `changes`."""
+        """One row per run, split and task family, with the columns of `changes`."""
         found = _changes(self.families, ["run", "split", "task_type"])
         return self.labels.merge(found, on="run")
 
     def experiments(self) -> dict[str, Runs]:
-        """The runs of each experiment, in the order of the first of them."""
+        """The runs of each experiment, ordered by its first run."""
         return {
             str(name): Runs([self.members[place] for place in part.index], part)
             for name, part in self.labels.groupby("experiment", sort=False)
@@ -151,17 +152,17 @@ class Runs:
 
 
 def load_run(path: str | Path, iterations: Iterable[int] | None = None) -> Run:
-    """Read a run directory, of a run that has finished, goes on, or crashed.
+    """Load a run directory; the run may be finished, in progress, or crashed.
 
-    A line that was cut off while it was written is left out. Of an iteration that was trained
-    again after a resume, the last one counts. Numbers that are not finite are NaN.
+    A truncated line is ignored. If an iteration was trained again after a resume, the last one
+    counts. Numbers that are not finite become NaN.
 
     Args:
         path: the directory.
-        iterations: those whose episodes and steps are read; None: all that were recorded.
+        iterations: iterations to load episodes and steps of; None loads all.
 
     Raises:
-        ResultsError: there is no run, or its files hold something else.
+        ResultsError: there is no run, or its files are invalid.
     """
     path = Path(path)
     config, summary = _read_config(path), path / SUMMARY
@@ -192,11 +193,11 @@ def load_run(path: str | Path, iterations: Iterable[int] | None = None) -> Run:
 def load_runs(
     paths: str | Path | Iterable[str | Path], iterations: Iterable[int] | None = None
 ) -> Runs:
-    """Read several runs.
+    """Load several runs.
 
     Args:
-        paths: run directories. A folder of run directories, such as a sweep's, stands for all in
-            it that have recorded something.
+        paths: run directories, or folders of run directories such as a sweep's, of which those
+            that have recorded something are loaded.
         iterations: see `load_run`.
 
     Raises:
@@ -251,7 +252,7 @@ def _metrics(file: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
             for depth, level in enumerate(shares)
             for size, share in zip(SIZE_LABELS, level, strict=True)
         ]
-    others = {name for row in rows for name in row} - METRICS.keys()  # of each depth, for instance
+    others = {name for row in rows for name in row} - METRICS.keys()  # such as those of each depth
     columns = METRICS | dict.fromkeys(sorted(others), "float64")
     return _newest(rows, columns, file), _newest(sizes, GROUP_SIZES, file)
 
@@ -270,15 +271,16 @@ def _evaluations(file: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _newest(rows: Sequence[Row], columns: Columns, file: Path) -> pd.DataFrame:
-    """By iteration; of rows with the same keys the last one."""
+    """Return rows by iteration, keeping the last of those with equal keys."""
     keys = [name for name, dtype in columns.items() if dtype in ("int64", "str")]
     frame = make_frame(rows, columns, file).drop_duplicates(keys, keep="last")
     return frame.sort_values("iteration", kind="stable", ignore_index=True)
 
 
 def _changes(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """First evaluation, before training, and last one after it; errors of the difference take the
-    two as independent."""
+    """Return the evaluation before training and the last one after it; the errors of their
+    difference assume independence.
+    """
     cells = pd.MultiIndex.from_frame(rows[by].drop_duplicates())
     before, after = (
         part.drop_duplicates(by, keep="last").set_index(by).reindex(cells)
@@ -298,7 +300,7 @@ def _changes(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def make_labels(members: Sequence[Run]) -> pd.DataFrame:
-    """The first columns of the frames of these runs."""
+    """Return the leading columns that identify these runs."""
     names = [run.path.name for run in members]
     if len(set(names)) < len(names):
         names = [str(run.path) for run in members]
@@ -313,7 +315,7 @@ def make_labels(members: Sequence[Run]) -> pd.DataFrame:
 
 
 def _settings(config: Row) -> dict[str, str]:
-    """Dotted settings as text; 1 and 1.0 are the same."""
+    """Return dotted settings as text; 1 and 1.0 are equal."""
     flat = pd.json_normalize(config).astype(object)
     return {
         str(key): str(int(value) if isinstance(value, float) and value.is_integer() else value)
@@ -322,12 +324,12 @@ def _settings(config: Row) -> dict[str, str]:
 
 
 def compared(settings: Iterable[str]) -> list[str]:
-    """Those settings that tell experiments apart."""
+    """Return the settings that distinguish experiments."""
     return [key for key in settings if key.partition(".")[0] not in SAME_EXPERIMENT]
 
 
 def _experiments(members: Sequence[Run]) -> list[str]:
-    """The name of each run's experiment; settings that not all runs know are not compared."""
+    """Return each run's experiment name; settings that some runs lack are not compared."""
     settings = pd.DataFrame([_settings(run.config) for run in members]).dropna(axis="columns")
     used: list[str] = []
     distinct = 1

@@ -1,4 +1,4 @@
-"""Sweeps as frames."""
+"""Load sweeps as data frames."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,30 +13,30 @@ SWEEP = "sweep.json"
 
 
 class Sweep(Runs):
-    """The trials of a sweep that have begun; its frames also have a column per swept setting."""
+    """The started trials of a sweep; frames have an additional column per swept setting."""
 
     def __init__(self, members: Sequence[Run], labels: pd.DataFrame, keys: list[str]) -> None:
-        """`keys` are the swept settings, in the order of the grid."""
+        """Initialize; `keys` are the swept settings in grid order."""
         super().__init__(members, labels)
         self.keys = keys
 
     @property
     def trials(self) -> pd.DataFrame:
-        """One row per finished trial, as `changes` of all splits."""
+        """One row per finished trial, with the columns of `changes`, for all splits pooled."""
         finished = self.runs["run"][self.runs["finished"]]
         rows = self.changes[self.changes["split"].eq(ALL) & self.changes["run"].isin(finished)]
         return rows.drop(columns="split").reset_index(drop=True)
 
 
 def load_sweep(path: str | Path, iterations: Iterable[int] | None = None) -> Sweep:
-    """Read the trials of a sweep that have begun.
+    """Load the started trials of a sweep.
 
     Args:
-        path: the directory of the sweep.
+        path: directory of the sweep.
         iterations: see `load_run`.
 
     Raises:
-        ResultsError: there is no sweep; and see `load_run`.
+        ResultsError: there is no sweep; see also `load_run`.
     """
     path = Path(path)
     if not (path / SWEEP).is_file():
@@ -54,6 +54,6 @@ def load_sweep(path: str | Path, iterations: Iterable[int] | None = None) -> Swe
     members = [load_run(path / trial["name"], wanted) for trial in begun]
     labels = make_labels(members)
     for place, (key, values) in enumerate(zip(keys, zip(*points, strict=True), strict=True)):
-        # Values as the grid has them: without dtype=object, 1 beside 0.5 would become 1.0.
+        # dtype=object keeps the values of the grid: otherwise 1 beside 0.5 would become 1.0.
         labels.insert(2 + place, key, pd.Series(values, dtype=object))
     return Sweep(members, labels, keys)

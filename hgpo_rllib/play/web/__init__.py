@@ -1,1 +1,1 @@
-"""Pages for a browser on this machine: a WebShop store, and recorded episodes."""
+"""Local web pages: a WebShop store, and recorded episodes."""

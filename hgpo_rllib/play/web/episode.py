@@ -1,4 +1,4 @@
-"""A recorded episode in the browser, step by step: what the agent saw, thought and did."""
+"""Show a recorded episode in the browser, step by step."""
 
 import re
 
@@ -21,7 +21,7 @@ _VALUES = (("reward", "reward"), ("return", "step_return"), ("advantage", "advan
 
 
 def episode_app(episode: Row) -> Starlette:
-    """Return the application that shows one episode, as `read_episode` returns it."""
+    """Return an application that shows one episode, as returned by `read_episode`."""
     steps = episode["steps"]
     head = {
         "goal": plain(episode.get("goal") or "n/a"),
@@ -62,5 +62,5 @@ def _shown(step: Row) -> dict[str, object]:
 
 
 def _parts(observation: str) -> list[str]:
-    """The pieces of a page in the text mode; of other texts the lines."""
+    """Split an observation: a page in text mode into its parts, other texts into lines."""
     return observation.split(SEPARATOR) if SEPARATOR in observation else observation.splitlines()

@@ -1,4 +1,4 @@
-"""What the pages have in common: templates, headers, forms, errors."""
+"""Templates, headers, forms and errors shared by all pages."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,19 +15,19 @@ from starlette.routing import Route
 
 _FOLDER = Path(__file__).parent
 _HEADERS = {
-    # Products and models write what is shown: nothing in it may run or be fetched.
+    # Products and model output are untrusted: they must not run or fetch anything.
     "content-security-policy": "default-src 'none'; style-src 'self'; img-src data:; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
     "cache-control": "no-store",
 }
-_MOST_BYTES = 1 << 16  # of a form
+_MOST_BYTES = 1 << 16  # per form
 _MOST_FIELDS = 8
 
 _environment = Environment(
     loader=FileSystemLoader(_FOLDER / "templates"),
-    autoescape=True,  # rather than by file extension: nothing shown may become markup
+    autoescape=True,  # regardless of file extension: content must never become markup
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -35,10 +35,10 @@ _environment = Environment(
 
 
 def application(routes: Sequence[Route]) -> Starlette:
-    """Return an application with these routes, the style sheet and pages for errors.
+    """Return an application with these routes, the style sheet and error pages.
 
-    It answers only to a browser that asks for this machine by a name of its own: a page from
-    elsewhere cannot reach it through a name that is made to lead here.
+    It only answers requests for a local host name, which prevents DNS rebinding: a foreign page
+    cannot reach it through a name that resolves to this machine.
     """
     return Starlette(
         routes=[*routes, Route("/style.css", _style)],
@@ -48,17 +48,17 @@ def application(routes: Sequence[Route]) -> Starlette:
 
 
 def render(template: str, status: int = 200, **values: object) -> HTMLResponse:
-    """Return a page made from a file of `templates/`."""
+    """Return a page rendered from a file in `templates/`."""
     text = _environment.get_template(template).render(**values)
-    # Half of a character pair, which JSON can hold, has no encoding.
+    # JSON can contain lone surrogates, which cannot be encoded.
     return HTMLResponse(text.encode("utf-8", "replace"), status, _HEADERS)
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form that one of our own pages sent.
+    """Return the fields of a form submitted by one of the application's own pages.
 
     Raises:
-        HTTPException: it comes from elsewhere, is too long or no form.
+        HTTPException: the form is of another origin, too long or invalid.
     """
     if request.headers.get("origin") not in (None, f"http://{request.headers['host']}"):
         raise HTTPException(403, "This form comes from another page.")
@@ -69,7 +69,7 @@ async def read_form(request: Request) -> dict[str, str]:
             raise HTTPException(413, f"This is longer than {_MOST_BYTES:,} bytes.")
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
-    except ValueError as error:  # too many fields, or bytes that are no text
+    except ValueError as error:  # too many fields, or bytes that are not text
         raise HTTPException(400, "This form cannot be read.") from error
     return dict(fields)
 

@@ -1,4 +1,4 @@
-"""Serve an application to browsers on this machine, and to no others."""
+"""Serve an application to browsers on this machine only."""
 
 import socket
 
@@ -12,11 +12,11 @@ PORT = 3000
 
 
 def serve(app: Starlette, port: int | None) -> None:
-    """Serve until interrupted, and print the address first.
+    """Print the address, then serve until interrupted.
 
     Args:
-        app: what answers.
-        port: where on the loopback address; None: `PORT`, 0: any free one.
+        app: the application.
+        port: port on the loopback address; None: `PORT`, 0: any free one.
 
     Raises:
         ConfigError: the port cannot be used.
@@ -26,13 +26,13 @@ def serve(app: Starlette, port: int | None) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))
-            listener.listen()  # who reads the address can come at once
+            listener.listen()  # accept connections before the address is printed
         except OSError as error:
             raise ConfigError(
                 f"--port {port} cannot be used ({error.strerror}): choose another, or 0 for any"
             ) from error
         print(f"http://{HOST}:{listener.getsockname()[1]}/ (Ctrl+C ends)", flush=True)
-        # A browser keeps its connection open: do not wait for it.
+        # Browsers keep connections open: do not wait for them to close.
         config = uvicorn.Config(
             app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1
         )

@@ -1,4 +1,4 @@
-"""A store in the browser: the list of goals, and shopping for one as the agent does."""
+"""Browse a store: list its goals, and shop for one as the agent does."""
 
 import random
 
@@ -16,7 +16,7 @@ from hgpo_rllib.play.scores import HEADINGS, price_limit, score_rows
 from hgpo_rllib.play.web.layout import application, read_form, render
 from hgpo_rllib.play.web.visits import Visits
 
-_PER_PAGE = 20  # goals
+_PER_PAGE = 20  # goals per page
 
 
 def store_app(shop: Shop, places: range) -> Starlette:
@@ -24,7 +24,7 @@ def store_app(shop: Shop, places: range) -> Starlette:
 
     Args:
         shop: the store.
-        places: indices of the goals that are offered.
+        places: indices of the goals that are listed.
     """
     return _Store(shop, places).app
 
@@ -110,7 +110,7 @@ class _Store:
 
 
 def _go(visit: str) -> Response:
-    """After a form: a page of its own, which can be loaded again."""
+    """Redirect after a form, so that the page can be reloaded."""
     return RedirectResponse(f"/visits/{visit}", status_code=303)
 
 

@@ -1,4 +1,4 @@
-"""Who is in the store: one session per browser tab, a bounded number of them."""
+"""Keep one store session per browser tab, up to a limit."""
 
 import secrets
 from collections import OrderedDict
@@ -10,22 +10,22 @@ MOST_VISITS = 64
 
 
 class Visits:
-    """Sessions by unguessable names; the one not looked at for longest makes room for another."""
+    """Sessions with unguessable names; the least recently used one is evicted when full."""
 
     def __init__(self, shop: Shop):
-        """`shop`: where they are."""
+        """Initialize for the store `shop`."""
         self._shop = shop
         self._sessions: OrderedDict[str, Session] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return the number of visits that can go on."""
+        """Return the number of active visits."""
         return len(self._sessions)
 
     def open(self, goal: int) -> str:
         """Start a visit for the goal of that index; return its name.
 
         Raises:
-            IndexError: there is no such goal.
+            IndexError: ``goal`` is out of range.
         """
         session = Session(self._shop)
         session.start(goal)
@@ -36,7 +36,7 @@ class Visits:
         return name
 
     def find(self, name: str) -> Session | None:
-        """Return a visit's session; None: it is unknown, or had to make room."""
+        """Return a visit's session; None if it is unknown or was evicted."""
         session = self._sessions.get(name)
         if session is not None:
             self._sessions.move_to_end(name)
