@@ -1,4 +1,4 @@
-"""Read files of JSON lines, also while another process writes to them."""
+"""Read JSON Lines files, also while another process writes to them."""
 
 import gzip
 import json
@@ -12,20 +12,20 @@ from hgpo_rllib.config import ConfigError
 Row = dict[str, Any]
 
 ALL = "all"
-"""The split that holds the episodes of all evaluated splits."""
+"""Name under which the episodes of all evaluated splits are combined."""
 RUN_EPISODES, EVALUATED_EPISODES = "hgpo-episode-1", "hgpo-evaluated-episode-1"
-"""Formats of the lines of episodes."""
+"""Format names of episode lines."""
 
 
 class ResultsError(ConfigError):
-    """A file or directory that cannot be read as results: one line that says why."""
+    """A file or directory cannot be read as results; the message says why."""
 
 
 def read_jsonl(file: Path) -> Iterator[Row]:
-    """Yield the objects of a file of JSON lines, plain or gzip; none where there is no file.
+    """Yield the objects of a JSON Lines file, plain or gzip; nothing if the file does not exist.
 
-    A last line that does not parse is one that a process has not finished, or was killed in; it is
-    left out. So is the end of a compressed file that was cut.
+    Skips a last line that does not parse: its writer has not finished it or was killed. Also
+    ignores the missing end of a truncated compressed file.
 
     Raises:
         ResultsError: the file cannot be read, or another line is not an object.
@@ -58,5 +58,5 @@ def _lines(file: Path) -> Iterator[str]:
     with opened(file, "rt", encoding="utf-8", errors="replace") as stream:
         try:
             yield from stream
-        except EOFError:  # the end of a compressed file that is being written
+        except EOFError:  # a compressed file that is being written
             return

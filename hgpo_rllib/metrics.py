@@ -1,8 +1,9 @@
-"""All metrics of a run, declared once: name, unit, reduction, description, and panel.
+"""Declarations of all metrics of a run: name, unit, reduction, description and panel.
 
-A metric that is declared in `PANELS` and computed is in metrics.jsonl, TensorBoard, trackers, the
-columns of `hgpo_rllib.results`, the gauges for Prometheus, the Grafana dashboard, the report and
-docs/metrics.md. ``python -m hgpo_rllib.metrics_reference`` writes the dashboard and the page anew.
+A metric that is declared in `PANELS` and computed appears in metrics.jsonl, TensorBoard, trackers,
+the columns of `hgpo_rllib.results`, the Prometheus gauges, the Grafana dashboard, the report and
+docs/metrics.md. Run ``python -m hgpo_rllib.metrics_reference`` to regenerate the dashboard and
+docs/metrics.md.
 """
 
 from collections.abc import Mapping
@@ -10,13 +11,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Unit = Literal["", "nats", "ratio", "s", "episodes", "steps", "tokens", "tokens/s"]
-"""``ratio``: a share, 0 to 1. Empty: a number without a unit."""
+"""``ratio``: a share from 0 to 1. Empty: no unit."""
 Reduction = Literal[
     "", "episode mean", "step mean", "token mean", "mini-batch mean", "token maximum", "sum"
 ]
-"""How the values of an iteration become one number; `hgpo_rllib.learner.statistics` obeys it.
+"""How the values of an iteration are reduced to one number (`hgpo_rllib.learner.statistics`).
 
-Empty: the number is computed whole.
+Empty: the number is not a reduction.
 """
 
 
@@ -25,35 +26,35 @@ class Metric:
     """One number of an iteration."""
 
     name: str
-    """Key in metrics.jsonl. ``{k}`` stands for a depth: one number for each k = 0..K."""
+    """Key in metrics.jsonl. ``{k}`` is a placeholder for the depth: one number per k = 0..K."""
     unit: Unit
     reduction: Reduction
     description: str
     label: str = ""
-    """In the legend of a panel with several metrics."""
+    """Legend entry in a panel with several metrics."""
 
     @property
     def gauge(self) -> str:
-        """Name of its gauge, without Ray's prefix; a depth becomes the tag ``k``."""
+        """Name of the metric's gauge, without Ray's prefix; the depth becomes the tag ``k``."""
         return "hgpo_" + self.name.removesuffix("_k{k}")
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Metrics that are drawn together, of one unit."""
+    """Metrics with the same unit that are plotted together."""
 
     figure: str
-    """The picture of the report, and the row of the dashboard."""
+    """Figure of the report and heading in docs/metrics.md."""
     title: str
     metrics: tuple[Metric, ...]
     log: bool = False
-    """The axis is logarithmic."""
+    """Whether the axis is logarithmic."""
     whole: bool = False
-    """The axis of a ratio reaches from 0 to 1."""
+    """Whether the axis of a ratio ranges from 0 to 1."""
 
     @property
     def unit(self) -> Unit:
-        """Of all its metrics."""
+        """Unit of the panel's metrics."""
         return self.metrics[0].unit
 
 
@@ -216,7 +217,7 @@ PANELS = (
 METRICS: Mapping[str, Metric] = {
     metric.name: metric for panel in PANELS for metric in panel.metrics
 }
-"""By name."""
+"""Metrics by name."""
 
 EVALUATION = (
     Metric("success_rate", "ratio", "episode mean", "episodes that reached the goal"),
@@ -226,11 +227,11 @@ EVALUATION = (
     Metric("temperature", "", "", "sampling temperature"),
     Metric("evaluation_s", "s", "", "the evaluation of all splits"),
 )
-"""Of a split, in evaluation.jsonl; their gauges are ``hgpo_evaluation_<name>``."""
+"""Metrics of a split in evaluation.jsonl; their gauges are ``hgpo_evaluation_<name>``."""
 
 
 def declared(name: str) -> tuple[Metric, dict[str, str]]:
-    """The metric with a name as in metrics.jsonl, and the tags of its gauge.
+    """Return the metric with this name in metrics.jsonl, and the tags of its gauge.
 
     Raises:
         KeyError: no such metric is declared.

@@ -1,7 +1,7 @@
-"""docs/metrics.md and the Grafana dashboard, written from `hgpo_rllib.metrics`.
+"""Generate docs/metrics.md and the Grafana dashboard from `hgpo_rllib.metrics`.
 
-Run ``python -m hgpo_rllib.metrics_reference`` after a change of it; a test fails while the files
-are out of date.
+Run ``python -m hgpo_rllib.metrics_reference`` after changing the metrics; a test fails while the
+files are out of date.
 """
 
 import json
@@ -52,7 +52,7 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def render_page() -> str:
-    """docs/metrics.md."""
+    """Return the text of docs/metrics.md."""
     parts = [INTRODUCTION]
     for figure, panels in groupby(PANELS, key=lambda panel: panel.figure):
         rows = (metric for panel in panels for metric in panel.metrics)
@@ -70,7 +70,7 @@ def _table(metrics: Iterable[Metric]) -> str:
 
 
 def render_dashboard() -> str:
-    """The dashboard as JSON, in the format of Grafana 9 and later."""
+    """Return the dashboard as JSON, in the format of Grafana 9 and later."""
     panels = [
         _panel(title, unit, [_target(f"evaluation_{name}", " {{split}}")])
         for title, unit, name in HELD_OUT

@@ -1,4 +1,4 @@
-"""Loading a HuggingFace causal language model and its tokenizer: one path for every model."""
+"""Load and save HuggingFace causal language models and their tokenizers."""
 
 from collections.abc import Mapping
 
@@ -15,21 +15,21 @@ from transformers import (
 
 
 def load_tokenizer(model_path: str) -> PreTrainedTokenizerFast:
-    """The tokenizer exactly as the checkpoint's ``tokenizer.json`` defines it.
+    """Load the tokenizer exactly as the checkpoint's ``tokenizer.json`` defines it.
 
-    `AutoTokenizer` rebuilds a Qwen2 tokenizer from the vocabulary and the merges alone, which
-    silently drops the pocket model's own pre-tokenizer; the file is what every model ships.
+    `AutoTokenizer` rebuilds a Qwen2 tokenizer from the vocabulary and the merges only, which
+    silently drops the pocket model's pre-tokenizer.
     """
     return PreTrainedTokenizerFast.from_pretrained(model_path)
 
 
 def load_model(model_path: str) -> PreTrainedModel:
-    """A causal language model in float32, in evaluation mode (no dropout)."""
+    """Load a causal language model in float32 and evaluation mode (no dropout)."""
     return AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
 
 
 def checkpoint_form(state: Mapping[str, Tensor], config: PretrainedConfig) -> dict[str, Tensor]:
-    """A model's state as a checkpoint has it: a head tied to the embedding is left out."""
+    """Return a model's state as stored in a checkpoint: without a head tied to the embedding."""
     dropped = {"lm_head.weight"} if config.tie_word_embeddings else set()
     return {name: tensor for name, tensor in state.items() if name not in dropped}
 
@@ -38,12 +38,12 @@ def save_model(model_path: str, state: Mapping[str, Tensor], folder: str) -> Non
     """Write a model in HuggingFace format, with its tokenizer.
 
     Args:
-        model_path: the model that was trained: architecture, generation config, tokenizer.
-        state: its weights now, in checkpoint form.
-        folder: where to.
+        model_path: starting model, for architecture, generation config and tokenizer.
+        state: current weights, in checkpoint form.
+        folder: output directory.
     """
     config = AutoConfig.from_pretrained(model_path, dtype=torch.float32)
-    with torch.device("meta"):  # the architecture alone
+    with torch.device("meta"):  # no weights, only the architecture
         model = AutoModelForCausalLM.from_config(config)
     if model.can_generate():
         model.generation_config = _generation_config(model_path) or model.generation_config
@@ -54,12 +54,12 @@ def save_model(model_path: str, state: Mapping[str, Tensor], folder: str) -> Non
 def _generation_config(model_path: str) -> GenerationConfig | None:
     try:
         return GenerationConfig.from_pretrained(model_path)
-    except OSError:  # a checkpoint without one
+    except OSError:  # the checkpoint has no generation config
         return None
 
 
 def eos_token_ids(model_path: str, tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Tokens that end a response: those of the generation config, else the tokenizer's."""
+    """Return the tokens that end a response: from the generation config, else the tokenizer."""
     generation = _generation_config(model_path)
     eos = None if generation is None else generation.eos_token_id
     if eos is None:

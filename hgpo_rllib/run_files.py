@@ -1,4 +1,4 @@
-"""Run files: YAML that may extend other files, found by path or by name."""
+"""Run files: YAML files, found by path or name, that can extend other run files."""
 
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,14 +9,14 @@ import yaml
 from hgpo_rllib.section import ConfigError
 
 EXAMPLES = Path(__file__).parents[1] / "tuned_examples"
-"""Beside the package in a checkout, and where the wheel is installed."""
+"""Next to the package, both in a checkout and in an installed wheel."""
 
 
 def find_run_file(path: Path) -> Path:
-    """The file at `path`; or, for a bare name such as ``alfworld_pocket``, that of tuned_examples/.
+    """Return `path`, or the file in tuned_examples/ for a bare name such as ``alfworld_pocket``.
 
     Raises:
-        ConfigError: for a bare name of neither.
+        ConfigError: there is no file for a bare name.
     """
     named = EXAMPLES / f"{path}.yaml"
     if path.exists() or path.name != str(path) or path.suffix in (".yaml", ".yml"):
@@ -32,13 +32,13 @@ def find_run_file(path: Path) -> Path:
 
 
 def read_run_file(path: Path) -> dict[str, Any]:
-    """The settings in a file and in those that it extends.
+    """Return the settings of a file merged over those of the files that it extends.
 
-    A file's ``extends`` is relative to its own folder; sections merge key by key, other values are
-    replaced.
+    ``extends`` is relative to the folder of its file. Sections are merged key by key; other values
+    are replaced.
 
     Raises:
-        ConfigError: for a missing or malformed file, or files that extend each other.
+        ConfigError: a file is missing or malformed, or files extend each other.
     """
     return _read(find_run_file(path), ())
 
@@ -65,7 +65,7 @@ def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _merge(base: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    """`base` with what `data` says; sections merge key by key, all other values are replaced."""
+    """Return `base` updated with `data`: sections key by key, other values replaced."""
     merged = base | data
     for key in base.keys() & data.keys():
         if isinstance(base[key], dict) and isinstance(data[key], dict):

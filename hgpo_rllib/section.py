@@ -1,19 +1,19 @@
-"""What every section of the settings is made of, and the errors that end a command in one line."""
+"""Base class of the settings sections, and errors that a command reports in one line."""
 
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
-"""NumPy, and with it RLlib and vLLM, takes no other seeds."""
+"""Seeds that NumPy accepts, and with it RLlib and vLLM."""
 
 
 class ConfigError(ValueError):
-    """Bad input to a command: one line that names the thing and the remedy (exit code 2)."""
+    """Bad input to a command; the message names the input and the remedy (exit code 2)."""
 
 
 class Section(BaseModel):
-    """Base of all sections: unknown keys are errors; docstrings under fields are their help."""
+    """Base class of all sections. Unknown keys are errors; field docstrings are the help text."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
@@ -21,4 +21,4 @@ class Section(BaseModel):
 
 
 class RunStoppedError(RuntimeError):
-    """A run ended itself: one line that says why, and how to go on (exit code 1)."""
+    """The run stopped itself; the message says why and how to continue (exit code 1)."""

@@ -1,12 +1,12 @@
-"""Advantages: pure NumPy, from per-step arrays to one advantage a step. No Ray, torch or text.
+"""Compute one advantage per step from per-step arrays, in NumPy alone (no Ray, torch or text).
 
     steps = StepArrays.from_columns(task, trajectory, time, anchor, reward=reward, invalid=invalid)
     advantage = find_estimator("hgpo")(steps, EstimatorSettings(context_length=2))
 
-Read `steps` (the arrays), `contexts` (who shares which history), `groups` (comparison within a
-group), `levels` (at each depth), then `baselines` and `hierarchy` (the estimators); `diagnostics`
-says what the groups of a batch are worth, `bias_variance` what the estimators are, where the truth
-is known.
+Read the modules in this order: `steps` (the arrays), `contexts` (groups by shared history),
+`groups` (comparison within a group), `levels` (comparison at each depth), `baselines` and
+`hierarchy` (the estimators), `diagnostics` (statistics of the groups of a batch), `bias_variance`
+(exact errors of the estimators on a small task).
 """
 
 from hgpo_rllib.advantages.estimators import ESTIMATORS, Estimator, find_estimator

@@ -1,4 +1,4 @@
-"""Estimators with one comparison a step: by trajectory, by state, by batch, or with a critic."""
+"""Estimators with one comparison per step: by trajectory, by state, by batch or with a critic."""
 
 from collections.abc import Iterable
 
@@ -13,11 +13,11 @@ from hgpo_rllib.advantages.steps import NONE, StepArrays, discounted_sums
 
 Floats = NDArray[np.float64]
 Levels = Iterable[Level] | None
-"""`compare_levels` of the steps and settings where the caller has it; see `Estimator`."""
+"""Precomputed `compare_levels(steps, settings)`, or None; see `Estimator`."""
 
 
 def grpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
-    """GRPO (arXiv 2402.03300): Eq. 1, the same for all steps of a trajectory.
+    """GRPO (arXiv 2402.03300): Eq. 1, the same advantage for all steps of a trajectory.
 
     Reads normalize; needs trajectory_return.
     """
@@ -34,9 +34,9 @@ def gigpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None)
 
 
 def rloo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
-    """RLOO (arXiv 2402.14740): the trajectory's return minus the mean of the others of its task.
+    """RLOO (arXiv 2402.14740): return minus the mean return of the task's other trajectories.
 
-    A task with one trajectory gives 0. Reads no settings; needs trajectory_return.
+    0 for the only trajectory of a task. Reads no settings; needs trajectory_return.
     """
     return trajectory_level(steps, "mean", leave_one_out=True)
 
@@ -44,7 +44,7 @@ def rloo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) 
 def reinforce(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
     """REINFORCE with a batch baseline: step return minus its mean over all steps of the batch.
 
-    With `mean_std` divided by the batch's standard deviation, as in REINFORCE++
+    With `mean_std`, the result is divided by the batch's standard deviation, as in REINFORCE++
     (arXiv 2501.03262). Reads normalize.
     """
     return _over_batch(steps.step_return, settings.normalize)
@@ -53,8 +53,8 @@ def reinforce(steps: StepArrays, settings: EstimatorSettings, levels: Levels = N
 def ppo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
     """PPO (arXiv 1707.06347): `gae` over steps, centred or standardised over the batch.
 
-    The values are a critic's, ``steps.value``; runs have one. Without they come from a table fitted
-    to the batch itself, see `tabular_value`.
+    Uses the critic's values in ``steps.value``; runs have a critic. If they are None, uses a table
+    fitted to the same batch, see `tabular_value`.
     Reads normalize (over the batch), gamma, gae_lambda.
     """
     value = tabular_value(steps) if steps.value is None else steps.value
@@ -62,9 +62,9 @@ def ppo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -
 
 
 def oracle(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
-    """Oracle steps alone (Table 5): only steps with the same whole history are compared.
+    """Oracle steps alone (Table 5): compare only steps with the same whole history.
 
-    The least biased comparison and the rarest: most groups are singletons, whose steps get 0.
+    This comparison is the least biased, but most groups are singletons, whose steps get 0.
     Reads normalize.
     """
     return group_advantage(history_ids(steps), steps.step_return, settings.normalize)[0]
@@ -73,14 +73,14 @@ def oracle(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
 def trajectory_level(
     steps: StepArrays, normalize: Normalize, leave_one_out: bool = False
 ) -> Floats:
-    """Eq. 1: each trajectory's return compared with those of its task, on all its steps.
+    """Compute Eq. 1: compare each trajectory's return with the returns of its task.
 
-    Every trajectory counts once, however many steps it has.
+    All steps of a trajectory get its advantage. Each trajectory counts once, whatever its length.
 
     Args:
         steps: the batch.
         normalize: ``mean_std`` or ``mean``.
-        leave_one_out: subtract the mean of the other trajectories instead of that of all.
+        leave_one_out: subtract the mean of the other trajectories instead of the mean of all.
 
     Returns:
         Shape ``(steps,)``.
@@ -100,18 +100,18 @@ def trajectory_level(
 
 
 def gae(steps: StepArrays, value: Floats, gamma: float, gae_lambda: float) -> Floats:
-    """Generalised advantage estimation (arXiv 1506.02438) over the steps of each trajectory.
+    """Compute generalised advantage estimates (arXiv 1506.02438) along each trajectory.
 
     ``A_t = sum_l (γλ)^l δ_{t+l}`` with ``δ_t = r_t + γ V_{t+1} - V_t`` and V = 0 after the last
-    step (an episode cut off at the step limit is not bootstrapped). The rewards are those that
-    the step returns are sums of, ``r_t = R_t - γ R_{t+1}``: the penalty of an invalid action stays
-    with its step, and λ = 1 gives ``R_t - V_t``.
+    step (an episode truncated at the step limit is not bootstrapped). Rewards are recovered from
+    the step returns, ``r_t = R_t - γ R_{t+1}``, so the penalty of an invalid action affects only
+    its own step, and λ = 1 gives ``R_t - V_t``.
 
     Args:
         steps: the batch.
         value: V of each step, shape ``(steps,)``.
-        gamma: discount γ, that of the step returns.
-        gae_lambda: λ, from 0 for one-step differences to 1 for whole returns.
+        gamma: discount γ of the step returns.
+        gae_lambda: λ, from 0 (one-step differences) to 1 (whole returns).
 
     Returns:
         Shape ``(steps,)``.
@@ -124,7 +124,7 @@ def gae(steps: StepArrays, value: Floats, gamma: float, gae_lambda: float) -> Fl
 
 
 def value_targets(steps: StepArrays, settings: EstimatorSettings) -> Floats:
-    """What a critic is to say of each step: its value plus its `gae`, shape ``(steps,)``.
+    """Return the critic's target for each step: its value plus its `gae`, shape ``(steps,)``.
 
     Reads gamma, gae_lambda; needs value. λ = 1 gives the step returns.
     """
@@ -134,7 +134,7 @@ def value_targets(steps: StepArrays, settings: EstimatorSettings) -> Floats:
 
 
 def tabular_value(steps: StepArrays) -> Floats:
-    """Mean step return of each step's task and anchor, shape ``(steps,)``: a table as a critic."""
+    """Return the mean step return of each step's task and anchor, shape ``(steps,)``."""
     if not len(steps):
         return np.empty(0)
     (group,) = context_levels(steps, 0)

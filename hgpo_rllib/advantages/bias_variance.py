@@ -1,13 +1,13 @@
-"""Exact bias and variance of the estimators where the true advantage is known (Proposition 4.1).
+"""Exact bias and variance of the estimators on a task with known advantages (Proposition 4.1).
 
-The task has four decisions. The agent goes left or right, then to a light or a dark room, and from
-either room into a hall that looks the same whatever came before. There it opens a chest, whose
-content depends on the way taken, or leaves with a small reward. What the policy does in the hall
-depends on the way too, as with an agent that remembers two turns. Steps in the hall thus share
-their state and differ in their history: the context inconsistency that HGPO is about.
+An episode has four steps. The agent goes left or right, then to a light or a dark room, then into
+a hall that looks the same on every path. In the hall it opens a chest, whose content depends on the
+path, or leaves with a small reward. The policy in the hall depends on the path too, as for an agent
+that remembers two turns. Steps in the hall share their state but differ in their history: this is
+the context inconsistency that HGPO addresses.
 
-The task has twelve trajectories. All groups of N of them are enumerated with their probabilities,
-so means and variances are exact sums and no samples.
+The task has twelve trajectories. All groups of N trajectories are enumerated with their
+probabilities, so means and variances are exact sums, not sample estimates.
 """
 
 from collections import defaultdict
@@ -29,20 +29,20 @@ from hgpo_rllib.advantages.steps import StepArrays
 
 OPENS = {("left", "light"): 0.8, ("left", "dark"): 0.6}
 OPENS |= {("right", "light"): 0.5, ("right", "dark"): 0.3}
-"""Chance that the policy opens the chest after each way; both turns before are even."""
+"""Probability of opening the chest, by path; the two turns before it have probability 1/2 each."""
 FINDS = {("left", "light"): 0.9, ("left", "dark"): 0.6}
 FINDS |= {("right", "light"): 0.4, ("right", "dark"): 0.1}
-"""Chance that the chest holds something after each way."""
+"""Probability that the chest holds the reward, by path."""
 CHEST, LEAVE = 10.0, 3.0  # rewards
 LENGTH = 4  # steps of every trajectory
-DEPTH = 2  # K: two states before the hall tell all ways apart
+DEPTH = 2  # K: the two states before the hall identify the path
 SETTINGS = EstimatorSettings(context_length=DEPTH, normalize="mean")
 ESTIMATORS: tuple[str, ...] = ("grpo", "rloo", "gigpo", "hgpo_no_hierarchy", "hgpo", "hgpo_uniform")
 ESTIMATORS += ("hgpo_base_group", "oracle", "hgpo_leave_one_out", "hgpo_uncertainty")
-"""Those that compare within a task; a baseline over the batch has no meaning here, where all
-possible groups are enumerated side by side."""
+"""Estimators that compare within a task. A batch baseline has no meaning here: a batch holds an
+enumeration of groups, not a sample."""
 CHUNK = 10_000  # groups estimated at once; bounds memory
-TOLERANCE = 1e-9  # of comparisons between sums of floats
+TOLERANCE = 1e-9  # when comparing sums of floats
 
 Floats = NDArray[np.float64]
 Estimate = Callable[[StepArrays], Floats]
@@ -54,24 +54,24 @@ class Path:
 
     probability: float
     anchors: tuple[str, ...]
-    """What the agent sees, one a step."""
+    """State key of each step."""
     choices: tuple[str, ...]
-    """History and action, one a step: what a true advantage belongs to."""
+    """History and action of each step; the true advantage is a function of these."""
     reward: float
-    """Reward of the last step; the others have none."""
+    """Reward of the last step; all other rewards are 0."""
 
     def history(self, t: int) -> str:
-        """The choices before step `t`."""
+        """Return the choices made before step `t`."""
         return self.choices[t - 1] if t else ""
 
     def returns(self) -> Floats:
-        """Discounted return from each step on, shape ``(LENGTH,)``."""
+        """Return the discounted return from each step on, shape ``(LENGTH,)``."""
         return np.float64(self.reward) * SETTINGS.gamma ** np.arange(LENGTH - 1, -1, -1.0)
 
 
 @dataclass(frozen=True)
 class Error:
-    """Root mean squares over steps of an estimate's distance from the true advantage."""
+    """Root mean square error of an estimate, over steps, split into bias and deviation."""
 
     bias: float
     deviation: float
@@ -79,12 +79,12 @@ class Error:
 
     @property
     def rmse(self) -> float:
-        """Of both together."""
+        """Root mean square of the total error."""
         return float(np.hypot(self.bias, self.deviation))
 
 
 def paths() -> list[Path]:
-    """All trajectories; their probabilities sum to 1."""
+    """Return all trajectories; their probabilities sum to 1."""
     result = []
     for way in product(("left", "right"), ("light", "dark")):
         opens, finds = OPENS[way], FINDS[way]
@@ -99,7 +99,7 @@ def paths() -> list[Path]:
 
 
 def true_advantages(of: list[Path]) -> dict[str, float]:
-    """``Q(history, action) - V(history)`` of every choice, by enumeration."""
+    """Return ``Q(history, action) - V(history)`` of every choice, by enumeration."""
     steps = [(path, t) for path in of for t in range(LENGTH)]
 
     def mean_returns(key: Callable[[Path, int], str]) -> dict[str, float]:
@@ -116,7 +116,7 @@ def true_advantages(of: list[Path]) -> dict[str, float]:
 
 
 def groups(count: int, size: int, probability: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """All unordered groups of `size` out of `count` trajectories, and their probabilities.
+    """Enumerate the unordered groups of `size` out of `count` trajectories.
 
     Returns:
         Members, shape ``(groups, size)``, and probabilities, shape ``(groups,)``, summing to 1.
@@ -131,11 +131,11 @@ def groups(count: int, size: int, probability: Floats) -> tuple[NDArray[np.int64
 
 
 def batches(size: int) -> Iterator[tuple[StepArrays, Floats, NDArray[np.int64]]]:
-    """Every group of `size` trajectories as a task: steps, their weights, and their choices.
+    """Yield every group of `size` trajectories as one task, in batches of up to `CHUNK` groups.
 
     Yields:
-        The steps; the probability that a given member is this step's, shape ``(steps,)``; the
-        index of its choice in the sorted `true_advantages`, shape ``(steps,)``.
+        The steps; the weight of each step (the probability of its group divided by `size`), shape
+        ``(steps,)``; the index of its choice in the sorted `true_advantages`, shape ``(steps,)``.
     """
     all_paths = paths()
     names = sorted(true_advantages(all_paths))
@@ -160,7 +160,7 @@ def batches(size: int) -> Iterator[tuple[StepArrays, Floats, NDArray[np.int64]]]
 
 
 def level(k: int, leave_one_out: bool, steps: StepArrays) -> Floats:
-    """Advantage at depth k alone; with `leave_one_out` NaN where the step is alone at level K."""
+    """Return the advantage at depth k; with `leave_one_out`, NaN for singletons at level K."""
     ids = list(context_levels(steps, DEPTH))
     advantage, size = group_advantage(ids[k], steps.step_return, "mean")
     if not leave_one_out:
@@ -169,18 +169,18 @@ def level(k: int, leave_one_out: bool, steps: StepArrays) -> Floats:
 
 
 def by_name(name: str, steps: StepArrays) -> Floats:
-    """A registered estimator, without division by standard deviations: in units of reward."""
+    """Apply a registered estimator without dividing by standard deviations, in units of reward."""
     return find_estimator(name)(steps, SETTINGS)
 
 
 def non_singleton(name: str, steps: StepArrays) -> Floats:
-    """A registered estimator, NaN where the step is alone at level K."""
+    """Apply a registered estimator; NaN for singletons at level K."""
     *_, deepest = context_levels(steps, DEPTH)
     return np.where(group_sizes(deepest) > 1, by_name(name, steps), np.nan)
 
 
 def errors(size: int, estimates: Mapping[str, Estimate], hall_only: bool) -> dict[str, Error]:
-    """Error of each estimate in groups of `size`; steps for which it is NaN do not count."""
+    """Return the error of each estimate in groups of `size`, ignoring steps where it is NaN."""
     truth = true_advantages(paths())
     names = sorted(truth)
     moments = {name: np.zeros((3, len(names))) for name in estimates}
@@ -206,7 +206,7 @@ def _error(moments: Floats, truth: Floats) -> Error:
 
 
 def correlation(size: int, first: Estimate, second: Estimate) -> float:
-    """Correlation of two estimates in the hall, given history and action."""
+    """Return the correlation of two estimates in the hall, given history and action."""
     count = len(true_advantages(paths()))
     moments = np.zeros((6, count))
     for steps, weight, choice in batches(size):
@@ -227,22 +227,22 @@ class Study:
 
     group_size: int
     everywhere: dict[str, Error]
-    """Of the registered estimators, over all steps."""
+    """Errors of the registered estimators, over all steps."""
     levels: dict[str, Error]
-    """Of single levels and of HGPO, in the hall, as they are used in training."""
+    """Errors of single levels and of HGPO in the hall, as used in training."""
     grouped: dict[str, Error]
     """The same with leave-one-out baselines, over steps in non-singleton groups at the deepest
-    level: context inconsistency without what small groups do besides (no comparison, a mean with
-    oneself)."""
+    level. This isolates context inconsistency from other effects of small groups (singletons get 0;
+    the mean contains the step itself)."""
     claims: dict[str, dict[str, bool]]
-    """Proposition 4.1's assumptions and ordering for `levels` and for `grouped`."""
+    """Whether Proposition 4.1's assumptions and ordering hold for `levels` and for `grouped`."""
 
 
 def study(group_size: int) -> Study:
     """Enumerate all groups of `group_size` trajectories.
 
     Raises:
-        ValueError: for a size below 2, or above 8 (the number of groups explodes).
+        ValueError: `group_size` is below 2 or above 8 (the number of groups grows too fast).
     """
     if not 2 <= group_size <= 8:
         raise ValueError(f"the group size must be 2 to 8, got {group_size}")
@@ -271,10 +271,10 @@ def study(group_size: int) -> Study:
 
 
 def proposition(of: dict[str, Error], correlation: float) -> dict[str, bool]:
-    """Which parts of Proposition 4.1 hold.
+    """Check which parts of Proposition 4.1 hold.
 
-    It supposes that deeper levels are less biased, vary more, and are not correlated; it concludes
-    that HGPO lies between level 0 and level K in bias and in variance.
+    It assumes that deeper levels have lower bias and higher variance and are uncorrelated. It
+    concludes that the bias and the variance of HGPO are between those of level 0 and level K.
 
     Args:
         of: errors of the levels and of HGPO.

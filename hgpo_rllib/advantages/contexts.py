@@ -14,24 +14,24 @@ Contexts = Literal["paper", "released"]
 def context_levels(
     steps: StepArrays, context_length: int, contexts: Contexts = "paper"
 ) -> Iterator[NDArray[np.int64]]:
-    """Group of every step at depth k = 0, 1, …, K of shared history, level after level.
+    """Yield the group of every step at depths k = 0, 1, …, K of shared history.
 
-    Two steps are in one group at depth k when they belong to one task and their contexts
-    ``C_k = (s_{t-k}, …, s_t)`` are equal (Eq. 3): their own anchor and the k before it. Groups
-    nest, ``G_0 ⊇ G_1 ⊇ … ⊇ G_K``: each level splits the groups of the one before by one more
-    anchor, which costs a sort of integers instead of a comparison of histories.
+    Two steps are in the same group at depth k if they belong to the same task and their contexts
+    ``C_k = (s_{t-k}, …, s_t)`` are equal (Eq. 3): the step's own anchor and the k before it. Groups
+    are nested, ``G_0 ⊇ G_1 ⊇ … ⊇ G_K``. Each level splits the groups of the previous level by one
+    more anchor, so it sorts integers instead of comparing histories.
 
     Args:
         steps: the batch.
         context_length: K, the deepest level.
-        contexts: ``paper``: a step earlier than k uses its whole prefix (and shares it only with
-            steps whose whole prefix is equal); ``released``: such a step has no group at level k.
+        contexts: ``paper``: a step earlier than k uses its whole prefix, and shares a group only
+            with steps whose whole prefix is equal. ``released``: such a step has no group at k.
 
     Yields:
-        Dense group ids, shape ``(steps,)``; -1 where a step has no group at that level.
+        Dense group ids, shape ``(steps,)``; -1 for a step without a group at that level.
 
     Raises:
-        ValueError: for a negative `context_length`.
+        ValueError: `context_length` is negative.
     """
     if context_length < 0:
         raise ValueError(f"context_length must be 0 or more, got {context_length}")
@@ -40,17 +40,17 @@ def context_levels(
     back = np.arange(len(steps))  # the step k before each step, -1 where the trajectory is shorter
     for _ in range(context_length):
         back = np.where(back == NONE, NONE, steps.previous[back])
-        # NONE takes part as "began here": whole prefixes meet only prefixes of the same length.
+        # NONE marks the start of the trajectory, so a whole prefix only matches equally long ones.
         ids = _pair_ids(ids, np.where(back == NONE, NONE, steps.anchor[back]))
         yield np.where(back == NONE, NONE, ids) if contexts == "released" else ids
 
 
 def history_ids(steps: StepArrays) -> NDArray[np.int64]:
-    """Oracle groups: steps of one task whose whole history of anchors is equal.
+    """Return the Oracle groups: steps of one task whose whole history of anchors is equal.
 
-    These steps are at the same time index and have seen the same states. The paper calls steps
-    with a consistent context Oracle steps; with a deterministic environment and an anchor that
-    identifies the state, they differ in nothing that the future depends on.
+    These steps have the same time index and the same sequence of states. The paper calls steps
+    with a consistent context Oracle steps. If the environment is deterministic and the anchor
+    identifies the state, the same future follows from all of them under the same actions.
 
     Returns:
         Dense group ids, shape ``(steps,)``.
@@ -70,7 +70,7 @@ def history_ids(steps: StepArrays) -> NDArray[np.int64]:
 
 
 def _pair_ids(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number the distinct pairs (a_i, b_i), b >= -1, by dense ids."""
+    """Return dense ids of the distinct pairs (a_i, b_i), where b >= -1."""
     if not len(a):
         return np.empty(0, np.int64)
     width = int(b.max()) + 2

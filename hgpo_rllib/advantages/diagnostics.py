@@ -1,4 +1,4 @@
-"""What the groups of a batch are worth: the paper's figures and tables as functions."""
+"""Statistics of the groups of a batch, as in the paper's figures and tables."""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,12 @@ from hgpo_rllib.advantages.settings import EstimatorSettings
 from hgpo_rllib.advantages.steps import NONE, StepArrays
 
 SIZE_BINS = (1, 2, 3, 5, 9, 17, 33)
-"""Smallest group size of each bin of `size_distribution`; the last bin is open."""
+"""Smallest group size in each bin of `size_distribution`; the last bin is unbounded."""
 SIZE_LABELS = ("1", "2", "3-4", "5-8", "9-16", "17-32", "33+")
 
 
 def group_sizes(group: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Size of every step's group, shape ``(steps,)``; 0 for a step without one."""
+    """Return the size of every step's group, shape ``(steps,)``; 0 for a step without a group."""
     sizes = np.zeros(len(group), np.int64)
     inside = group != NONE
     sizes[inside] = np.bincount(group[inside])[group[inside]]
@@ -27,29 +27,29 @@ def group_sizes(group: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def level_sizes(levels: Sequence[Level]) -> NDArray[np.int64]:
-    """Size of every step's group at every depth k = 0..K, shape ``(K + 1, steps)``."""
+    """Return the size of every step's group at depths k = 0..K, shape ``(K + 1, steps)``."""
     return np.stack([level.size for level in levels])
 
 
 def utilisation(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Share of steps in non-singleton groups (Table 2), over the last axis of `sizes`."""
+    """Return the share of steps in non-singleton groups (Table 2), over the last axis."""
     return np.mean(sizes > 1, axis=-1)
 
 
 def mean_size(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Mean size of the non-singleton groups of steps, over the last axis; 0 without any."""
+    """Return the step mean of non-singleton group sizes, over the last axis; 0 if none."""
     shared = sizes > 1
     return np.sum(sizes * shared, axis=-1) / np.maximum(np.sum(shared, axis=-1), 1)
 
 
 def size_distribution(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Share of steps by the size of their group (Figures 4 and 9).
+    """Return the share of steps by the size of their group (Figures 4 and 9).
 
     Args:
         sizes: shape ``(levels, steps)``.
 
     Returns:
-        Shape ``(levels, len(SIZE_BINS))``. Rows sum to 1, less the steps without a group.
+        Shape ``(levels, len(SIZE_BINS))``. Rows sum to 1 minus the share of steps without a group.
     """
     bins = np.searchsorted(SIZE_BINS, sizes, side="right") - 1
     counts = [np.bincount(row[row >= 0], minlength=len(SIZE_BINS)) for row in bins]
@@ -62,20 +62,20 @@ def oracle_gaps(
     history: NDArray[np.int64],
     settings: EstimatorSettings,
 ) -> dict[str, float]:
-    """Mean distance of estimates from the Oracle estimate (Figure 2 a, b).
+    """Return the mean distance of estimates from the Oracle estimate (Figure 2 a, b).
 
-    Over the steps in non-singleton Oracle groups: ``mean |A - A_oracle|``, in units of the
-    advantage as `settings.normalize` makes it. NaN without such steps.
+    This is ``mean |A - A_oracle|`` over the steps in non-singleton Oracle groups, in the units
+    that `settings.normalize` gives advantages. NaN if there are no such steps.
 
     Args:
         steps: the batch.
         levels: `compare_levels` of these steps and settings.
         history: `history_ids` of the steps.
-        settings: of the estimates.
+        settings: settings of the estimators.
 
     Returns:
-        By estimate: ``trajectory`` (Eq. 1; absent where the steps have no trajectory_return),
-        ``step`` (Eq. 2) and ``hgpo``.
+        Distance by estimate: ``trajectory`` (Eq. 1; absent if the steps have no
+        trajectory_return), ``step`` (Eq. 2) and ``hgpo``.
     """
     truth, size = group_advantage(history, steps.step_return, settings.normalize)
     shared = size > 1
@@ -90,9 +90,10 @@ def oracle_gaps(
 
 
 def explained_variance(value: NDArray[np.float64], step_return: NDArray[np.float64]) -> float:
-    """Share of the variance of step returns that the values explain; NaN where they do not vary.
+    """Return the share of the variance of step returns explained by the values.
 
-    1: the values are the returns, up to a constant. 0: as good as a constant. Below: worse.
+    1: the values equal the returns up to a constant. 0: no better than a constant. Negative: worse
+    than a constant. NaN if the returns do not vary.
     """
     variance = step_return.var()
     return float(1 - (step_return - value).var() / variance) if variance > 0 else float("nan")
@@ -104,13 +105,13 @@ def summary(
     levels: Sequence[Level],
     settings: EstimatorSettings,
 ) -> dict[str, float]:
-    """The diagnostics of one batch as flat metrics; names as in docs/algorithm.md.
+    """Return the diagnostics of one batch as flat metrics, named as in docs/algorithm.md.
 
     Args:
         steps: the batch.
-        advantage: one a step, shape ``(steps,)``.
+        advantage: advantage of each step, shape ``(steps,)``.
         levels: `compare_levels` of these steps and settings.
-        settings: of the estimator.
+        settings: settings of the estimator.
     """
     sizes = level_sizes(levels)
     history = history_ids(steps)

@@ -1,6 +1,6 @@
-"""The registry of advantage estimators: one signature, chosen by name.
+"""Registry of the advantage estimators, which share one signature and are selected by name.
 
-Equations are those of the HGPO paper (arXiv 2602.22817) unless another source is named.
+Equation numbers refer to the HGPO paper (arXiv 2602.22817) unless another source is named.
 """
 
 from collections.abc import Iterable
@@ -24,24 +24,24 @@ from hgpo_rllib.advantages.steps import StepArrays
 
 
 class Estimator(Protocol):
-    """A pure function of the steps of a batch and of the settings."""
+    """Pure function of the steps of a batch and the settings."""
 
     __name__: str
 
     def __call__(
         self, steps: StepArrays, settings: EstimatorSettings, levels: Iterable[Level] | None = None
     ) -> NDArray[np.float64]:
-        """One advantage a step, shape ``(steps,)``.
+        """Return one advantage per step, shape ``(steps,)``.
 
-        `levels` saves computing them again where the caller has ``compare_levels(steps, settings)``
-        already; an estimator that compares nothing by level does not read it.
+        Pass `levels` if ``compare_levels(steps, settings)`` is already computed. Estimators that do
+        not compare by level ignore it.
         """
 
 
 ESTIMATORS: dict[str, Estimator] = {
     function.__name__: function
     for function in (
-        # the paper's method and what it is compared with
+        # the paper's method and its baselines
         hgpo,
         gigpo,
         grpo,
@@ -61,10 +61,10 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 def find_estimator(name: str) -> Estimator:
-    """The estimator called `name`.
+    """Return the estimator registered as `name`.
 
     Raises:
-        ValueError: for an unknown name; the message lists the known ones.
+        ValueError: unknown name; the message lists the known ones.
     """
     if name not in ESTIMATORS:
         raise ValueError(f"unknown estimator {name!r}; known: {', '.join(ESTIMATORS)}")

@@ -1,4 +1,4 @@
-"""Statistics of groups: the one place where a value is compared with its group."""
+"""Comparison of values with the mean and standard deviation of their group."""
 
 from typing import Literal
 
@@ -9,26 +9,26 @@ from hgpo_rllib.advantages.steps import NONE
 
 Normalize = Literal["mean_std", "mean"]
 EPSILON = 1e-6  # added to the standard deviation, as in the released code
-ROUNDING = 1e-12  # deviations below this share of a group's values are rounding
+ROUNDING = 1e-12  # deviations below this share of a group's values count as rounding errors
 
 
 def group_advantage(
     group: NDArray[np.int64], value: NDArray[np.float64], normalize: Normalize
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Advantage of each value in its group (Eq. 5), and the size of that group.
+    """Return the advantage of each value in its group (Eq. 5), and the size of that group.
 
-    ``(value - mean) / (std + 1e-6)`` with the population standard deviation, without the division
-    for ``normalize="mean"``. Groups of one and groups of equal values give exactly 0: rounding in
-    the mean would otherwise leave noise that the division by a standard deviation of almost 0
-    blows up (to 0.66 in float32).
+    The advantage is ``(value - mean) / (std + 1e-6)`` with the population standard deviation;
+    ``normalize="mean"`` skips the division. Singletons and groups of equal values give exactly 0.
+    Otherwise, rounding errors in the mean would be divided by a standard deviation of almost 0
+    (advantages of up to 0.66 in float32).
 
     Args:
-        group: dense group ids, -1 for a value without a group, shape ``(n,)``.
+        group: dense group ids, shape ``(n,)``; -1 for a value without a group.
         value: shape ``(n,)``.
         normalize: ``mean_std`` or ``mean``.
 
     Returns:
-        Advantages and sizes, both of shape ``(n,)``; 0 where there is no group.
+        Advantages and sizes, both of shape ``(n,)``; 0 for a value without a group.
     """
     if not len(group):
         return np.zeros(0), np.zeros(0, np.int64)
@@ -40,7 +40,7 @@ def group_advantage(
     count = np.bincount(group)
     deviation = value - (group_sum(group, value) / np.maximum(count, 1))[group]
     low, high = group_range(group, value)
-    # A value equal to its group's mean leaves rounding noise that depends on the order of rows.
+    # A value equal to its group's mean can differ from it by rounding, depending on row order.
     scale = np.maximum(np.abs(low), np.abs(high))[group]
     deviation[np.abs(deviation) <= ROUNDING * scale] = 0.0
     if normalize == "mean_std":
@@ -51,14 +51,14 @@ def group_advantage(
 
 
 def group_sum(group: NDArray[np.int64], value: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum of the values of each group, shape ``(groups,)``."""
+    """Return the sum of the values of each group, shape ``(groups,)``."""
     return np.bincount(group, value).astype(np.float64, copy=False)
 
 
 def group_range(
     group: NDArray[np.int64], value: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Smallest and largest value of each group, both of shape ``(groups,)``."""
+    """Return the smallest and largest value of each group, both of shape ``(groups,)``."""
     low, high = np.full(group.max() + 1, np.inf), np.full(group.max() + 1, -np.inf)
     np.minimum.at(low, group, value)
     np.maximum.at(high, group, value)

@@ -1,4 +1,4 @@
-"""HGPO and its relatives: group advantages at every depth of shared history, made into one."""
+"""HGPO and its variants: combine the group advantages at all depths of shared history."""
 
 from collections.abc import Iterable, Iterator
 
@@ -16,13 +16,13 @@ Floats = NDArray[np.float64]
 
 
 def hgpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
-    """HGPO (Eq. 3-7): the weighted mean of group advantages over depths of shared history.
+    """HGPO (Eq. 3-7): weighted mean of group advantages over depths of shared history.
 
-    At depth k = 0..K the steps that share their task, state and k states of history form a group
-    (Eq. 3, 4), in which a step has the advantage ``A_k = (R - mean) / (std + 1e-6)`` (Eq. 5). These
-    are averaged with weights proportional to ``(k + 1)^α`` (Eq. 6, 7). Groups of one and advantages
-    that are exactly zero are left out before the weights are normalised. A group whose returns are
-    all equal gives exactly 0.
+    At depth k = 0..K, the steps that share their task, state and k previous states form a group
+    (Eq. 3, 4). The advantage of a step in it is ``A_k = (R - mean) / (std + 1e-6)`` (Eq. 5). The
+    mean over depths has weights proportional to ``(k + 1)^α`` (Eq. 6, 7). Singletons and advantages
+    of exactly 0 are excluded before the weights are normalised. A group whose returns are all equal
+    gives exactly 0.
 
     Reads context_length, weight_alpha, normalize, contexts.
     """
@@ -32,7 +32,7 @@ def hgpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) 
 def hgpo_no_hierarchy(
     steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
 ) -> Floats:
-    """Ablation "without G_1:K" (Table 5): level 0 alone, the step-level estimate of Eq. 2.
+    """Ablation "without G_1:K" (Table 5): level 0 only, the step-level estimate of Eq. 2.
 
     Reads normalize.
     """
@@ -63,12 +63,12 @@ def hgpo_base_group(
 def hgpo_leave_one_out(
     steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
 ) -> Floats:
-    """HGPO with leave-one-out baselines (beyond the paper): a step is compared with the others.
+    """HGPO with leave-one-out baselines (beyond the paper).
 
-    The mean of a group of n contains the step itself, so ``R - mean`` is only ``(n-1)/n`` of the
-    difference from the mean of the others: small groups, the deep ones, are shrunk towards 0, and
-    the baseline depends on the very action that it judges. Every level is multiplied by
-    ``n / (n - 1)``, which is exactly ``R - mean of the others`` (with `mean_std` divided by the
+    The mean of a group of n includes the step itself, so ``R - mean`` is only ``(n-1)/n`` of the
+    difference from the mean of the other steps. Small (deep) groups are therefore shrunk towards 0,
+    and the baseline depends on the action that it evaluates. Every level is multiplied by
+    ``n / (n - 1)``, which gives exactly ``R - mean of the others`` (with `mean_std`, divided by the
     standard deviation of the whole group).
 
     Reads context_length, weight_alpha, normalize, contexts.
@@ -80,42 +80,42 @@ def hgpo_leave_one_out(
 def hgpo_uncertainty(
     steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
 ) -> Floats:
-    """HGPO with weights from the groups' sizes and variances (beyond the paper).
+    """HGPO with weights computed from group sizes and variances (beyond the paper).
 
-    The paper's weights depend on the depth alone: a deep group of two outweighs a shallow group of
-    forty. Here each level is trusted as far as its own data allow, and shrunk towards the next
-    coarser level.
+    The paper's weights depend on the depth only, so a deep group of two outweighs a shallow group
+    of forty. Here each level is shrunk towards the next coarser level, and less so the more
+    precise its own estimate is.
 
-    Derivation. Let a level-(k-1) group p consist of level-k groups c. Suppose returns scatter
-    around the mean of their group, ``R_i ~ (μ_c, σ²)``, and the means of the groups around that of
-    p, ``μ_c ~ (μ_p, τ²)``. For step i in c the best baseline is μ_c. There are two estimates of it:
+    Derivation. Let a level-(k-1) group p consist of level-k groups c. Assume that returns vary
+    around the mean of their group, ``R_i ~ (μ_c, σ²)``, and the group means around the mean of p,
+    ``μ_c ~ (μ_p, τ²)``. For step i in c the best baseline is μ_c. There are two estimates of it:
     the mean of the other n_c - 1 steps of c, unbiased with variance ``σ² / (n_c - 1)``, and the
-    baseline of the coarser level, b_{k-1}, which misses μ_c by τ² in the mean square. The
-    combination with the least mean square error weighs them by their precisions (Bühlmann's
-    credibility, and the posterior mean if both laws are normal)::
+    baseline of the coarser level, b_{k-1}, with mean square error τ². The combination with the
+    least mean square error weights them by their precisions (Bühlmann's credibility; the posterior
+    mean if both distributions are normal)::
 
         b_k = (1 - B) * mean of the others in c + B * b_{k-1},
         B = (σ² / (n_c - 1)) / (σ² / (n_c - 1) + τ²)
 
     Since ``A = R - b`` is linear in b, the advantages combine in the same way, from the coarsest
-    level down: ``A_k = (1 - B) * (R - mean of the others in c) + B * A_{k-1}``. Written out this is
+    level to the deepest: ``A_k = (1 - B) * (R - mean of the others in c) + B * A_{k-1}``. This is
     a weighted mean over levels whose weights sum to 1: ``(1 - B_K)``, ``B_K (1 - B_{K-1})``, …, and
-    ``B_K … B_1`` for level 0. A step that is alone in c has no others: B = 1.
+    ``B_K … B_1`` for level 0. For a singleton c, B = 1.
 
-    σ² and τ² of every p are its variance components by one-way analysis of variance, with g groups
+    σ² and τ² of each p are its variance components by one-way analysis of variance, with g groups
     of sizes n_c and n = Σ n_c::
 
         σ² = Σ_c Σ_{i in c} (R_i - mean_c)² / (n - g)
         τ² = max(0, (Σ_c n_c (mean_c - mean_p)² / (g - 1) - σ²) / n_0),
         n_0 = (n - Σ n_c² / n) / (g - 1)
 
-    Where histories do not matter, τ² is near 0 and the large coarse group is used; where they
-    decide, deep groups are used as soon as they have two or three steps. With `mean_std` the
-    result is divided by the standard deviation of the level-0 group (+ 1e-6), one scale for all
-    steps that share a state.
+    If history does not matter, τ² is near 0 and the large coarse group dominates. If it matters,
+    deep groups dominate as soon as they have two or three steps. With `mean_std`, the result is
+    divided by the standard deviation of the level-0 group (+ 1e-6), so all steps that share a
+    state have the same scale.
 
-    What the model leaves out: p has one σ² for all its groups, and σ², τ² are estimated with step
-    i's own return among the data.
+    Simplifications: all groups of p share one σ², and the estimates of σ² and τ² include step i's
+    own return.
 
     Reads context_length, normalize, contexts.
     """
@@ -135,14 +135,14 @@ def hgpo_uncertainty(
 
 
 def weighted_mean(steps: int, levels: Iterable[tuple[float, Floats]]) -> Floats:
-    """Eq. 6 and 7: the mean over levels by their weights, over the non-zero advantages of a step.
+    """Compute Eq. 6 and 7: the weighted mean over levels of each step's non-zero advantages.
 
     Args:
         steps: number of steps.
         levels: raw weight and advantages, shape ``(steps,)``, of each level.
 
     Returns:
-        Shape ``(steps,)``; 0 for a step whose levels are all 0.
+        Shape ``(steps,)``; 0 for a step whose advantages are 0 at all levels.
     """
     numerator, denominator = np.zeros(steps), np.zeros(steps)
     for weight, advantage in levels:
@@ -157,7 +157,7 @@ def weighted_levels(
     levels: Levels = None,
     leave_one_out: bool = False,
 ) -> Iterator[tuple[float, Floats]]:
-    """Raw weight of each level (Eq. 6), and every step's advantage there."""
+    """Yield the raw weight of each level (Eq. 6) and the advantages of all steps at it."""
     offset = 1 if settings.contexts == "paper" else 2
     for k, level in enumerate(compare_levels(steps, settings) if levels is None else levels):
         advantage = level.advantage
@@ -167,7 +167,7 @@ def weighted_levels(
 
 
 def _others_level(group: NDArray[np.int64], value: Floats) -> Floats:
-    """Each value minus the mean of the others in its group; 0 where it is alone."""
+    """Return each value minus the mean of the others in its group; 0 for singletons."""
     advantage, size = group_advantage(group, value, "mean")
     return advantage * (size / np.maximum(size - 1, 1))
 
@@ -182,7 +182,7 @@ def _group_std(group: NDArray[np.int64], value: Floats) -> Floats:
 def _shrinkage(
     parent: NDArray[np.int64], group: NDArray[np.int64], value: Floats
 ) -> NDArray[np.float64]:
-    """B of `hgpo_uncertainty` for every step; 1 where it has no group or is alone in it."""
+    """Return B of `hgpo_uncertainty` for every step; 1 for singletons and without a group."""
     shrinkage = np.ones(len(group))
     inside = np.flatnonzero(group != NONE)
     if not len(inside):
@@ -203,6 +203,6 @@ def _shrinkage(
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    """Elementwise quotient, 0 where the denominator is (nearly) 0: nothing to estimate from."""
+    """Return the elementwise quotient; 0 if the denominator is (nearly) 0: no data."""
     known = denominator > 1e-9
     return np.divide(numerator, denominator, out=np.zeros(len(numerator)), where=known)

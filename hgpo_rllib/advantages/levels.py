@@ -1,4 +1,4 @@
-"""Every step compared with its group at each depth of shared history: what HGPO combines."""
+"""Compare every step with its group at each depth of shared history; HGPO combines these."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from hgpo_rllib.advantages.steps import StepArrays
 
 @dataclass(frozen=True)
 class Level:
-    """The steps of a batch at one depth; arrays have shape ``(steps,)``."""
+    """Groups of a batch's steps at one depth; arrays have shape ``(steps,)``."""
 
     group: NDArray[np.int64]
     """Dense group ids; -1 for a step without a group at this depth."""
     size: NDArray[np.int64]
-    """Size of each step's group; 0 without one."""
+    """Size of each step's group; 0 for a step without a group."""
     advantage: NDArray[np.float64]
-    """Advantage of each step in its group (Eq. 5); 0 without one."""
+    """Advantage of each step in its group (Eq. 5); 0 for a step without a group."""
 
 
 def compare_levels(steps: StepArrays, settings: EstimatorSettings) -> Iterator[Level]:
-    """The levels k = 0, 1, …, K, one after the other: only one has to be in memory.
+    """Yield the levels k = 0, 1, …, K one at a time, so that only one has to be in memory.
 
     Reads context_length, normalize, contexts.
     """
@@ -37,7 +37,7 @@ def compare_levels(steps: StepArrays, settings: EstimatorSettings) -> Iterator[L
 def step_level(
     steps: StepArrays, settings: EstimatorSettings, levels: Iterable[Level] | None = None
 ) -> NDArray[np.float64]:
-    """Eq. 2, level 0: each step's return compared with those of its task that share its state.
+    """Compute Eq. 2 (level 0): compare each step's return with steps of its task and state.
 
     Reads normalize.
     """

@@ -1,4 +1,4 @@
-"""The arrays that advantage estimators read, and the returns of steps and trajectories."""
+"""Input arrays of the advantage estimators, and returns of steps and trajectories."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
@@ -9,38 +9,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-NONE = -1  # "no such row" and "no such group" in integer arrays
+NONE = -1  # "no row" and "no group" in integer arrays
 
 Keys = Sequence[Hashable] | NDArray[Any]
 
 
 @dataclass(frozen=True)
 class StepArrays:
-    """Steps of one batch, one entry a step; every array has shape ``(steps,)``.
+    """Steps of one batch, one entry per step; every array has shape ``(steps,)``.
 
-    Rows may stand in any order. `from_columns` builds the arrays from ids of any kind; the
-    constructor takes them as they are and checks them.
+    Rows may be in any order. `from_columns` builds the arrays from ids of any kind; the
+    constructor only checks them.
 
     Raises:
-        ValueError: arrays of different lengths, a value that is not finite, two rows of one
-            trajectory with the same time, a missing step, or a trajectory in two tasks or with two
-            returns. The message names the row.
+        ValueError: arrays of different lengths, a value that is not finite, a negative id, two rows
+            of one trajectory with the same time, a missing step, or a trajectory in two tasks or
+            with two returns. The message names the row.
     """
 
     task: NDArray[np.int64]
-    """Task of the step, 0, 1, …: trajectories of one task start alike and are compared."""
+    """Task of the step, 0, 1, …; trajectories of the same task are compared."""
     trajectory: NDArray[np.int64]
     """Trajectory of the step, 0, 1, …"""
     time: NDArray[np.int64]
     """Index of the step in its trajectory: 0, 1, 2, … without gaps."""
     anchor: NDArray[np.int64]
-    """Interned state key (the observation text in the paper): equal ids mean equal states."""
+    """Interned state key (the observation text in the paper); equal ids mean equal states."""
     step_return: NDArray[np.float64]
-    """Discounted return from this step on, the penalty of an invalid action included."""
+    """Discounted return from this step on, including the penalty of an invalid action."""
     trajectory_return: NDArray[np.float64] | None = None
-    """Undiscounted return of the step's trajectory, the same on all its steps; None if unknown."""
+    """Undiscounted return of the step's trajectory, equal on all its steps; None if unknown."""
     value: NDArray[np.float64] | None = None
-    """Expected step return from this step on by a critic; None without one."""
+    """The critic's estimate of the step return; None without a critic."""
 
     def __post_init__(self) -> None:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -69,7 +69,7 @@ class StepArrays:
 
     @cached_property
     def previous(self) -> NDArray[np.int64]:
-        """Row of the step before each step in its trajectory, -1 for first steps."""
+        """Row of the previous step in the trajectory; -1 for first steps."""
         previous = np.full(len(self), NONE, np.int64)
         order = self.time_order
         same = np.flatnonzero(np.diff(self.trajectory[order]) == 0)
@@ -117,30 +117,29 @@ class StepArrays:
         invalid_penalty: float = 0.1,
         value: ArrayLike | None = None,
     ) -> "StepArrays":
-        """Build the arrays from columns with one entry a step, rows in any order.
+        """Build the arrays from columns with one entry per step, in any row order.
 
-        Give `step_return`, or `reward` (and `invalid`) to have the returns computed:
+        Pass `step_return`, or `reward` (and `invalid`) to compute the returns:
 
         - step return: ``sum_j gamma^j reward_{t+j} - invalid_penalty * invalid_t``. The penalty is
-          taken after discounting, so it falls on the invalid step alone.
+          subtracted after discounting, so it affects only the invalid step.
         - trajectory return: ``sum_t (reward_t - invalid_penalty * invalid_t)``, undiscounted.
 
         Args:
-            task: any hashable ids, as are `trajectory` and `anchor`; each distinct one is
-                interned once.
-            trajectory: ids that are unique over the batch, not only within a task.
+            task: hashable ids, as `trajectory` and `anchor`; distinct ids are interned.
+            trajectory: ids that are unique in the whole batch, not only within a task.
             time: integers, 0 for the first step of a trajectory.
             anchor: state key of each step.
-            step_return: returns from each step on, penalties included.
-            trajectory_return: return of each step's trajectory, where `step_return` is given.
+            step_return: returns from each step on, including penalties.
+            trajectory_return: return of each step's trajectory; only with `step_return`.
             reward: environment reward of each step.
-            invalid: whether each step's action was invalid; None: none was.
+            invalid: whether each step's action was invalid; None: all were valid.
             gamma: discount of the step return.
-            invalid_penalty: taken from the return of an invalid step.
-            value: a critic's values.
+            invalid_penalty: subtracted from the return of an invalid step.
+            value: values of a critic.
 
         Raises:
-            ValueError: as the class says, or for columns that do not go together.
+            ValueError: see the class; also for columns that exclude each other.
         """
         if (step_return is None) == (reward is None):
             raise ValueError("give either step_return or reward")
@@ -188,19 +187,19 @@ class StepArrays:
 def discounted_sums(
     steps: StepArrays, values: NDArray[np.float64], factor: float
 ) -> NDArray[np.float64]:
-    """``y_t = values_t + factor * y_{t+1}`` along every trajectory, shape ``(steps,)``."""
+    """Return ``y_t = values_t + factor * y_{t+1}`` along each trajectory, shape ``(steps,)``."""
     result = values.astype(np.float64)
     by_time = np.argsort(steps.time, kind="stable")
     last = int(steps.time[by_time[-1]]) if len(steps) else 0
     starts = np.searchsorted(steps.time[by_time], np.arange(1, last + 2))
-    for t in range(last, 0, -1):  # every trajectory at once, from the last time backwards
+    for t in range(last, 0, -1):  # all trajectories at once, backwards in time
         rows = by_time[starts[t - 1] : starts[t]]
         result[steps.previous[rows]] += factor * result[rows]
     return result
 
 
 def intern(keys: Keys) -> NDArray[np.int64]:
-    """Number distinct keys 0, 1, 2, …"""
+    """Map distinct keys to ids 0, 1, 2, …"""
     if isinstance(keys, np.ndarray) and keys.dtype.kind in "iu":
         return np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
     ids: defaultdict[Hashable, int] = defaultdict()

@@ -1,4 +1,4 @@
-"""Agents: observation and memory to prompt, completion to action. Pure, no Ray."""
+"""Agents: build prompts from observations and memory, parse completions to actions. No Ray."""
 
 from hgpo_rllib.agent.agent import (
     Agent,

@@ -1,4 +1,4 @@
-"""Agents: the only seam between an environment and whatever decides what to do."""
+"""Agents: the interface between an environment and the policy that chooses actions."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -10,36 +10,36 @@ from hgpo_rllib.agent.renderer import TextRenderer
 
 
 class Agent(ABC):
-    """Plays one task: one episode, or several if it learns from those that it loses."""
+    """Base class of agents. An agent plays one task, in one episode or in several attempts."""
 
     @abstractmethod
     async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
-        """What to do at an observation; `info` is the environment's."""
+        """Choose the action for an observation; `info` comes from the environment."""
 
     async def reflect(self, observation: str) -> Turn | None:
-        """Look back on a lost episode, whose last observation this is, and prepare for the next.
+        """Reflect on a lost episode, given its last observation, and prepare for the next one.
 
         Returns:
-            What the agent made of it; None: it does not play the task again.
+            The reflection; None if the agent does not retry the task.
         """
         return None
 
 
 class BeginAgent(Protocol):
-    """Makes the agent of a task."""
+    """Create the agent of a task."""
 
     def __call__(self, info: Mapping[str, Any], group: str, name: str) -> Agent:
-        """The agent of the episode that `info` began.
+        """Create the agent of an episode.
 
         Args:
-            info: of the first observation.
-            group: names the group among all of a run.
-            name: of the episode in its group; draws are seeded by the two.
+            info: info of the first observation.
+            group: name of the group, unique in a run.
+            name: name of the episode in its group; `group` and `name` seed the sampling.
         """
 
 
 class ModelAgent(Agent):
-    """Asks a model at every turn, and remembers what it saw, said and did."""
+    """Agent that queries a model at every turn and remembers all turns."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class ModelAgent(Agent):
         name: str,
         memory: Memory | None = None,
     ):
-        """Begin an episode.
+        """Start an episode.
 
         Args:
-            model: answers; of what type it is, subclasses say.
-            renderer: writes prompts and reads completions.
-            info: of its first observation.
-            group: names the group among all of a run; its members' prompts begin alike.
-            name: of the episode in its group. The seed of each response is made from the two: an
-                episode is the same whatever others play beside it.
-            memory: what is remembered already.
+            model: model to query; subclasses define its type.
+            renderer: renders prompts and parses completions.
+            info: info of the first observation.
+            group: name of the group, unique in a run; prompts of its members share a prefix.
+            name: name of the episode in its group. `group` and `name` determine the seed of each
+                response, so an episode does not depend on the episodes played concurrently.
+            memory: initial memory.
         """
         self._model = model
         self._renderer = renderer
@@ -76,21 +76,21 @@ class ModelAgent(Agent):
 
     @abstractmethod
     async def ask(self, observation: str, admissible_actions: Sequence[str]) -> Turn:
-        """Put the turn to the model."""
+        """Query the model for one turn."""
 
     @property
     def number(self) -> int:
-        """Of the turn to come."""
+        """Number of the next turn, from 1."""
         return len(self.memory.turns) + 1
 
     @property
     def seed(self) -> int:
-        """Of the response to come."""
+        """Seed of the next response."""
         return response_seed(self._key, len(self.memory.turns))
 
 
 class BeginModelAgent(Protocol):
-    """Makes an agent that asks one model with one set of prompts."""
+    """Create an agent that queries one model with one prompt template."""
 
     def __call__(
         self, info: Mapping[str, Any], group: str, name: str, memory: Memory | None = None
@@ -99,7 +99,7 @@ class BeginModelAgent(Protocol):
 
 
 class ReflexionAgent(Agent):
-    """Plays a task up to `trials` times, until it is won; draws a lesson from each loss."""
+    """Agent that retries a task up to `trials` times until it wins, with a lesson per loss."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class ReflexionAgent(Agent):
         group: str,
         name: str,
     ):
-        """`playing` plays, `reflecting` looks back; for the rest see `BeginAgent`."""
+        """`playing` and `reflecting` create the agents of the two roles; see `BeginAgent`."""
         self._playing = playing
         self._reflecting = reflecting
         self._trials = trials
@@ -127,7 +127,7 @@ class ReflexionAgent(Agent):
         return await self._agent.act(observation, info)
 
     async def reflect(self, observation: str) -> Turn | None:
-        """See `Agent`: the lesson is the completion."""
+        """See `Agent`; the completion is the lesson."""
         if len(self._lessons) + 1 == self._trials:
             return None
         turn = await self._begin(self._reflecting, self._agent.memory).ask(observation, [])
@@ -137,6 +137,6 @@ class ReflexionAgent(Agent):
 
 
 def response_seed(key: str, turn: int) -> int:
-    """The seed of one response, in 0 … 2^63 - 1."""
+    """Return the seed of one response, in 0 … 2^63 - 1."""
     digest = hashlib.blake2b(f"{key}/{turn}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

@@ -1,4 +1,4 @@
-"""What an agent does at one turn, and what it remembers of its episode."""
+"""Turns of an agent, and its memory of an episode."""
 
 from dataclasses import dataclass, field
 
@@ -11,61 +11,61 @@ NO_LOGP = np.zeros(0, np.float32)
 
 @dataclass(frozen=True)
 class Span:
-    """A part of a response with an advantage of its own: tokens `start` to `end`, without it."""
+    """Part of a response with its own advantage: tokens `start` to `end`, exclusive."""
 
     start: int
     end: int
     role: str
-    """Whose advantage it gets, see `algorithm.role_estimators`."""
+    """Role whose advantage these tokens get, see `algorithm.role_estimators`."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What an agent saw and did at one turn, and how it came to that.
+    """Observation, model response and action of an agent at one turn.
 
-    Agents that ask no model leave everything but observation and action at its default.
+    Agents without a model set only observation and action.
 
     Raises:
-        ValueError: a span that is not in the response.
+        ValueError: a span is not inside the response.
     """
 
     observation: str
-    """What the agent saw before it acted."""
+    """Observation before the action."""
     action: str
-    """As sent to the environment."""
+    """Action as sent to the environment."""
     completion: str = ""
-    """The whole response as text."""
+    """Whole response as text."""
     number: int = 1
-    """Counted from 1 over the whole episode."""
+    """Number of the turn in the episode, from 1."""
     is_valid: bool = True
-    """The completion was well formed, and not cut at the limit of tokens."""
+    """Whether the completion was well formed and ended before the token limit."""
     prompt: str | None = None
-    """As text, of a model that was not asked in token ids."""
+    """Prompt as text, for models that are not queried with token ids."""
     prompt_ids: NDArray[np.int32] = field(default_factory=lambda: NO_TOKENS)
     prompt_truncated: bool = False
-    """The prompt was too long and lost a part."""
+    """Whether the prompt was too long and was shortened."""
     response_ids: NDArray[np.int32] = field(default_factory=lambda: NO_TOKENS)
     response_truncated: bool = False
-    """The response ended at the limit of tokens."""
+    """Whether the response reached the token limit."""
     behaviour_logp: NDArray[np.float32] = field(default_factory=lambda: NO_LOGP)
     """The engine's log-probability of each response token."""
     weight_version: str = "none"
-    """Weights that drew the response, the last ones where it began under others."""
+    """Version of the weights that sampled the response; the last one if they changed meanwhile."""
     weight_versions: tuple[tuple[str, int], ...] = ()
     """See `hgpo_rllib.policy_server.types.Generation.versions`."""
     tokens: tuple[int, int] = (0, 0)
-    """Of prompt and response."""
+    """Number of prompt tokens and of response tokens."""
     request_s: float = 0.0
-    """Seconds from the question to the answer."""
+    """Seconds from the request to the response."""
     engine_s: float = 0.0
-    """The part of them that the engine took."""
+    """Part of `request_s` spent in the engine."""
     role: str = "agent"
-    """Whose response this is, where an agent has several at one step of its environment."""
+    """Role of the response, for agents with several responses per environment step."""
     spans: tuple[Span, ...] = ()
-    """Parts of the response with advantages of their own. A token in several gets their sum, one in
-    none 0. Empty: the whole response is one span of `role`."""
+    """Parts of the response with their own advantages. A token in several spans gets their sum, a token
+    in none gets 0. Empty: the whole response is one span of `role`."""
     preceding: tuple["Turn", ...] = ()
-    """Responses at the same step of the environment before this one, which acts: a planner's."""
+    """Earlier responses at the same environment step, such as a planner's; this one acts."""
 
     def __post_init__(self) -> None:
         for span in self.spans:
@@ -74,13 +74,13 @@ class Turn:
 
     @property
     def responses(self) -> tuple["Turn", ...]:
-        """All responses of this step, the acting one last."""
+        """All responses at this step, the acting one last."""
         return (*self.preceding, self)
 
 
 @dataclass
 class Memory:
-    """All turns of one episode, in order, and what earlier episodes of its task taught."""
+    """Turns of one episode, in order, and lessons from earlier episodes of its task."""
 
     turns: list[Turn] = field(default_factory=list)
     lessons: tuple[str, ...] = ()
@@ -90,5 +90,5 @@ class Memory:
         self.turns.append(Turn(observation, action, completion, len(self.turns) + 1))
 
     def last(self, length: int) -> list[Turn]:
-        """The last `length` turns, oldest first (fewer at the start of an episode)."""
+        """Return the last `length` turns, oldest first (fewer at the start of an episode)."""
         return self.turns[-length:] if length > 0 else []

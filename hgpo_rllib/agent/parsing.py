@@ -1,10 +1,10 @@
-"""Completion to action, by the rules of the released agents."""
+"""Parse completions to actions, by the rules of the released agents."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-FALLBACK_CHARACTERS = 30  # of a completion without tags, sent to the environment as the action
+FALLBACK_CHARACTERS = 30  # end of a completion without tags, used as the action
 ANY_SEARCH = "search[<your query>]"  # how WebShop offers all searches at once
 _SEARCH = re.compile(r"search\[.+\]")
 _CHINESE = re.compile("[\u4e00-\u9fff]")
@@ -19,11 +19,11 @@ class ParsedAction:
 
 
 def parse_completion(completion: str) -> ParsedAction:
-    """Take the lower-cased text between the first ``<action>`` and the first ``</action>``.
+    """Return the lower-cased text between the first ``<action>`` and the first ``</action>``.
 
-    Without both tags the action is the completion's last 30 characters, and invalid. A completion
-    without ``<think>`` or ``</think>`` (case-sensitive) or with Chinese characters is invalid, but
-    its action still goes to the environment.
+    If a tag is missing, the action is the last 30 characters and invalid. A completion without
+    ``<think>`` or ``</think>`` (case-sensitive) or with Chinese characters is invalid, but its
+    action is still sent to the environment.
     """
     lower = completion.lower()
     start, end = lower.find("<action>"), lower.find("</action>")
@@ -37,7 +37,7 @@ def parse_completion(completion: str) -> ParsedAction:
 def find_thought(completion: str) -> str | None:
     """Return the text between the first ``<think>`` and the next ``</think>``; None without both.
 
-    In linear time: a regular expression would look for the end again from every unclosed tag.
+    Takes linear time; a regular expression would search for the end from every unclosed tag.
     """
     _, _, rest = completion.partition("<think>")
     thought, closing_tag, _ = rest.partition("</think>")
@@ -45,7 +45,7 @@ def find_thought(completion: str) -> str | None:
 
 
 def is_offered(action: str, admissible_actions: Sequence[str]) -> bool:
-    """Whether an action is one of those that the prompt offers."""
+    """Return whether the prompt offers the action."""
     if action in admissible_actions:
         return True
     return ANY_SEARCH in admissible_actions and bool(_SEARCH.fullmatch(action))

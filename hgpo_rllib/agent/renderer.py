@@ -1,4 +1,4 @@
-"""Prompts and actions: what is seen as text or token ids, and a completion as an action."""
+"""Render prompts as text or token ids, and parse completions to actions."""
 
 import os
 from collections.abc import Sequence
@@ -11,21 +11,21 @@ from hgpo_rllib.agent.memory import Memory, Turn
 from hgpo_rllib.agent.parsing import ParsedAction, is_offered, parse_completion
 from hgpo_rllib.agent.templates import load_template
 
-if TYPE_CHECKING:  # its import takes seconds, and commands that only read episodes need none of it
+if TYPE_CHECKING:  # its import takes seconds, and commands that only read episodes do not need it
     from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """The prompt of one turn, as the policy gets it."""
+    """Prompt of one turn in token ids."""
 
     token_ids: list[int]
     truncated: bool
-    """It was too long and lost a part."""
+    """Whether the prompt was too long and was shortened."""
 
 
 class TextRenderer:
-    """Writes a message from what is seen and the last K turns; reads an action back."""
+    """Render the observation and the last K turns as a message; parse completions."""
 
     def __init__(self, prompt: str, memory_length: int, inadmissible_is_invalid: bool = False):
         """See `hgpo_rllib.config.AgentSettings` for the arguments."""
@@ -42,15 +42,15 @@ class TextRenderer:
         history: Sequence[Turn],
         lessons: Sequence[str] = (),
     ) -> str:
-        """The text of one turn: the template, filled.
+        """Render the template for one turn.
 
         Args:
             goal: the task in words.
             observation: the current observation.
-            admissible_actions: actions that the environment accepts now.
+            admissible_actions: actions that the environment currently accepts.
             step_count: turns already taken.
             history: the turns to show, oldest first; empty on the first step.
-            lessons: what earlier episodes of the task taught, oldest first.
+            lessons: lessons from earlier episodes of the task, oldest first.
         """
         return self.template.render(
             goal=goal,
@@ -63,7 +63,7 @@ class TextRenderer:
         )
 
     def parse(self, completion: str, admissible_actions: Sequence[str]) -> ParsedAction:
-        """The action of a completion, with the validity rule of the settings."""
+        """Parse a completion to an action, with the validity rule of the settings."""
         parsed = parse_completion(completion)
         if self.inadmissible_is_invalid and not is_offered(parsed.action, admissible_actions):
             parsed = ParsedAction(parsed.action, False)
@@ -71,7 +71,7 @@ class TextRenderer:
 
 
 class TokenRenderer(TextRenderer):
-    """A `TextRenderer` in token ids, with a limit of their number."""
+    """A `TextRenderer` that encodes prompts to token ids, up to a maximum number."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class TokenRenderer(TextRenderer):
     ):
         """See `hgpo_rllib.config.AgentSettings` for the arguments."""
         super().__init__(prompt, memory_length, inadmissible_is_invalid)
-        # Prompts are encoded one at a time: the tokenizer's threads would only wait for each other.
+        # Prompts are encoded one at a time, so the tokenizer's threads would add only overhead.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.tokenizer = tokenizer
         self.max_prompt_tokens = max_prompt_tokens
@@ -93,7 +93,7 @@ class TokenRenderer(TextRenderer):
     def prompt(
         self, goal: str, observation: str, admissible_actions: Sequence[str], memory: Memory
     ) -> EncodedPrompt:
-        """The prompt of one turn, no longer than `max_prompt_tokens`."""
+        """Return the prompt of one turn, of at most `max_prompt_tokens` tokens."""
         turns = memory.last(self.memory_length)
         fixed = (goal, observation, admissible_actions, len(memory.turns))
         ids = self._encode(self.text(*fixed, turns, memory.lessons))
@@ -104,7 +104,7 @@ class TokenRenderer(TextRenderer):
         return EncodedPrompt(ids[-self.max_prompt_tokens :], truncated)
 
     def text(self, *slots: Any) -> str:
-        """`message` as the whole prompt: one user message through the model's chat template."""
+        """Apply the model's chat template to `message` as the only user message."""
         message = [{"role": "user", "content": self.message(*slots)}]
         return self.tokenizer.apply_chat_template(
             message, tokenize=False, add_generation_prompt=True
@@ -116,6 +116,6 @@ class TokenRenderer(TextRenderer):
     def read(
         self, response_ids: Sequence[int], admissible_actions: Sequence[str]
     ) -> tuple[str, ParsedAction]:
-        """The completion's text, and its action with the validity rule of the settings."""
+        """Return the completion's text and its action, with the validity rule of the settings."""
         completion = self.tokenizer.decode(response_ids, skip_special_tokens=True)
         return completion, self.parse(completion, admissible_actions)

@@ -1,4 +1,4 @@
-"""Prompt templates: jinja files with strict undefined variables."""
+"""Prompt templates: jinja files in which undefined variables are errors."""
 
 import re
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ _SIDE_PART = re.compile(
 
 
 def load_template(name: str) -> jinja2.Template:
-    """The template of that name in ``prompts/``, or the file at that path.
+    """Load the template of that name from ``prompts/``, or the file at that path.
 
     Raises:
-        FileNotFoundError: naming the templates there are.
+        FileNotFoundError: no such template; the message lists the available ones.
     """
     path = PROMPTS / f"{name}.jinja"
     if not path.is_file():
@@ -46,34 +46,34 @@ def load_template(name: str) -> jinja2.Template:
 
 
 def brief(observation: str) -> str:
-    """Drop what the list of actions repeats: the room's inventory and the arrival sentence."""
+    """Remove what the list of actions repeats: the room's contents and the arrival sentence."""
     if observation.startswith("You are in the middle of a room"):
         return "You look around."
     return re.sub(r"^You arrive at [^.]*\. ", "", observation)
 
 
 def main_actions(actions: Sequence[str]) -> list[str]:
-    """Without the actions that only look (examine, look, inventory)."""
+    """Return the actions other than examine, look and inventory."""
     return [action for action in actions if action.split()[0] not in SIDE_ACTIONS]
 
 
 def thought(completion: str) -> str:
-    """What stands inside the first pair of thinking tags, on one line; nothing without them."""
+    """Return the text in the first pair of thinking tags, on one line; empty without them."""
     return " ".join((find_thought(completion) or "").split())
 
 
 def page_parts(observation: str) -> list[str]:
-    """The parts of a WebShop page behind the instruction, which the prompt gives as the goal."""
+    """Return the parts of a WebShop page after the instruction, which the prompt shows separately."""
     parts = observation.split(SEPARATOR)
     marks = [i for i, part in enumerate(parts[:2]) if part == "Instruction:"]
     return parts[marks[0] + 2 :] if marks else parts
 
 
 def main_parts(parts: Sequence[str]) -> list[str]:
-    """Without prices and what every page of its kind has, except the button that buys."""
+    """Return the parts without prices, ratings and navigation, which are on every such page."""
     return [part for part in parts if not _SIDE_PART.match(part)]
 
 
 def page(observation: str) -> str:
-    """`page_parts` in quotes, as the released agents show a page."""
+    """Return the `page_parts` in quotes, as the released agents show a page."""
     return SEPARATOR.join(f"'{part}'" for part in page_parts(observation))
