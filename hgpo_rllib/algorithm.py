@@ -64,12 +64,12 @@ from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
 
 logger = logging.getLogger(__name__)
 PROBE_SEED = 0
-PROBE_TOKENS = 16  # drawn after each update to compare the served policy with the learner
+PROBE_TOKENS = 16  # sampled after each update to compare the served policy with the learner
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 ResultT = TypeVar("ResultT")
 
-# Fields of these sections are flat attributes of HGPOConfig, so that `training(weight_alpha=…)`
-# and Tune's param_space work as for every RLlib algorithm.
+# The fields of these sections are flat attributes of HGPOConfig, so that
+# `training(weight_alpha=…)` and Tune's param_space work as for any RLlib algorithm.
 FLAT_SECTIONS: tuple[type[BaseModel], ...] = (
     ModelSettings,
     AgentSettings,
@@ -81,7 +81,7 @@ FLAT_SECTIONS: tuple[type[BaseModel], ...] = (
 
 
 class HGPOConfig(AlgorithmConfig):
-    """RLlib-style builder over the sections of `hgpo_rllib.config`; all defaults are theirs."""
+    """RLlib config with the settings and defaults of the sections of `hgpo_rllib.config`."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None):
         """Set the paper's defaults."""
@@ -93,7 +93,7 @@ class HGPOConfig(AlgorithmConfig):
         self.eval_splits: list[str] = list(EvaluationSettings().splits)
         self.eval_episodes = EvaluationSettings().episodes
         self.eval_temperature = EvaluationSettings().temperature
-        self.serve_prefix = "hgpo-policy"  # of the application's name
+        self.serve_prefix = "hgpo-policy"  # prefix of the application's name
         self.serve_app: str | None = None  # set by the algorithm: one application per run or trial
         self.env = EnvSettings().env_id
         self.env_runner_cls = HGPOEnvRunner
@@ -114,7 +114,7 @@ class HGPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def training(self, **settings: Any) -> Self:
-        """Set any field of the flat sections, besides RLlib's own training settings."""
+        """Set fields of the flat sections or RLlib's own training settings."""
         own = {name for section in FLAT_SECTIONS for name in section.model_fields}
         super().training(**{k: v for k, v in settings.items() if k not in own})
         for name in own & settings.keys():
@@ -123,17 +123,17 @@ class HGPOConfig(AlgorithmConfig):
         return self
 
     def settings(self, section: type[SettingsT]) -> SettingsT:
-        """The current values of one section's fields, validated."""
+        """Return one section with its current values, validated."""
         return section(**{name: getattr(self, name) for name in section.model_fields})
 
     @property
     def prompt_memory_length(self) -> int:
-        """Turns that a prompt shows: K of the groups unless set apart."""
+        """Number of turns in a prompt: `memory_length`, or K (`context_length`) if it is None."""
         return self.context_length if self.memory_length is None else self.memory_length
 
     @override(AlgorithmConfig)
     def validate(self) -> None:
-        """Check the values together; RLlib calls this before it builds."""
+        """Check the combination of values; RLlib calls this before building."""
         super().validate()
         for section in FLAT_SECTIONS:
             self.settings(section)
@@ -151,7 +151,7 @@ class HGPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """The language model."""
+        """Return the spec of the language model."""
         return RLModuleSpec(
             module_class=LLMModule,
             model_config={
@@ -172,12 +172,12 @@ class HGPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def get_default_learner_class(self) -> type[HGPOLearner]:
-        """The HGPO learner."""
+        """Return the HGPO learner."""
         return HGPOLearner
 
     @classmethod
     def from_run_config(cls, run: RunConfig) -> Self:
-        """The algorithm of a run file; `run.env.data` and `run.model.model_path` must be set."""
+        """Convert a run config; `run.env.data` and `run.model.model_path` must be set."""
         config = cls()
         for section in (
             run.model,
@@ -208,29 +208,29 @@ class HGPOConfig(AlgorithmConfig):
 
 
 class HGPO(Algorithm):
-    """Rollouts through the policy server, HGPO advantages, one update, new weights."""
+    """Iterate: rollout with the policy server, HGPO advantages, update, weight sync."""
 
     config: HGPOConfig
 
     def __init__(self, config: HGPOConfig | dict | None = None, **kwargs: Any):
         """See `Algorithm`."""
-        # RLlib drops Tune's trial info (`Algorithm.trial_id` is "default" in every trial), and
-        # trials that share a name would share one policy server.
+        # RLlib drops Tune's trial info (`Algorithm.trial_id` is "default" in every trial). Without
+        # a unique id, trials would share one policy server.
         trial = config.get("__trial_info__") if isinstance(config, dict) else None
         self._run_id = f"{trial.trial_id if trial else 'run'}-{uuid.uuid4().hex[:8]}"
         self.last_iteration: IterationResult | None = None
-        self._seconds: dict[str, float] = {}  # of the iteration under way
+        self._seconds: dict[str, float] = {}  # of the current iteration
         super().__init__(config, **kwargs)
 
     @classmethod
     @override(Algorithm)
     def get_default_config(cls) -> HGPOConfig:
-        """The paper's settings."""
+        """Return a config with the paper's settings."""
         return HGPOConfig()
 
     @override(Algorithm)
     def setup(self, config: HGPOConfig) -> None:
-        """Start this run's policy server, then RLlib's parts."""
+        """Start this run's policy server, then RLlib's components."""
         app = f"{self.config.serve_prefix}-{self._run_id}"
         self.config = self.config.copy(copy_frozen=False)
         self.config.serve_app = app
@@ -255,13 +255,13 @@ class HGPO(Algorithm):
                 owner=self._liveness,
             )
             super().setup(self.config)
-        except BaseException:  # an interrupt while the engines start is one, too
+        except BaseException:  # includes an interrupt while the engines start
             self._delete_policy_server()
             raise
 
     @override(Algorithm)
     def training_step(self) -> None:
-        """One iteration; `last_iteration` has what it brought."""
+        """Run one iteration and store its results in `last_iteration`."""
         with self._phase(ENV_RUNNER_SAMPLING_TIMER, "rollout_wait_s"):
             played = self.env_runner.rollout(self.config.groups_per_iteration)
         self.metrics.aggregate([self.env_runner.get_metrics()], key=ENV_RUNNER_RESULTS)
@@ -288,20 +288,20 @@ class HGPO(Algorithm):
 
     @contextmanager
     def _phase(self, timer: str, name: str) -> Iterator[None]:
-        """Time a block for RLlib (a moving average) and for `last_iteration`."""
+        """Time a block for RLlib (as a moving average) and for `last_iteration`."""
         start = time.perf_counter()
         with self.metrics.log_time((TIMERS, timer)):
             yield
         self._seconds[name] = time.perf_counter() - start
 
     def learn(self, trajectories: list[Trajectory]) -> tuple[ScoredTrajectories, dict[str, float]]:
-        """Score trajectories and update the learner with them.
+        """Score trajectories and update the learners with them.
 
-        Advantages are computed here, once for all learners. They wait for the learners only where
-        the estimator reads a critic's values, which these compute.
+        Advantages are computed here, once for all learners. With a critic, the learners compute
+        its values first.
 
         Returns:
-            The scores, and diagnostics of the groups with what the learner reported.
+            The scored trajectories, and diagnostics of the groups with the learner's metrics.
         """
         columns = token_columns(trajectories)
         values = None
@@ -320,21 +320,21 @@ class HGPO(Algorithm):
             training_data=whole_batch(self.learner_group, batch),
             timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: steps},
         )
-        self.metrics.aggregate(results[:1], key=LEARNER_RESULTS)  # all learners have the same
+        self.metrics.aggregate(results[:1], key=LEARNER_RESULTS)  # equal on all learners
         self.metrics.log_dict(of_groups, key=(LEARNER_RESULTS, POLICY_ID), window=1)
         reported = self.metrics.peek((LEARNER_RESULTS, POLICY_ID))
         of_update = {name: float(value) for name, value in reported.items() if name in METRICS}
         return scored, of_groups | of_update
 
     def _check_served_policy(self, probe: NDArray[np.int32]) -> float:
-        """Compare served and learner log-probabilities of a response to a prompt.
+        """Compare the served and the learner's log-probabilities of a response to a probe prompt.
 
         Returns:
             The largest difference.
 
         Raises:
-            RuntimeError: when they differ by more than `max_logp_gap`: training on samples of other
-                weights than the learner's would go wrong silently.
+            RuntimeError: the difference exceeds `max_logp_gap`. Training on samples from other
+                weights than the learner's would fail silently.
         """
         weights = self._published_weights()
         tokens = min(PROBE_TOKENS, self.config.max_response_tokens)
@@ -366,16 +366,16 @@ class HGPO(Algorithm):
 
     @override(Algorithm)
     def get_state(self, *args: Any, **kwargs: Any) -> StateDict:
-        """What a checkpoint holds."""
-        # Whatever is asked for: `save_to_path` calls this before the first learner saves itself,
-        # and no learner can gather alone.
+        """Return the state for a checkpoint."""
+        # Gather for all arguments: `save_to_path` calls this before it saves the first learner,
+        # and gathering needs all learners together.
         if self.config.shard_parameters:
             on_learners(self.learner_group, HGPOLearner.gather_optimizer)
         return super().get_state(*args, **kwargs)
 
     @override(Algorithm)
     def cleanup(self) -> None:
-        """Stop RLlib's parts and this run's policy server."""
+        """Stop RLlib's components and this run's policy server."""
         try:
             self.learner_group.foreach_learner(_close_module)
             super().cleanup()

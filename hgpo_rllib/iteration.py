@@ -15,8 +15,8 @@ class IterationResult:
     """Diagnostics of the groups and learner metrics, named as in metrics.jsonl; NaN if not
     measured."""
     seconds: dict[str, float]
-    """``rollout_wait_s``, ``rollout_s``, ``advantage_s``, ``update_s`` (excludes ``advantage_s``) and
-    ``sync_s``."""
+    """``rollout_wait_s``, ``rollout_s``, ``advantage_s``, ``update_s`` (excludes ``advantage_s``)
+    and ``sync_s``."""
     stale_rate: float
     """Share of steps sampled under other weights than those before the update."""
     failures: dict[str, int]

@@ -62,8 +62,8 @@ class Turn:
     role: str = "agent"
     """Role of the response, for agents with several responses per environment step."""
     spans: tuple[Span, ...] = ()
-    """Parts of the response with their own advantages. A token in several spans gets their sum, a token
-    in none gets 0. Empty: the whole response is one span of `role`."""
+    """Parts of the response with their own advantages. A token in several spans gets their sum;
+    a token in none gets 0. Empty: the whole response is one span of `role`."""
     preceding: tuple["Turn", ...] = ()
     """Earlier responses at the same environment step, such as a planner's; this one acts."""
 

@@ -1,1 +1,1 @@
-"""Rollouts: groups of episodes, played concurrently, as scored trajectories."""
+"""Rollouts: play groups of episodes concurrently and score the trajectories."""

@@ -1,4 +1,4 @@
-"""Environments that members borrow, called in a thread of their own and under a time limit."""
+"""Pools of environments, which run in a separate thread with a timeout."""
 
 import asyncio
 import contextlib
@@ -15,32 +15,32 @@ T = TypeVar("T")
 
 
 class EnvFailedError(RuntimeError):
-    """A call of an environment raised an error, which is the cause of this one."""
+    """An environment call raised an error, which is this error's ``__cause__``."""
 
 
 class EnvTimeoutError(EnvFailedError):
-    """A call of an environment took longer than `rollout.env_timeout_s`."""
+    """An environment call took longer than `rollout.env_timeout_s`."""
 
 
 class EnvThread:
-    """Runs calls one after the other, away from the event loop, which goes on meanwhile.
+    """Run calls one at a time in a thread, without blocking the event loop.
 
-    A call that hangs cannot be ended: its thread is left alone with it, and another one takes its
-    place. Threads are daemons, or a call that hangs would keep the process from ending.
+    Python cannot stop a call that hangs, so its thread is abandoned and a new thread replaces it.
+    Threads are daemons; otherwise a hanging call would prevent the process from exiting.
     """
 
     def __init__(self, limit_s: float):
-        """`limit_s`: seconds that a call may take, without the time it waits for its turn."""
+        """`limit_s`: timeout of a call in seconds, not counting the time in the queue."""
         self._limit_s = limit_s
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._start()
 
     async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """The value of ``function(*args, **kwargs)``.
+        """Return the value of ``function(*args, **kwargs)``.
 
         Raises:
-            EnvTimeoutError: it takes too long; it may be running still.
-            EnvFailedError: it raises something.
+            EnvTimeoutError: the call timed out; it may still be running.
+            EnvFailedError: the call raised an error.
         """
         job = _Job(partial(function, *args, **kwargs), asyncio.get_running_loop())
         job.timer = job.loop.call_later(self._limit_s, self._check, job)
@@ -51,7 +51,7 @@ class EnvThread:
             job.timer.cancel()
 
     def close(self) -> None:
-        """End the thread when it has done what it was given."""
+        """Stop the thread after the calls already in the queue."""
         self._jobs.put(None)
 
     def _start(self) -> None:
@@ -59,7 +59,7 @@ class EnvThread:
         self._thread.start()
 
     def _work(self) -> None:
-        while self._thread is threading.current_thread():  # no other has taken its place
+        while self._thread is threading.current_thread():  # not replaced
             job = self._jobs.get()
             if job is None:
                 return
@@ -72,11 +72,11 @@ class EnvThread:
             except Exception as raised:
                 error = EnvFailedError(f"{type(raised).__name__}: {raised}")
                 error.__cause__ = raised
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
                 job.loop.call_soon_threadsafe(job.finish, value, error)
 
     def _check(self, job: "_Job") -> None:
-        """Called by the event loop when a job may have taken too long."""
+        """Fail a job that timed out; called by the event loop."""
         left = self._limit_s
         if job.started is not None:
             left -= time.monotonic() - job.started
@@ -89,7 +89,7 @@ class EnvThread:
 
 
 class _Job:
-    """A call, and the future that gets its value."""
+    """A call and the future of its value."""
 
     def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop):
         self.call = call
@@ -99,7 +99,7 @@ class _Job:
         self.timer: asyncio.TimerHandle
 
     def finish(self, value: Any, error: Exception | None) -> None:
-        """Called in the event loop."""
+        """Set the result; called in the event loop."""
         if self.answer.done():
             return
         if error is None:
@@ -109,21 +109,21 @@ class _Job:
 
 
 class EnvPool:
-    """The environments of one split: made when they are needed, kept for the next episode."""
+    """Environments of one split, created on demand and reused for later episodes."""
 
     def __init__(self, make: Callable[[], gym.Env], thread: EnvThread):
-        """Make the first one at once, in the calling thread: it may read data that all share."""
+        """Create the first environment in the calling thread: it may load data that all share."""
         self._make = make
         self.call = thread.call
         self.first = make()
         self._idle = [self.first]
 
     async def take(self) -> gym.Env:
-        """An environment for one episode, to be given back unless it fails."""
+        """Return an environment for one episode. Give it back afterwards unless it failed."""
         return self._idle.pop() if self._idle else await self.call(self._make)
 
     def give_back(self, env: gym.Env) -> None:
-        """It works and may be lent again."""
+        """Return a working environment to the pool."""
         self._idle.append(env)
 
     def close(self) -> None:

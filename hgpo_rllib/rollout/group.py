@@ -1,4 +1,4 @@
-"""Groups: N members of one task, each at its own pace."""
+"""Play groups: N episodes of the same task, concurrently and not in lockstep."""
 
 import asyncio
 import contextlib
@@ -21,50 +21,50 @@ from hgpo_rllib.section import RunStoppedError
 logger = logging.getLogger(__name__)
 POLICY_ID = "policy"  # the one RLModule that all members share
 FAILURES = ("env_errors", "env_timeouts", "request_errors", "lost_members", "lost_groups")
-"""What a rollout counts: failed plays of a member by their cause, members that were given up after
-`max_attempts` of them, and groups that these left with fewer than two members."""
+"""Failure counts of a rollout: failed attempts by cause, members discarded after `max_attempts`
+failed attempts, and groups discarded because fewer than two members were left."""
 
 
 def member_id(index: int) -> str:
-    """Name of a member: RLlib's agent id, and its name in the records."""
+    """Return the name of a member: its RLlib agent id, also used in the records."""
     return f"member_{index}"
 
 
 def policy_of_member(agent_id: str, *args: Any, **kwargs: Any) -> str:
-    """RLlib's agent-to-module mapping: every member acts with the shared policy."""
+    """Map every member to the shared policy (RLlib's agent-to-module mapping)."""
     return POLICY_ID
 
 
 @dataclass(eq=False)
 class Rollout:
-    """What the groups of one rollout share."""
+    """State shared by the groups of one rollout."""
 
     begin: BeginAgent
     pool: EnvPool
     max_attempts: int
-    """Times that a member is played before it is given up."""
+    """Maximum number of attempts to play a member's episode."""
     slots: asyncio.Semaphore
-    """As many as episodes may be played at the same time."""
+    """Limits the number of concurrent episodes."""
     failures: Counter[str] = field(default_factory=Counter)
-    """By the names in `FAILURES`."""
+    """Failure counts by the names in `FAILURES`."""
     _running: tuple[asyncio.AbstractEventLoop, Any] | None = field(default=None, init=False)
 
     async def groups(
         self, tasks: Sequence[int], names: Sequence[str], group_size: int
     ) -> list[Trajectory]:
-        """Play each task with a group; all go on at the same time, each at its own pace.
+        """Play each task with one group; all episodes run concurrently.
 
         Args:
             tasks: numbers of the tasks in their split.
-            names: of the groups, different ones in a run but where they should be played alike.
-            group_size: members N of each.
+            names: names of the groups; groups with the same name get the same response seeds.
+            group_size: number of members N per group.
 
         Returns:
-            All members' trajectories, group after group, without the groups in which fewer than two
-            members could end.
+            The members' trajectories, ordered by group, without the groups in which fewer than two
+            members finished (fewer than one if `group_size` is 1).
 
         Raises:
-            RunStoppedError: nothing is left of any group.
+            RunStoppedError: no group is left.
         """
         self._running = asyncio.get_running_loop(), asyncio.current_task()
         members = [
@@ -86,14 +86,14 @@ class Rollout:
         return trajectories
 
     def cancel(self) -> None:
-        """Stop playing: `groups` raises CancelledError. May be called from another thread."""
+        """Make `groups` raise CancelledError. Thread-safe."""
         if self._running is not None:
             loop, task = self._running
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
                 loop.call_soon_threadsafe(task.cancel)
 
     async def member(self, task: int, group: str, index: int) -> Trajectory | None:
-        """Play one task with one member; None when no attempt could be ended."""
+        """Play one task with one member; return None if all attempts failed."""
         async with self.slots:
             for attempt in range(self.max_attempts):
                 try:
@@ -106,7 +106,7 @@ class Rollout:
                     what = f"{group}/{index}: {cause} in attempt {attempt + 1}"
                     logger.warning("%s: %s", what, error)
                 else:
-                    self.pool.give_back(env)  # one that failed is not used again
+                    self.pool.give_back(env)  # failed ones are discarded
                     return replace(trajectory, group=group, member=index)
         self.failures["lost_members"] += 1
         return None
@@ -115,20 +115,20 @@ class Rollout:
 async def play_task(
     env: gym.Env, pool: EnvPool, task: int, begin: Callable[[dict[str, Any]], Agent]
 ) -> Trajectory:
-    """Play a task until it is won, or until the agent does not want to play it again.
+    """Play a task until the agent wins it or does not retry.
 
     Args:
-        env: taken from `pool`.
-        pool: steps the environment.
-        task: seed that the environment's reset makes the task from.
-        begin: the agent of the episode that an info began.
+        env: environment taken from `pool`.
+        pool: pool whose thread runs the environment.
+        task: seed of the environment's reset, which selects the task.
+        begin: creates the agent from the info of the reset.
 
     Returns:
-        The last episode, with those before it.
+        The last episode, with the lost ones before it in ``earlier``.
 
     Raises:
-        EnvFailedError: the environment raises an error, or hangs.
-        RequestFailedError: the model refuses a prompt.
+        EnvFailedError: the environment raised an error or timed out.
+        RequestFailedError: a request to the model failed.
     """
     observation, info = await pool.call(env.reset, seed=task)
     agent, earlier = begin(info), list[LostEpisode]()
@@ -147,7 +147,7 @@ async def play_task(
 async def play_episode(
     env: gym.Env, pool: EnvPool, agent: Agent, observation: str, info: dict[str, Any]
 ) -> Trajectory:
-    """Play from an environment's reset, which gave this observation and info, to the end."""
+    """Play one episode, given the observation and info of the environment's reset."""
     trajectory, ended = Trajectory(info, []), False
     while not ended:
         turn = await agent.act(observation, info)

@@ -1,4 +1,4 @@
-"""Held-out evaluation of the current policy: RLlib's custom evaluation function."""
+"""Held-out evaluation of the current policy, as RLlib's custom evaluation function."""
 
 import math
 from typing import Any
@@ -16,14 +16,14 @@ ALL_SPLITS = "all"
 
 
 def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any], int, int]:
-    """Play `eval_episodes` tasks of every held-out split, each by a single member.
+    """Play `eval_episodes` tasks of every held-out split, one episode each.
 
-    They are drawn without replacement (again from the start when a split has fewer) in an order
-    that is the same in every call and every run: sorted games would be one family after the other.
+    Tasks are drawn without replacement (repeating if a split has fewer) in a shuffled order that
+    is the same in every call and every run. In sorted order, tasks of one family would be adjacent.
 
     Returns:
-        Results per split (see `summarize_trajectories`) with all episodes together under ``all``,
-        environment steps, agent steps: what RLlib expects.
+        Results per split (see `summarize_trajectories`) and of all episodes under ``all``,
+        environment steps, agent steps, as RLlib expects.
     """
     config = algorithm.config
     results, everything = {}, []
@@ -34,7 +34,7 @@ def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any],
         results[split] = summarize_trajectories(played)
         everything += played
     results[ALL_SPLITS] = summarize_trajectories(everything)
-    # RLlib takes the results of a custom function from its metrics, not from the returned value.
+    # RLlib reads the results of a custom function from the metrics, not from the return value.
     logger = MetricsLogger(root=False)
     logger.log_dict(results, window=1)
     algorithm.metrics.aggregate([logger.reduce()], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
@@ -43,7 +43,7 @@ def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any],
 
 
 def summarize_trajectories(trajectories: list[Trajectory]) -> dict[str, Any]:
-    """See `summarize`, with the standard error of as many independent episodes."""
+    """Return `summarize` and the binomial standard error of the success rate."""
     outcomes = [
         {
             "task_type": trajectory.steps[-1].info["task_type"],

@@ -1,4 +1,4 @@
-"""What episodes say together."""
+"""Summary statistics of episodes."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import pandas as pd
 
 
 def summarize(episodes: pd.DataFrame) -> dict[str, Any]:
-    """Success rate, number and mean length of episodes, and success per family of tasks.
+    """Return success rate, number and mean length of episodes, and success rate per task family.
 
     Args:
-        episodes: one row each, with `task_type`, `success` and `episode_length`.
+        episodes: one row per episode, with `task_type`, `success` and `episode_length`.
     """
     families = episodes.groupby("task_type")["success"].agg(["mean", "size"])
     return {

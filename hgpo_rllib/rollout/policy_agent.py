@@ -1,4 +1,4 @@
-"""The agent that is trained: asks the policy server in token ids."""
+"""The agent being trained, which queries the policy server with token ids."""
 
 import time
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from hgpo_rllib.policy_server.types import Generation, Prompt
 
 
 class Policy(Protocol):
-    """Whatever answers prompts."""
+    """Generates responses to prompts."""
 
     async def generate(self, prompt: Prompt) -> Generation:
-        """The response to one prompt."""
+        """Generate the response to one prompt."""
 
 
 class PolicyAgent(ModelAgent):
-    """Asks a policy at every turn."""
+    """Agent that queries a policy at every turn."""
 
     _model: Policy
     _renderer: TokenRenderer
@@ -27,7 +27,7 @@ class PolicyAgent(ModelAgent):
         """See `ModelAgent`.
 
         Raises:
-            RequestFailedError: the policy refuses the prompt.
+            RequestFailedError: the request failed.
         """
         prompt = self._renderer.prompt(self.goal, observation, admissible_actions, self.memory)
         asked = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Episodes as versioned JSON lines: what the agent saw, said and did, and what it was worth."""
+"""Convert episodes to versioned JSON Lines: observations, responses, actions and advantages."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +22,7 @@ def episode_records(
     iteration: int,
     split: str,
 ) -> Iterator[dict[str, Any]]:
-    """One JSON object per trajectory, in order.
+    """Yield one JSON object per trajectory, in order.
 
     `sizes` is the size of every step's group by depth, shape ``(depths, steps)``.
     """
@@ -67,7 +67,7 @@ def episode_records(
 
 
 def _preceding(turn: Turn, prompts: Iterator[str]) -> dict[str, Any]:
-    """Responses before the acting one, where there are any."""
+    """Return the responses before the acting one; empty if there are none."""
     if not turn.preceding:
         return {}
     before = [{"role": r.role, **_response(r, next(prompts))} for r in turn.preceding]

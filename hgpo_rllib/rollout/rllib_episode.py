@@ -1,4 +1,4 @@
-"""Groups in RLlib's terms: a multi-agent episode whose agents are the members."""
+"""Convert groups to RLlib multi-agent episodes whose agents are the members."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -19,10 +19,10 @@ OUTPUTS = (
 
 
 def group_episodes(trajectories: Sequence[Trajectory]) -> list[MultiAgentEpisode]:
-    """One RLlib episode a group, whose id is the group's name; for `EnvRunner.sample` alone.
+    """Return one RLlib episode per group, with the group's name as id. For `EnvRunner.sample` only.
 
-    The steps at time t of all members make one event, whenever they took place: members do not
-    see each other. Every step stores its turn's tokens as extra model outputs: ``prompt_ids``,
+    The members' steps at time t form one environment step. They may have run at different times,
+    since members are independent. Every step stores as extra model outputs: ``prompt_ids``,
     ``response_ids``, ``behaviour_logp``, ``weight_version``, ``completion`` and ``is_valid``.
     """
     groups = groupby(trajectories, key=lambda trajectory: trajectory.group)

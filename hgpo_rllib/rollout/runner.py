@@ -1,4 +1,4 @@
-"""The RLlib EnvRunner: whole groups on one asyncio loop, actions from the policy server."""
+"""The RLlib EnvRunner: play groups on one asyncio loop with actions from the policy server."""
 
 import asyncio
 import time
@@ -48,24 +48,24 @@ from hgpo_rllib.rollout.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Played:
-    """What a rollout brought."""
+    """Result of a rollout."""
 
     trajectories: list[Trajectory]
-    """Group after group."""
+    """Trajectories ordered by group."""
     failures: dict[str, int]
-    """By the names in `FAILURES`."""
+    """Failure counts by the names in `FAILURES`."""
     seconds: float
 
 
-# Coroutines stay at module level: with an `async def` method Ray would make the runner an asyncio
-# actor, whose running loop forbids starting another.
+# The runner has no `async def` methods: with one, Ray would make it an asyncio actor, whose running
+# event loop forbids `asyncio.run`.
 
 
 class HGPOEnvRunner(EnvRunner, Checkpointable):
-    """Plays groups of episodes; knows tasks by number and weights by tag."""
+    """Play groups of episodes. Tasks are identified by number, weights by tag."""
 
     def __init__(self, *, config: AlgorithmConfig, **kwargs: Any):
-        """Called by RLlib."""
+        """Load tokenizer and environments; called by RLlib."""
         super().__init__(config=config, **kwargs)
         self.module = None  # the policy lives in the policy server
         self._tokenizer = load_tokenizer(config.model_path)
@@ -92,13 +92,13 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(EnvRunner)
     def sample(self, *, num_episodes: int | None = None, **kwargs: Any) -> list[MultiAgentEpisode]:
-        """The trajectories of `rollout` as RLlib's episodes, one a group."""
+        """Return the trajectories of `rollout` as RLlib episodes, one per group."""
         return group_episodes(self.rollout(num_episodes or 1).trajectories)
 
     def rollout(self, num_groups: int) -> "Played":
-        """Play `num_groups` groups of the train split, on the next tasks of the order.
+        """Play `num_groups` groups on the next tasks of the train split.
 
-        Or return those that `sample_ahead` began to play.
+        If `sample_ahead` has started a rollout, wait for that one instead.
         """
         if self._ahead is None:
             played = self._play(*self._next(num_groups))
@@ -109,12 +109,12 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         return played
 
     def sample_ahead(self, num_episodes: int) -> None:
-        """Begin to play what the next call of `rollout` returns, in another thread."""
+        """Start the rollout that the next call of `rollout` returns, in another thread."""
         first = self._tasks.position
         self._ahead = first, self._thread.submit(self._play, *self._next(num_episodes))
 
     def _next(self, num_groups: int) -> tuple[str, list[int], int, float, int]:
-        """Arguments of `_play` for the next tasks of the order."""
+        """Return the arguments of `_play` for the next tasks."""
         config, first = self.config, self._tasks.position
         tasks = self._tasks.take(num_groups)
         return config.train_split, tasks, config.group_size, config.temperature, first
@@ -122,10 +122,10 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     def play(
         self, split: str, tasks: list[int], group_size: int, temperature: float, first: int = 0
     ) -> list[Trajectory]:
-        """Play each task of a split with a group; all groups run concurrently.
+        """Play each task of a split with one group; all groups run concurrently.
 
-        Responses are seeded by the run's seed, the split and the place of the group: as many
-        groups as there were before, `first`, and its index among `tasks`.
+        Responses are seeded by the run's seed, the split and the number of the group: `first` (the
+        number of groups played before) plus its index in `tasks`.
         """
         return self._play(split, tasks, group_size, temperature, first).trajectories
 
@@ -152,31 +152,31 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         return Played(trajectories, failures, time.perf_counter() - start)
 
     def begin_agent(self, policy: Policy) -> BeginAgent:
-        """Makes the agents of episodes; subclasses may give others, of several roles for one."""
+        """Return the factory of agents. Override it for other agents, such as multi-role ones."""
         return partial(PolicyAgent, policy, self.renderer)
 
     def sampling(self, temperature: float) -> Sampling:
-        """How responses of episodes are drawn."""
+        """Return the sampling parameters of responses."""
         return Sampling(temperature, self.config.max_response_tokens, self._eos)
 
     @cached_property
     def replicas(self) -> Replicas:
-        """The policy server."""
+        """Replicas of the policy server."""
         return Replicas.of(self.config.serve_app, self.config.max_outage_s)
 
     def ask(
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
     ) -> list[Generation | RequestFailedError]:
-        """The policy server's responses to prompts, outside of any episode."""
+        """Return the policy server's responses to prompts outside of episodes."""
         return asyncio.run(self.replicas.generate(prompts, sampling, weights))
 
     @property
     def prompts_in_flight(self) -> int:
-        """Prompts without an answer yet; may be asked from another thread."""
+        """Number of prompts without a response yet. Thread-safe."""
         return sum(client.in_flight for _, client in tuple(self._under_way))
 
     def num_tasks(self, split: str) -> int:
-        """Tasks that a split holds."""
+        """Return the number of tasks in a split."""
         return self._pool(split).first.get_wrapper_attr("num_tasks")
 
     def _pool(self, split: str) -> EnvPool:
@@ -188,7 +188,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(EnvRunner)
     def get_metrics(self) -> dict[str, Any]:
-        """RLlib's metrics of the episodes sampled since the last call."""
+        """Return RLlib's metrics of the episodes sampled since the last call."""
         window = self.config.groups_per_iteration * self.config.group_size
         for trajectory in self._finished:
             for name, count in ((NUM_EPISODES, 1), (NUM_ENV_STEPS_SAMPLED, len(trajectory))):
@@ -202,7 +202,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(EnvRunner)
     def get_spaces(self) -> dict[str, tuple[gym.Space, gym.Space]]:
-        """Spaces of a member and of the policy."""
+        """Return the spaces of a member and of the policy."""
         return {
             INPUT_ENV_SPACES: self._spaces,
             INPUT_ENV_SINGLE_SPACES: self._spaces,
@@ -211,13 +211,13 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(Checkpointable)
     def get_state(self, components=None, *, not_components=None, **kwargs) -> dict[str, Any]:
-        """The position in the task order; what is played ahead will be played again."""
+        """Return the position in the task order; a restore replays a rollout in progress."""
         position = self._tasks.position if self._ahead is None else self._ahead[0]
         return {WEIGHTS_SEQ_NO: self._weights_seq_no, "task_position": position}
 
     @override(Checkpointable)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take the weight tag (RLlib's weight sync) or the position in the task order (restore)."""
+        """Set the weight tag (RLlib's weight sync) or the position in the task order (restore)."""
         self._weights_seq_no = state.get(WEIGHTS_SEQ_NO, self._weights_seq_no)
         if "task_position" in state:
             self._give_up_ahead()
@@ -232,16 +232,16 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(Checkpointable)
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """For checkpoints."""
+        """Return the constructor arguments for checkpoints."""
         return (), {"config": self.config}
 
     @override(EnvRunner)
     def assert_healthy(self) -> None:
-        """RLlib's health check: nothing that could break outlives a call to `sample`."""
+        """Do nothing in RLlib's health check: rollouts handle failures themselves."""
 
     @override(EnvRunner)
     def stop(self) -> None:
-        """End what is under way, close the environments, and give the weights up."""
+        """Cancel rollouts in progress, close the environments and release the weights."""
         self._give_up_ahead()
         self._thread.shutdown()
         self._weights = STARTING_WEIGHTS
@@ -253,7 +253,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         if self._ahead is None:
             return
         (_, ahead), self._ahead = self._ahead, None
-        while not ahead.done():  # between submission and the loop there is nothing to cancel yet
+        while not ahead.done():  # repeat: until its loop runs, there is nothing to cancel
             for rollout, _ in tuple(self._under_way):
                 rollout.cancel()
             wait([ahead], timeout=0.1)

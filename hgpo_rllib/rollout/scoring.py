@@ -1,4 +1,4 @@
-"""Trajectories with their returns and advantages, for the learner and the records."""
+"""Compute the returns and advantages of trajectories, for the learner and the records."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,21 +16,21 @@ from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
 
 @dataclass(frozen=True)
 class ScoredTrajectories:
-    """Trajectories in a fixed order, and their steps' returns and advantages in that order."""
+    """Trajectories with the returns and advantages of their steps, in the same order."""
 
     trajectories: list[Trajectory]
     steps: StepArrays
     advantage: NDArray[np.float64]
-    """Advantages of all steps, trajectory after trajectory, shape ``(steps,)``."""
+    """Advantages of all steps, ordered by trajectory, shape ``(steps,)``."""
     levels: tuple[Level, ...]
-    """Every step compared with its group at depths k = 0, 1, …, K."""
+    """Comparison of every step with its group at depths k = 0, 1, …, K."""
     value: NDArray[np.float64] | None = None
-    """What a critic says of each response, shape ``(responses,)``; None without one."""
+    """A critic's value of each response, shape ``(responses,)``; None without a critic."""
     value_target: NDArray[np.float64] | None = None
-    """What it is to say of each step, shape ``(steps,)``."""
+    """The critic's target for each step, shape ``(steps,)``; None without a critic."""
     role_advantages: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    """Advantages of all steps for the roles in `algorithm.role_estimators`; `advantage` is for all
-    others."""
+    """Advantages of all steps for the roles in `algorithm.role_estimators`; other roles use
+    `advantage`."""
 
     def advantages(self) -> list[NDArray[np.float64]]:
         """Per trajectory, shape ``(steps of the trajectory,)``."""
@@ -41,7 +41,7 @@ class ScoredTrajectories:
         return self.split(self.steps.step_return)
 
     def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
-        """Per trajectory, the rows of what has one row a step."""
+        """Split an array with one row per step by trajectory."""
         ends = np.cumsum([len(trajectory) for trajectory in self.trajectories])
         return np.split(values, ends[:-1])
 
@@ -51,11 +51,11 @@ def score(
     settings: AlgorithmSettings,
     value: NDArray[np.float64] | None = None,
 ) -> ScoredTrajectories:
-    """Returns and advantages of all steps, trajectory after trajectory.
+    """Compute returns and advantages of all steps.
 
-    Members of one group are the trajectories of one task: two groups that happen to play the same
-    game are not compared with each other. `value` is what a critic says of every response, in the
-    order of `response_rows`; None without one. A step's value is that of the response that acted.
+    Estimators treat every group as a separate task, so two groups that play the same game are not
+    compared with each other. `value` is a critic's value of every response, in the order of
+    `response_rows`; None without a critic. A step's value is that of its acting response.
     """
     lengths = [len(trajectory) for trajectory in trajectories]
     every = [step for trajectory in trajectories for step in trajectory.steps]
@@ -82,19 +82,19 @@ def score(
 
 
 def _acting(trajectories: list[Trajectory]) -> NDArray[np.intp]:
-    """The row of each step's acting response, shape ``(steps,)``."""
+    """Return the row of each step's acting response, shape ``(steps,)``."""
     steps = np.array([row.step for row in response_rows(trajectories)])
     return np.flatnonzero(np.diff(steps, append=len(steps)))
 
 
 def stale_rate(trajectories: Sequence[Trajectory], present: str) -> float:
-    """Share of responses that were drawn under other weights than those of version `present`."""
+    """Return the share of responses sampled under other weights than version `present`."""
     versions = [row.response.weight_version for row in response_rows(trajectories)]
     return sum(version != present for version in versions) / len(versions)
 
 
 def _anchors(trajectory: Trajectory, anchor: str) -> list[Hashable]:
-    """State keys that a trajectory acted on, one a step."""
+    """Return the state key of each step before its action."""
     if anchor == "observation":
         return [turn.observation for turn in trajectory.turns]
     acted_on = [trajectory.info, *(step.info for step in trajectory.steps[:-1])]

@@ -1,25 +1,25 @@
-"""The order in which tasks are visited."""
+"""The order in which tasks are played."""
 
 import numpy as np
 
 HELD_OUT_ORDER_SEED = 0
-"""Of the order in which held-out games are played: sorted games are one family after the other."""
+"""Seed of the order of held-out tasks: in sorted order, tasks of one family would be adjacent."""
 
 
 class TaskOrder:
-    """Endless task numbers: every epoch visits each task once, in an order of its own.
+    """Infinite sequence of task numbers. Every epoch visits each task once, in a new order.
 
-    The order is a function of the seed and the position alone, so its state is one integer.
+    The order depends only on the seed and the position, so the state is one integer.
     """
 
     def __init__(self, num_tasks: int, seed: int):
-        """Start before the first task."""
+        """Start at the first task."""
         self.num_tasks = num_tasks
         self.seed = seed
         self.position = 0
 
     def take(self, count: int) -> list[int]:
-        """The next `count` task numbers."""
+        """Return the next `count` task numbers."""
         places = range(self.position, self.position + count)
         self.position += count
         return [self._task(place) for place in places]

@@ -1,4 +1,4 @@
-"""One episode of one group member: what agents play, and all that is computed from it."""
+"""Trajectories: the steps of one episode of a group member."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,40 +9,40 @@ from hgpo_rllib.agent import Turn
 
 @dataclass(frozen=True)
 class Step:
-    """One turn of an agent, and what the environment said to it."""
+    """One turn of an agent and the environment's response to it."""
 
     turn: Turn
     observation: str
-    """What followed."""
+    """Observation after the action."""
     reward: float
     terminated: bool
     truncated: bool
     info: dict[str, Any]
-    """Of what followed."""
+    """Info after the action."""
     env_s: float
-    """Seconds of the environment's step, the wait for its turn included."""
+    """Seconds of the environment step, including the time in the queue."""
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One member's whole episode; ``len`` is its number of steps."""
+    """A member's whole episode; ``len`` is its number of steps."""
 
     info: dict[str, Any]
-    """Of the first observation."""
+    """Info of the first observation."""
     steps: list[Step]
     group: str = ""
-    """Names the group among all of a run: its members play the same task and are compared."""
+    """Name of the group, unique in a run. Its members play the same task and are compared."""
     member: int = 0
-    """Number of the member in its group; numbers of members that were given up are missing."""
+    """Number of the member in its group; numbers of discarded members are missing."""
     earlier: tuple["LostEpisode", ...] = ()
-    """Episodes of the same task before it that were lost."""
+    """Lost episodes of the same task that the agent played before this one."""
 
     def __len__(self) -> int:
         return len(self.steps)
 
     @property
     def turns(self) -> list[Turn]:
-        """Those of all steps, in order."""
+        """Turns of all steps, in order."""
         return [step.turn for step in self.steps]
 
     @property
@@ -58,28 +58,28 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class LostEpisode:
-    """A lost episode, and what its agent made of it."""
+    """A lost episode and the agent's reflection on it."""
 
     trajectory: Trajectory
     reflection: Turn
 
 
 class ResponseRow(NamedTuple):
-    """A response, and where it stands among those of some trajectories."""
+    """A response and its position in a list of trajectories."""
 
     trajectory: int
     """Index of the trajectory."""
     turn: int
     """Index of the step in its trajectory."""
     step: int
-    """Index of the step among those of all trajectories."""
+    """Index of the step in all trajectories together."""
     response: Turn
 
 
 def response_rows(trajectories: Sequence[Trajectory]) -> list[ResponseRow]:
-    """One row a response: trajectory after trajectory, step after step, the acting one last.
+    """Return one row per response, ordered by trajectory and step, the acting response last.
 
-    An agent with one role has one a step.
+    An agent with one role has one response per step.
     """
     steps = (
         (index, time, turn)
