@@ -63,7 +63,7 @@ def thought(completion: str) -> str:
 
 
 def page_parts(observation: str) -> list[str]:
-    """Return the parts of a WebShop page after the instruction, which the prompt has as the goal."""
+    """Return the parts of a WebShop page after the instruction; the prompt shows it as the goal."""
     parts = observation.split(SEPARATOR)
     marks = [i for i, part in enumerate(parts[:2]) if part == "Instruction:"]
     return parts[marks[0] + 2 :] if marks else parts

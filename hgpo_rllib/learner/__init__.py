@@ -1,1 +1,1 @@
-"""From rows of tokens to gradients: an RLlib Learner with its module, and pure losses."""
+"""The RLlib Learner, its RLModule, and the losses as pure functions."""

@@ -1,4 +1,4 @@
-"""Mini-batches whose optimiser step would spoil the policy: what is wrong, and with which batch."""
+"""Detect and describe mini-batches whose optimiser step would damage the policy."""
 
 import math
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ SKIPPED = "its optimiser step is left out (learner.on_bad_batch=skip)"
 
 
 def find_trouble(values: Mapping[str, float], max_ratio: float | None) -> str | None:
-    """What is wrong with a mini-batch, None if nothing is.
+    """Return what is wrong with a mini-batch, or None.
 
     Args:
-        values: its ``loss``, ``grad_norm``, ``critic_grad_norm`` (absent without a critic) and
-            ``ratio_max`` (absent without tokens).
+        values: ``loss``, ``grad_norm``, ``critic_grad_norm`` (absent without a critic) and
+            ``ratio_max`` (absent without tokens) of the mini-batch.
         max_ratio: see `LearnerSettings.max_ratio`.
     """
     for key, name in NUMBERS.items():
@@ -38,7 +38,7 @@ def find_trouble(values: Mapping[str, float], max_ratio: float | None) -> str | 
 
 
 def describe_batch(columns: Columns, rows: NDArray[np.int64]) -> str:
-    """Facts of the steps in these rows, for a message: sizes, advantages, log-probabilities."""
+    """Describe the steps in these rows for a message: sizes, advantages, log-probabilities."""
     lengths = columns["response_length"].numpy()[rows]
     prompts = columns["prompt_length"].numpy()[rows]
     advantage = columns["advantage"].numpy()[rows]
@@ -53,7 +53,7 @@ def describe_batch(columns: Columns, rows: NDArray[np.int64]) -> str:
 
 
 def _span(values: NDArray) -> str:
-    """``least to largest`` of the finite values, and how many are not."""
+    """Return the range of the finite values as text, and the number of values that are not."""
     finite = values[np.isfinite(values)]
     span = f"{finite.min():.4g} to {finite.max():.4g}" if finite.size else "none finite"
     rest = values.size - finite.size

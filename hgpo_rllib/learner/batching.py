@@ -1,6 +1,6 @@
-"""Responses to token batches: mini-batches of rows, micro-batches under a token budget.
+"""Convert responses to token batches: mini-batches of rows, micro-batches within a token budget.
 
-A row is a response. An agent with one role has one a step of its environment.
+A row is a response. An agent with one role has one response per environment step.
 """
 
 import logging
@@ -20,17 +20,17 @@ from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 logger = logging.getLogger(__name__)
 Columns = Mapping[str, Tensor]
 TOKEN_COLUMNS = ("behaviour_logp", "old_logp")
-MAX_PADDING = 0.05  # of a mini-batch's passes together
-PLANNED_ROWS = 512  # that are cut at a time; time and memory grow with the square
+MAX_PADDING = 0.05  # share of padding in all passes of up to `PLANNED_ROWS` rows
+PLANNED_ROWS = 512  # rows that are cut at once; time and memory are quadratic in it
 STEP_COLUMNS = ("advantage", "weight")
 VALUE_COLUMNS = ("value", "value_target", "value_weight")
 
 
 def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
-    """One row a response, right padded: whose it is, what was read and drawn.
+    """Return the tokens of all responses, one right-padded row per response.
 
-    ``trajectory``, ``turn`` (index of the step in it) and ``role`` (roles are numbered in the order
-    of their names), all (rows,); ``prompt_ids`` (rows, P), ``prompt_length`` (rows,),
+    Columns: ``trajectory``, ``turn`` (index of the step in the trajectory) and ``role`` (numbered
+    in the order of role names), all (rows,); ``prompt_ids`` (rows, P), ``prompt_length`` (rows,),
     ``response_ids`` and ``behaviour_logp`` (rows, R), ``response_length`` (rows,).
     """
     rows = response_rows(trajectories)
@@ -48,11 +48,11 @@ def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
 
 
 def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
-    """What is to be learned from each response, the rows in the same order.
+    """Return the learning signal of each response, in the row order of `token_columns`.
 
-    ``advantage`` (rows,). Where a response has spans, it is (rows, S), with ``span_start`` and
-    ``span_end``; rows with fewer have empty ones. Of scores with a critic's values also these,
-    ``value``, and ``value_target``, both (rows,).
+    Columns: ``advantage`` (rows,). If any response has spans: ``advantage``, ``span_start`` and
+    ``span_end`` (rows, S), padded with empty spans. With a critic: ``value`` and ``value_target``,
+    both (rows,).
     """
     rows = response_rows(scored.trajectories)
     turns, step = [row.response for row in rows], np.array([row.step for row in rows])
@@ -78,7 +78,7 @@ def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
 
 
 def pad_rows(rows: list[NDArray]) -> Tensor:
-    """Rows of any length as one tensor, filled up with zeros."""
+    """Stack rows of any length in one tensor, right padded with zeros."""
     padded = np.zeros((len(rows), max(map(len, rows), default=0)), rows[0].dtype)
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row
@@ -87,13 +87,13 @@ def pad_rows(rows: list[NDArray]) -> Tensor:
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """The steps of one optimiser step.
+    """Rows of one optimiser step.
 
     Attributes:
-        steps: rows of all of them.
-        rows: rows of those that pass through the model.
-        weight: of each token's loss in the sum over ``rows`` that is the objective,
-            shape ``(len(rows),)``.
+        steps: all rows of the mini-batch.
+        rows: the rows that pass through the model.
+        weight: weight of each row's token losses; the objective is the weighted sum over all
+            tokens of ``rows``, shape ``(len(rows),)``.
     """
 
     steps: NDArray[np.int64]
@@ -104,9 +104,9 @@ class MiniBatch:
 def plan_update(
     columns: Columns, settings: LearnerSettings, rng: np.random.Generator
 ) -> list[MiniBatch]:
-    """The mini-batches of an update, one after the other.
+    """Return the mini-batches of an update, in order.
 
-    Weights are those of whole mini-batches: steps that are dropped count in them.
+    Weights are computed over whole mini-batches, including dropped steps.
     """
     lengths = columns["response_length"].numpy()
     kept = np.ones(len(lengths), bool)
@@ -124,10 +124,10 @@ def plan_update(
 def minibatches(
     steps: int, size: int, epochs: int, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
-    """Rows of each optimiser step: every epoch a fresh shuffle, cut into nearly equal parts.
+    """Yield the rows of each optimiser step: every epoch is reshuffled and cut into equal parts.
 
-    Parts are as close to `size` as an even cut allows: a short last mini-batch would give its
-    tokens more weight than others have.
+    The number of parts is the one closest to `steps / size`. With a fixed size, a short last
+    mini-batch would give its tokens more weight than others have.
     """
     parts = max(1, round(steps / size))
     for _ in range(epochs):
@@ -137,15 +137,15 @@ def minibatches(
 def token_weights(
     lengths: NDArray[np.int64], aggregation: Aggregation, part_steps: int
 ) -> NDArray[np.float64]:
-    """Weight that the tokens of each step have in the objective of their mini-batch.
+    """Return the weight of each step's tokens in the objective of their mini-batch.
 
-    All aggregations are sums of token losses with weights that add up to 1, so that it does not
-    matter how a mini-batch is cut into passes through the model.
+    All aggregations are weighted sums of token losses with weights that sum to 1, so the result
+    does not depend on how a mini-batch is split into passes through the model.
 
     Args:
-        lengths: response tokens of each step of the mini-batch, in its order.
+        lengths: number of response tokens of each step, in mini-batch order.
         aggregation: see `LearnerSettings.loss_aggregation`.
-        part_steps: steps of the parts of ``micro-batch-mean``; the last part may have fewer.
+        part_steps: steps per part of ``micro-batch-mean``; the last part may have fewer.
     """
     if aggregation == "token-mean":
         part = np.zeros(len(lengths), int)
@@ -162,8 +162,8 @@ def micro_batches(
 ) -> Iterator[NDArray[np.int64]]:
     """Sort rows by length and cut them into as few parts as `MAX_PADDING` allows.
 
-    Each part, padded to its longest row, fits the budget; a row longer than the budget gets a part
-    of its own.
+    Each part, padded to its longest row, has at most `max_tokens` tokens. A longer row is a part
+    by itself.
     """
     rows = rows[np.argsort(lengths[rows], kind="stable")]
     for some in np.split(rows, range(PLANNED_ROWS, len(rows), PLANNED_ROWS)):
@@ -172,11 +172,11 @@ def micro_batches(
 
 
 def fewest_cuts(lengths: NDArray[np.int64], max_tokens: int) -> list[int]:
-    """Where to cut rows of ascending length into parts; see `micro_batches`.
+    """Return where to cut rows of ascending length into parts; see `micro_batches`.
 
-    By dynamic programming over their number: ``padded[end]`` is the least that the rows before
-    `end` take in so many parts, and a part of rows start to end takes ``(end - start)`` times the
-    length of its last.
+    Uses dynamic programming over the number of parts: ``padded[end]`` is the minimum number of
+    padded tokens of the rows before `end` in that many parts. A part of rows start to end takes
+    ``(end - start)`` times the length of its last row.
     """
     start, end = np.ogrid[: len(lengths), 1 : len(lengths) + 1]
     part = (end - start) * lengths
@@ -196,14 +196,14 @@ def fewest_cuts(lengths: NDArray[np.int64], max_tokens: int) -> list[int]:
 def token_batch(
     columns: Columns, rows: NDArray[np.int64], device: torch.device
 ) -> dict[str, Tensor]:
-    """Right-padded ``prompt + response`` rows and flat arrays over their response tokens.
+    """Build right-padded ``prompt + response`` rows and flat arrays over their response tokens.
 
     Returns:
-        ``ids`` (rows, L); ``row`` and ``position`` (tokens,): where in ``ids`` each response token
-        stands; ``step`` and ``offset`` (tokens,): where it stands in the columns of responses; and
-        what the columns have of ``behaviour_logp``, ``old_logp``, ``advantage`` and ``weight``
-        (tokens,). Where the columns have a ``value_weight``: `prompt_batch`'s ``last_prompt`` and
-        ``value``, ``value_target`` and ``value_weight`` (rows,).
+        ``ids`` (rows, L); ``row`` and ``position`` (tokens,): index of each response token in
+        ``ids``; ``step`` and ``offset`` (tokens,): index of it in the response columns; those of
+        ``behaviour_logp``, ``old_logp``, ``advantage`` and ``weight`` that `columns` has (tokens,).
+        If `columns` has ``value_weight``: ``last_prompt`` (see `prompt_batch`), ``value``,
+        ``value_target`` and ``value_weight`` (rows,).
     """
     index = torch.from_numpy(rows)
     prompt_length, response_length = (
@@ -232,10 +232,10 @@ def token_batch(
 def prompt_batch(
     columns: Columns, rows: NDArray[np.int64], device: torch.device
 ) -> dict[str, Tensor]:
-    """Right-padded prompts alone.
+    """Build right-padded prompts without responses.
 
     Returns:
-        ``ids`` (rows, L); ``last_prompt`` (rows,): where in ``ids`` each prompt ends.
+        ``ids`` (rows, L); ``last_prompt`` (rows,): index of each prompt's last token in ``ids``.
     """
     index = torch.from_numpy(rows)
     last = columns["prompt_length"][index] - 1
@@ -244,5 +244,5 @@ def prompt_batch(
 
 
 def empty_batch(tokens: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A token batch like `tokens` without tokens that count: a pass that changes nothing."""
+    """Return a token batch without response tokens, whose pass contributes nothing."""
     return {k: v[:1, :1] if k == "ids" else v[:0] for k, v in tokens.items()}

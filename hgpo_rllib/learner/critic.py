@@ -1,6 +1,7 @@
-"""PPO's critic: one value a step, at the last token of its prompt; its loss and how good it is.
+"""PPO's critic and its loss.
 
-The value of a step is the return to be expected from there on, by what its prompt says.
+The value of a step is the expected return from the step on, given its prompt. It is computed at
+the prompt's last token.
 """
 
 from collections.abc import Mapping
@@ -20,13 +21,13 @@ from hgpo_rllib.settings.learner import CriticKind, LearnerSettings
 
 
 class Critic(nn.Module):
-    """A linear head on hidden states: of a trunk of its own, or of the policy's.
+    """Linear head on the hidden states of a separate trunk or of the policy.
 
-    It begins as the value 0 everywhere: the first iteration's advantages are returns.
+    Initial values are 0, so advantages of the first iteration are computed from returns only.
     """
 
     def __init__(self, hidden_size: int, trunk: PreTrainedModel | None):
-        """`trunk`: a decoder without output head; None: the policy's serves."""
+        """`trunk`: a decoder without output head; None to use the policy's hidden states."""
         super().__init__()
         self.trunk = trunk
         self.head = nn.Linear(hidden_size, 1)
@@ -34,13 +35,13 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, batch: Mapping[str, Tensor], hidden: Tensor | None) -> Tensor:
-        """Values of the rows of a batch, shape ``(rows,)``, float32 or wider.
+        """Return the values of the rows of a batch, shape ``(rows,)``, float32 or wider.
 
-        Attention is causal, so what a row has of its response does not matter.
+        Attention is causal, so response tokens in a row do not affect its value.
 
         Args:
             batch: ``ids`` and ``last_prompt``, see `hgpo_rllib.learner.batching.prompt_batch`.
-            hidden: the policy's hidden states of ``ids``; not read by a critic with a trunk.
+            hidden: the policy's hidden states of ``ids``; ignored by a critic with a trunk.
         """
         last = batch["last_prompt"]
         if self.trunk is not None:
@@ -52,9 +53,9 @@ class Critic(nn.Module):
 
 
 def make_critic(kind: CriticKind, policy: PreTrainedModel, model_path: str) -> Critic | None:
-    """The critic of that kind for a policy that was loaded from `model_path`; None: there is none.
+    """Create the critic of a policy loaded from `model_path`; return None for kind ``none``.
 
-    A separate critic's trunk is the starting policy's.
+    The trunk of a ``separate`` critic is a copy of the starting policy's.
     """
     if kind == "none":
         return None
@@ -63,10 +64,10 @@ def make_critic(kind: CriticKind, policy: PreTrainedModel, model_path: str) -> C
 
 
 def parameter_groups(module: nn.Module) -> list[list[nn.Parameter]]:
-    """Parameters of the policy that are trained, and those of the critic alone, if there is one.
+    """Return the trained parameters of the policy, and those of the critic if there is one.
 
-    Each list has a learning rate and a bound on its gradient's norm: returns, and with them the
-    gradients of a critic, can be of any size.
+    Each list has its own learning rate and gradient clipping, because the scale of returns, and
+    hence of the critic's gradients, is arbitrary.
     """
     critic = {id(p) for name, p in module.named_parameters() if "critic." in name}
     trained = [p for p in module.parameters() if p.requires_grad]
@@ -82,16 +83,16 @@ def step_values(
     settings: LearnerSettings,
     device: torch.device,
 ) -> NDArray[np.float64]:
-    """Values of the steps in these rows, without gradient, shape ``(len(rows),)``.
+    """Compute the values of the steps in these rows, without gradient, shape ``(len(rows),)``.
 
-    Several learners call this together and share the rows out.
+    Collective: all learners must call this together. They divide the rows among themselves.
 
     Args:
-        module: gives the values of a batch of prompts.
+        module: computes the values of a batch of prompts.
         columns: see `hgpo_rllib.learner.batching.token_columns`.
-        rows: of which steps.
-        settings: padded tokens of prompts in one pass, and whether parameters are sharded.
-        device: where the module is.
+        rows: rows of the steps.
+        settings: padded tokens per pass, and whether parameters are sharded.
+        device: device of the module.
     """
     values = torch.full((len(columns["prompt_length"]),), torch.nan, dtype=torch.float64)
     lengths = columns["prompt_length"].numpy()
@@ -100,7 +101,7 @@ def step_values(
             if len(part):
                 got = module.compute_values(prompt_batch(columns, part, device))
                 values[torch.from_numpy(part)] = got.double().cpu()
-            elif settings.shard_parameters:  # the others gather layers for theirs
+            elif settings.shard_parameters:  # take part in the layer gathers of the others
                 module.compute_values(prompt_batch(columns, rows[:1], device))
     return join(values, device).numpy()[rows]
 
@@ -108,13 +109,13 @@ def step_values(
 def value_losses(
     value: Tensor, old_value: Tensor, target: Tensor, clip: float | None
 ) -> tuple[Tensor, Tensor]:
-    """PPO's value loss of each step, ``max((v - target)², (clipped v - target)²) / 2``.
+    """Compute PPO's value loss of each step, ``max((v - target)², (clipped v - target)²) / 2``.
 
     Args:
-        value: what the critic says, shape ``(steps,)``.
-        old_value: what it said before the update.
-        target: what it is to say.
-        clip: v is clipped to ``old_value ± clip``; None: it is not.
+        value: values v of the critic, shape ``(steps,)``.
+        old_value: values before the update.
+        target: target values.
+        clip: v is clipped to ``old_value ± clip``; None: no clipping.
 
     Returns:
         Loss of each step, and whether clipping removed its gradient.
@@ -131,13 +132,13 @@ def value_losses(
 def value_loss_part(
     settings: LearnerSettings, value: Tensor, batch: Mapping[str, Tensor], statistics: Statistics
 ) -> Tensor:
-    """A micro-batch's part of the value term of the objective; its numbers go to `statistics`.
+    """Return a micro-batch's part of the objective's value term, and record its statistics.
 
     Args:
-        settings: of clip and coefficient.
-        value: of the micro-batch's rows, with gradient.
+        settings: clip range and coefficient.
+        value: values of the micro-batch's rows, with gradient.
         batch: ``value``, ``value_target`` and ``value_weight`` of the same rows.
-        statistics: of the mini-batch.
+        statistics: statistics of the mini-batch, updated in place.
     """
     losses, cut = value_losses(value, batch["value"], batch["value_target"], settings.value_clip)
     loss = (losses * batch["value_weight"].to(losses.dtype)).sum()

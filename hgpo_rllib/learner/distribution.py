@@ -1,7 +1,7 @@
-"""Several learners: each takes a share of every mini-batch, and gradients are summed.
+"""Data parallelism: each learner processes a share of every mini-batch; gradients are summed.
 
-All of them get all rows, so that mini-batches and the weights of tokens are those of a single
-learner; the sum of their gradients then is its gradient, however uneven the shares.
+All learners receive all rows, so mini-batches and token weights are the same as with one learner.
+The sum of gradients therefore equals the gradient of one learner, even if the shares are uneven.
 """
 
 import contextlib
@@ -28,24 +28,24 @@ T = TypeVar("T")
 
 
 class WholeBatches(TrainingData):
-    """Training data that every learner gets whole (RLlib cuts it up between them)."""
+    """Training data that every learner receives in full; RLlib would split it among them."""
 
     def shard(self, num_shards: int, *args: Any, **kwargs: Any) -> list[tuple[TrainingData, dict]]:
-        """The same for all."""
+        """Return the same data for every learner."""
         return [(TrainingData(batch_refs=self.batch_refs), {}) for _ in range(num_shards)]
 
 
 def whole_batch(group: LearnerGroup, batch: MultiAgentBatch) -> TrainingData:
-    """The batch for all learners of a group; remote ones read one copy in the object store."""
+    """Wrap a batch for all learners of a group; remote ones read one copy in the object store."""
     if group.is_remote:
         return WholeBatches(batch_refs=[ray.put(batch)])
     return TrainingData(batch=batch)
 
 
 def on_learners(group: LearnerGroup, function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function of all learners; the first one's result, or the error of any.
+    """Call a function on all learners and return the first one's result.
 
-    Arguments are sent once, whatever the number of learners.
+    Arguments are sent once, whatever the number of learners. Raises the first error of a learner.
     """
     given = ray.put(arguments) if group.is_remote else arguments
     results = [r.get() for r in group.foreach_learner(partial(_call, function, given))]
@@ -60,10 +60,10 @@ def _call(function: Callable[..., T], given: Any, learner: Learner) -> T:
 
 @contextlib.contextmanager
 def name_lost_learners() -> Iterator[None]:
-    """Raise RunStoppedError, one line, when a learner process has ended in the block.
+    """Raise RunStoppedError if a learner process dies in the block.
 
-    Ray raises the error of that process, or of another learner that waited for it: there gloo says
-    that a connection was closed or reset by its peer.
+    Ray raises the error of that process or of another learner that was waiting for it. In the
+    latter, gloo reports a connection closed or reset by its peer.
     """
     try:
         yield
@@ -74,28 +74,28 @@ def name_lost_learners() -> Iterator[None]:
 
 
 def rank() -> int:
-    """Number of this learner, from 0."""
+    """Return the rank of this learner, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def learners() -> int:
-    """How many there are."""
+    """Return the number of learners."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def share(
     rows: NDArray[np.int64], lengths: NDArray[np.int64], of: int, count: int
 ) -> NDArray[np.int64]:
-    """The rows that learner `of` out of `count` takes: dealt out by length, so all have as much."""
+    """Return the rows of learner `of` out of `count`, balanced by length."""
     return rows[np.argsort(lengths[rows], kind="stable")][of::count]
 
 
 def passes(
     rows: NDArray[np.int64], lengths: NDArray[np.int64], max_tokens: int
 ) -> list[NDArray[np.int64]]:
-    """This learner's share of the rows, in micro-batches; as many of them as any learner has.
+    """Return this learner's share of the rows in micro-batches, padded with empty ones.
 
-    Those that it lacks are empty.
+    All learners get the same number of micro-batches.
     """
     parts = [
         list(micro_batches(share(rows, lengths, of, learners()), lengths, max_tokens))
@@ -106,7 +106,7 @@ def passes(
 
 
 def sum_gradients(parameters: list[torch.nn.Parameter]) -> None:
-    """Add up what the learners have; every parameter has a gradient."""
+    """Sum the gradients of all learners in place; every parameter must have one."""
     if learners() == 1:
         return
     works = [dist.all_reduce(parameter.grad, async_op=True) for parameter in parameters]
@@ -115,7 +115,7 @@ def sum_gradients(parameters: list[torch.nn.Parameter]) -> None:
 
 
 def gather(value: T) -> list[T]:
-    """What each learner has, in the order of their ranks."""
+    """Return every learner's value, in rank order."""
     if learners() == 1:
         return [value]
     values: list[Any] = [None] * learners()
@@ -124,11 +124,12 @@ def gather(value: T) -> list[T]:
 
 
 def join(parts: Tensor, device: torch.device) -> Tensor:
-    """One tensor of what each learner has of it; NaN is what no learner has.
+    """Merge the parts of a tensor from all learners; elements that no learner has are NaN.
 
     Args:
-        parts: in host memory; no element was computed by two learners.
-        device: of the learner, which the parts travel by.
+        parts: this learner's part, in host memory, NaN elsewhere. At most one learner has each
+            element.
+        device: device of the learner, used for the transfer.
     """
     if learners() == 1:
         return parts

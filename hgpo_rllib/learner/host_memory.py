@@ -1,16 +1,16 @@
-"""Host memory between passes: glibc's settings for a process that learns on CPUs."""
+"""glibc memory settings for learners on CPUs."""
 
 import ctypes
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of malloc.h
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Have this process keep what its tensors free, for those that come next.
+    """Keep freed memory in the process for the next allocations.
 
-    Every pass frees gigabytes of activations, and the next one takes as much. In between, glibc
-    would give them back to the kernel, which then has to clear each page anew: up to a quarter of
-    an update.
+    Every pass frees gigabytes of activations, and the next pass allocates as much. By default,
+    glibc returns the memory to the kernel, which then has to clear every page again. This takes up
+    to a quarter of an update.
 
     Returns:
         Whether the C library has these settings.

@@ -1,4 +1,4 @@
-"""The RLlib Learner: the clipped objective on tokens, with a KL to the starting policy."""
+"""The RLlib Learner: clipped token objective with a KL penalty to the starting policy."""
 
 import logging
 import math
@@ -41,15 +41,15 @@ logger = logging.getLogger(__name__)
 
 
 class HGPOLearner(TorchLearner):
-    """One RLlib update = one iteration: all its epochs, mini-batches and micro-batches.
+    """Learner whose `_update` runs all epochs, mini-batches and micro-batches of an iteration.
 
-    RLlib's own mini-batch iterator never shuffles in the first epoch and wraps the last
-    mini-batch around, so the update iterates itself.
+    It does not use RLlib's mini-batch iterator, which does not shuffle the first epoch and fills
+    up the last mini-batch with rows from the start.
     """
 
     @override(TorchLearner)
     def build(self) -> None:
-        """Build module and optimiser, and the frozen reference when the objective uses one."""
+        """Build module and optimiser, and the frozen reference if the objective uses one."""
         super().build()
         if self._device.type == "cpu":
             keep_freed_memory()
@@ -67,7 +67,7 @@ class HGPOLearner(TorchLearner):
 
     @override(TorchLearner)
     def _map_module_to_device(self, module: MultiRLModule) -> None:
-        """A module that is to be sharded is moved layer by layer: as a whole it may not fit."""
+        """Move the module to the device; layer by layer if sharded, as the whole may not fit."""
         if self.config.shard_parameters:
             module[POLICY_ID].shard(self._device)
         else:
@@ -75,24 +75,24 @@ class HGPOLearner(TorchLearner):
 
     @override(TorchLearner)
     def _make_modules_ddp_if_necessary(self) -> None:
-        """Never: gradients are added up once a mini-batch (`hgpo_rllib.learner.distribution`)."""
+        """Skip DDP: gradients are summed once per mini-batch, see `learner.distribution`."""
 
     @override(TorchLearner)
     def _convert_batch_type(self, batch: MultiAgentBatch, **kwargs: Any) -> MultiAgentBatch:
-        """Columns stay in host memory (RLlib moves batches to the device as a whole).
+        """Keep columns in host memory; RLlib would move the whole batch to the device.
 
-        Mini-batches are planned there, and each micro-batch is moved when it is its turn.
+        Mini-batches are planned in host memory, and each micro-batch is moved when it is used.
         """
         return batch
 
     @override(TorchLearner)
     def get_parameters(self, module: LLMModule) -> list[nn.Parameter]:
-        """Those that are trained."""
+        """Return the trained parameters."""
         return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
     @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config=None) -> None:
-        """AdamW; `_set_learning_rate` applies warm-up and decay."""
+        """Register AdamW; `_set_learning_rate` applies warm-up and decay."""
         parameters = self.get_parameters(self._module[module_id])
         groups = [{"params": group} for group in parameter_groups(self._module[module_id])]
         optimizer = torch.optim.AdamW(
@@ -109,7 +109,7 @@ class HGPOLearner(TorchLearner):
     def compute_loss_for_module(
         self, *, module_id: str, config, batch: dict[str, Tensor], fwd_out: dict[str, Tensor]
     ) -> Tensor:
-        """A micro-batch's part of the objective: token losses times ``batch["weight"]``, summed."""
+        """Return a micro-batch's part of the objective: the sum of weighted token losses."""
         losses = token_losses(self._settings, batch, fwd_out, batch.get("reference_logp"))
         weight = batch["weight"].to(losses.loss.dtype)
         loss = (losses.loss * weight).sum()
@@ -133,15 +133,15 @@ class HGPOLearner(TorchLearner):
     @override(TorchLearner)
     def _update(self, batch: dict[str, Any], **kwargs: Any) -> tuple[Any, Any, Any]:
         columns = {key: batch[POLICY_ID][key] for key in batch[POLICY_ID]}
-        # By the number of the update: a resumed run shuffles as one that was not interrupted.
+        # Seed with the update number, so that a resumed run shuffles like an uninterrupted one.
         rng = np.random.default_rng([self.config.seed or 0, self._weights_seq_no])
         plan = plan_update(columns, self._settings, rng)
         if self._has_no_signal(columns, plan):
             self._log({"skipped_batches": float(len(plan))})
             return {}, {}, {}
-        self._measured = Statistics()  # of engine and learner at the weights that sampled
+        self._measured = Statistics()  # engine/learner mismatch at the sampling weights
         if self._settings.old_logp == "recomputed":
-            # Without the rows of the first mini-batch: their first training pass computes the same.
+            # The first mini-batch's training pass computes old_logp of its rows itself.
             rows = np.unique(np.concatenate([part.rows for part in plan]))
             rows = np.setdiff1d(rows, plan[0].rows)
             columns = columns | {"old_logp": self._recomputed_logp(columns, rows)}
@@ -162,7 +162,7 @@ class HGPOLearner(TorchLearner):
             self.metrics.log_value((POLICY_ID, name), value, window=1)
 
     def _has_no_signal(self, columns: dict[str, Tensor], plan: list[MiniBatch]) -> bool:
-        """Whether no term of the objective has a gradient; ends the run if that is configured."""
+        """Return whether no term of the objective has a gradient; stop the run if so configured."""
         settings = self._settings
         rows = np.concatenate([part.rows for part in plan])
         other_terms = (
@@ -181,9 +181,9 @@ class HGPOLearner(TorchLearner):
         return True
 
     def _recomputed_logp(self, columns: dict[str, Tensor], rows: NDArray[np.int64]) -> Tensor:
-        """The learner's log-probabilities of these rows as a column, NaN for all others.
+        """Compute the learner's log-probabilities of these rows as a column, NaN in other rows.
 
-        To be called before the first optimiser step.
+        Must be called before the first optimiser step.
         """
         dtype = torch.promote_types(next(iter(self._params.values())).dtype, torch.float32)
         old_logp = torch.full(columns["behaviour_logp"].shape, math.nan, dtype=dtype)
@@ -197,22 +197,22 @@ class HGPOLearner(TorchLearner):
     def _micro_batches(
         self, columns: Columns, rows: NDArray[np.int64]
     ) -> Iterator[dict[str, Tensor]]:
-        """This learner's share of some rows, in passes through the model."""
+        """Yield the micro-batches of this learner's share of the rows."""
         lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
         for micro in passes(rows, lengths, self._settings.micro_batch_tokens):
             if len(micro):
                 yield token_batch(columns, micro, self._device)
-            elif self._settings.shard_parameters:  # the others gather layers for theirs
+            elif self._settings.shard_parameters:  # take part in layer gathers
                 yield empty_batch(token_batch(columns, rows[:1], self._device))
 
     def _optimise(self, columns: dict[str, Tensor], plan: list[MiniBatch], number: int) -> bool:
-        """One optimiser step; its numbers are in `_statistics`.
+        """Process one mini-batch; its metrics are in `_statistics`.
 
         Returns:
-            Whether it was taken: False for a bad mini-batch that is to be skipped.
+            Whether the optimiser step was taken; False if a bad mini-batch was skipped.
         """
         self._statistics = Statistics()
-        for name in ("loss", "policy_loss"):  # 0 for a mini-batch whose steps are all dropped
+        for name in ("loss", "policy_loss"):  # 0 if all steps of the mini-batch are dropped
             self._statistics.add(name, torch.zeros((), device=self._device))
         trouble = self._compute_gradients(columns, plan[number], first=number == 0)
         if trouble is None:
@@ -233,7 +233,7 @@ class HGPOLearner(TorchLearner):
     def _compute_gradients(
         self, columns: dict[str, Tensor], part: MiniBatch, first: bool
     ) -> str | None:
-        """Clipped gradients of a mini-batch; returns what is wrong with them, if anything is."""
+        """Compute a mini-batch's clipped gradients; return what is wrong with them, or None."""
         trouble = None
         try:
             self._accumulate_gradients(columns, part, first)
@@ -255,14 +255,14 @@ class HGPOLearner(TorchLearner):
         return find_trouble(self._statistics.values(), self._settings.max_ratio)
 
     def _keep_first_logp(self, columns: dict[str, Tensor]) -> None:
-        """Fill in what the first training pass has computed of ``old_logp``, for later epochs."""
+        """Store the ``old_logp`` computed by the first training pass, for later epochs."""
         _fill(columns["old_logp"], join(self._first_logp, self._device))
 
     def _complete_first_logp(self, columns: dict[str, Tensor], part: MiniBatch) -> None:
-        """Compute what a first training pass that ran out of memory has not.
+        """Compute the ``old_logp`` missing after a first training pass that ran out of memory.
 
-        The weights are still those that sampled: its optimiser step is left out. Without gradients
-        this takes much less memory.
+        Its optimiser step is skipped, so the weights are still the sampling weights. Without
+        gradients, this needs much less memory.
         """
         self._keep_first_logp(columns)
         old_logp = columns["old_logp"]
@@ -273,7 +273,7 @@ class HGPOLearner(TorchLearner):
     def _accumulate_gradients(
         self, columns: dict[str, Tensor], part: MiniBatch, first: bool
     ) -> None:
-        """Gradients of a mini-batch; `first`: the weights are still those that sampled."""
+        """Compute a mini-batch's gradients; `first`: weights are still the sampling weights."""
         for parameter in self._params.values():
             parameter.grad = None
         weight = torch.zeros(len(columns["advantage"]), dtype=torch.float64)
@@ -282,7 +282,7 @@ class HGPOLearner(TorchLearner):
         if "value" in columns:
             weights["value_weight"] = torch.full_like(weight, 1 / len(part.steps))
         for tokens in self._micro_batches(columns | weights, part.rows):
-            if self._settings.kl_coeff > 0:  # before there are activations to keep
+            if self._settings.kl_coeff > 0:  # before activations take memory
                 tokens["reference_logp"] = self._reference_logp(tokens)
             outputs = self.module[POLICY_ID].forward_train(tokens)
             logp = outputs["logp"].detach()
@@ -295,7 +295,7 @@ class HGPOLearner(TorchLearner):
             losses = self.compute_losses(fwd_out={POLICY_ID: outputs}, batch={POLICY_ID: tokens})
             losses[POLICY_ID].backward()
         for parameter in self._params.values():
-            if parameter.grad is None:  # all steps of the mini-batch were dropped
+            if parameter.grad is None:  # all steps were dropped
                 parameter.grad = torch.zeros_like(parameter)
 
     def _measure_mismatch(self, learner_logp: Tensor, engine_logp: Tensor) -> None:
@@ -305,10 +305,10 @@ class HGPOLearner(TorchLearner):
                 self._measured.add(name, value)
 
     def _mismatch(self) -> dict[str, float]:
-        """What was measured in this update, with a warning when it passes the threshold."""
+        """Return the update's mismatch metrics, and warn if the KL exceeds the threshold."""
         values = Statistics.of_parts(gather(self._measured.on_host())).values()
         alarm = self._settings.mismatch_alarm
-        kl = values.get("behaviour_kl", 0.0)  # nothing to measure: all those steps were dropped
+        kl = values.get("behaviour_kl", 0.0)  # absent if all measured steps were dropped
         if alarm is not None and not kl <= alarm:
             corrected = self._settings.importance_cap is not None
             remedy = (
@@ -323,7 +323,7 @@ class HGPOLearner(TorchLearner):
         return values
 
     def _check_parameters(self) -> None:
-        """End the run before it saves parameters that are no numbers."""
+        """Stop the run before it saves parameters that are not finite."""
         if not whole(torch.nn.utils.get_total_norm(self._params.values())).isfinite():
             raise RunStoppedError(
                 f"update {self._weights_seq_no}: the policy's parameters are not finite; the run "
@@ -332,10 +332,10 @@ class HGPOLearner(TorchLearner):
             )
 
     def _set_learning_rate(self) -> None:
-        """Warm-up by optimiser steps, decay by iterations; both counts survive a resume."""
+        """Apply warm-up by optimiser steps and decay by iterations; a resume keeps both counts."""
         optimizer = self.get_optimizer(POLICY_ID)
         taken = int(next(iter(optimizer.state.values()))["step"]) if optimizer.state else 0
-        done = self._weights_seq_no - 1  # RLlib counts the present update already
+        done = self._weights_seq_no - 1  # RLlib already counts the current update
         rate = learning_rate(self._settings, taken, done)
         of_critic = (self._settings.critic_lr or self._settings.lr) / self._settings.lr
         for group, factor in zip(optimizer.param_groups, (1.0, of_critic), strict=False):
@@ -343,20 +343,20 @@ class HGPOLearner(TorchLearner):
 
     @override(Learner)
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """The next weight sync publishes the new weights."""
+        """Mark the weights as changed, so that the next weight sync publishes them."""
         super().after_gradient_based_update(timesteps=timesteps)
         self.module[POLICY_ID].unwrapped().weights_changed()
 
     @override(TorchLearner)
     def _get_optimizer_state(self) -> StateDict:
-        """By the names of parameters, so that any number of learners can go on with it."""
+        """Return the state by parameter name, so that any number of learners can load it."""
         if not self._settings.shard_parameters:
             self.gather_optimizer()
         state, self._gathered_optimizer = self._gathered_optimizer, {}
         return state
 
     def gather_optimizer(self) -> None:
-        """Bring the optimiser's state to the first learner. Learners call this together."""
+        """Gather the optimiser state on the first learner. Collective: all learners call it."""
         optimizer = self.get_optimizer(POLICY_ID)
         self._gathered_optimizer = whole_optimizer(self.module[POLICY_ID], optimizer)
 
@@ -365,12 +365,12 @@ class HGPOLearner(TorchLearner):
         load_whole_optimizer(self.module[POLICY_ID], self.get_optimizer(POLICY_ID), state)
 
     def values(self, columns: Columns) -> NDArray[np.float64]:
-        """The critic's value of every step, shape ``(steps,)``. Learners call this together."""
+        """Return the critic's value of every response, shape ``(rows,)``. Collective."""
         module, rows = self.module[POLICY_ID].unwrapped(), np.arange(len(columns["prompt_length"]))
         return step_values(module, columns, rows, self._settings, self._device)
 
     def score_tokens(self, prompt_ids: np.ndarray, response_ids: np.ndarray) -> np.ndarray:
-        """Log-probabilities the learner gives to a response, shape ``(response tokens,)``."""
+        """Return the learner's log-probabilities of a response, shape ``(response tokens,)``."""
         ids = torch.from_numpy(np.concatenate([prompt_ids, response_ids]).astype(np.int64))[None]
         position = torch.arange(len(prompt_ids), ids.shape[1])
         batch = {"ids": ids, "row": torch.zeros_like(position), "position": position}
@@ -380,12 +380,12 @@ class HGPOLearner(TorchLearner):
 
 
 def _fill(column: Tensor, values: Tensor) -> None:
-    """Replace what is NaN."""
+    """Replace NaN in `column` by `values`."""
     column.copy_(torch.where(column.isnan(), values, column))
 
 
 def learning_rate(settings: LearnerSettings, steps: int, iterations: int) -> float:
-    """The rate of the optimiser step after so many steps, in the iteration after so many."""
+    """Return the learning rate after this number of optimiser steps and of iterations."""
     warm = min(1.0, (steps + 1) / max(1, settings.lr_warmup_steps))
     if settings.lr_decay_iterations is None:
         return settings.lr * warm

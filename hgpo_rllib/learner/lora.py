@@ -1,6 +1,6 @@
-"""LoRA (arXiv 2106.09685) through peft: low-rank adapters are trained, the model stays as it is.
+"""LoRA (arXiv 2106.09685) with peft: train low-rank adapters and freeze the model.
 
-The frozen policy of the KL term then is the same model with its adapters switched off.
+The reference policy of the KL term is the same model with its adapters disabled.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,25 +12,25 @@ from transformers import PreTrainedModel
 
 from hgpo_rllib.policy_server.types import AdapterShape
 
-NAME = "default"  # peft's, of the only adapter
+NAME = "default"  # peft's name of the only adapter
 
 
 def add_lora(llm: PreTrainedModel, rank: int, alpha: int, seed: int) -> None:
-    """Put adapters on all linear layers but the head, and freeze the rest.
+    """Add adapters to all linear layers but the head, and freeze the other parameters.
 
-    They change nothing yet (B = 0). `seed` is of A, which all learners draw alike.
+    Initially the output is unchanged (B = 0). `seed` initialises A, equally on all learners.
     """
-    from peft import LoraConfig  # slow to import, and for LoRA alone
+    from peft import LoraConfig  # slow to import, needed only for LoRA
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        # The model is in float32, and so are adapters; no dropout: ratios are of one policy.
+        # Adapters are float32, like the model. No dropout: it would randomise the ratios.
         llm.add_adapter(LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear"), NAME)
 
 
 @contextmanager
 def without_lora(llm: PreTrainedModel) -> Iterator[None]:
-    """The model that the adapters were put on."""
+    """Disable the adapters in the block."""
     llm.disable_adapters()
     try:
         yield
@@ -39,14 +39,14 @@ def without_lora(llm: PreTrainedModel) -> Iterator[None]:
 
 
 def adapter_shape(llm: PreTrainedModel) -> AdapterShape:
-    """What an engine has to know of the adapters besides their tensors."""
+    """Return the adapter settings that an engine needs besides the tensors."""
     config = llm.peft_config[NAME]
     layers = {name.rpartition(".")[-1] for name in config.target_modules}
     return AdapterShape(config.r, config.lora_alpha, tuple(sorted(layers)))
 
 
 def adapter_form(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A model's adapters by their names in peft's checkpoints."""
+    """Return a model's adapters, named as in peft's checkpoints."""
     return {
         f"base_model.model.{name.replace(f'.{NAME}.', '.')}": tensor
         for name, tensor in state.items()
@@ -55,7 +55,7 @@ def adapter_form(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def merged_state(llm: PreTrainedModel) -> dict[str, Tensor]:
-    """The model's weights with the adapters added in, by the names of a model without them."""
+    """Return the weights with adapters merged in, named as in a model without adapters."""
     from peft.tuners.lora import Linear
 
     state = {

@@ -1,15 +1,15 @@
-"""The objective on response tokens: pure functions of flat token arrays, shape ``(tokens,)``."""
+"""Terms of the token objective, as pure functions of flat arrays of shape ``(tokens,)``."""
 
 import torch
 from torch import Tensor
 
 from hgpo_rllib.settings.learner import KLEstimator, Level
 
-LOG_RATIO_CLAMP = 20.0  # of log-probability differences, so that exp() cannot overflow
+LOG_RATIO_CLAMP = 20.0  # bound on log-probability differences, so that exp() cannot overflow
 
 
 def log_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
-    """``logp - old_logp`` within ± `LOG_RATIO_CLAMP`; outside, the gradient is zero."""
+    """Return ``logp - old_logp`` clamped to ± `LOG_RATIO_CLAMP`; the gradient is 0 outside."""
     return (logp - old_logp).clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP)
 
 
@@ -21,16 +21,16 @@ def clipped_policy_loss(
     clip_high: float,
     dual_clip: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """PPO's clipped surrogate (Eq. 8 of the paper), negated so that it is minimised.
+    """Compute PPO's clipped surrogate (Eq. 8 of the paper), negated for minimisation.
 
     Args:
-        logp: log-probability of each token under the policy being learned.
-        old_logp: the same under the policy that drew it.
-        advantage: the advantage of each token's step.
+        logp: log-probability of each token under the policy being trained.
+        old_logp: log-probability under the policy that sampled it.
+        advantage: advantage of each token.
         clip_low: the ratio is clipped below at ``1 - clip_low``.
         clip_high: the ratio is clipped above at ``1 + clip_high``.
-        dual_clip: where the advantage is negative, the loss is at most ``dual_clip * -advantage``
-            (Ye et al. 2020); None: not bounded.
+        dual_clip: for negative advantages, the loss is at most ``dual_clip * -advantage``
+            (Ye et al. 2020); None: no bound.
 
     Returns:
         Loss of each token, and whether clipping removed its gradient.
@@ -49,12 +49,11 @@ def clipped_policy_loss(
 def kl_estimate(
     logp: Tensor, reference_logp: Tensor, estimator: KLEstimator, clamp: float | None = None
 ) -> Tensor:
-    """Schulman's estimates of KL(policy || reference) on each token that the policy drew.
+    """Compute Schulman's estimate of KL(policy || reference) for each token the policy sampled.
 
     With ``d = reference_logp - logp``: k1 is ``-d``, k2 is ``d² / 2``, k3 is ``exp(d) - d - 1``.
-    The means of k1 and k3 are the KL. As losses, the mean gradient of k1 is 0, that of k2 is the
-    KL's, that of k3 is the one of KL(reference || policy). `clamp` bounds the estimate on both
-    sides.
+    The means of k1 and k3 are the KL. As losses, the mean gradient is 0 for k1, that of the KL for
+    k2, and that of KL(reference || policy) for k3. `clamp` bounds the estimate on both sides.
     """
     d = log_ratio(reference_logp, logp)
     if estimator == "k1":
@@ -74,15 +73,15 @@ def importance_weights(
     cap: float | None = None,
     bounds: tuple[float, float] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Weights of sampled tokens: probability under the learner over that under the engine.
+    """Compute importance weights: token probability under the learner over the engine's.
 
     Args:
-        learner_logp: log-probability of each token by the learner, at the weights that sampled.
-        engine_logp: the same by the engine that sampled.
-        sequence: number of the response that each token belongs to.
-        level: the weight of a token is its own ratio, or the product over its response.
-        cap: weights are truncated at this; None: they are 1.
-        bounds: outside of them the weight is 0, whatever `cap` says; None: nowhere.
+        learner_logp: the learner's log-probability of each token, at the sampling weights.
+        engine_logp: the log-probability by the engine that sampled.
+        sequence: index of the response that each token belongs to.
+        level: use the token's ratio, or the product of ratios over its response.
+        cap: upper bound of the weights; None: all weights are 1.
+        bounds: ratios outside these bounds get weight 0, whatever `cap` is; None: no bounds.
 
     Returns:
         Weight of each token, without gradient, and whether it was truncated or set to 0.

@@ -1,4 +1,4 @@
-"""The RLModule: a HuggingFace causal language model, trained here and served by vLLM."""
+"""The RLModule: a HuggingFace causal language model for training; vLLM serves its weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,19 +20,19 @@ from hgpo_rllib.policy_server.types import WeightTag
 
 
 class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
-    """Computes log-probabilities of given tokens, and values; generation is the policy server's.
+    """Compute log-probabilities of given tokens, and values. The policy server generates.
 
     ``model_config``: ``model_path`` (HuggingFace directory or name), ``serve_dtype`` (type of the
-    published weights), ``weight_transport`` (module of their transport), ``temperature`` (of the
-    sampling distribution), ``entropy_gradient`` (the objective has an entropy bonus), ``critic``
-    (its kind), ``lora_rank``, ``lora_alpha`` and ``seed`` (of adapters), and of `LearnerSettings`
-    ``compute_dtype``, ``gradient_checkpointing`` and ``compile``. The critic is in RLlib's state
-    and in no checkpoint of the policy.
+    published weights), ``weight_transport`` (module that transports them), ``temperature`` (of
+    sampling), ``entropy_gradient`` (whether the objective has an entropy bonus), ``critic`` (its
+    kind), ``lora_rank``, ``lora_alpha`` and ``seed`` (of the adapters), and ``compute_dtype``,
+    ``gradient_checkpointing`` and ``compile`` of `LearnerSettings`. RLlib's state includes the
+    critic; exported checkpoints of the policy do not.
     """
 
     @override(TorchRLModule)
     def setup(self) -> None:
-        """Load the model, on learners only: runners hold no weights."""
+        """Load the model on learners; env runners hold no weights."""
         if self.inference_only:
             return
         path = self.model_config["model_path"]
@@ -50,7 +50,7 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
 
     @override(InferenceOnlyAPI)
     def get_non_inference_attributes(self) -> list[str]:
-        """What an inference-only copy leaves out."""
+        """Return the attributes that an inference-only copy lacks."""
         return ["scorer"]
 
     @override(TorchRLModule)
@@ -60,7 +60,7 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
 
     @override(ValueFunctionAPI)
     def compute_values(self, batch: dict[str, Tensor], embeddings: Any = None) -> Tensor:
-        """The critic's values of a batch of prompts, shape ``(rows,)``."""
+        """Return the critic's values of a batch of prompts, shape ``(rows,)``."""
         return self.forward_train(batch)["value"]
 
     @property
@@ -70,17 +70,17 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
 
     @property
     def critic(self) -> Critic | None:
-        """PPO's critic."""
+        """PPO's critic; None without one."""
         return self.scorer.critic
 
     @override(TorchRLModule)
     def get_state(
         self, components=None, *, not_components=None, inference_only: bool = False, **kwargs: Any
     ) -> dict[str, Any]:
-        """Parameters; for inference only the tag of the published weights.
+        """Return the parameters, or the tag of the published weights if `inference_only`.
 
-        RLlib's own weight sync thereby carries a tag to every runner, and the weights themselves
-        go to the policy server alone.
+        RLlib's weight sync then sends only a tag to the env runners; the weights go only to the
+        policy server.
         """
         if not inference_only:
             return {name: tensor.clone() for name, tensor in self._parameters_now().items()}
@@ -95,13 +95,13 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         self.weights_changed()
 
     def shard(self, device: torch.device) -> None:
-        """Cut the parameters up between learners; see `hgpo_rllib.learner.sharding`."""
+        """Shard the parameters over the learners; see `hgpo_rllib.learner.sharding`."""
         self._sharded = True
         self.scorer.shard(device)
         self.weights_changed()
 
     def weights_changed(self) -> None:
-        """The next weight sync publishes a new version. Learners call this together."""
+        """Make the next weight sync publish a new version. Collective: all learners call it."""
         self._tag = None
         if self._sharded:
             self._gathered = whole_parameters(self)
@@ -116,7 +116,7 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         return self._publisher.publish(self.model_state())
 
     def model_state(self) -> dict[str, Tensor]:
-        """The policy's weights in checkpoint form, on the first learner; adapters are added in."""
+        """Return the policy's weights in checkpoint form, adapters merged; on the first learner."""
         if self.model_config["lora_rank"]:
             return checkpoint_form(merged_state(self.llm), self.llm.config)
         prefix = "scorer.llm."
@@ -128,12 +128,12 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         return checkpoint_form(state, self.llm.config)
 
     def close(self) -> None:
-        """Give the published weights up."""
+        """Release the published weights."""
         self._tag = None
 
 
 class TokenScorer(nn.Module):
-    """A policy, and perhaps its critic, as one unit that can be sharded."""
+    """Policy and optional critic in one module, so that they can be sharded together."""
 
     def __init__(self, llm: PreTrainedModel, critic: Critic | None, config: Mapping[str, Any]):
         """`config`: see `LLMModule`."""
@@ -150,7 +150,7 @@ class TokenScorer(nn.Module):
                 trunk.compile(dynamic=True)
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Log-probabilities of a batch with responses, values of one with ``last_prompt``."""
+        """Return log-probabilities if the batch has responses, values if it has ``last_prompt``."""
         mixed = self.compute_dtype != torch.float32
         with torch.autocast(batch["ids"].device.type, self.compute_dtype, enabled=mixed):
             return self._score(batch)
@@ -167,17 +167,17 @@ class TokenScorer(nn.Module):
         return outputs
 
     def shard(self, device: torch.device) -> None:
-        """Cut the parameters up between learners."""
+        """Shard the parameters over the learners."""
         shard(self, [layer for trunk in self._trunks() for layer in trunk.layers], device)
 
     def _trunks(self) -> list[PreTrainedModel]:
-        """The decoders, without heads."""
+        """Return the decoders without heads."""
         own = None if self.critic is None else self.critic.trunk
         return [self.llm.base_model, *([own] if own is not None else [])]
 
 
 def hidden_states(llm: PreTrainedModel, ids: Tensor) -> Tensor:
-    """The last layer's, shape ``(rows, L, width)``."""
+    """Return the hidden states of the last layer, shape ``(rows, L, width)``."""
     return llm.base_model(input_ids=ids, use_cache=False).last_hidden_state
 
 
@@ -188,21 +188,21 @@ def token_log_probs(
     entropy_gradient: bool = False,
     hidden: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Log-probabilities of the response tokens at a sampling temperature.
+    """Compute log-probabilities of the response tokens at a sampling temperature.
 
-    Rows are right padded and attention is causal, so no real token sees padding and no mask is
-    needed. Only the positions that predict a response token go through the output head.
+    Rows are right padded and attention is causal, so no token attends to padding and no mask is
+    needed. Only positions that predict a response token go through the output head.
 
     Args:
         llm: a causal language model whose logits are ``head(hidden states)``.
         batch: see `hgpo_rllib.learner.batching.token_batch`.
-        temperature: logits are divided by it, as the sampler does.
-        entropy_gradient: the entropy has a gradient, which takes memory.
-        hidden: the hidden states of ``batch["ids"]``; None: computed here.
+        temperature: divisor of the logits, as in the sampler.
+        entropy_gradient: whether the entropy has a gradient, which takes memory.
+        hidden: hidden states of ``batch["ids"]``; None: computed here.
 
     Returns:
-        ``logp`` and ``entropy`` of the predicting distribution, shape ``(tokens,)``, in float32 or
-        the model's type if that is wider.
+        ``logp`` and ``entropy`` of the predicted distribution, shape ``(tokens,)``, in float32 or
+        the model's type if it is wider.
     """
     hidden = hidden_states(llm, batch["ids"]) if hidden is None else hidden
     log_probs = _log_probs(llm, hidden[batch["row"], batch["position"] - 1], temperature)
@@ -213,7 +213,7 @@ def token_log_probs(
 
 
 def _log_probs(llm: PreTrainedModel, predicting: Tensor, temperature: float) -> Tensor:
-    """Those of all tokens; the logits, of the same size, are gone when this returns."""
+    """Return the log-probabilities of all tokens; frees the logits, which are as large."""
     logits = llm.get_output_embeddings()(predicting)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     return logits.log_softmax(-1)

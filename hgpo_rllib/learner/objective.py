@@ -1,4 +1,4 @@
-"""The objective of one micro-batch: the losses of its tokens by the settings, and statistics."""
+"""The objective of one micro-batch: token losses and statistics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from hgpo_rllib.settings.learner import LearnerSettings
 
 @dataclass(frozen=True)
 class TokenLosses:
-    """What the objective says of each token, arrays of shape ``(tokens,)``."""
+    """Losses and statistics of each token, arrays of shape ``(tokens,)``."""
 
     loss: Tensor
-    """Policy loss, KL term and entropy bonus together."""
+    """Sum of policy loss, KL term and entropy bonus."""
     policy_loss: Tensor
-    """The clipped part, importance weights included."""
+    """Clipped policy loss, including importance weights."""
     statistics: dict[str, Tensor]
-    """By the names of `hgpo_rllib.metrics`."""
+    """Statistics, named as in `hgpo_rllib.metrics`."""
 
 
 def token_losses(
@@ -32,13 +32,13 @@ def token_losses(
     outputs: Mapping[str, Tensor],
     reference_logp: Tensor | None,
 ) -> TokenLosses:
-    """The losses of a micro-batch's tokens; how they are summed up is in ``tokens["weight"]``.
+    """Compute the losses of a micro-batch's tokens, not yet weighted by ``tokens["weight"]``.
 
     Args:
-        settings: which terms there are, and their coefficients.
-        tokens: see `hgpo_rllib.learner.batching.token_batch`; with ``old_logp``.
-        outputs: ``logp`` and ``entropy`` of the tokens under the policy being learned.
-        reference_logp: that of the frozen policy; None: there is no KL term.
+        settings: terms of the objective and their coefficients.
+        tokens: see `hgpo_rllib.learner.batching.token_batch`; must have ``old_logp``.
+        outputs: ``logp`` and ``entropy`` of the tokens under the policy being trained.
+        reference_logp: log-probabilities under the reference policy; None: no KL term.
     """
     logp, entropy = outputs["logp"], outputs["entropy"]
     policy_loss, clipped = clipped_policy_loss(
@@ -76,11 +76,12 @@ def token_losses(
 
 
 def mismatch(learner_logp: Tensor, engine_logp: Tensor) -> dict[str, Tensor]:
-    """How far learner and engine are apart on tokens that the engine drew at the same weights.
+    """Compare learner and engine on tokens that the engine sampled with the same weights.
 
     Returns:
-        ``behaviour_logp_gap`` and ``behaviour_logp_gap_mean``, how far their log-probabilities are
-        apart, and ``behaviour_kl``, the k3 estimate of KL(engine || learner), all per token.
+        ``behaviour_logp_gap`` and ``behaviour_logp_gap_mean``, the absolute difference of their
+        log-probabilities, and ``behaviour_kl``, the k3 estimate of KL(engine || learner), all per
+        token.
     """
     gap = (learner_logp - engine_logp).abs()
     return {

@@ -1,7 +1,7 @@
-"""Models that no single learner holds: parameters cut up between learners by torch's FSDP2.
+"""Shard parameters over the learners with torch's FSDP2, for models too large for one learner.
 
-Whole parameters exist in two places: those of one layer while it computes, and, after an update, a
-copy of all of them in the first learner's host memory, to publish and to save.
+Full parameters exist in two places: those of one layer while it computes, and, after an update, a
+copy of all in the first learner's host memory for publishing and saving.
 """
 
 import copy
@@ -28,48 +28,49 @@ WHOLE_OR_TRAINED = StateDictOptions(full_state_dict=True, cpu_offload=True, stri
 
 
 def shard(scorer: nn.Module, layers: Iterable[nn.Module], device: torch.device) -> None:
-    """Cut the parameters up: each layer's together, and what is outside of the layers.
+    """Shard each layer's parameters, and those outside of the layers.
 
-    All learners have to compute the same number of passes, since each gathers every layer. A model
-    in host memory is moved to the device layer by layer.
+    All learners must run the same number of passes, since each pass gathers every layer from all
+    learners. A model in host memory is moved to the device layer by layer.
     """
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for layer in layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(scorer, mesh=mesh)
     for module in scorer.modules():
-        if isinstance(module, FSDPModule):  # add gradients up, as `sum_gradients` does
+        if isinstance(module, FSDPModule):  # sum gradients, as `sum_gradients` does
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A number that was computed from sharded parameters; all learners call this together."""
+    """Return the full tensor of a result from sharded parameters. Collective."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def whole_parameters(module: nn.Module) -> dict[str, Tensor]:
-    """What is trained, whole and in host memory; if sharded, on the first learner alone.
+    """Return the trained parameters in full in host memory; if sharded, on the first learner only.
 
-    All learners have to call this together where parameters are sharded.
+    Collective: if parameters are sharded, all learners must call this together.
     """
     _reshard(module)
     return get_model_state_dict(module, options=WHOLE)
 
 
 def load_whole_parameters(module: nn.Module, state: dict[str, Any]) -> None:
-    """The way back; every learner has the whole `state`."""
+    """Load the result of `whole_parameters`; every learner must have the full `state`."""
     missing = {name for name, p in module.named_parameters() if p.requires_grad} - state.keys()
     if missing:
         raise ValueError(f"the checkpoint lacks {', '.join(sorted(missing))}")
     _reshard(module)
-    set_model_state_dict(module, dict(state), options=WHOLE_OR_TRAINED)  # it adds to it
+    set_model_state_dict(module, dict(state), options=WHOLE_OR_TRAINED)  # copied: torch adds entries to it
 
 
 def whole_optimizer(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """An optimiser's state by the names of parameters, whole; see `whole_parameters`.
+    """Return an optimiser's full state by parameter name; see `whole_parameters`.
 
-    Empty before the first step: torch would take one, at rate 0, to have something to save.
+    Empty before the first step. Otherwise torch would take a step with learning rate 0 to
+    initialise the state.
     """
     if not optimizer.state:
         return {}
@@ -78,14 +79,14 @@ def whole_optimizer(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_whole_optimizer(module: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """The way back; every learner has the whole `state`."""
+    """Load the result of `whole_optimizer`; every learner must have the full `state`."""
     if state:
         _reshard(module)
         set_optimizer_state_dict(module, optimizer, state, options=WHOLE)
 
 
 def _reshard(module: nn.Module) -> None:
-    """A pass without gradients leaves what is outside of the layers whole, in other tensors."""
+    """Reshard all modules: a pass without gradients leaves those outside the layers unsharded."""
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.reshard()

@@ -1,4 +1,4 @@
-"""Running means and maxima of an update, kept on the device until they are asked for."""
+"""Running means and maxima of an update, kept on the device until they are read."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -10,7 +10,7 @@ from hgpo_rllib.metrics import METRICS
 
 
 class Statistics:
-    """Metrics by name, each reduced as `hgpo_rllib.metrics` declares it."""
+    """Metrics by name, each reduced as declared in `hgpo_rllib.metrics`."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -21,8 +21,8 @@ class Statistics:
         """Add a micro-batch's values of a metric.
 
         Args:
-            name: of a declared metric; KeyError otherwise.
-            values: one per token or step; of a mini-batch mean, the summand of this micro-batch.
+            name: name of a declared metric; KeyError otherwise.
+            values: one per token or step; for a mini-batch mean, this micro-batch's summand.
         """
         values = values.detach()
         match METRICS[name].reduction:
@@ -36,14 +36,14 @@ class Statistics:
                 self._add(name, values.sum(dtype=torch.float64), len(values))
 
     def merge(self, other: Self) -> None:
-        """Take in what `other` has gathered, of another mini-batch."""
+        """Add the statistics of another mini-batch."""
         for name, total in other._sums.items():
             self._add(name, total, other._counts[name])
         for name, value in other._maxima.items():
             self._maximum(name, value)
 
     def on_host(self) -> Self:
-        """The same in the host's memory, to be sent to other learners; one transfer for all."""
+        """Return a copy in host memory to send to other learners, in one transfer."""
         moved = type(self)()
         moved._counts = self._counts
         numbers = [*self._sums.values(), *self._maxima.values()]
@@ -55,7 +55,7 @@ class Statistics:
 
     @classmethod
     def of_parts(cls, parts: Sequence[Self]) -> Self:
-        """Of a mini-batch that several learners had a part of each."""
+        """Combine the statistics of a mini-batch that was divided among several learners."""
         whole = cls()
         for part in parts:
             whole.merge(part)
@@ -65,7 +65,7 @@ class Statistics:
         return whole
 
     def values(self) -> dict[str, float]:
-        """Means and maxima; one transfer from the device for all."""
+        """Return means and maxima, in one transfer from the device."""
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         numbers = means | self._maxima
         if not numbers:
@@ -78,5 +78,5 @@ class Statistics:
         self._counts[name] = self._counts.get(name, 0) + count
 
     def _maximum(self, name: str, value: Tensor) -> None:
-        """Keep the largest value; NaN stays."""
+        """Keep the largest value; NaN propagates."""
         self._maxima[name] = torch.maximum(self._maxima.get(name, value), value)
