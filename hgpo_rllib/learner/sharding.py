@@ -63,7 +63,7 @@ def load_whole_parameters(module: nn.Module, state: dict[str, Any]) -> None:
     if missing:
         raise ValueError(f"the checkpoint lacks {', '.join(sorted(missing))}")
     _reshard(module)
-    set_model_state_dict(module, dict(state), options=WHOLE_OR_TRAINED)  # copied: torch adds entries to it
+    set_model_state_dict(module, dict(state), options=WHOLE_OR_TRAINED)  # torch adds to it
 
 
 def whole_optimizer(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
