@@ -247,7 +247,7 @@ def test_advantages_are_computed_once(algorithm: HGPO, monkeypatch: pytest.Monke
 
     monkeypatch.setitem(ESTIMATORS, "hgpo", counted("estimator", ESTIMATORS["hgpo"]))
     comparison = counted("levels", contexts.context_levels)
-    for module in (baselines, hierarchy, levels):  # wherever it is called from
+    for module in (baselines, hierarchy, levels):  # every module that calls it
         monkeypatch.setattr(module, "context_levels", comparison)
     result = algorithm.train()
     iteration = algorithm.last_iteration

@@ -207,7 +207,7 @@ def test_evaluation(
     ids=str,
 )
 def test_requests_that_cannot_be_met(client: OpenAI, settings: dict) -> None:
-    """Are the client's fault, and harm nobody."""
+    """Invalid requests return a client error and do not affect other requests."""
     with pytest.raises(openai.BadRequestError):
         complete(client, **{"prompt": ROOM, "max_tokens": 8, **settings})
     assert complete(client, ROOM, n=2, max_tokens=1).finish_reason == "length"

@@ -65,7 +65,7 @@ def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.slow  # minutes; other tests of the tier run sweeps and trials too
 def test_trials_that_fail_do_not_block_the_next(arguments: list[str], tmp_path: Path) -> None:
-    """Both fail after their policy server has started; nobody waits for the CPUs that it took."""
+    """Both trials fail after their policy server has started, and release its CPUs."""
     folder = tmp_path / "sweep"
     options = ["--grid", "agent.prompt=/no/a.jinja,/no/b.jinja", f"--out={folder}"]
     command = Command([*arguments, ONE_AT_A_TIME, *options], tmp_path / "log.txt", "sweep")

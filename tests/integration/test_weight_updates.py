@@ -182,7 +182,7 @@ def test_older_weights_are_not_loaded_and_another_publisher_s_are(
 def test_responses_under_way(
     server: Any, sessions: list[str], learner: Learner, mode: UpdateMode
 ) -> None:
-    """They end first, are drawn anew, or go on; which weights drew which token is always known."""
+    """Running requests finish, restart or continue; the weight version of each token is known."""
     session = sessions[0]
     server.options(session_id=session).set_mode.remote(mode).result()
     old = learner.update()

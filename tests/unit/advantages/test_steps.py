@@ -60,7 +60,7 @@ def test_returns_by_definition(episodes, gamma: float, random) -> None:
 
 @given(BATCHES, st.randoms(use_true_random=False))
 def test_previous_steps(batch, random) -> None:
-    """The row before is the same trajectory's, one time earlier, wherever it stands."""
+    """Each row's previous row is the same trajectory's at the time before, in any row order."""
     steps = arrays(batch)
     steps = rows(steps, np.array(random.sample(range(len(steps)), len(steps))))
     for row, before in enumerate(steps.previous):

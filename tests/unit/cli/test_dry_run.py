@@ -119,7 +119,7 @@ def gpus_of(path: Path) -> str:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_say_what_they_need(path: Path) -> None:
-    """Those for GPUs name their hardware, and that nobody has tried them."""
+    """GPU examples name their hardware, and state that they were not run."""
     head = path.read_text().partition("\nname:")[0]
     if gpus_of(path) == "0":
         assert "no GPU" in head or "fast check" in head

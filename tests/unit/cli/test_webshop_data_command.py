@@ -124,7 +124,7 @@ class TestCheck:
         assert ITEMS in line
 
     def test_a_store_without_goals(self, hgpo: Hgpo, tmp_path: Path) -> None:
-        """It has products, but nobody wishes for anything: exit code 2."""
+        """A store with products but no instructions: exit code 2."""
         write_data(tmp_path, items=[item("B1")], entries={"B1": {"attributes": ["soft"]}}, human={})
         status, stdout, stderr = hgpo("check", "webshop", tmp_path)
         assert (status, stdout) == (2, "")

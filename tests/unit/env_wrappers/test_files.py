@@ -46,7 +46,7 @@ def nested(value: Any, levels: int) -> Any:
 
 @given(VALUES, st.integers(1, MAX_DEPTH), st.integers(1, 9), st.booleans())
 def test_the_depth_is_counted_exactly(value: Any, levels: int, size: int, ascii_only: bool) -> None:
-    """Brackets in strings count for nothing, wherever the pieces of a file end."""
+    """Brackets in strings are not counted, for any chunk boundaries."""
     value = nested(value, levels)
     content = json.dumps(value, ensure_ascii=ascii_only).encode()
     file = BoundedFile(io.BytesIO(content))

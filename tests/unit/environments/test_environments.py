@@ -77,7 +77,7 @@ def test_an_error_says_what_it_was() -> None:
 
 
 def test_a_call_that_hangs_is_given_up_and_those_behind_it_are_served() -> None:
-    """Even a second one; and what a hanging call says in the end reaches nobody."""
+    """Also after a second hanging call; the late result of a hanging call is discarded."""
     thread = EnvThread(limit_s=0.2)
     release, threads = threading.Event(), set()
 

@@ -26,7 +26,7 @@ def write_model(folder: Path, weights: bytes = b"w") -> RunConfig:
 
 
 def test_a_model_is_its_files(tmp_path: Path) -> None:
-    """Wherever they are."""
+    """Models are identified by their files' content, independent of the folder."""
     described = describe_model(write_model(tmp_path / "a"))
     assert described["weights_sha256"] == {"model.safetensors": digest(b"w")}
     assert described["files_sha256"] == {"config.json": digest(b"{}")}
@@ -47,7 +47,7 @@ def test_a_model_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_agent_is_its_texts_and_rules(tmp_path: Path) -> None:
-    """A template by its content, wherever it is; the settings by their values."""
+    """Templates are compared by content, independent of the path; settings by value."""
     files = [tmp_path / name / "own.jinja" for name in ("a", "b")]
     for file in files:
         file.parent.mkdir()

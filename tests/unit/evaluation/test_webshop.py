@@ -102,7 +102,7 @@ def test_the_oracle_on_genuine_goals(tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_score(store: Path, tmp_path: Path) -> None:
-    """Whoever buys the first thing is paid for what it has in common with the wish."""
+    """An agent that buys the first product earns a partial score."""
 
     def say(message: str, seed: int) -> str:
         offered = message.partition("you can take at this moment")[2]

@@ -12,7 +12,7 @@ from hgpo_rllib.section import RunStoppedError
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(1, 5))
 def test_shares(lengths: list[int], count: int) -> None:
-    """Every row is somebody's, and nobody has more than a row's length more than another."""
+    """Shares cover all rows, and their token counts differ by at most the longest row."""
     rows = np.random.default_rng(0).permutation(len(lengths))
     array = np.array(lengths)
     shares = [share(rows, array, of, count) for of in range(count)]

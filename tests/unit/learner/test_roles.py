@@ -188,7 +188,7 @@ def responses(draw: st.DrawFn) -> list[Turn]:
 @quickly
 @given(responses(), st.booleans())
 def test_a_token_gets_the_sum_of_its_spans(turns: list[Turn], drop: bool) -> None:
-    """Wherever they overlap or leave gaps; a response that marks none is one span."""
+    """Spans may overlap or leave gaps; a response without spans is one span."""
     columns = columns_of(one_episode(turns))
     expected = []
     for t, turn in enumerate(turns):

@@ -30,7 +30,7 @@ class Sample(Section):
 
 
 def test_the_page_is_up_to_date() -> None:
-    """Whoever changes a setting writes the page anew."""
+    """The page must be regenerated after a change of the settings."""
     written = config_reference.PAGE.read_text()
     assert written == config_reference.render(), "run: python -m hgpo_rllib.config_reference"
 

@@ -106,7 +106,7 @@ def scored() -> ScoredTrajectories:
 
 class TestScore:
     def test_anchors_are_the_observations_acted_on(self, scored: ScoredTrajectories) -> None:
-        """The last observation of an episode, on which nobody acts, is no anchor."""
+        """The last observation of an episode, which has no action, is not an anchor."""
         names = {"room": 0, "desk": 1, "shelf": 2}
         seen = [["room", "desk", "shelf"], ["room"], ["room", "desk"]]
         assert scored.steps.anchor.tolist() == [names[o] for row in seen for o in row]

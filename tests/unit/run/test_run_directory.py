@@ -163,7 +163,7 @@ def test_a_trial_keeps_others_from_its_run(run: Path, monkeypatch: pytest.Monkey
 class TestLines:
     @pytest.mark.parametrize("end", ['{"iteration": 3, "a": {"b": 1}', '{"iter', ""])
     def test_a_last_line_that_was_cut_is_dropped(self, tmp_path: Path, end: str) -> None:
-        """Wherever it was cut: within nested braces it ends as a whole one does."""
+        """At any cut position: within nested braces the line can end like a whole one."""
         directory = RunDirectory(tmp_path)
         directory.append(directory.evaluations, [{"iteration": i} for i in range(3)])
         with directory.evaluations.open("a") as stream:

@@ -156,7 +156,7 @@ def test_no_tracker_writes_nothing(run: Path) -> None:
 
 
 def test_addresses_lose_their_credentials() -> None:
-    """Wherever in a message they are."""
+    """Credentials are removed at any position in a message."""
     error = ValueError("no answer\nfrom https://me:secret@host/a and sqlite:////a@b")
     assert trackers.describe(error) == "no answer from https://host/a and sqlite:////a@b"
 
@@ -183,7 +183,7 @@ def test_present_packages_pass() -> None:
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let W&B write files and ask nobody."""
+    """Let W&B write files without network access."""
     pytest.importorskip("wandb", reason="wandb is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Game files that would run code, or harm the planner, are refused wherever they are read."""
+"""Every reader refuses game files that could run code or harm the planner."""
 
 import json
 import shutil

@@ -68,7 +68,7 @@ class TestOracle:
         assert found.broken == {}
 
     def test_the_actions(self) -> None:
-        """It turns pages to the product, and clicks the options wherever they are."""
+        """The oracle turns pages to the product, and clicks options in any position."""
         wish = "find me a stretchy polo shirt by dafodo"
         options = {"color": "navy", "size": "small"}
         text = f"{wish} with color: navy, and size: small, and price lower than 20.00 dollars"
