@@ -120,7 +120,7 @@ def open_catalogue(data: str | Path | None = None, num_products: int | None = No
 
     Args:
         data: directory of the product files; None uses ``$WEBSHOP_DATA``.
-        num_products: use only this many records; None uses all.
+        num_products: use only the first `num_products` records; None uses all.
 
     Raises:
         DataError: the data is unusable, or the derived data cannot be written anywhere.

@@ -90,7 +90,7 @@ def open_shop(
     Args:
         data: directory of the product files; None uses ``$WEBSHOP_DATA``.
         goals: made from product attributes ("synthetic") or written by people ("human").
-        num_products: use only this many products; None uses all.
+        num_products: use only the first `num_products` records; None uses all.
         price_seed: seed for prices within a range and for the price limits of goals.
         shuffle_seed: seed for the order of the goals; 233 gives the canonical order.
         nouns: noun extractor; see ``nouns.make_noun_extractor``.

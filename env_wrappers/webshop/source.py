@@ -137,7 +137,7 @@ def read_listings(
 
     Args:
         sources: the files.
-        num_products: read only this many records; None reads all.
+        num_products: read only the first `num_products` records; None reads all.
         skipped: counter of the skipped records: "nan", "long" and "duplicate".
 
     Raises:
