@@ -1,15 +1,15 @@
-"""HGPO in one file, to be read from top to bottom: `python examples/hgpo_minimal.py`
+"""HGPO in one file, to read from top to bottom: `python examples/hgpo_minimal.py`
 
 A language model of 0.4 million parameters learns six household games (ALFWorld, in text) by
-reinforcement learning, on the CPU of a laptop. The whole method (Hierarchy-of-Groups Policy
-Optimization, arXiv 2602.22817) is in this file, with PyTorch and transformers. The package
-hgpo_rllib does the same at scale: vLLM on Ray Serve generates, RLlib trains, and the choices made
-here are settings. tests/unit/project/test_minimal.py compares the two. An iteration:
+reinforcement learning, on the CPU of a laptop. This file implements the whole method
+(Hierarchy-of-Groups Policy Optimization, arXiv 2602.22817) with PyTorch and transformers. The
+package hgpo_rllib does the same at scale: vLLM on Ray Serve generates, RLlib trains, and the values
+fixed here are settings. tests/unit/project/test_minimal.py compares the two. An iteration:
 
-1. Play.    A group of 8 members plays each game, every member on its own. The language model reads
-            what a member sees and writes what it does.
+1. Play.    A group of 8 members plays each game. Members are independent: the language model gets
+            the observation of one member and generates its action.
 2. Compare. Each step gets an advantage: did the episode go better from here than from the other
-            steps of the group with the same observation, after the same history?
+            steps of the group with the same observation and the same history?
 3. Update.  Make the tokens of good steps more likely and those of bad steps less likely, with
             PPO's clipped loss and a KL penalty that keeps the model near its starting point.
 
@@ -37,36 +37,36 @@ import env_wrappers  # noqa: F401  registers hgpo/ALFWorld-v0 with Gymnasium
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of tuned_examples/alfworld_six_games.yaml, this experiment in the full system."""
+    """Values of tuned_examples/alfworld_six_games.yaml, the same experiment with the package."""
 
     games: int = 6
-    group_size: int = 8  # N, members that play each game
-    max_steps: int = 20  # of an episode
+    group_size: int = 8  # N, members per game
+    max_steps: int = 20  # per episode
     max_prompt_tokens: int = 480
     max_response_tokens: int = 32
     context_length: int = 2  # K: past turns that a prompt shows, and the deepest comparison
-    weight_alpha: float = 1.0  # α: a comparison at depth k weighs (k + 1)^α
+    weight_alpha: float = 1.0  # α: a comparison at depth k has weight (k + 1)^α
     gamma: float = 0.95  # discount per step
     invalid_penalty: float = 0.1  # for a response without a well-formed action
     lr: float = 5e-4
-    lr_warmup_steps: int = 20  # of the optimizer: Adam's first steps are its largest
+    lr_warmup_steps: int = 20  # optimizer steps; Adam's first steps are its largest
     adam_betas: tuple[float, float] = (0.9, 0.98)
     grad_clip: float = 1.0
-    minibatch_size: int = 128  # steps of the agent per step of the optimizer
+    minibatch_size: int = 128  # agent steps per optimizer step
     clip: float = 0.2  # ε of PPO
     kl_coeff: float = 0.01  # β
 
 
 @dataclass
 class Step:
-    """One turn of one member: what it saw, what the model answered, what came of it."""
+    """One turn of one member: observation, response, action and reward."""
 
     observation: str
     action: str
     valid: bool  # the response was well-formed
-    prompt: list[int]  # token ids that the model read
-    response: list[int]  # token ids that it sampled, the end token included
-    old_logp: Tensor  # log-probability of each of these when it was sampled, shape (tokens,)
+    prompt: list[int]  # token ids
+    response: list[int]  # sampled token ids, including the end token
+    old_logp: Tensor  # log-probability of each response token when sampled, shape (tokens,)
     reward: float = 0.0
     step_return: float = 0.0
     advantage: float = 0.0
@@ -76,13 +76,13 @@ Trajectory = list[Step]
 
 # ---- 1. Play -------------------------------------------------------------------------------------
 #
-# A language model remembers nothing between two calls: each turn is a new prompt, which repeats the
-# last K observations and actions. Below, K is also the longest history by which steps are compared,
-# so that steps compared at depth K had the same observations in their prompts.
+# A language model has no memory between calls: each turn is a new prompt, which repeats the last K
+# observations and actions. K is also the longest history by which steps are compared below, so that
+# steps compared at depth K had the same observations in their prompts.
 
 
 def write_prompt(info: dict[str, Any], observation: str, past: Trajectory, memory: int) -> str:
-    """The prompt of one turn, in the form that the model knows from its demonstrations."""
+    """Return the prompt of one turn, in the format of the model's demonstrations."""
     shown = past[-memory:] if memory else []
     history = "".join(f"{shorten(step.observation)} > {step.action}\n" for step in shown)
     side_actions = ("examine", "look", "inventory")
@@ -94,17 +94,17 @@ def write_prompt(info: dict[str, Any], observation: str, past: Trajectory, memor
 
 
 def shorten(observation: str) -> str:
-    """Drop what the list of actions repeats: the room's furniture, and the place of arrival."""
+    """Remove what the list of actions repeats: the room's furniture and the place of arrival."""
     if observation.startswith("You are in the middle of a room"):
         return "You look around."
     return re.sub(r"^You arrive at [^.]*\. ", "", observation)
 
 
 def parse_response(response: str) -> tuple[str, bool]:
-    """The action in ``<think>…</think><action>…</action>``, and whether this form was kept.
+    """Return the action in ``<think>…</think><action>…</action>``, and whether the format is valid.
 
-    The action of a malformed response is played too, as far as it can be read: usually nothing
-    happens, a turn is lost, and the penalty teaches the form.
+    The action of a malformed response is also played, as far as it can be parsed. Usually nothing
+    happens: the turn is wasted, and the penalty teaches the format.
     """
     lower = response.lower()
     start, end = lower.find("<action>"), lower.find("</action>")
@@ -116,7 +116,7 @@ def parse_response(response: str) -> tuple[str, bool]:
 
 
 def pad_left(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Token ids as one tensor in which all rows end in the last column, and its attention mask."""
+    """Return token ids as one left-padded tensor, and its attention mask."""
     width = max(map(len, rows))
     ids = torch.tensor([[0] * (width - len(row)) + row for row in rows])
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
@@ -127,10 +127,10 @@ def pad_left(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
 def sample(
     model: PreTrainedModel, prompts: list[list[int]], limit: int
 ) -> list[tuple[list[int], Tensor]]:
-    """One response to each prompt: the sampled token ids and their log-probabilities.
+    """Sample one response per prompt; return its token ids and their log-probabilities.
 
-    The update trains on these very ids. Encoding the response's text again could give others: there
-    are many ways to cut one text into tokens.
+    The update trains on exactly these ids. Encoding the text of a response again could give
+    different ids, since a text can be split into tokens in many ways.
     """
     ids, mask = pad_left(prompts)
     output = model.generate(
@@ -138,7 +138,7 @@ def sample(
         attention_mask=mask,
         max_new_tokens=limit,
         do_sample=True,
-        top_k=0,  # transformers' default is 50, but PPO needs the model's whole distribution
+        top_k=0,  # transformers' default is 50, but PPO needs the full distribution
         output_logits=True,
         return_dict_in_generate=True,
     )
@@ -152,7 +152,7 @@ def sample(
 
 @dataclass
 class Member:
-    """A member of a group, in the middle of its episode."""
+    """State of a group member during its episode."""
 
     env: gym.Env
     observation: str
@@ -164,9 +164,9 @@ class Member:
 def play(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, envs: list[gym.Env], s: Settings
 ) -> list[list[Trajectory]]:
-    """One group per game. All members take their turns together, in one call of `generate`."""
-    # A seed of this environment is the number of a game. The games are deterministic: members of a
-    # group start alike, and differ only by what the model samples for them.
+    """Play one group per game. Each call of `generate` serves one turn of all members."""
+    # The seed of this environment is the number of the game. Games are deterministic: members of a
+    # group start in the same state and differ only by what the model samples for them.
     members = [Member(env, *env.reset(seed=i // s.group_size), []) for i, env in enumerate(envs)]
     while playing := [member for member in members if not member.done]:
         texts = [write_prompt(m.info, m.observation, m.past, s.context_length) for m in playing]
@@ -175,7 +175,7 @@ def play(
         responses = sample(model, prompts, s.max_response_tokens)
         for m, prompt, (tokens, logp) in zip(playing, prompts, responses, strict=True):
             action, valid = parse_response(tokenizer.decode(tokens, skip_special_tokens=True))
-            valid = valid and tokens[-1] == tokenizer.eos_token_id  # not cut off by the limit
+            valid = valid and tokens[-1] == tokenizer.eos_token_id  # ended before the limit
             observation, reward, terminated, truncated, m.info = m.env.step(action)
             m.past.append(Step(m.observation, action, valid, prompt, tokens, logp, float(reward)))
             m.observation, m.done = observation, terminated or truncated
@@ -185,19 +185,19 @@ def play(
 
 # ---- 2. Compare ----------------------------------------------------------------------------------
 #
-# The environment rewards only the step that wins (10). Which steps before it were good? The return
-# of a step says how well the episode went from there; its advantage is the difference to what could
-# be expected there. PPO learns that expectation with a value network. Here it is the mean return of
+# The environment rewards only the winning step (10). Which steps before it were good? The return of
+# a step measures how well the episode went from there. Its advantage is the return minus the return
+# expected there. PPO learns that expectation with a value network. Here it is the mean return of
 # comparable steps in the group, and the difference is divided by their standard deviation.
 #
 # At depth k, steps are comparable if their observation and the k observations before it are equal.
-# A kitchen looks the same with the mug in the hand or without; the history tells the two apart.
-# Deeper groups are therefore fairer, but smaller. HGPO compares at all depths 0 … K and takes the
-# mean with weights proportional to (k + 1)^α.
+# A kitchen looks the same with or without the mug in the hand; only the history differs. Deeper
+# groups are therefore fairer, but smaller. HGPO compares at all depths 0 … K and takes the mean
+# with weights proportional to (k + 1)^α.
 
 
 def set_returns(trajectory: Trajectory, gamma: float, invalid_penalty: float) -> None:
-    """Discounted sum of the rewards from each step on. A penalty falls on its own step alone."""
+    """Set the discounted sum of rewards from each step on. A penalty affects only its own step."""
     total = 0.0
     for step in reversed(trajectory):
         total = step.reward + gamma * total
@@ -205,15 +205,15 @@ def set_returns(trajectory: Trajectory, gamma: float, invalid_penalty: float) ->
 
 
 def set_advantages(group: list[Trajectory], context_length: int, weight_alpha: float) -> None:
-    """HGPO's advantage of each step in a group."""
+    """Set HGPO's advantage of each step in a group."""
     steps = [step for trajectory in group for step in trajectory]
     returns = np.array([step.step_return for step in steps])
     weighted_sum, weight_sum = np.zeros(len(steps)), np.zeros(len(steps))
     for k in range(context_length + 1):
         for rows in rows_by_history(group, k):
             level = normalized(returns[rows])
-            # A step that is alone at this depth, or exactly average, has an advantage of 0 and no
-            # weight here: this depth says nothing about it, and its other depths decide.
+            # A step that is alone at this depth, or exactly average, has advantage 0 and weight 0:
+            # this depth gives no information about it, so only its other depths count.
             weight = (k + 1) ** weight_alpha * (level != 0)
             weighted_sum[rows] += weight * level
             weight_sum[rows] += weight
@@ -222,10 +222,10 @@ def set_advantages(group: list[Trajectory], context_length: int, weight_alpha: f
 
 
 def rows_by_history(group: list[Trajectory], k: int) -> list[list[int]]:
-    """Numbers of the steps that share their observation and the k before it.
+    """Group the indices of steps with the same observation and k previous observations.
 
-    A step with fewer than k predecessors has its whole past as its history. That is shorter than
-    the history of later steps: it meets only steps whose episodes began in the same way.
+    The history of a step with fewer than k predecessors is its whole past. It is shorter than that
+    of later steps, so it matches only steps whose episodes started in the same way.
     """
     rows: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     places = ((trajectory, t) for trajectory in group for t in range(len(trajectory)))
@@ -235,10 +235,10 @@ def rows_by_history(group: list[Trajectory], k: int) -> list[list[int]]:
 
 
 def normalized(returns: np.ndarray) -> np.ndarray:
-    """(return - mean) / standard deviation; exactly 0 where the return equals the mean.
+    """Return (return - mean) / standard deviation; exactly 0 if the return equals the mean.
 
     Without the rounding, a difference of 1e-16 between equal returns would be divided by a standard
-    deviation that is nearly 0 too, and count as an advantage.
+    deviation that is also nearly 0, and count as an advantage.
     """
     difference = returns - returns.mean()
     difference[np.abs(difference) <= 1e-12 * np.abs(returns).max()] = 0.0
@@ -249,8 +249,8 @@ def normalized(returns: np.ndarray) -> np.ndarray:
 
 
 def response_logp(model: PreTrainedModel, steps: list[Step]) -> Tensor:
-    """Log-probabilities of all response tokens, one step after the other, shape (tokens,)."""
-    # Padding is on the left, so all responses are in the last columns. Only these need logits:
+    """Return the log-probabilities of all response tokens, ordered by step, shape (tokens,)."""
+    # Padding is on the left, so all responses are in the last columns. Only these need logits;
     # prompts are ten times as long.
     ids, mask = pad_left([step.prompt + step.response for step in steps])
     lengths = [len(step.response) for step in steps]
@@ -267,20 +267,20 @@ def response_logp(model: PreTrainedModel, steps: list[Step]) -> Tensor:
 def hgpo_loss(
     model: PreTrainedModel, reference: PreTrainedModel, steps: list[Step], s: Settings
 ) -> tuple[Tensor, Tensor]:
-    """Mean loss and mean KL of response tokens. All tokens of a step have the step's advantage."""
+    """Return mean loss and mean KL of response tokens; each token has its step's advantage."""
     logp = response_logp(model, steps)
     with torch.no_grad():
         reference_logp = response_logp(reference, steps)
     old_logp = torch.cat([step.old_logp for step in steps])
     advantage = logp.new_tensor([step.advantage for step in steps for _ in step.response])
-    # PPO. After the first mini-batch the model is no longer the one that sampled: the ratio of
-    # probabilities corrects for that. A token whose ratio has left 1 ± ε in the direction of its
-    # advantage has no gradient, which limits how far one iteration can go.
+    # PPO. After the first mini-batch, the model differs from the one that sampled; the probability
+    # ratio corrects for that. A token whose ratio has left 1 ± ε in the direction of its advantage
+    # has no gradient, which limits the change per iteration.
     ratio = (logp - old_logp).clamp(-20, 20).exp()
     clipped = ratio.clamp(1 - s.clip, 1 + s.clip)
     policy_loss = -torch.minimum(ratio * advantage, clipped * advantage)
-    # KL(model || reference) from the sampled tokens, by Schulman's k3 estimate: it is never
-    # negative, and varies less than -d.
+    # Schulman's k3 estimate of KL(model || reference) from the sampled tokens. It is never negative
+    # and has a lower variance than -d.
     d = (reference_logp - logp).clamp(-20, 20)
     kl = d.exp() - d - 1
     return (policy_loss + s.kl_coeff * kl).mean(), kl.mean()
@@ -290,11 +290,11 @@ def hgpo_loss(
 
 
 def train(model_path: Path, data: Path, iterations: int, seed: int) -> None:
-    """Train, and print a line per iteration."""
+    """Train and print one line per iteration."""
     s = Settings()
     torch.manual_seed(seed)
-    # AutoTokenizer would rebuild a Qwen2 tokenizer from the vocabulary and lose how this one splits
-    # words; PreTrainedTokenizerFast reads tokenizer.json as it is.
+    # AutoTokenizer would rebuild a Qwen2 tokenizer from the vocabulary and drop the pre-tokenizer;
+    # PreTrainedTokenizerFast reads tokenizer.json as it is.
     tokenizer = PreTrainedTokenizerFast.from_pretrained(model_path)
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
     reference = copy.deepcopy(model)
@@ -304,7 +304,7 @@ def train(model_path: Path, data: Path, iterations: int, seed: int) -> None:
     envs = [gym.make("hgpo/ALFWorld-v0", **options) for _ in range(s.games * s.group_size)]
     for iteration in range(1, iterations + 1):
         groups = play(model, tokenizer, envs, s)
-        for group in groups:  # different games are never compared
+        for group in groups:  # steps of different games are never compared
             for trajectory in group:
                 set_returns(trajectory, s.gamma, s.invalid_penalty)
             set_advantages(group, s.context_length, s.weight_alpha)
@@ -323,10 +323,10 @@ def train(model_path: Path, data: Path, iterations: int, seed: int) -> None:
 
 
 def prepare() -> tuple[Path, Path]:
-    """The folders of the model and of the games, which the first call makes in a few minutes.
+    """Return the folders of the model and of the games; the first call creates them in minutes.
 
-    The model is a clone of a scripted player that knows how tasks are done, but searches at random.
-    Without such a start no episode would be won, and there would be nothing to learn from.
+    The model is trained to imitate a scripted player that knows how to do the tasks but searches at
+    random. Without this warm start, no episode would be won and there would be nothing to learn.
     """
     from hgpo_rllib.config import load_config
     from hgpo_rllib.warmstart import prepare

@@ -1,7 +1,7 @@
-"""One object per environment: what training and evaluation need to know beside Gymnasium's API.
+"""One spec per environment, with what training and evaluation need beyond Gymnasium's API.
 
-An environment that is listed here is trained, evaluated and prepared by name. All other modules ask
-`find_environment`, and compare no names.
+The environments registered here can be trained, evaluated and prepared by name. Other modules call
+`find_environment` and do not compare names.
 """
 
 from hgpo_rllib.environments.registry import (

@@ -1,4 +1,4 @@
-"""ALFWorld: household tasks on TextWorld; tasks are generated and demonstrated by the explorer."""
+"""ALFWorld: generated household tasks on TextWorld, demonstrated by the explorer."""
 
 import functools
 import os
@@ -28,11 +28,11 @@ from hgpo_rllib.environments.spec import (
     digest,
 )
 
-DEMONSTRATION_SEED_OFFSET = 1000  # of the generator: no other split has the demonstrated games
+DEMONSTRATION_SEED_OFFSET = 1000  # seed offset: demonstrated games are in no other split
 
 
 class GameGenerator(TaskGenerator):
-    """Games as `config.games` says."""
+    """Generates games with the settings in `config.games`."""
 
     name = "alfworld-games"
     recipe = (Path(explorer.__file__),)
@@ -44,16 +44,16 @@ with you your task actions around picked picking
 """
 
     def data_settings(self, config: RunConfig) -> dict[str, Any]:
-        """The section `games`."""
+        """Return the section `games`."""
         return {"games": config.games.model_dump(), "generator_version": GENERATOR_VERSION}
 
     def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:
-        """All but the numbers of games."""
+        """Return the section `games` without the numbers of games."""
         shape = config.games.model_dump(exclude=set(SPLITS))
         return {"games": shape, "generator_version": GENERATOR_VERSION}
 
     def data_size(self, config: RunConfig) -> int:
-        """The number of games."""
+        """Return the number of games."""
         return sum(_spec(config).splits.values())
 
     def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
@@ -61,7 +61,7 @@ with you your task actions around picked picking
         generate(path, _spec(config), on_progress, workers=os.cpu_count() or 1)
 
     def make_sample(self, config: RunConfig, path: Path) -> None:
-        """Files with the mark of a game that can be won, and nothing to play."""
+        """Write files that are marked as solvable games but cannot be played."""
         spec = _spec(config)
         for split, count in spec.splits.items():
             for task_type in spec.task_types[:count]:
@@ -72,7 +72,7 @@ with you your task actions around picked picking
     def make_demonstration_data(
         self, config: RunConfig, path: Path, on_progress: Progress
     ) -> Sequence[str]:
-        """Generate `warm_start.games` games in the scenes of train."""
+        """Generate `warm_start.games` games in the scenes of the train split."""
         splits = {"train": config.warm_start.games}
         spec = _spec(config, splits, DEMONSTRATION_SEED_OFFSET)
         generate(path, spec, on_progress, workers=os.cpu_count() or 1)
@@ -80,7 +80,7 @@ with you your task actions around picked picking
 
     @staticmethod
     def make_expert(info: Info, rng: random.Random) -> Explorer:
-        """The explorer."""
+        """Return the explorer."""
         return Explorer(goal_of(Path(info["game"])), info["admissible_actions"], rng)
 
 
@@ -99,7 +99,7 @@ class ALFWorld(EnvironmentSpec):
     generator = GameGenerator()
 
     def check(self, config: RunConfig, split: str) -> None:
-        """The settings, and every game file."""
+        """Check the settings and every game file."""
         env = check_settings(config, split)
         trusted = config.env.options.get("trusted", False)
         for game in env.get_wrapper_attr("games"):
@@ -109,14 +109,14 @@ class ALFWorld(EnvironmentSpec):
         env.close()
 
     def games(self, env: gym.Env, settings: EnvSettings, split: str) -> Games:
-        """Named by the directories of the game files."""
+        """Return the games, named by the directories of their files."""
         files = [Path(file) for file in env.get_wrapper_attr("games")]
         hashes = (digest(file.read_bytes()) for file in files)
         names = tuple("/".join(file.parts[-3:-1]) for file in files)
         return Games(names, digest("\n".join(hashes).encode()))
 
     def oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan]:
-        """The walkthrough that a game file holds."""
+        """Return the function from an info to the walkthrough in its game file."""
         return functools.partial(_recorded, trusted=settings.options.get("trusted", False))
 
 
@@ -127,7 +127,7 @@ def _recorded(info: Info, trusted: bool) -> OraclePlan:
 def _spec(
     config: RunConfig, splits: dict[str, int] | None = None, offset: int = 0
 ) -> GenerationSpec:
-    """What to generate: the numbers of games in `splits`, or those of the section `games`."""
+    """Return what to generate: `splits`, or the numbers of games in the section `games`."""
     games = config.games
     return GenerationSpec(
         seed=games.seed + offset,

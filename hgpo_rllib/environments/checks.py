@@ -1,6 +1,6 @@
-"""What an environment has to offer, and its settings, checked before Ray starts.
+"""Check environments and their settings before Ray starts.
 
-docs/bring_your_own_environment.md explains each demand to the author of an environment.
+docs/bring_your_own_environment.md explains each requirement to authors of environments.
 """
 
 import inspect
@@ -31,25 +31,25 @@ INFO = {
 }
 AFTER_A_STEP = {"inadmissible": ((bool, np.bool_), "whether the action just taken was not offered")}
 _SETTINGS = ("data", "split", "max_steps")
-"""Arguments of environments that are settings of their own."""
+"""Environment arguments that have their own settings and cannot be options."""
 
 
 def make_environment(settings: EnvSettings, split: str) -> gymnasium.Env:
-    """The environment of these settings, without Gymnasium's checks, which cost more than steps."""
+    """Create the environment without Gymnasium's checker, which takes longer than the steps."""
     options = {"data": settings.data, "max_steps": settings.max_steps, **settings.options}
     return gymnasium.make(settings.env_id, disable_env_checker=True, split=split, **options)
 
 
 def one_line(error: Exception) -> str:
-    """Type and message of an error."""
+    """Return the type and message of an error on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-# --- settings of an environment whose code is ours ------------------------------------------------
+# --- settings of a built-in environment -----------------------------------------------------------
 
 
 def check_settings(config: RunConfig, split: str) -> gymnasium.Env:
-    """Check prompt template and options; returns the environment, which reads its data.
+    """Check prompt template and options; return the environment, which has read its data.
 
     Raises:
         ConfigError, DataError: a setting is wrong, or data are missing or broken.
@@ -65,7 +65,7 @@ def check_settings(config: RunConfig, split: str) -> gymnasium.Env:
 
 
 def check_options(env: EnvSettings) -> None:
-    """Raise ConfigError for an option that the environment lacks, or of a wrong type."""
+    """Raise ConfigError for an unknown environment option or one of the wrong type."""
     entry_point = gymnasium.spec(env.env_id.rpartition(":")[2]).entry_point
     creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     assert creator is not None, "registered with an entry point"
@@ -87,21 +87,21 @@ def check_options(env: EnvSettings) -> None:
 
 
 def check_template(prompt: str) -> None:
-    """Raise ConfigError unless a prompt template can be read."""
+    """Raise ConfigError if a prompt template cannot be loaded."""
     try:
         load_template(prompt)
     except (OSError, ValueError, jinja2.TemplateError) as error:
         raise ConfigError(f"agent.prompt: {' '.join(str(error).split())}") from error
 
 
-# --- an environment whose code is the user's ------------------------------------------------------
+# --- an environment written by the user -----------------------------------------------------------
 
 
 def check_contract(config: RunConfig, split: str) -> None:
-    """Make the environment, play one step of its first task, and look at what it says.
+    """Create the environment, play one step of its first task, and check the results.
 
     Raises:
-        ConfigError: something is missing; the message names it, and what it is for.
+        ConfigError: a requirement is not met; the message names it and its purpose.
     """
     env_id, settings = config.env.env_id, config.env
     where = f"env.env_id: {env_id}, split {split!r}"
@@ -122,7 +122,7 @@ def check_contract(config: RunConfig, split: str) -> None:
 
 
 def _check_prompt(prompt: str, observation: str, info: dict[str, Any]) -> None:
-    """A template can be read, and asks for nothing that there is not."""
+    """Check that a template can be loaded and rendered."""
     try:
         TextRenderer(prompt, 0).message(
             goal=info["goal"],
@@ -136,14 +136,14 @@ def _check_prompt(prompt: str, observation: str, info: dict[str, Any]) -> None:
 
 
 class _Check:
-    """The demands, one after the other."""
+    """Checks the requirements in order."""
 
     def __init__(self, env: gymnasium.Env, where: str):
         self.env = env
         self.where = where
 
     def run(self) -> tuple[str, dict[str, Any]]:
-        """The first task as it begins; raises ConfigError for the first demand not met."""
+        """Return the first observation and info; raise ConfigError if a requirement is not met."""
         try:
             tasks = self.env.get_wrapper_attr("num_tasks")
         except AttributeError:
@@ -167,7 +167,7 @@ class _Check:
         return observation, info
 
     def look(self, name: str, size: int, call: Callable[[], Any]) -> tuple[Any, ...]:
-        """What a call of the environment returns: as many things as Gymnasium says."""
+        """Call the environment and check that the result has `size` values."""
         try:
             returned = call()
         except Exception as error:
@@ -177,13 +177,13 @@ class _Check:
         return returned
 
     def text(self, name: str, observation: Any) -> None:
-        """An observation goes into the prompt."""
+        """Check that an observation is text, for the prompt."""
         if not isinstance(observation, str):
             kind = type(observation).__name__
             raise self.wrong(f"the observation of {name} is no text, but a {kind}")
 
     def info(self, name: str, info: Any, demands: dict[str, tuple[Any, str]]) -> None:
-        """What is read from an info, with its type."""
+        """Check that an info has the required keys with the right types."""
         for key, (kind, use) in demands.items():
             if not isinstance(info, dict) or key not in info:
                 raise self.wrong(f"the info of {name} has no {key!r}: {use}")
@@ -194,5 +194,5 @@ class _Check:
             raise self.wrong(f"'admissible_actions' in the info of {name} is empty")
 
     def wrong(self, what: str) -> ConfigError:
-        """The one line that a user reads."""
+        """Return an error with a one-line message for the user."""
         return ConfigError(f"{self.where}: {what} ({PAGE})")

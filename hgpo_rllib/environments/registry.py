@@ -1,4 +1,4 @@
-"""Environments by their Gymnasium ids."""
+"""Registry of environment specs by Gymnasium id."""
 
 import importlib
 from collections.abc import Callable
@@ -8,27 +8,27 @@ from hgpo_rllib.environments.checks import PAGE, one_line
 from hgpo_rllib.environments.spec import EnvironmentSpec
 
 SPECS: dict[str, str | Callable[[str], EnvironmentSpec]] = {}
-"""By Gymnasium id, as `register_environment` was told."""
+"""Registered specs by Gymnasium id."""
 
 
 def register_environment(env_id: str, spec: str | Callable[[str], EnvironmentSpec]) -> None:
-    """Say what `find_environment` finds for an id.
+    """Register the spec that `find_environment` returns for an id.
 
     Args:
-        env_id: Gymnasium id, without a module before it.
-        spec: a subclass of `EnvironmentSpec`, or ``"module:Class"``, which is imported when the
-            environment is first asked for: the engines of some take seconds to import.
+        env_id: Gymnasium id, without a module prefix.
+        spec: a subclass of `EnvironmentSpec`, or ``"module:Class"``, which is imported on first
+            use because the engines of some environments take seconds to import.
     """
     SPECS[env_id] = spec
 
 
 def find_environment(env_id: str) -> EnvironmentSpec:
-    """The spec of a Gymnasium id; of one without a registered spec, the general `EnvironmentSpec`.
+    """Return the spec of a Gymnasium id, or a general `EnvironmentSpec` if none is registered.
 
-    As in ``gymnasium.make``, an id may begin with the module to import: ``my_env:Lost-v0``.
+    As in ``gymnasium.make``, an id can start with a module to import: ``my_env:Lost-v0``.
 
     Raises:
-        ConfigError: that module cannot be imported.
+        ConfigError: the module cannot be imported.
     """
     module, _, bare = env_id.rpartition(":")
     if module:
@@ -41,12 +41,12 @@ def find_environment(env_id: str) -> EnvironmentSpec:
 
 
 def environment_id(word: str) -> str:
-    """The id of a registered environment that is given by its short name; else the word itself."""
+    """Return the id of a registered environment's short name; otherwise `word` itself."""
     return {_short_name(env_id): env_id for env_id in SPECS}.get(word, word)
 
 
 def short_names() -> list[str]:
-    """Of the registered environments: ``alfworld`` for ``hgpo/ALFWorld-v0``."""
+    """Return the registered environments' short names: ``alfworld`` for ``hgpo/ALFWorld-v0``."""
     return [_short_name(env_id) for env_id in SPECS]
 
 
@@ -61,7 +61,7 @@ def _import(module: str, env_id: str) -> None:
         raise ConfigError(
             f"env.env_id: {env_id}: {error} (is its folder in PYTHONPATH? see {PAGE})"
         ) from error
-    except Exception as error:  # whatever the code of a user raises
+    except Exception as error:  # user code can raise anything
         raise ConfigError(
             f"env.env_id: {env_id}: {module} cannot be imported: {one_line(error)} ({PAGE})"
         ) from error

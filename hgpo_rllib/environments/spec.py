@@ -1,4 +1,4 @@
-"""What training and evaluation need to know of an environment."""
+"""Base classes of environment specs, for training and evaluation."""
 
 import hashlib
 import random
@@ -15,71 +15,71 @@ from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
 from hgpo_rllib.environments.checks import check_contract
 
 Info = Mapping[str, Any]
-"""What an environment's ``reset`` and ``step`` return as info."""
+"""The info returned by an environment's ``reset`` and ``step``."""
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Games:
-    """What a split holds."""
+    """The games of a split."""
 
     names: tuple[str, ...]
-    """By task number; equal names are equal games where `data_hash` is equal."""
+    """Names by task number; with equal `data_hash`, equal names mean equal games."""
     data_hash: str | None
-    """SHA-256 of what the games are made from; None: the environment does not say."""
+    """SHA-256 of the data that define the games; None if unknown."""
 
     def list_hash(self, tasks: Iterable[int]) -> str:
-        """SHA-256 of the sorted names of tasks, each once."""
+        """Return the SHA-256 of the sorted distinct names of the tasks."""
         return digest("\n".join(sorted({self.names[task] for task in tasks})).encode())
 
 
 def digest(content: bytes) -> str:
-    """SHA-256 in hexadecimal."""
+    """Return the SHA-256 in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 @dataclass(frozen=True)
 class OraclePlan:
-    """Actions that win an episode."""
+    """Sequence of actions that wins an episode."""
 
     actions: Sequence[str]
     fallback: str | None = None
-    """The action of all steps beyond the plan. None: it is an error when the plan does not win."""
+    """Action for all steps after the plan; None: it is an error if the plan does not win."""
     fallback_reason: str = ""
-    """Why the plan may not win, recorded with those steps."""
+    """Why the plan may not win; recorded with the fallback steps."""
 
 
 class Expert(Protocol):
-    """Plays one episode by rules, from the text that it sees."""
+    """Rule-based player of one episode that sees only text."""
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
         """Return thought and action.
 
         Args:
-            observation: what the last action led to.
-            admissible: actions accepted now.
-            last: the action that was executed before, None at the start.
+            observation: current observation.
+            admissible: actions currently accepted.
+            last: the previously executed action; None at the start.
         """
 
 
 class NoisyExpert(Expert, Protocol):
-    """An expert whose actions can be perturbed, so that a model sees how to recover from errors."""
+    """Expert with perturbed actions, so that demonstrations include recovery from errors."""
 
     def perturb(self, admissible: Sequence[str], rng: random.Random) -> str:
-        """Return an action, usually a bad one, to execute in place of the expert's."""
+        """Return an action, usually a bad one, to execute instead of the expert's."""
 
     def is_worth_learning(self, info: Info) -> bool:
-        """Whether to keep an episode that ended with this info."""
+        """Return whether to keep an episode that ended with this info."""
 
 
 class TaskGenerator(ABC):
-    """Makes the tasks of an environment, and those that experts demonstrate for the pocket model.
+    """Generates an environment's tasks, and the demonstrated tasks of the pocket model.
 
     Attributes:
-        name: part of the names of what is kept.
-        recipe: source files that shape the demonstrations, beside those of all environments.
-        function_words: frequent words without meaning of their own, which the pocket model's
-            tokenizer may merge.
+        name: used in the names of cached directories.
+        recipe: source files that affect the demonstrations, besides those shared by all
+            environments.
+        function_words: frequent function words, which the pocket model's tokenizer may merge.
     """
 
     name: str
@@ -88,19 +88,19 @@ class TaskGenerator(ABC):
 
     @abstractmethod
     def data_settings(self, config: RunConfig) -> dict[str, Any]:
-        """What the data depend on, the generator's version included."""
+        """Return all settings that the data depend on, including the generator's version."""
 
     def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:
-        """The part of `data_settings` that the data of demonstrations depend on; here all."""
+        """Return the part of `data_settings` that demonstrations depend on. Default: all."""
         return self.data_settings(config)
 
     def demonstration_options(self, config: RunConfig) -> dict[str, Any]:
-        """Arguments of the environment that demonstrations are played in, beside `data`."""
+        """Return the environment arguments for demonstrations, besides `data`."""
         return {}
 
     @abstractmethod
     def data_size(self, config: RunConfig) -> int:
-        """How much `make_data` makes, in the unit of its progress."""
+        """Return the total amount that `make_data` generates, in the unit of its progress."""
 
     @abstractmethod
     def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
@@ -108,83 +108,83 @@ class TaskGenerator(ABC):
 
     @abstractmethod
     def make_sample(self, config: RunConfig, path: Path) -> None:
-        """Write data with the splits and kinds of tasks of `make_data`, in a moment.
+        """Quickly write sample data with the splits and kinds of tasks of `make_data`.
 
-        They are good for making environments, to check the settings, and not always for playing.
+        Environments can be created with them to check settings; playing may not be possible.
         """
 
     @abstractmethod
     def make_demonstration_data(
         self, config: RunConfig, path: Path, on_progress: Progress
     ) -> Sequence[str]:
-        """Write data for demonstrations alone; returns the names of the train split's tasks."""
+        """Write the data of demonstrations; return the names of the train split's tasks."""
 
     @staticmethod
     @abstractmethod
     def make_expert(info: Info, rng: random.Random) -> NoisyExpert:
-        """The expert for the episode that an info began. Worker processes import it by name."""
+        """Create the expert of an episode. Worker processes import this function by name."""
 
 
 class EnvironmentSpec:
-    """A text environment.
+    """Spec of a text environment.
 
-    This class serves every environment that docs/bring_your_own_environment.md describes. A
-    subclass overrides what an environment has more, and is registered with `register_environment`.
+    This class works for every environment that meets docs/bring_your_own_environment.md.
+    Subclasses override it for more features and are registered with `register_environment`.
     """
 
     prompts: ClassVar[Mapping[str, str]] = {}
-    """Templates (name or path) of the agents of `hgpo evaluate`: ``full`` for `hgpo` and `vanilla`,
-    ``react`` for `react`, both ``react`` and ``reflexion`` for `reflexion`."""
+    """Prompt templates (name or path) of the agents of `hgpo evaluate`: ``full`` for `hgpo` and
+    `vanilla`, ``react`` for `react`, ``react`` and ``reflexion`` for `reflexion`."""
     max_steps: int | None = None
-    """`env.max_steps` of an evaluation without the settings of a run; None: the default."""
+    """`env.max_steps` of evaluations without a run's settings; None: the default."""
     eval_split: str | None = None
     """Split that `hgpo evaluate` plays; None: the first of `evaluation.splits`."""
     parity_shuffles: bool = False
-    """Under the protocol `parity`, each of the 128 environments walks through a shuffle of its own;
-    otherwise one generator draws 128 different tasks at a time."""
+    """In the `parity` protocol, whether each of the 128 environments plays its own shuffle of the
+    tasks; otherwise one generator draws 128 distinct tasks at a time."""
     packages: tuple[str, ...] = ()
-    """Distributions whose versions an evaluation records."""
+    """Distribution packages whose versions an evaluation records."""
     generator: TaskGenerator | None = None
-    """None: the user names data and model."""
+    """Task generator; None if users provide data and model."""
 
     def __init__(self, env_id: str):
-        """`env_id`: as in the settings."""
+        """`env_id`: Gymnasium id as in the settings."""
         self.env_id = env_id
 
     @property
     def name(self) -> str:
-        """The id in short: ``alfworld`` for ``hgpo/ALFWorld-v0``."""
+        """Short name of the id: ``alfworld`` for ``hgpo/ALFWorld-v0``."""
         name = self.env_id.rpartition("/")[2].rpartition("-")[0].lower()
         return re.sub(r"\W+", "-", name)
 
     def check(self, config: RunConfig, split: str) -> None:
-        """Look at data and settings before anything is started.
+        """Check data and settings before anything is started.
 
-        Here: make the environment, play one step of its first task, and look at what it says.
+        By default: create the environment, play one step of its first task, and check the results.
 
         Raises:
-            ConfigError, DataError: something is missing or broken; one line names it.
+            ConfigError, DataError: something is missing or broken; the message names it.
         """
         check_contract(config, split)
 
     def games(self, env: gym.Env, settings: EnvSettings, split: str) -> Games:
-        """The games of an environment that was made with these settings."""
+        """Return the games of an environment created with these settings."""
         count = env.get_wrapper_attr("num_tasks")
         return Games(tuple(f"{split}/{task}" for task in range(count)), None)
 
     def oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan]:
-        """Returns the function from the info of a reset to a plan that wins.
+        """Return the function from a reset's info to a winning plan.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: the environment has no oracle.
         """
         raise ConfigError(f"--agent oracle: there is none for {self.env_id}")
 
     def require_generator(self) -> TaskGenerator:
-        """The generator.
+        """Return the generator.
 
         Raises:
-            ConfigError: there is none: the environment needs a model of its own.
+            ConfigError: the environment has no generator.
         """
         if self.generator is None:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""WebShop: shopping in a store; stores are generated and demonstrated by a scripted shopper."""
+"""WebShop: shopping in a generated store, demonstrated by a scripted shopper."""
 
 import functools
 import random
@@ -25,12 +25,12 @@ from hgpo_rllib.environments.spec import (
 )
 
 SAMPLE = 400
-"""Products; they make 2,700 goals, and the last split begins at 1,500."""
+"""Number of products; they give 2,700 goals, and the last split starts at goal 1,500."""
 SHOP_OPTIONS = ("goals", "num_products", "price_seed", "shuffle_seed", "nouns")
 
 
 class StoreGenerator(TaskGenerator):
-    """A store as `config.store` says."""
+    """Generates a store with the settings in `config.store`."""
 
     name = "webshop-store"
     recipe = (Path(shopper.__file__),)
@@ -41,15 +41,15 @@ than that the to total want with
 """
 
     def data_settings(self, config: RunConfig) -> dict[str, Any]:
-        """The section `store`."""
+        """Return the section `store`."""
         return {"store": config.store.model_dump(), "generator_version": GENERATOR_VERSION}
 
     def demonstration_options(self, config: RunConfig) -> dict[str, Any]:
-        """Demonstrations are played by the rules of the run."""
+        """Return the run's environment options."""
         return config.env.options
 
     def data_size(self, config: RunConfig) -> int:
-        """The number of products."""
+        """Return the number of products."""
         return config.store.products
 
     def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
@@ -57,7 +57,7 @@ than that the to total want with
         generate(path, CatalogueSpec(**config.store.model_dump()), on_progress)
 
     def make_sample(self, config: RunConfig, path: Path) -> None:
-        """A catalogue of at most so many products that no split is empty."""
+        """Generate a catalogue of at most `SAMPLE` products, enough that no split is empty."""
         products = min(config.store.products, SAMPLE)
         spec = CatalogueSpec(**config.store.model_dump() | {"products": products})
         generate(path, spec)
@@ -65,10 +65,10 @@ than that the to total want with
     def make_demonstration_data(
         self, config: RunConfig, path: Path, on_progress: Progress
     ) -> Sequence[str]:
-        """The same store: a small model knows brands and identifiers by heart, or not at all.
+        """Generate the same store: a small model has to memorise brands and identifiers.
 
-        The first `warm_start.games` goals of its train split are demonstrated; evaluation has goals
-        of its own.
+        The first `warm_start.games` goals of its train split are demonstrated; evaluation uses
+        other goals.
         """
         self.make_data(config, path, on_progress)
         goals = gym.make(config.env.env_id, data=path, **self.demonstration_options(config))
@@ -77,7 +77,7 @@ than that the to total want with
 
     @staticmethod
     def make_expert(info: Info, rng: random.Random) -> NoisyShopper:
-        """The shopper with an instruction."""
+        """Return the shopper for an instruction."""
         return NoisyShopper(info["goal"], rng)
 
 
@@ -94,23 +94,23 @@ class WebShop(EnvironmentSpec):
     generator = StoreGenerator()
 
     def check(self, config: RunConfig, split: str) -> None:
-        """The settings; the environment reads all data when it is made."""
+        """Check the settings; the environment reads all data when it is created."""
         check_settings(config, split).close()
 
     def games(self, env: gym.Env, settings: EnvSettings, split: str) -> Games:
-        """Named by product and instruction."""
+        """Return the games, named by product and instruction."""
         shop = _shop(settings)
         goals = (shop.goals[place] for place in goal_range(split, len(shop.goals)))
         names = tuple(f"{shop.catalogue[goal.product].asin}: {goal.instruction}" for goal in goals)
         return Games(names, shop.catalogue.facts["data_hash"])
 
     def oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan]:
-        """Search for the product that a goal was made from, and buy it."""
+        """Return the function to a plan that finds and buys the product of a goal."""
         return functools.partial(_purchase, settings=settings)
 
 
 def _purchase(info: Info, settings: EnvSettings) -> OraclePlan:
-    """Some goals of the original's data are out of reach: the plan then goes on searching."""
+    """Return a plan with searches as fallback: some goals of the original data are unreachable."""
     shop = _shop(settings)
     split, place = info["game"].split("/")
     goal = shop.goals[goal_range(split, len(shop.goals))[int(place)]]
@@ -123,6 +123,6 @@ def _purchase(info: Info, settings: EnvSettings) -> OraclePlan:
 
 
 def _shop(settings: EnvSettings) -> Shop:
-    """The store that environments with these settings share in this process."""
+    """Return the store that environments with these settings share in this process."""
     options = {name: value for name, value in settings.options.items() if name in SHOP_OPTIONS}
     return open_shop(settings.data, **options)

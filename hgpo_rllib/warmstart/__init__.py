@@ -1,1 +1,1 @@
-"""The pocket model: a tiny Qwen2 with its own tokenizer, cloned from scripted demonstrations."""
+"""The pocket model: a tiny Qwen2 with its own tokenizer, trained on scripted demonstrations."""

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-HEAD_SIZE = 32  # the smallest that vLLM's attention runs on a CPU
+HEAD_SIZE = 32  # the smallest that vLLM's attention supports on CPUs
 WARMUP_STEPS = 50
 Encoded = tuple[list[int], list[int]]  # prompt, response with its end token
 
@@ -16,7 +16,7 @@ Encoded = tuple[list[int], list[int]]  # prompt, response with its end token
 def make_model(
     tokenizer: PreTrainedTokenizerFast, hidden_size: int, layers: int, max_length: int
 ) -> Qwen2ForCausalLM:
-    """A randomly initialised Qwen2 with tied embeddings and one key-value head."""
+    """Create a randomly initialised Qwen2 with tied embeddings and one key-value head."""
     config = Qwen2Config(
         vocab_size=-(-len(tokenizer) // 64) * 64,
         hidden_size=hidden_size,
@@ -37,7 +37,7 @@ def make_model(
 def encode(
     tokenizer: PreTrainedTokenizerFast, examples: Sequence[tuple[str, str]]
 ) -> list[Encoded]:
-    """Token ids of prompts and of responses; a response ends with the end token."""
+    """Return the token ids of prompts and responses; a response ends with the end token."""
     prompts = tokenizer([p for p, _ in examples], add_special_tokens=False)["input_ids"]
     responses = tokenizer([r for _, r in examples], add_special_tokens=False)["input_ids"]
     return [(p, [*r, tokenizer.eos_token_id]) for p, r in zip(prompts, responses, strict=True)]
@@ -53,10 +53,10 @@ def clone(
     seed: int,
     on_progress: Callable[[int, float], None] = lambda step, loss: None,
 ) -> float:
-    """Train in place; returns the mean response loss (nats a token) of the last 100 steps.
+    """Train in place; return the mean response loss (nats per token) of the last 100 steps.
 
     The loss is the cross-entropy of response tokens plus `prompt_loss` times that of prompt
-    tokens. The rate warms up over 50 steps and decays linearly to 5 %.
+    tokens. The learning rate warms up over 50 steps and decays linearly to 5 %.
     """
     rng = np.random.default_rng(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
@@ -80,7 +80,7 @@ def clone(
 def _batches(
     examples: Sequence[Encoded], size: int, count: int, rng: np.random.Generator
 ) -> Iterator[np.ndarray]:
-    """Random batches of similar length, so that little of them is padding."""
+    """Yield random batches of examples of similar length, to reduce padding."""
     lengths = np.array([len(p) + len(r) for p, r in examples])
     while count > 0:
         pool = rng.choice(len(examples), size=min(len(examples), size * 16), replace=False)
@@ -92,7 +92,7 @@ def _batches(
 
 
 def _losses(model: Qwen2ForCausalLM, batch: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy of response tokens and of prompt tokens."""
+    """Return the mean cross-entropy of response tokens and of prompt tokens."""
     width = max(len(p) + len(r) for p, r in batch)
     ids = torch.zeros(len(batch), width, dtype=torch.long)
     is_response = torch.zeros(len(batch), width, dtype=torch.bool)
@@ -102,7 +102,7 @@ def _losses(model: Qwen2ForCausalLM, batch: Sequence[Encoded]) -> tuple[Tensor, 
         ids[i, :end] = torch.tensor(prompt + response)
         is_prompt[i, : len(prompt)] = True
         is_response[i, len(prompt) : end] = True
-    # Right padding under causal attention: real tokens never see padding, no mask is needed.
+    # Padding is on the right and attention is causal, so no mask is needed.
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     losses = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
     return losses[is_response[:, 1:]].mean(), losses[is_prompt[:, 1:]].mean()

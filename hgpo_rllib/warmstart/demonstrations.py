@@ -18,18 +18,18 @@ Example = tuple[str, str]  # prompt, response
 
 
 MakeExpert = Callable[[Info, random.Random], NoisyExpert]
-"""Makes the expert for the episode that an info began."""
+"""Creates the expert of an episode from the info of its reset."""
 
 
 @dataclass(frozen=True)
 class DemonstrationSpec:
-    """What to demonstrate.
+    """Settings of demonstrations.
 
     Attributes:
         env_id: Gymnasium id.
-        env_options: arguments of the environment, as JSON can hold them.
-        make_expert: a function of a module, so that worker processes find it.
-        task_names: of the tasks with reset seeds 0, 1, …; they seed the demonstrations.
+        env_options: arguments of the environment; must be serialisable as JSON.
+        make_expert: a module-level function, so that worker processes can import it.
+        task_names: names of the tasks with reset seeds 0, 1, …; they seed the demonstrations.
         prompt, memory_length: as in `hgpo_rllib.config.AgentSettings`.
         repeats, noise, seed: `demonstrations`, `action_noise` and `seed` of
             `hgpo_rllib.settings.generated.WarmStartSettings`.
@@ -47,7 +47,7 @@ class DemonstrationSpec:
 
 
 def response_text(thought: str, action: str) -> str:
-    """A response in the agents' format."""
+    """Return a response in the agents' format."""
     return f"<think>{thought}</think><action>{action}</action>"
 
 
@@ -95,10 +95,10 @@ def demonstrate(
     noise: float,
     rng: random.Random,
 ) -> list[Example]:
-    """One episode of the task with that reset seed; empty when it is not worth learning from.
+    """Demonstrate one episode of a task; return no examples if it is not worth learning from.
 
-    With probability `noise` the executed action is a perturbed one: the model then sees how to
-    recover, while the response that it learns stays the expert's.
+    With probability `noise`, a perturbed action is executed, so that the model sees how to
+    recover. The response that it learns is still the expert's.
     """
     started = env.reset(seed=task)
     expert = make_expert(started[1], rng)
@@ -118,14 +118,14 @@ def play(
     memory_length: int,
     perturb: Callable[[Sequence[str]], str | None] = lambda admissible: None,
 ) -> tuple[list[Example], Info]:
-    """Play an episode to its end; returns its examples and the last info.
+    """Play an episode to its end; return its examples and the last info.
 
     Args:
         env: the environment.
-        started: what its reset returned.
-        expert: plays.
+        started: observation and info of its reset.
+        expert: chooses the actions.
         prompt, memory_length: as in `DemonstrationSpec`.
-        perturb: from the admissible actions to the one that is executed; None: the expert's.
+        perturb: maps the admissible actions to the one to execute, or None for the expert's.
     """
     renderer, memory = TextRenderer(prompt, memory_length), Memory()
     observation, info = started

@@ -1,4 +1,4 @@
-"""What a run needs before it starts: generated data and a pocket model, made once and kept."""
+"""Generate and cache the data and the pocket model that a run needs."""
 
 import hashlib
 import json
@@ -18,25 +18,25 @@ from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import DemonstrationSpec, Example, demonstrate_all
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
-TOKENIZER_SAMPLE = 4000  # examples that the tokenizer is trained on
+TOKENIZER_SAMPLE = 4000  # number of examples to train the tokenizer
 RECIPE = ("demonstrations.py", "tokenizer.py", "cloning.py")
 
 
 def data_path(config: RunConfig) -> Path:
-    """Where the generated data of this config are kept."""
+    """Return the cache path of this config's generated data."""
     generator = _generator(config)
     return Path(config.cache) / f"{generator.name}-{_digest(generator.data_settings(config))}"
 
 
 def make_data(config: RunConfig, on_progress: Progress) -> Path:
-    """Generate the data of training and evaluation unless they are there; returns their path."""
+    """Generate the data of training and evaluation unless cached; return their path."""
     path = data_path(config)
     _generator(config).make_data(config, path, on_progress)
     return path
 
 
 def model_path(config: RunConfig) -> Path:
-    """Where the pocket model of this config is kept: its name hashes what shapes it, code too."""
+    """Return the cache path of this config's pocket model; the name hashes settings and code."""
     generator = _generator(config)
     recipe = [Path(__file__).parent / name for name in RECIPE]
     shape = {
@@ -53,7 +53,7 @@ def model_path(config: RunConfig) -> Path:
 
 
 def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[Example]:
-    """Demonstrations on tasks of their own: prompts and responses."""
+    """Generate tasks for demonstrations and demonstrate them; return prompts and responses."""
     warm = config.warm_start
     assert config.agent.memory_length is not None, "RunConfig ties it where it is not set"
     generator = _generator(config)

@@ -1,7 +1,7 @@
-"""A BPE tokenizer for a small world: short prompts, and nouns that a tiny model can copy.
+"""A BPE tokenizer for a small vocabulary: short prompts, and nouns that a tiny model can copy.
 
-Pre-tokenisation isolates nouns and numbers and lets runs of function words and punctuation merge,
-so that "cabinet 4" is two tokens wherever it stands and ". On the" may become one.
+Pre-tokenisation isolates nouns and numbers and merges runs of function words and punctuation. So
+"cabinet 4" is two tokens in every context, and ". On the" can become one.
 """
 
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ from transformers import PreTrainedTokenizerFast
 
 PAD, EOS = "<pad>", "<eos>"
 TAGS = ("<think>", "</think>", "<action>", "</action>")
-# A message is its own prompt: the pocket model knows no roles.
+# The prompt is the message itself: the pocket model has no roles.
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 def train_tokenizer(
     texts: Iterable[str], function_words: Iterable[str], vocabulary: int
 ) -> PreTrainedTokenizerFast:
-    """Train on sample prompts and responses."""
+    """Train the tokenizer on sample prompts and responses."""
     words = sorted(
         {form for word in function_words for form in (word, word.capitalize())},
         key=lambda word: (-len(word), word),
