@@ -1,1 +1,1 @@
-"""The `hgpo` command: parse, call, print."""
+"""The `hgpo` command-line interface."""

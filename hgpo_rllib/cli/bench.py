@@ -141,7 +141,7 @@ def learner(
 
 
 def _prepare(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, TrainingConsole]":
-    """The settings with data and model, and a console on standard error."""
+    """Return settings whose data and model exist, and a console on standard error."""
     from hgpo_rllib.reporting.console import TrainingConsole
     from hgpo_rllib.run.trainer import PhaseTimes, prepare_inputs
 

@@ -1,4 +1,4 @@
-"""`hgpo data …`: generate, check, download and demonstrate games. Results go to standard output."""
+"""`hgpo data …`: generate, check and download games, and write demonstrations."""
 
 import json
 import os
@@ -199,14 +199,14 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _default_data() -> Path:
-    # Where the alfworld package itself puts and seeks games if the variable is not set.
+    # The alfworld package's own default if the environment variable is not set.
     from alfworld.info import ALFWORLD_DATA
 
     return Path(ALFWORLD_DATA)
 
 
 def _show_line(line: str) -> None:
-    """A step of the downloader's progress bar overwrites the one before; a log gets none."""
+    """Print a line of the downloader; on a terminal its progress bar overwrites itself."""
     if sys.stderr.isatty():
         typer.echo(f"\r{line}", err=True, nl="%|" not in line)
     elif "%|" not in line:
@@ -214,7 +214,7 @@ def _show_line(line: str) -> None:
 
 
 def _counts(found: "TreeCheck") -> dict[str, dict[str, Counter[str]]]:
-    """Numbers of games by split, family and what was found out."""
+    """Count games by split, family and result of the check."""
     counts: dict[str, dict[str, Counter[str]]] = {}
     for game in found.games:
         row = counts.setdefault(game.split, {}).setdefault(game.family, Counter())

@@ -1,4 +1,4 @@
-"""`hgpo data … webshop`: generate and check stores. Results go to standard output."""
+"""`hgpo data … webshop`: generate and check stores, and print results to standard output."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from hgpo_rllib.config import ConfigError
 if TYPE_CHECKING:
     from env_wrappers.webshop.check import CatalogueCheck
 
-SHOWN = 20  # goals that were missed
+SHOWN = 20  # maximum number of broken items to print
 
 
 def generate_webshop(

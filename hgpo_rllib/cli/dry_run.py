@@ -11,14 +11,14 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.run import estimate
 from hgpo_rllib.run.inputs import check_files
 
-WIDTH = 100  # where the output is no terminal
+WIDTH = 100  # if the output is not a terminal
 
 
 def print_dry_run(config: RunConfig) -> None:
-    """Print settings to standard output, for programs to read, and tables to standard error.
+    """Print settings to standard output as YAML, and tables to standard error.
 
     Raises:
-        ConfigError, DataError: a model, a template, data or options cannot be used.
+        ConfigError, DataError: a model, a template, data or options are invalid.
     """
     check_files(config)
     model = estimate.find_size(config)
@@ -53,7 +53,7 @@ def resource_table(config: RunConfig) -> Table:
 
 
 def memory_table(config: RunConfig, model: estimate.ModelSize) -> Table:
-    """Estimated memory of one process of each kind."""
+    """Return the estimated memory of one process of each kind."""
     name = config.model.model_path or "the pocket model"
     title = f"Memory, estimated: {name}, {model.parameters:,} parameters"
     table = _table(title, "process", "where", "what", "GiB")
@@ -89,5 +89,5 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _gib(size: int) -> str:
-    """Format with one decimal, or two digits below 1."""
+    """Format bytes in GiB with one decimal, or two digits below 1 GiB."""
     return f"{size / 2**30:.2g}" if size < 2**30 else f"{size / 2**30:.1f}"

@@ -64,7 +64,7 @@ def train(
 
         print_dry_run(settings)
         return
-    # A run that another process writes to is refused at once: the imports below take seconds.
+    # Lock the run before the imports below, which take seconds, to fail early if it is in use.
     with contextlib.nullcontext() if resume is None else locked(resume):
         from hgpo_rllib.run.inputs import check_inputs
         from hgpo_rllib.run.job import check_paths_are_kept
@@ -94,8 +94,8 @@ def report(
 
 def main() -> None:
     """Entry point of the console script."""
-    # Torch's idle threads would otherwise spin: beside vLLM, or anything else that computes on the
-    # same cores, an update then takes several times as long. Read when torch is first imported.
+    # Torch's idle threads would otherwise spin, and an update would take several times as long
+    # when vLLM or other programs use the same cores. Torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from env_wrappers.errors import DataError
     from hgpo_rllib.reporting.console import log_events

@@ -1,4 +1,4 @@
-"""How commands print numbers: a table for each list of rows, or one JSON object."""
+"""Print results of commands as tables or as one JSON object."""
 
 import json
 import os
@@ -11,17 +11,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-WIDTH = 116  # where the output is no terminal
+WIDTH = 116  # if the output is not a terminal
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
 
 def show(tables: Mapping[str, Sequence[Mapping[str, Any]]], as_json: bool) -> None:
-    """Print tables by name, or one JSON object that holds them and a few facts of the machine.
+    """Print tables, or one JSON object with the tables, the Python version and the CPU count.
 
     Args:
-        tables: rows by table; the keys of a row, which end in its units, are the headings.
-        as_json: print the object.
+        tables: rows by table name; the keys of a row are the headings and end in the unit.
+        as_json: print JSON.
     """
     if as_json:
         facts = {"python": platform.python_version(), "cpus": os.cpu_count()}
@@ -32,7 +32,7 @@ def show(tables: Mapping[str, Sequence[Mapping[str, Any]]], as_json: bool) -> No
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
-    """Print a table whose headings are the keys of the rows, in a fixed width but on a terminal."""
+    """Print a table with the rows' keys as headings, of fixed width unless on a terminal."""
     table = Table(title=title, title_justify="left")
     for place, head in enumerate(rows[0] if rows else ()):
         table.add_column(head.replace("_", " "), justify="right" if place else "left")
@@ -43,14 +43,14 @@ def print_rows(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> N
 
 
 def _cell(value: Any) -> str:
-    """Three digits of a number, all of those before the point."""
+    """Format a float with three digits, or all digits before the decimal point."""
     if not isinstance(value, float):
         return f"{value:,}" if isinstance(value, int) else str(value)
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def with_median(rows: Sequence[Mapping[str, Any]], key: str) -> list[dict[str, Any]]:
-    """The turns, numbered, and again the one with the median of `key` (the lower of two)."""
+    """Return the rows with turn numbers, followed by the row with the (lower) median of `key`."""
     median = sorted(rows, key=lambda row: row[key])[(len(rows) - 1) // 2]
     numbered = [{"turn": str(number)} | dict(row) for number, row in enumerate(rows, 1)]
     return [*numbered, {"turn": "median"} | dict(median)]

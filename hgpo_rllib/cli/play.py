@@ -11,7 +11,7 @@ from hgpo_rllib.config import ConfigError, EnvSettings
 if TYPE_CHECKING:
     import gymnasium as gym
 
-SHOP_STEPS = 15  # as WebShop's by default
+SHOP_STEPS = 15  # WebShop's default
 
 app = typer.Typer(help="Play a game, or show a recorded episode.", no_args_is_help=True)
 
@@ -103,11 +103,7 @@ def webshop(
 
 
 def _check(episode: Path | None, index: int | None, step_by_step: bool, names_task: bool) -> None:
-    """Refuse options that have no effect.
-
-    Raises:
-        ConfigError: there are some.
-    """
+    """Raise ConfigError if options without an effect are given."""
     if episode is None and (index is not None or step_by_step):
         raise ConfigError("--index and --step-by-step need a recorded episode: add --episode")
     if episode is not None and names_task:
@@ -136,7 +132,7 @@ def _serve(
     index: int | None,
     port: int | None,
 ) -> None:
-    """Show a store, or a recorded episode, in the browser."""
+    """Serve a store, or a recorded episode, to the browser."""
     from env_wrappers.webshop.goals import goal_range
     from env_wrappers.webshop.shop import open_shop
     from hgpo_rllib.play.episodes import read_episode

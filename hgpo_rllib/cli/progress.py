@@ -1,4 +1,4 @@
-"""Progress of a command, shown on standard error."""
+"""Show the progress of a command on standard error."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -14,11 +14,11 @@ from hgpo_rllib.config import ConfigError
 def progress(
     label: str, interrupted: str = "nothing was written; repeat the command"
 ) -> Iterator[Callable[[int, int], None]]:
-    """Yield `on_progress(done, total)`, shown on standard error from its first call on.
+    """Yield `on_progress(done, total)`; its first call shows a progress bar on standard error.
 
     Args:
-        label: what is going on.
-        interrupted: what to say about it after Ctrl-C or SIGTERM.
+        label: description of the task.
+        interrupted: message after Ctrl-C or SIGTERM.
     """
     from hgpo_rllib.reporting.console import TrainingConsole
 
@@ -42,13 +42,13 @@ def progress(
 def generate_data(
     out: Path, what: str, total: int, generate: Callable[[Callable[[int, int], None]], object]
 ) -> None:
-    """Generate data with progress, and say whether they were made or already exist.
+    """Generate data with a progress bar, and print whether they were generated or already exist.
 
     Args:
-        out: the directory to make.
-        what: is made, in the plural.
-        total: how many of these.
-        generate: does it, and calls its argument with the numbers made and wanted.
+        out: the directory to create.
+        what: name of the generated items, in the plural.
+        total: number of items.
+        generate: generates them, and calls its argument with the numbers done and in total.
 
     Raises:
         ConfigError: `out` cannot be written.

@@ -14,7 +14,7 @@ GRID = "--grid"
 
 
 class SweepCommand(TyperCommand):
-    """Lets one `--grid` take several settings, which click's options cannot."""
+    """Command whose option `--grid` accepts several settings, which click does not support."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """See `click.Command`."""
@@ -22,7 +22,7 @@ class SweepCommand(TyperCommand):
 
 
 def repeat_grid(words: Sequence[str]) -> Iterator[str]:
-    """``--grid a=1 b=2 --seeds 3`` as ``--grid a=1 --grid b=2 --seeds 3``."""
+    """Convert ``--grid a=1 b=2 --seeds 3`` to ``--grid a=1 --grid b=2 --seeds 3``."""
     option = ""
     for word in words:
         if word.startswith("-"):
@@ -81,7 +81,7 @@ def sweep(
 
 
 def check_trials(plan: Sweep) -> None:
-    """Raise ConfigError or DataError for a trial whose settings or inputs are wrong."""
+    """Raise ConfigError or DataError if the inputs of a trial are invalid."""
     from hgpo_rllib.run.inputs import check_inputs
 
     checked: list[tuple[object, ...]] = []

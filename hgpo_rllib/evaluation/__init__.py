@@ -1,1 +1,1 @@
-"""Evaluation: inside a run, and of any policy or agent by a protocol that is written down."""
+"""Evaluation of policies and agents by a recorded protocol, and comparison of evaluations."""

@@ -1,4 +1,4 @@
-"""The agents that ask a model: their settings, and how they play."""
+"""Settings and construction of the agents that use a model."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,25 +15,25 @@ KINDS = {
     "react": ("react",),
     "reflexion": ("react", "reflexion"),
 }
-"""The templates of `EnvironmentSpec.prompts` that an agent needs."""
+"""Templates of `EnvironmentSpec.prompts` that each agent needs."""
 AGENTS = (*KINDS, *SCRIPTED)
 REFLEXION_TRIALS = 3
-WHOLE_EPISODE = 1000  # turns; prompts that grow too long lose the oldest
+WHOLE_EPISODE = 1000  # turns; the oldest are removed from prompts that are too long
 
 MakeBegin = Callable[[AgentSettings], BeginModelAgent]
-"""Agents of a model with these settings."""
+"""Returns a function that starts agents of a model with the given settings."""
 
 
 def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
-    """Settings that make the agent of that name, to be overridden by the user's.
+    """Return the settings of an agent as overrides, which the user's overrides follow.
 
     Args:
-        agent: of `AGENTS`.
-        env_id: of the environment.
-        has_settings: the model comes with settings of a run, which `hgpo` keeps.
+        agent: an element of `AGENTS`.
+        env_id: id of the environment.
+        has_settings: whether the model has settings of a run, which the agent `hgpo` keeps.
 
     Raises:
-        ConfigError: there are no prompts of this agent for the environment.
+        ConfigError: the environment has no prompts for this agent.
     """
     if agent in SCRIPTED or (agent == "hgpo" and has_settings):
         return []
@@ -55,7 +55,7 @@ def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
 
 
 def reflection_settings(agent: AgentSettings, env_id: str) -> AgentSettings:
-    """The same agent when it looks back on an episode that it lost."""
+    """Return an agent's settings for reflection on a lost episode."""
     changes: dict[str, Any] = {
         "prompt": find_environment(env_id).prompts["reflexion"],
         "memory_length": WHOLE_EPISODE,
@@ -67,7 +67,7 @@ def reflection_settings(agent: AgentSettings, env_id: str) -> AgentSettings:
 def begin_model_agent(
     agent: str, settings: AgentSettings, env_id: str, trials: int, model: MakeBegin
 ) -> BeginAgent:
-    """How an agent of `KINDS` begins a task; `model`: see `MakeBegin`."""
+    """Return the function with which an agent of `KINDS` starts a task."""
     if agent != "reflexion":
         return model(settings)
     reflecting = model(reflection_settings(settings, env_id))

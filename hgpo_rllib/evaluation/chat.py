@@ -1,4 +1,4 @@
-"""A model behind a URL, asked through OpenAI's own client."""
+"""Evaluate a model behind a URL with the OpenAI client."""
 
 import asyncio
 import os
@@ -21,10 +21,10 @@ from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.section import RunStoppedError
 
 KEY_VARIABLES = ("HGPO_API_KEY", "OPENAI_API_KEY")
-"""Of the environment; the first that is set is shown to the server."""
+"""Environment variables of the API key; the first one that is set is used."""
 RETRIES = 6
 TIMEOUT_S = 600.0
-SEED_LIMIT = 2**31  # some servers take no larger seeds
+SEED_LIMIT = 2**31  # some servers reject larger seeds
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def _opened(url: str, name: str, config: RunConfig) -> Iterator[Model]:
 
 @dataclass(frozen=True)
 class ChatModel:
-    """A model at a server, asked by agents with these settings."""
+    """A model on a server, with the settings of the agents that use it."""
 
     client: openai.AsyncOpenAI
     name: str
@@ -57,11 +57,11 @@ class ChatModel:
     temperature: float
 
     async def reply(self, message: str, seed: int) -> ChatCompletion:
-        """The model's reply to one message.
+        """Return the model's reply to one message.
 
         Raises:
-            openai.BadRequestError: the server refuses the message.
-            RunStoppedError: the server does not answer, or not to us.
+            openai.BadRequestError: the server rejected the message.
+            RunStoppedError: the server did not respond, or denied access.
         """
         try:
             return await self.client.chat.completions.create(
@@ -81,16 +81,16 @@ class ChatModel:
 
 
 class ChatAgent(ModelAgent):
-    """Asks in messages."""
+    """Agent that sends prompts as chat messages."""
 
     _model: ChatModel
 
     async def ask(self, observation: str, admissible_actions: Sequence[str]) -> Turn:
-        """See `ModelAgent`. A message that the server refuses loses its oldest turns, if it may.
+        """See `ModelAgent`. If settings allow, a rejected message is retried without oldest turns.
 
         Raises:
-            RequestFailedError: the server refuses the message.
-            RunStoppedError: the server does not answer, or not to us.
+            RequestFailedError: the server rejected the message.
+            RunStoppedError: the server did not respond, or denied access.
         """
         turns = self.memory.last(self._renderer.memory_length)
         fixed = (self.goal, observation, admissible_actions, len(self.memory.turns))
@@ -124,20 +124,21 @@ class ChatAgent(ModelAgent):
 
 
 def is_url(word: str) -> bool:
-    """Whether MODEL is an address."""
+    """Whether `word` is an HTTP URL."""
     return word.startswith(("http://", "https://"))
 
 
 def find_remote_model(url: str, name: str | None, config: RunConfig) -> Subject:
-    """The model of that name at a URL, or the only one.
+    """Return the model with this name, or the only model, of a server.
 
     Args:
-        url: of the API, such as ``http://127.0.0.1:8000/v1``.
-        name: of the model there; None: the only one.
+        url: URL of the API, such as ``http://127.0.0.1:8000/v1``.
+        name: name of the model; None: the only one.
         config: settings of the agent and of sampling.
 
     Raises:
-        ConfigError: the server cannot be asked, or has several models or none of that name.
+        ConfigError: the request failed, the server lacks the model, or `name` is None and the
+            server does not have exactly one model.
     """
     parts = urlsplit(url)
     if not parts.hostname or parts.username or parts.query:
@@ -161,7 +162,7 @@ def find_remote_model(url: str, name: str | None, config: RunConfig) -> Subject:
 
 
 def api_key() -> str:
-    """From the environment; servers without a key ignore what they get."""
+    """Return the key from the environment, or a placeholder, which servers without a key ignore."""
     found = (os.environ.get(variable) for variable in KEY_VARIABLES)
     return next((key for key in found if key), "none")
 

@@ -1,4 +1,4 @@
-"""`hgpo compare`: two evaluations of the same games."""
+"""`hgpo compare`: compare two evaluations of the same games."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -17,36 +17,36 @@ from hgpo_rllib.reporting.numbers import points
 from hgpo_rllib.results import ALL, Evaluation
 
 SAME = ("id", "split", "max_steps", "options", "data_sha256")
-"""Of the environment: without these the games would not be the same games."""
+"""Environment entries of the protocol that must be equal for the games to be the same."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """B against A."""
+    """Comparison of evaluation B with evaluation A."""
 
     games: int
     tests: dict[str, dict[str, PairedTest]]
-    """By measure (`MEASURES`), then by task family; ``all`` is over all of them."""
+    """Tests by measure (`MEASURES`), then by task family; ``all`` covers all families."""
     means: dict[str, tuple[float, float]]
-    """Of A and B over the games, by measure."""
+    """Means of A and B over the games, by measure."""
     notes: list[str]
-    """Differences of the protocols that a reader should know of."""
+    """Differences between the protocols to report."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dictionary for JSON."""
         return asdict(self)
 
 
 def compare(a: Evaluation, b: Evaluation, common: bool = False) -> Comparison:
-    """Test B against A on the games of both.
+    """Test B against A on their common games.
 
     Args:
         a: an evaluation.
-        b: another one.
-        common: take the games that both have where they do not have the same.
+        b: another evaluation.
+        common: compare the common games if the sets of games differ.
 
     Raises:
-        ConfigError: their games differ.
+        ConfigError: the games differ.
     """
     check_environment(a, b)
     means_a, means_b = by_game(a.episodes), by_game(b.episodes)
@@ -74,7 +74,7 @@ def compare(a: Evaluation, b: Evaluation, common: bool = False) -> Comparison:
 
 
 def check_environment(a: Evaluation, b: Evaluation) -> None:
-    """Raise ConfigError where games of one name are not the same game."""
+    """Raise ConfigError if games with the same name are different games."""
     for name in SAME:
         left, right = a.protocol["env"][name], b.protocol["env"][name]
         if left != right:
@@ -85,14 +85,14 @@ def check_environment(a: Evaluation, b: Evaluation) -> None:
 
 
 def by_game(episodes: pd.DataFrame) -> pd.DataFrame:
-    """Family and mean measures of each game."""
+    """Return the task family and the mean measures of each game."""
     return episodes.groupby("game").agg(
         task_type=("task_type", "first"), success_rate=("success", "mean"), score=("score", "mean")
     )
 
 
 def notes(a: Evaluation, b: Evaluation, different: int) -> list[str]:
-    """What else differs between the protocols."""
+    """Describe other differences between the protocols."""
     found = [f"{different} games that only one of them has are left out"] if different else []
     for name in ("protocol", "seeds", "versions"):
         if a.protocol[name] != b.protocol[name]:
@@ -108,7 +108,7 @@ def _short(value: Any) -> str:
 
 
 def verdict(comparison: Comparison) -> str:
-    """One line."""
+    """Summarize a comparison in one line."""
     test = comparison.tests["success_rate"][ALL]
     a, b = comparison.means["success_rate"]
     difference = test.difference
@@ -124,7 +124,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def show_comparison(a: Evaluation, b: Evaluation, comparison: Comparison, console: Console) -> None:
-    """Print the verdict, a table by family, and the notes."""
+    """Print the verdict, a table by task family for each measure, and the notes."""
     console.print(Text(f"A: {a.path}, {a.protocol['agent']['name']}"), soft_wrap=True)
     console.print(Text(f"B: {b.path}, {b.protocol['agent']['name']}"), soft_wrap=True)
     console.print(Text(verdict(comparison), "bold"), soft_wrap=True)

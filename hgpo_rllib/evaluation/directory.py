@@ -1,4 +1,4 @@
-"""The directory of an evaluation: episodes as they end, and a summary when all have."""
+"""The directory of an evaluation: finished episodes, and a summary at the end."""
 
 import json
 import os
@@ -16,13 +16,13 @@ from hgpo_rllib.results.frames import read_episodes, read_object
 
 
 class EvaluationDirectory:
-    """Writes whole lines, and other files at once."""
+    """Append episodes line by line; write other files atomically."""
 
     def __init__(self, path: Path, protocol: Mapping[str, Any]):
-        """Make the directory, or go on in one that was made for the same protocol.
+        """Create the directory, or continue in one with the same protocol.
 
         Raises:
-            ConfigError: it holds something else, or cannot be written.
+            ConfigError: it has other content, or cannot be written.
         """
         self.path = path
         self._episodes = path / EPISODES
@@ -40,11 +40,11 @@ class EvaluationDirectory:
             raise ConfigError(f"--output: cannot write {path}: {error.strerror}") from error
 
     def records(self) -> list[Record]:
-        """The episodes that have ended; a line that was cut when a command was killed is none."""
+        """Return the finished episodes, without a line that was truncated by a kill."""
         return read_episodes(self._episodes, EVALUATED_EPISODES)
 
     def append(self, record: Record) -> None:
-        """Write one line and have it on disk."""
+        """Append one line and sync it to disk."""
         with self._episodes.open("a") as stream:
             stream.write(json.dumps(record) + "\n")
             stream.flush()
@@ -55,11 +55,11 @@ class EvaluationDirectory:
         write_atomically(self._episodes, "".join(json.dumps(record) + "\n" for record in records))
 
     def summary(self) -> dict[str, Any] | None:
-        """What `write_summary` wrote; None: the evaluation is not finished."""
+        """Return the summary, or None if the evaluation is not finished."""
         return read_object(self._summary) if self._summary.is_file() else None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """The evaluation is finished."""
+        """Write the summary, which marks the evaluation as finished."""
         write_atomically(self._summary, json.dumps(summary, indent=2) + "\n")
 
 

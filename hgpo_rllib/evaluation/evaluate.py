@@ -1,4 +1,4 @@
-"""`hgpo evaluate`: plan, play what is left of the plan, summarise."""
+"""`hgpo evaluate`: plan the episodes, play the missing ones, and summarize."""
 
 import asyncio
 import contextlib
@@ -36,31 +36,31 @@ from hgpo_rllib.run.lock import locked
 from hgpo_rllib.section import RunStoppedError
 
 OUTPUT = "evaluations"
-"""Where directories are made whose name the protocol gives."""
+"""Parent of output directories that are named by the protocol."""
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to evaluate, and how."""
+    """Arguments of an evaluation."""
 
     config: RunConfig
     subject: Subject | None
-    """The model; None for agents that ask none."""
+    """The model; None for agents without a model."""
     agent: str
-    """Of `agents.AGENTS`."""
+    """An element of `agents.AGENTS`."""
     split: str
     kind: Kind
     seeds: int
-    """Seeds of a census."""
+    """Number of seeds of a census."""
     games: int | None
-    """How many of them; None: all."""
+    """Number of games; None: the protocol's default."""
     trials: int
-    """Episodes that `reflexion` may play of a task."""
+    """Maximum number of episodes per task of `reflexion`."""
     output: Path | None
-    """None: a directory that the protocol names."""
+    """Output directory; None: named by the protocol."""
     given_as: str
-    """The model, as the user wrote it."""
+    """The model as given by the user."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,16 @@ class Finished:
     path: Path
     summary: dict[str, Any]
     played: int
-    """Episodes of this call."""
+    """Number of episodes played in this call."""
 
 
 def evaluate(request: Request, on_progress: Progress = lambda done, total: None) -> Finished:
-    """Play the episodes that the output directory lacks, and write its summary.
+    """Play the episodes that are missing in the output directory, and write the summary.
 
     Raises:
-        ConfigError: bad input, or the directory holds something else.
-        DataError: of the environment's data.
-        RunStoppedError: some episodes could not be played; the others are kept.
+        ConfigError: invalid input, or the directory has other content.
+        DataError: the environment's data are invalid.
+        RunStoppedError: some episodes failed; the others are kept.
     """
     with environments(request) as pool:
         env = request.config.env
@@ -94,7 +94,7 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
             if summary is not None:
                 return Finished(directory.path, summary, 0)
             records = directory.records()
-            directory.write_records(records)  # without a line that was cut
+            directory.write_records(records)  # removes a truncated line
             done = {key_of(record) for record in records}
             left = [slot for slot in plan.slots if (slot.seed, slot.place) not in done]
             start = time.monotonic()
@@ -109,7 +109,7 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
 
 @contextlib.contextmanager
 def environments(request: Request) -> Iterator[EnvPool]:
-    """The environments of the split."""
+    """Yield a pool of environments of the split."""
     env = request.config.env
     make = partial(make_environment, env, request.split)
     thread = EnvThread(request.config.rollout.env_timeout_s)
@@ -124,7 +124,7 @@ def environments(request: Request) -> Iterator[EnvPool]:
 
 
 def make_plan(request: Request, num_tasks: int) -> Plan:
-    """The episodes of a protocol."""
+    """Return the episodes of the request's protocol."""
     if request.kind == "parity":
         shuffles = find_environment(request.config.env.env_id).parity_shuffles
         return parity(num_tasks, request.games, by_worker=shuffles)
@@ -149,7 +149,7 @@ def describe_protocol(request: Request, plan: Plan, games: Games) -> Block:
 
 
 def default_output(request: Request, protocol: Block) -> Path:
-    """A directory with the protocol's hash in its name."""
+    """Return the default output directory, whose name includes the protocol's hash."""
     env = find_environment(request.config.env.env_id).name
     hashed = protocol_hash(protocol)[:HASH_LENGTH]
     return Path(OUTPUT) / f"{env}-{request.split}-{request.agent}-{hashed}"
@@ -163,10 +163,10 @@ def play_slots(
     directory: EvaluationDirectory,
     on_progress: Progress,
 ) -> None:
-    """Play, and write every episode when it ends.
+    """Play the slots and write each episode when it ends.
 
     Raises:
-        RunStoppedError: some could not be played.
+        RunStoppedError: some episodes failed.
     """
     with contextlib.ExitStack() as stack:
         model = stack.enter_context(request.subject.open()) if request.subject else None
@@ -213,7 +213,7 @@ async def _play_all(
 
 
 def begin_agent(request: Request, model: Model | None) -> BeginAgent:
-    """How the agent of the request begins a task."""
+    """Return the function with which the request's agent starts a task."""
     config = request.config
     if model is None:
         return begin_scripted(request.agent, config.env)
@@ -223,12 +223,12 @@ def begin_agent(request: Request, model: Model | None) -> BeginAgent:
 
 
 def concurrency(request: Request) -> int:
-    """Episodes at the same time: one where no model is asked, which could answer several."""
+    """Return the number of concurrent episodes; one without a model, where nothing is batched."""
     return 1 if request.subject is None else request.config.rollout.max_concurrent_episodes
 
 
 def describe_failures(failures: Counter[str], lost: int) -> str:
-    """Which episodes are missing, and why."""
+    """Return how many episodes are missing, and why."""
     causes = ", ".join(f"{name} {failures[name]}" for name in FAILURES if failures[name])
     return (
         f"{lost} episodes could not be played ({causes}; see the warnings above): the others are "
@@ -239,7 +239,7 @@ def describe_failures(failures: Counter[str], lost: int) -> str:
 def summarise(
     request: Request, protocol: Block, records: Sequence[Record], played: int, seconds: float
 ) -> dict[str, Any]:
-    """The content of summary.json; only `made` differs between two evaluations that agree."""
+    """Return the content of summary.json. Equal evaluations differ only in `made`."""
     return {
         "format": FORMAT,
         "protocol_sha256": protocol_hash(protocol),

@@ -1,4 +1,4 @@
-"""The model that is evaluated, and how to ask it."""
+"""The model under evaluation."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -18,29 +18,29 @@ from hgpo_rllib.run.interrupt import terminate_like_interrupt
 
 @dataclass(frozen=True)
 class Model:
-    """Something that answers."""
+    """A running model."""
 
     begin: MakeBegin
     decode: Decode
-    """Its token ids to text."""
+    """Converts token ids to text."""
     run: Callable[[Coroutine[Any, Any, Any]], Any]
-    """Waits for what asks it."""
+    """Runs a coroutine that sends requests to the model, and returns its result."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is evaluated."""
+    """A model to evaluate."""
 
     describe: Callable[[], dict[str, Any]]
-    """Its part of the protocol."""
+    """Returns the model's part of the protocol."""
     open: Callable[[], AbstractContextManager[Model]]
-    """It answers for as long as the block."""
+    """Runs the model for the duration of the block."""
 
 
 def local_model(config: RunConfig) -> Subject:
-    """`config.model`, in a policy server of its own, in a Ray of its own.
+    """Return `config.model` as a subject that starts Ray and a policy server when opened.
 
-    Opening it raises ConfigError where it has no chat template, or the cluster is too small.
+    Opening it raises ConfigError if the model has no chat template or the cluster is too small.
     """
     return Subject(partial(describe_model, config), partial(_in_own_cluster, config))
 
@@ -52,7 +52,7 @@ def _in_own_cluster(config: RunConfig) -> Iterator[Model]:
 
     with (
         ray_cluster(config.without_learners()),
-        terminate_like_interrupt(),  # Ray has set its own handler
+        terminate_like_interrupt(),  # replaces Ray's handler
         exit_when_ray_ends(lambda: "run the command again: it goes on where it was"),
         served(config) as model,
     ):
@@ -61,7 +61,7 @@ def _in_own_cluster(config: RunConfig) -> Iterator[Model]:
 
 @contextmanager
 def served(config: RunConfig) -> Iterator[Model]:
-    """`config.model` in a policy server of its own, in the Ray that runs.
+    """Start a policy server for `config.model` in the running Ray cluster.
 
     Raises:
         ConfigError: the model has no chat template.

@@ -1,4 +1,4 @@
-"""Which episodes an evaluation plays: every game once, or draws as the released agents do."""
+"""Plan the episodes of an evaluation: every game per seed, or draws like the released agents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ CENSUS_SEEDS = 3
 PARITY_SEEDS = (123, 456, 789)
 PARITY_TASKS = 512
 PARITY_ENVIRONMENTS = 128
-"""The released validation's environments: so many tasks are drawn at a time."""
+"""Number of environments of the released validation, which draws as many tasks at a time."""
 PARITY_OFFSET = 1000  # added to the seed of validation environments
 Kind = Literal["census", "parity"]
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One episode to be played."""
+    """One episode to play."""
 
     seed: int
-    """Of its responses."""
+    """Seed of its responses."""
     place: int
-    """In the order of games."""
+    """Position in the order of games."""
     task: int
-    """Number of the game in its split."""
+    """Index of the game in its split."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,20 @@ class Plan:
 
     @property
     def seeds(self) -> list[int]:
-        """Of responses, in order."""
+        """Seeds of responses, in order."""
         return list(dict.fromkeys(slot.seed for slot in self.slots))
 
     @property
     def tasks(self) -> list[int]:
-        """Games in the order in which they are played with the first seed."""
+        """Games in the order of play with the first seed."""
         return [slot.task for slot in self.slots if slot.seed == self.slots[0].seed]
 
 
 def census(num_tasks: int, seeds: int, games: int | None) -> Plan:
-    """Every game once with each of the seeds 0, 1, …; or the first `games` of the fixed order.
+    """Plan every game, or the first `games` of the fixed order, once per seed 0, 1, ….
 
     Raises:
-        ConfigError: there are not so many games.
+        ConfigError: the split has fewer than `games` games.
     """
     count = num_tasks if games is None else games
     if count > num_tasks:
@@ -63,13 +63,13 @@ def census(num_tasks: int, seeds: int, games: int | None) -> Plan:
 
 
 def parity(num_tasks: int, games: int | None, by_worker: bool) -> Plan:
-    """As many draws for each of the released seeds, 128 at a time; a game may be drawn repeatedly.
+    """Plan draws of 128 games at a time for each released seed; games can repeat.
 
     Args:
-        num_tasks: games of the split.
+        num_tasks: number of games in the split.
         games: draws per seed; None: 512.
-        by_worker: each of the 128 environments walks through a shuffle of its own;
-            otherwise one generator draws 128 different tasks a time.
+        by_worker: whether each of the 128 environments follows its own shuffle of the games.
+            Otherwise one generator draws 128 different games at a time.
     """
     count = PARITY_TASKS if games is None else games
     draw = _walks if by_worker else _draws

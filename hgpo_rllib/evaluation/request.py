@@ -1,4 +1,4 @@
-"""From the words of `hgpo evaluate` to what it does."""
+"""Convert the arguments of `hgpo evaluate` to a `Request`."""
 
 import json
 import re
@@ -16,12 +16,12 @@ from hgpo_rllib.evaluation.scripted import SCRIPTED
 from hgpo_rllib.run.checkpoint import find_policy, run_file_of
 
 ALWAYS = ("policy_server.num_replicas=1", "policy_server.max_replicas=null")
-"""With several replicas the order of their answers would be random."""
+"""One replica, because the order of responses of several is random."""
 _OVERRIDE = re.compile(r"[a-z_]+(\.[a-z_]+)*=")
 
 
 def split_words(words: list[str]) -> tuple[str | None, list[str]]:
-    """The model, if one is given, and the overrides."""
+    """Split arguments into the model, or None, and the overrides."""
     if not words or _OVERRIDE.match(words[0]):
         return None, words
     return words[0], words[1:]
@@ -40,11 +40,11 @@ def make_request(
     name: str | None,
     output: Path | None,
 ) -> Request:
-    """Check the words and fill in what they leave out.
+    """Check the arguments and fill in defaults.
 
     Raises:
-        ConfigError: they do not make an evaluation.
-        DataError: the environment's data cannot be used.
+        ConfigError: an argument is invalid.
+        DataError: the environment's data are invalid.
     """
     model, overrides = split_words(words)
     if agent not in AGENTS:
@@ -81,17 +81,17 @@ def make_request(
 
 
 def default_seeds(agent: str) -> int:
-    """An oracle plays alike each time, and a person has played enough."""
+    """Return 1 for oracle, which is deterministic, and for a human player; else the default."""
     return 1 if agent in ("oracle", "human") else CENSUS_SEEDS
 
 
 def settings_of(
     model: str | None, env: str | None, data: Path | None, agent: str, overrides: list[str]
 ) -> RunConfig:
-    """The settings of the run that `model` is, or the default ones, as the agent needs them.
+    """Return the settings of the run `model`, or default settings, adjusted to the agent.
 
     Raises:
-        ConfigError: no environment is named, or there is no such model.
+        ConfigError: the environment is not specified, or the model does not exist.
     """
     if model is None and agent not in SCRIPTED:
         raise ConfigError(f"--agent {agent}: give a MODEL: a run directory, HuggingFace …, or URL")
@@ -114,14 +114,14 @@ def settings_of(
 
 
 def new_environment(env_id: str) -> list[str]:
-    """Settings of an environment that the model's run did not have."""
+    """Return overrides for an environment other than that of the model's run."""
     max_steps = find_environment(env_id).max_steps
     steps = [] if max_steps is None else [f"env.max_steps={max_steps}"]
     return [f"env.env_id={env_id}", "env.data=null", "env.options={}", *steps]
 
 
 def check_length(config: RunConfig) -> None:
-    """Raise ConfigError for prompts and responses that the model has no positions for."""
+    """Raise ConfigError if prompt and response limits exceed the model's positions."""
     from hgpo_rllib.policy_server.openai_server import positions
 
     agent = config.agent

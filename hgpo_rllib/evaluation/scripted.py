@@ -1,4 +1,4 @@
-"""Players that ask no model: at random, by a plan that wins, or a person in the terminal."""
+"""Agents without a model: random, oracle, and a human player in the terminal."""
 
 import functools
 import random
@@ -18,14 +18,14 @@ from hgpo_rllib.play.terminal import read_action, show
 from hgpo_rllib.section import RunStoppedError
 
 SCRIPTED = ("random", "oracle", "human")
-"""Agents that ask no model."""
+"""Names of agents without a model."""
 
 
 def begin_scripted(name: str, settings: EnvSettings) -> BeginAgent:
-    """How the agent of `SCRIPTED` with that name begins a task.
+    """Return the function with which the agent `name` of `SCRIPTED` starts a task.
 
     Raises:
-        ConfigError: it cannot play this environment.
+        ConfigError: the agent does not support this environment.
     """
     if name == "random":
         return RandomAgent
@@ -35,7 +35,7 @@ def begin_scripted(name: str, settings: EnvSettings) -> BeginAgent:
 
 
 class RandomAgent(Agent):
-    """Any admissible action; where all searches are one of them, one for a word of the goal."""
+    """Choose a random admissible action; for "any search", search for a random word of the goal."""
 
     def __init__(self, info: Mapping[str, Any], group: str, name: str):
         """See `BeginAgent`."""
@@ -50,7 +50,7 @@ class RandomAgent(Agent):
 
 
 class OracleAgent(Agent):
-    """Plays a plan that wins."""
+    """Play a winning plan."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class OracleAgent(Agent):
         group: str,
         name: str,
     ):
-        """`find_plan`: from `EnvironmentSpec.oracle`; for the rest see `BeginAgent`."""
+        """See `BeginAgent`; `find_plan` is the result of `EnvironmentSpec.oracle`."""
         self._plan = find_plan(info)
         self._rest = iter(self._plan.actions)
         self._game = info["game"]
@@ -68,7 +68,7 @@ class OracleAgent(Agent):
         """See `Agent`.
 
         Raises:
-            DataError: the plan is at its end, without having won.
+            DataError: the plan ended before the game was won, and has no fallback.
         """
         action = next(self._rest, None)
         if action is not None:
@@ -79,10 +79,10 @@ class OracleAgent(Agent):
 
 
 class HumanAgent(Agent):
-    """A person at the terminal: a number is an action of the list, words are one as written."""
+    """Read actions from a person at the terminal, as a number in the list or as text."""
 
     def __init__(self, console: Console, info: Mapping[str, Any], group: str, name: str):
-        """Says the goal; see `BeginAgent`."""
+        """Print the goal; see `BeginAgent`."""
         self._console = console
         console.print(Text(f"\nNew game: {plain(info['goal'])}", "bold"))
         console.print(Text(f"A number or a command is a step, {QUIT!r} stops.", "dim"))
@@ -91,7 +91,7 @@ class HumanAgent(Agent):
         """See `Agent`.
 
         Raises:
-            RunStoppedError: the person has had enough.
+            RunStoppedError: the player quits.
         """
         show(observation, info["admissible_actions"], self._console)
         action = read_action(info["admissible_actions"], "> ", self._console)

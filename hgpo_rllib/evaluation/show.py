@@ -1,4 +1,4 @@
-"""An evaluation as tables."""
+"""Print an evaluation as tables."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from rich.text import Text
 from hgpo_rllib.evaluation.evaluate import Finished
 from hgpo_rllib.results.evaluations import EPISODES
 
-WIDTH = 116  # where the output is no terminal
+WIDTH = 116  # if the output is not a terminal
 SHORT_HASH = 10
 
 
 def make_console() -> Console:
-    """Standard output, wide enough for the tables."""
+    """Return a console on standard output that is wide enough for the tables."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = WIDTH
@@ -22,7 +22,7 @@ def make_console() -> Console:
 
 
 def show_evaluation(finished: Finished, console: Console) -> None:
-    """Print the results and the protocol that they hold for."""
+    """Print the results and their protocol."""
     summary = finished.summary
     console.print(results_table(summary))
     lost = summary["results"]["all"]["lost"]
@@ -36,7 +36,7 @@ def show_evaluation(finished: Finished, console: Console) -> None:
 
 
 def results_table(summary: dict[str, Any]) -> Table:
-    """One row for all episodes, one per task family."""
+    """Return a table with one row per task family and one for all episodes."""
     protocol, results = summary["protocol"], summary["results"]
     env = protocol["env"]
     title = f"{protocol['agent']['name']} on {env['id']} {env['split']}, {protocol['protocol']}"
@@ -53,7 +53,7 @@ def results_table(summary: dict[str, Any]) -> Table:
 
 
 def protocol_lines(summary: dict[str, Any]) -> list[str]:
-    """The protocol in short; all of it is in summary.json."""
+    """Summarize the protocol, which summary.json holds in full."""
     protocol = summary["protocol"]
     agent, model = protocol["agent"], protocol["model"]
     seeds = ", ".join(map(str, protocol["seeds"]))
@@ -78,7 +78,7 @@ def protocol_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def describe_model(model: dict[str, Any]) -> str:
-    """The model in a few words."""
+    """Describe the model in a few words."""
     if model["served_by"] == "openai":
         return f"{model['name']} at {model['address']} (its weights are not known)"
     hashes = ", ".join(f"{n} {h[:SHORT_HASH]}" for n, h in model["weights_sha256"].items())
@@ -86,7 +86,7 @@ def describe_model(model: dict[str, Any]) -> str:
 
 
 def _cells(row: dict[str, Any], scored: bool) -> dict[str, str]:
-    """By their headings; the score is left out where it is nothing but success."""
+    """Return the cells by heading, without the score unless `scored`."""
     success = row["success_rate"]
     return {
         "games": str(row["games"]),
@@ -101,18 +101,18 @@ def _cells(row: dict[str, Any], scored: bool) -> dict[str, str]:
 
 
 def percent(value: float) -> str:
-    """Without the sign."""
+    """Format a share in percent, without the sign."""
     return f"{100 * value:.1f}"
 
 
 def with_error(estimate: dict[str, Any]) -> str:
-    """``12.3 ± 4.5``."""
+    """Format mean and standard error in percent, as ``12.3 ± 4.5``."""
     error = estimate["standard_error"]
     return percent(estimate["mean"]) + ("" if error is None else f" ± {percent(error)}")
 
 
 def interval(estimate: dict[str, Any]) -> str:
-    """``3.4 … 21.0``."""
+    """Format the interval in percent, as ``3.4 … 21.0``."""
     if estimate["low"] is None:
         return "n/a"
     return f"{percent(estimate['low'])} … {percent(estimate['high'])}"

@@ -1,6 +1,6 @@
-"""Means over games with their uncertainty, and paired tests. Pure NumPy and SciPy.
+"""Means over games with their uncertainty, and paired tests, in pure NumPy and SciPy.
 
-Episodes of one game are alike, whatever the seed that decodes them: games are drawn, not episodes.
+Episodes of one game with different seeds are correlated, so games are resampled, not episodes.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -13,46 +13,46 @@ from scipy import stats
 
 CONFIDENCE = 0.95
 RESAMPLES = 9999
-"""Of bootstraps and permutations; the p-value of a permutation test is a multiple of 1 / 10,000."""
+"""Resamples of bootstraps and permutation tests; p-values of the latter are multiples of 1e-4."""
 SEED = 0
-_BATCH = 500  # resamples at a time: all at once would take gigabytes
+_BATCH = 500  # resamples at a time; all of them would take gigabytes of memory
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over episodes; the errors are those of drawing other games, None with only one."""
+    """A mean over episodes. Its errors are those of sampling games, and None for one game."""
 
     mean: float
     standard_error: float | None
     low: float | None
-    """Of the percentile bootstrap interval, at `CONFIDENCE`."""
+    """Lower bound of the percentile bootstrap interval at `CONFIDENCE`."""
     high: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a dictionary for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """A difference B - A on the same games."""
+    """Test of a difference B - A on the same games."""
 
     difference: Estimate
     p_value: float
-    """Two-sided, of the sign-flip permutation test over games."""
+    """Two-sided p-value of the sign-flip permutation test over games."""
     better: int
-    """Games on which B's mean is higher."""
+    """Number of games on which B's mean is higher."""
     worse: int
     equal: int
 
 
 def estimate(values: ArrayLike, games: ArrayLike) -> Estimate:
-    """The mean of `values`, each of an episode of the game at the same place.
+    """Estimate the mean of `values`, one per episode, where ``games[i]`` is the game of episode i.
 
-    The standard error is that of a ratio of sums over games (cluster-robust), so that games may
-    have different numbers of episodes.
+    The standard error is that of a ratio of sums over games (cluster-robust), so games can have
+    different numbers of episodes.
     """
     sums, counts = per_game(values, games)
     mean, number = float(sums.sum() / counts.sum()), len(sums)
@@ -78,10 +78,10 @@ def estimate(values: ArrayLike, games: ArrayLike) -> Estimate:
 
 
 def estimate_share(values: ArrayLike, games: ArrayLike) -> Estimate:
-    """`estimate` of values from 0 to 1.
+    """`estimate` the mean of values from 0 to 1.
 
-    Where all are 0, or all are 1, resampling knows no uncertainty; the interval is then the exact
-    binomial one (Clopper-Pearson) of as many games.
+    If all values are 0 or all are 1, the bootstrap interval has no width. The interval is then the
+    exact binomial one (Clopper-Pearson) for this number of games.
     """
     found = estimate(values, games)
     if found.low != found.high or found.mean not in (0.0, 1.0):
@@ -93,18 +93,18 @@ def estimate_share(values: ArrayLike, games: ArrayLike) -> Estimate:
 
 
 def per_game(values: ArrayLike, games: ArrayLike) -> tuple[Floats, Floats]:
-    """Sum of the values and number of episodes of each game, in the order of the games' names."""
+    """Return the sum of values and the number of episodes per game, sorted by game."""
     index, _ = pd.factorize(np.asarray(games), sort=True)
     sums = np.bincount(index, np.asarray(values, np.float64))
     return sums.astype(np.float64), np.bincount(index).astype(np.float64)
 
 
 def compare_means(a: pd.Series, b: pd.Series) -> PairedTest:
-    """Test the means of games, which both are indexed by, against each other.
+    """Test per-game means B against A; both series are indexed by game.
 
-    The permutation test exchanges A and B on each game at random. With few games it takes all
-    exchanges and is exact; where every game was played once and won or lost it is then McNemar's
-    exact test.
+    The permutation test swaps A and B on each game at random. With few games it enumerates all
+    permutations and is exact. It then equals McNemar's exact test if every game was played once
+    with a binary result.
     """
     by_game = (b - a).sort_index()
     assert by_game.notna().all(), "the same games"
@@ -120,12 +120,12 @@ def compare_means(a: pd.Series, b: pd.Series) -> PairedTest:
 
 
 def _sign_flip_p(differences: Floats) -> float:
-    """Games without a difference do not matter."""
+    """Return the p-value; games without a difference do not affect it."""
     changed = differences[differences != 0]
     if len(changed) == 0:
         return 1.0
     if len(changed) == 1:
-        return 1.0  # both signs are as extreme
+        return 1.0  # both signs are equally extreme
     result = stats.permutation_test(
         (changed,),
         lambda x, axis: x.mean(axis),

@@ -1,4 +1,4 @@
-"""The numbers of evaluations, from their episodes and steps as DataFrames."""
+"""Compute the results of an evaluation from its episodes and steps as DataFrames."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ MEASURES = ("success_rate", "score")
 
 
 def results(episodes: pd.DataFrame, steps: pd.DataFrame) -> dict[str, Any]:
-    """The numbers of an evaluation: of all episodes, per family of tasks, and per seed.
+    """Compute the results of an evaluation over all episodes, per task family, and per seed.
 
     Args:
         episodes: see `hgpo_rllib.results.Evaluation`.
@@ -33,7 +33,7 @@ def results(episodes: pd.DataFrame, steps: pd.DataFrame) -> dict[str, Any]:
 
 
 def result(episodes: pd.DataFrame, steps: pd.DataFrame) -> dict[str, Any]:
-    """The numbers of some episodes, and of their steps."""
+    """Compute the results of the given episodes and their steps."""
     success, length = episodes["success"], episodes["episode_length"]
     return {
         "episodes": len(episodes),
