@@ -1,1 +1,1 @@
-"""Benchmarks: each compares with its alternative in the same run."""
+"""Benchmarks that compare components with alternatives in the same run."""

@@ -1,4 +1,4 @@
-"""`hgpo bench advantages`: the estimator against dictionaries, on batches of growing size."""
+"""`hgpo bench advantages`: compare the estimator with a dictionary-based one by batch size."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -12,15 +12,15 @@ from hgpo_rllib.bench.dictionary import hgpo_by_dictionary
 from hgpo_rllib.bench.measure import Row, peak_mib, timed
 
 SETTINGS = EstimatorSettings(context_length=4)
-GROUP_SIZE, EPISODE, PLACES = 8, 50, 20  # members of a task, their steps, places of a house
-REPEATED_BELOW = 200_000  # steps; larger batches are timed once, as dictionaries take long
+GROUP_SIZE, EPISODE, PLACES = 8, 50, 20  # episodes per task, steps per episode, places per house
+REPEATED_BELOW = 200_000  # steps; larger batches are timed once, as dictionaries are slow
 
 
 def synthetic_batch(steps: int, seed: int = 0) -> dict[str, list[Any]]:
-    """Random walks through the places of a house, one house a task; half of them succeed.
+    """Generate random walks through the places of a house, one house per task; half succeed.
 
     Returns:
-        Raw columns as a trainer has them, in lists: ids and observations are strings.
+        Raw columns of a trainer, as lists; ids and observations are strings.
     """
     rng = np.random.default_rng(seed)
     episodes = steps // EPISODE
@@ -38,19 +38,20 @@ def synthetic_batch(steps: int, seed: int = 0) -> dict[str, list[Any]]:
 
 
 def bench_advantages(sizes: Sequence[int], repeats: int) -> list[Row]:
-    """Compare both sides on the same batches, one batch size after the other.
+    """Time both implementations on the same batches, one batch size after the other.
 
     Args:
-        sizes: steps of each batch, multiples of 400 (a task of 8 episodes of 50 steps).
-        repeats: times that each side runs, in turn, below 200,000 steps; once above.
+        sizes: steps of each batch, multiples of 400 (a task has 8 episodes of 50 steps).
+        repeats: alternating repetitions below 200,000 steps; larger batches run once.
 
     Returns:
-        A row a size: medians from raw columns (``columns_ms``), from arrays, and from raw columns
-        by dictionaries; ``ratio`` of the third to the first; ``peak_mib``, most memory held beyond
-        the columns; the largest difference between the advantages of the two sides.
+        One row per size: median times of the estimator from raw columns (``columns_ms``) and from
+        arrays (``arrays_ms``), and of dictionaries from raw columns (``dictionary_ms``); ``ratio``
+        of the third to the first; ``peak_mib``, the peak memory beyond the columns; and the largest
+        difference between the advantages of both implementations.
 
     Raises:
-        ValueError: for another size.
+        ValueError: a size is not a positive multiple of 400.
     """
     wrong = [size for size in sizes if size < 1 or size % (GROUP_SIZE * EPISODE)]
     if wrong:

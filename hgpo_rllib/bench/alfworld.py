@@ -1,7 +1,7 @@
-"""`hgpo bench alfworld`: the fast engine against TextWorld's own, on the same games and actions.
+"""`hgpo bench alfworld`: compare the fast engine with TextWorld's on the same games and actions.
 
-TextWorld's engine plays in a process of its own, started for it, and records what it was sent and
-what it answered; the fast engine is then sent the same. Seconds are CPU seconds of the process.
+TextWorld's engine plays in a separate process and records commands and answers. The fast engine
+then receives the same commands. Times are CPU seconds of the process.
 """
 
 import contextlib
@@ -26,30 +26,30 @@ from env_wrappers.errors import DataError
 from hgpo_rllib.bench.measure import Row, Tables, new_process, resident, timed
 
 POLICIES = ("random", "oracle", "nonsense")
-NONSENSE_RATE = 0.05  # of the third policy, random otherwise
+NONSENSE_RATE = 0.05  # share of invalid commands of the third policy, otherwise random
 NONSENSE = ("dance", "", "go to\nnowhere", "“take” the ☕", "take all", " look ", "help")
 GROUP_SIZE = 8  # environments that play the same game
 _BANNER = "-= Welcome to TextWorld, ALFRED! =-"
-_RESETS = 1000  # of a loaded game by the fast engine, to get a time that can be measured
+_RESETS = 1000  # resets of a loaded game by the fast engine, to get a measurable time
 _KITCHENS = range(1, 31)  # numbers of floor plans
 
 Answer = tuple[str, list[str], bool]
-"""Observation, admissible actions, whether the game is won."""
+"""Observation, admissible actions, and whether the game is won."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One episode, as one engine played it."""
+    """One episode played by one engine; times are in seconds."""
 
     commands: list[str]
     answers: list[Answer]
-    """To the reset, and to each command."""
+    """Answers to the reset and to each command."""
     load_s: float
-    """Loading the game and resetting it."""
+    """Time to load the game and reset it."""
     reset_s: float
-    """Resetting it once more."""
+    """Time of another reset."""
     steps_s: float
-    """All steps together."""
+    """Total time of all steps."""
 
 
 def bench_alfworld(
@@ -64,19 +64,19 @@ def bench_alfworld(
 
     Args:
         data: an ALFWorld data directory; None: no genuine games.
-        split: of the data.
-        genuine: games of the data, half of them in kitchens.
-        generated: games to generate.
-        environments: to start at once, in groups of 8.
-        max_steps: of an episode.
+        split: split of the data.
+        genuine: number of games of the data, half of them in kitchens.
+        generated: number of games to generate.
+        environments: number of environments to start in one process, in groups of 8.
+        max_steps: maximum number of steps per episode.
 
     Returns:
-        ``steps`` (``differing_answers``: of all answers to resets and steps) and ``starts``, a row
-        for each kind of game, and ``environments``. Ratios say how many times as long TextWorld
-        takes.
+        ``steps`` (with ``differing_answers`` of all resets and steps) and ``starts``, one row per
+        kind of game, and ``environments``. Ratios are TextWorld's time divided by that of the fast
+        engine.
 
     Raises:
-        DataError: there are not as many games, or ``environments`` are not whole groups.
+        DataError: there are too few games, or ``environments`` is not a multiple of 8.
     """
     groups, rest = divmod(environments, GROUP_SIZE)
     if rest or not groups:
@@ -101,7 +101,7 @@ def bench_alfworld(
                     starts.append({"games": kind} | played[1])
         several = [str(game) for game in _first([*kitchens, *others, *made], groups)]
         for game in several:
-            GameEngine(game)  # so that its translation is kept
+            GameEngine(game)  # caches its translation
         with new_process() as fresh:
             row = fresh.submit(start_environments, several, max_steps).result()
     return {"steps": steps, "starts": starts, "environments": [row]}
@@ -116,13 +116,13 @@ def _generated(scratch: Path, count: int) -> list[Path]:
 
 
 def _floor_plan(game: Path) -> int:
-    """Return the number with which the name of a task ends; 0: its name is another."""
+    """Return the number at the end of a task's name, or 0 if there is none."""
     number = game.parent.parent.name.rsplit("-", 1)[-1]
     return int(number) if number.isdecimal() else 0
 
 
 def _shuffled(games: list[Path]) -> list[Path]:
-    """Return the games in an order, always the same, that mixes task families."""
+    """Return the games in a fixed order that mixes task families."""
     return random.Random(0).sample(games, len(games))
 
 
@@ -134,7 +134,7 @@ def _first(games: list[Path], count: int) -> list[Path]:
 
 @contextlib.contextmanager
 def _translations_in(folder: Path | None) -> Iterator[None]:
-    """Keep translations in a folder of the benchmark's own, or not at all."""
+    """Cache translations in `folder`, or not at all if it is None."""
     before = os.environ.get(SETTING)
     os.environ[SETTING] = str(folder or 0)
     try:
@@ -150,7 +150,7 @@ def _translations_in(folder: Path | None) -> Iterator[None]:
 
 @functools.cache
 def _textworld_engine() -> Any:
-    """Return this process's one engine, put together as ALFWorld does it."""
+    """Return this process's engine, built as in ALFWorld."""
     import textworld
     from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
     from textworld.envs.pddl import PddlEnv
@@ -159,10 +159,10 @@ def _textworld_engine() -> Any:
 
 
 def play_textworld(game: str, max_steps: int) -> list[Episode]:
-    """Play one episode by each policy with TextWorld's engine.
+    """Play one episode per policy with TextWorld's engine.
 
     Raises:
-        DataError: the game has texts that TextWorld could run as code.
+        DataError: the game has texts that TextWorld could execute as code.
     """
     content = read_content(Path(game))
     try:
@@ -198,7 +198,7 @@ def _play_textworld(game: str, policy: str, script: Sequence[str], max_steps: in
 
 
 def _answer(state: Any) -> Answer:
-    """Return an answer without "help", which the fast engine does not offer."""
+    """Return an answer without the action "help", which the fast engine does not have."""
     commands = [command for command in state["admissible_commands"] if command != "help"]
     return state.feedback, commands, state["won"]
 
@@ -207,7 +207,7 @@ def _answer(state: Any) -> Answer:
 
 
 def play_fast(game: str, commands: list[str]) -> Episode:
-    """Play commands with the fast engine, freshly loaded for them."""
+    """Load a game in the fast engine and play the commands."""
     load_s, engine = timed(lambda: GameEngine(game))
     resets_s, _ = timed(lambda: [engine.reset() for _ in range(_RESETS)])
 
@@ -223,7 +223,7 @@ def play_fast(game: str, commands: list[str]) -> Episode:
 
 
 def _compare(games: list[str], max_steps: int, textworld: ProcessPoolExecutor) -> tuple[Row, Row]:
-    # The first load of a process imports the translator: do that before anything is timed.
+    # Load a game once before timing, because the first load imports the translator.
     textworld.submit(play_textworld, games[0], max_steps=0).result()
     with _translations_in(None):
         GameEngine(games[0])
@@ -245,7 +245,7 @@ def _compare(games: list[str], max_steps: int, textworld: ProcessPoolExecutor) -
 
 
 def compare_episodes(theirs: list[Episode], ours: list[Episode]) -> Row:
-    """Return the row of ``steps`` for the same episodes as both engines played them."""
+    """Return the row of ``steps`` for the same episodes played by both engines."""
     steps = sum(len(episode.commands) for episode in theirs)
     pairs = [
         pair
@@ -271,7 +271,7 @@ def _mean(episodes: list[Episode], what: str) -> float:
 
 
 def start_environments(games: list[str], max_steps: int) -> Row:
-    """Make a group of environments for each game, reset them, and play random episodes."""
+    """Create a group of environments per game, reset them, and play random episodes."""
     tree, split = Path(games[0]).parents[3], Path(games[0]).parents[2].name
     before = resident()
 

@@ -1,4 +1,4 @@
-"""The policy server's yardstick: `vllm.LLM.generate` alone, in a process of its own."""
+"""Baseline of the policy server: `vllm.LLM.generate` in a separate process."""
 
 import os
 import time
@@ -16,30 +16,30 @@ _llm: "LLM | None" = None
 
 
 class BareEngine:
-    """vLLM's offline engine with the arguments of a replica, ready to be timed."""
+    """vLLM's offline engine with the arguments of a replica."""
 
     def __init__(self, arguments: dict[str, Any], variables: dict[str, str]):
-        """Start it.
+        """Start the engine.
 
         Args:
-            arguments: of the engine, as a replica's; `max_num_seqs` is its concurrency.
-            variables: of its process's environment, as a replica's.
+            arguments: engine arguments of a replica; `max_num_seqs` is the concurrency.
+            variables: environment variables of a replica.
         """
         self._process: ProcessPoolExecutor = new_process()
         self._process.submit(_start, arguments, variables).result()
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> tuple[float, int]:
-        """Seconds and response tokens of one call with these prompts."""
+        """Return seconds and response tokens of one call with these prompts."""
         return self._process.submit(_generate, prompts, sampling).result()
 
     def close(self) -> None:
-        """End its process."""
+        """Stop the engine's process."""
         self._process.shutdown()
 
 
 def _start(arguments: dict[str, Any], variables: dict[str, str]) -> None:
     global _llm
-    os.environ.update(variables)  # vLLM and torch read them when they are imported
+    os.environ.update(variables)  # vLLM and torch read them at import
     from vllm import LLM
 
     _llm = LLM(**arguments)

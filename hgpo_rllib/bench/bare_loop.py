@@ -1,7 +1,7 @@
-"""The learner's yardstick: its update as a plain PyTorch loop, without RLlib and without options.
+"""Baseline of the learner: its update as a plain PyTorch loop without RLlib and options.
 
-The paper's objective with the default settings, written as a skilled person would for one script:
-batches sorted by length, and logits of response tokens only.
+It has the paper's objective with default settings, batches sorted by length, and computes logits of
+response tokens only, as an efficient single script would.
 """
 
 import numpy as np
@@ -17,10 +17,10 @@ from hgpo_rllib.models import load_model
 
 
 class BareLoop:
-    """Model, frozen reference and optimiser."""
+    """Model, frozen reference model and optimiser."""
 
     def __init__(self, run: RunConfig, columns: Columns, device: torch.device):
-        """`columns` is the batch of every update."""
+        """Load the models; every update uses the batch `columns`."""
         self.run, self.columns, self.device = run, columns, device
         self.model = load_model(str(run.model.model_path)).to(device)
         self.frozen = load_model(str(run.model.model_path)).to(device).requires_grad_(False)
@@ -34,7 +34,7 @@ class BareLoop:
         self.updates = self.steps = 0
 
     def update(self) -> None:
-        """One epoch of mini-batches."""
+        """Run one epoch of mini-batches."""
         self.updates += 1
         settings = self.run.learner
         rng = np.random.default_rng([self.run.seed, self.updates])
@@ -60,7 +60,7 @@ class BareLoop:
         return [np.array(part) for part in parts if part]
 
     def _loss(self, part: NDArray[np.int64]) -> Tensor:
-        """The sum over the response tokens of these rows."""
+        """Return the loss summed over the response tokens of these rows."""
         prompts, responses = self.columns["prompt_length"], self.columns["response_length"]
         ids = torch.zeros(len(part), int((prompts + responses)[part].max()), dtype=torch.long)
         places, old, advantage = [], [], []

@@ -1,7 +1,7 @@
-"""HGPO with dictionaries of lists, as one would first write it: the benchmark's other side.
+"""Straightforward implementation of HGPO with dictionaries of lists, as a baseline.
 
-It follows the definitions word by word and shares no code with `hgpo_rllib.advantages`, so the
-tests compare the two as well.
+It follows the definitions literally and shares no code with `hgpo_rllib.advantages`, so the tests
+also compare both implementations.
 """
 
 from collections import defaultdict
@@ -18,12 +18,12 @@ def hgpo_by_dictionary(
     step_return: Sequence[float],
     settings: EstimatorSettings,
 ) -> list[float]:
-    """Advantages of steps in any order, see `hgpo_rllib.advantages.hierarchy.hgpo`."""
+    """Compute advantages of steps in any order; see `hgpo_rllib.advantages.hierarchy.hgpo`."""
     rows_of: dict[Hashable, list[int]] = defaultdict(list)
     for row in sorted(range(len(time)), key=time.__getitem__):
         rows_of[trajectory[row]].append(row)
     groups: dict[tuple, list[float]] = defaultdict(list)
-    keys: dict[int, list[tuple]] = {}  # of each step, those of its levels
+    keys: dict[int, list[tuple]] = {}  # group keys of each step, one per level
     for rows in rows_of.values():
         states = [anchor[row] for row in rows]
         for t, row in enumerate(rows):

@@ -1,7 +1,7 @@
-"""`hgpo bench learner`: an update by the learner against a bare PyTorch loop on the same batch.
+"""`hgpo bench learner`: compare the learner's update with a plain PyTorch loop on the same batch.
 
-Each side has a process of its own; they take turns, and begin them by turns. Neither needs Ray:
-prompts are those of episodes that a random player plays, responses its actions.
+Each side runs in a separate process. The sides take turns, and alternate in going first. Neither
+needs Ray: prompts are those of episodes of a random player, and responses are its actions.
 """
 
 import resource
@@ -37,26 +37,26 @@ PRODUCTS = 10
 
 
 def bench_learner(run: RunConfig, steps: int, repeats: int) -> Tables:
-    """Update the run's model `repeats` times with each side; data and model are there.
+    """Update the run's model `repeats` times with each side; data and model must exist.
 
     Returns:
-        ``updates``, a row a turn, and ``summary``: most memory of each side (of the GPU, or above
-        what its process held when built), share of padded tokens in the learner's passes, largest
-        difference between the parameters of the two after all turns, and the speed of the learner's
-        median update as a share of what large matrix products alone reach on the device.
+        ``updates``, one row per turn, and ``summary``: the peak memory of each side (of the GPU, or
+        of the process beyond its memory when built), the share of padding in the learner's passes,
+        the largest difference between the parameters of both sides after all turns, and the speed
+        of the learner's median update as a share of that of large matrix products on the device.
     """
     columns = random_steps(run, steps)
     tokens = int((columns["prompt_length"] + columns["response_length"]).sum())
     with new_process() as bare, new_process() as ours:
         for process, build in ((bare, build_bare), (ours, build_ours)):
             process.submit(start, build, run, columns).result()
-        bare.submit(update).result()  # torch's first use
+        bare.submit(update).result()  # warm-up of torch
         flops = ours.submit(count_flops).result()
         turns, sides = [], {"bare": bare, "ours": ours}
         for _ in range(repeats):
             seconds = {name: side.submit(update).result() for name, side in sides.items()}
             turns.append(seconds)
-            sides = dict(reversed(sides.items()))  # going second is no disadvantage
+            sides = dict(reversed(sides.items()))  # alternate which side goes first
         expected, got = bare.submit(parameters).result(), ours.submit(parameters).result()
         speed = flops / median(turn["ours"] for turn in turns)
         device_speed = ours.submit(peak_flops, run.learner.compute_dtype).result()
@@ -82,7 +82,7 @@ def bench_learner(run: RunConfig, steps: int, repeats: int) -> Tables:
 
 
 def random_steps(run: RunConfig, steps: int) -> Columns:
-    """Steps of a random player with random advantages, as the columns of a training batch."""
+    """Return steps of a random player with random advantages as columns of a training batch."""
     tokenizer, rng = load_tokenizer(str(run.model.model_path)), np.random.default_rng(SEED)
     renderer = TokenRenderer(
         tokenizer,
@@ -122,7 +122,7 @@ def random_steps(run: RunConfig, steps: int) -> Columns:
 
 
 def behaviour_logp(run: RunConfig, columns: Columns) -> Tensor:
-    """What the model itself says to the responses."""
+    """Compute the model's log-probabilities of the responses."""
     model = load_model(str(run.model.model_path))
     lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
     logp = torch.zeros(columns["response_ids"].shape)
@@ -135,7 +135,7 @@ def behaviour_logp(run: RunConfig, columns: Columns) -> Tensor:
 
 
 def padding_share(run: RunConfig, columns: Columns) -> float:
-    """Share of padding in the passes of the first update."""
+    """Return the share of padding in the forward passes of the first update."""
     lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
     plan = plan_update(columns, run.learner, np.random.default_rng([run.seed, 1]))
     size = run.learner.micro_batch_tokens
@@ -145,7 +145,7 @@ def padding_share(run: RunConfig, columns: Columns) -> float:
 
 
 def build_ours(run: RunConfig, columns: Columns) -> Side:
-    """RLlib's learner, as the algorithm builds it: an update, and its parameters."""
+    """Build the RLlib learner like the algorithm; return its update and its parameters."""
     config = HGPOConfig.from_run_config(run)
     spec = config.get_default_rl_module_spec()
     spec.observation_space = spec.action_space = Text(1)
@@ -161,13 +161,13 @@ def build_ours(run: RunConfig, columns: Columns) -> Side:
 
 
 def build_bare(run: RunConfig, columns: Columns) -> Side:
-    """The bare loop: an update, and its parameters."""
+    """Build the plain loop; return its update and its parameters."""
     device = torch.device("cuda" if run.cluster.learner_gpus else "cpu")
     loop = BareLoop(run, columns, device)
     return loop.update, loop.model.parameters
 
 
-# What follows runs in the process of one side.
+# The code below runs in the process of one side.
 _side: dict[str, Any] = {}
 
 
@@ -178,7 +178,7 @@ def start(build: Callable[..., Side], run: RunConfig, columns: Columns) -> None:
 
 
 def update() -> float:
-    """Seconds of one update."""
+    """Run one update and return its duration in seconds."""
     begin = time.perf_counter()
     _side["update"]()
     if torch.cuda.is_initialized():
@@ -187,14 +187,14 @@ def update() -> float:
 
 
 def count_flops() -> int:
-    """Those of the matrix products in one update."""
+    """Run one update and return the FLOPs of its matrix products."""
     with FlopCounterMode(display=False) as counter:
         _side["update"]()
     return counter.get_total_flops()
 
 
 def peak_flops(dtype: str) -> float:
-    """Floating-point operations a second of a large matrix product, the best of some."""
+    """Return the FLOP/s of a large matrix product, the best of `PRODUCTS` runs."""
     on_gpu = torch.cuda.is_initialized()
     size, device = (8192, "cuda") if on_gpu else (2048, "cpu")
     left, right = torch.rand(2, size, size, dtype=getattr(torch, dtype), device=device)
@@ -209,7 +209,7 @@ def peak_flops(dtype: str) -> float:
 
 
 def peak_mib() -> float:
-    """Most memory so far: of the GPU if one is in use, else above what there was when built."""
+    """Return the peak memory: of the GPU if one is used, else beyond the memory when built."""
     if torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated() / 2**20
     highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10
@@ -217,6 +217,6 @@ def peak_mib() -> float:
 
 
 def parameters() -> NDArray[np.float32]:
-    """All parameters, one after the other."""
+    """Return all parameters in one flat array."""
     with torch.no_grad():
         return np.concatenate([p.cpu().numpy().ravel() for p in _side["parameters"]()])

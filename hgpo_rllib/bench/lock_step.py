@@ -1,7 +1,7 @@
-"""The other way to roll out, for comparison: all environments step together, to the last one's end.
+"""Baseline of the rollouts: all environments step together until the last episode ends.
 
-As the released code does it: every turn asks for all members, those whose episode is over included,
-waits for the slowest response, and then steps one environment after the other.
+As in the released code, every turn requests responses for all environments, including those whose
+episode has ended, waits for the slowest response, and then steps the environments one by one.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from hgpo_rllib.rollout.policy_agent import Policy
 
 
 class _Member:
-    """One environment and what its agent sees; over when its episode is, but still asked for."""
+    """One environment and its agent; it still gets responses after its episode ends."""
 
     def __init__(self, env: gym.Env, task: int):
         self.env = env
@@ -42,17 +42,17 @@ class _Member:
 async def play_in_lock_step(
     envs: Sequence[gym.Env], tasks: Sequence[int], key: str, renderer: TokenRenderer, policy: Policy
 ) -> int:
-    """Play ``tasks[i]`` in ``envs[i]``, all in lock-step.
+    """Play ``tasks[i]`` in ``envs[i]`` in lock-step.
 
     Args:
-        envs: one per episode.
-        tasks: seeds of their resets.
-        key: of the seeds of responses.
-        renderer: writes prompts and reads completions.
-        policy: answers.
+        envs: one environment per episode.
+        tasks: seed of each environment's reset.
+        key: prefix of the seeds of responses.
+        renderer: renders prompts and parses completions.
+        policy: generates responses.
 
     Returns:
-        Steps of environments: the useful ones, before the end of an episode.
+        Number of environment steps, without turns after the end of an episode.
     """
     members = [_Member(env, task) for env, task in zip(envs, tasks, strict=True)]
     steps = turn = 0

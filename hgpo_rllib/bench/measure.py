@@ -1,4 +1,4 @@
-"""What benchmarks measure with: CPU seconds, memory, processes of their own."""
+"""Measure CPU time and memory, and start separate processes, for benchmarks."""
 
 import gc
 import multiprocessing
@@ -12,20 +12,20 @@ import psutil
 
 Result = TypeVar("Result")
 Row = dict[str, Any]
-"""Numbers by name; a name ends in its unit."""
+"""Results by name; names end in the unit."""
 Tables = dict[str, list[Row]]
-"""What a benchmark found, by the names that `hgpo bench` prints."""
+"""Tables of a benchmark by the names that `hgpo bench` prints."""
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process holds."""
+    """Return the resident memory of this process in bytes."""
     return int(psutil.Process().memory_info().rss)
 
 
 def timed(function: Callable[[], Result], clean: bool = True) -> tuple[float, Result]:
-    """Return the CPU seconds that a call took, and its result.
+    """Return the CPU seconds of a call and its result.
 
-    What was dropped before, which is not this call's, is cleared away unless ``clean`` is False.
+    Earlier garbage is collected before the call unless ``clean`` is False.
     """
     if clean:
         gc.collect()
@@ -35,9 +35,9 @@ def timed(function: Callable[[], Result], clean: bool = True) -> tuple[float, Re
 
 
 def peak_mib(function: Callable[[], object]) -> float:
-    """Most memory that Python and NumPy held during a call beyond what was there before, MiB.
+    """Return the peak memory in MiB that a call allocated in Python and NumPy.
 
-    Only for a process with one thread: CPython before 3.14 can crash where `tracemalloc` stops
+    Use it in single-threaded processes only: CPython before 3.14 can crash if `tracemalloc` stops
     while another thread allocates (gh-128679).
     """
     tracemalloc.start()
@@ -51,5 +51,5 @@ def peak_mib(function: Callable[[], object]) -> float:
 
 
 def new_process() -> ProcessPoolExecutor:
-    """Return a fresh process that shares nothing with this one."""
+    """Start a new process that shares no state with this one."""
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))

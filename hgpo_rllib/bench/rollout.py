@@ -1,6 +1,6 @@
-"""`hgpo bench rollout`: the policy server and the rollouts against the engine alone and lock-step.
+"""`hgpo bench rollout`: compare the policy server with plain vLLM, and rollouts with lock-step.
 
-All sides run in one command, in turns, on the same model, prompts and tasks.
+All sides take turns in one command, on the same model, prompts and tasks.
 """
 
 import asyncio
@@ -28,19 +28,19 @@ from hgpo_rllib.rollout.trajectory import Trajectory
 def bench_rollout(
     config: RunConfig, concurrency: int, prompts: int, repeats: int, lock_step: bool
 ) -> Tables:
-    """Measure each side `repeats` times, in turns, after one that is not measured.
+    """Measure each side `repeats` times in alternating turns, after a warm-up turn.
 
-    Ray and Serve have to run (`hgpo_rllib.run.cluster.ray_cluster`).
+    Ray and Serve must be running (`hgpo_rllib.run.cluster.ray_cluster`).
 
     Args:
-        config: with `env.data` and `model.model_path` set.
-        concurrency: requests at the same time.
-        prompts: of a turn; the last ones, which run beside fewer others, should count little.
-        repeats: turns.
-        lock_step: also compare whole episodes.
+        config: settings with `env.data` and `model.model_path`.
+        concurrency: number of concurrent requests.
+        prompts: prompts per turn. Use many, as concurrency is lower for the last ones.
+        repeats: number of turns.
+        lock_step: whether to compare whole episodes too.
 
     Returns:
-        ``requests``, and ``episodes`` of the same tasks at each member's own pace and in lock-step;
+        ``requests``, and ``episodes`` of the same tasks played asynchronously and in lock-step;
         see `describe_requests` and `describe_episodes`.
     """
     server = config.policy_server.model_copy(update={"max_num_seqs": concurrency})
@@ -56,7 +56,7 @@ def bench_rollout(
 
 @contextmanager
 def served(config: RunConfig) -> Iterator[HGPOEnvRunner]:
-    """A runner that plays with a policy server of its own, without a learner."""
+    """Start a policy server without a learner and yield an env runner that uses it."""
     server = running_policy_server(config.model, config.agent, config.policy_server, config.seed)
     with server as app:
         algorithm = HGPOConfig.from_run_config(config)
@@ -69,7 +69,7 @@ def served(config: RunConfig) -> Iterator[HGPOEnvRunner]:
 
 
 def recorded_prompts(runner: HGPOEnvRunner, config: RunConfig, count: int) -> list[Prompt]:
-    """So many prompts of episodes, each with a seed of its own; the first ones again if need be."""
+    """Return `count` prompts of episodes with different seeds; prompts are repeated if needed."""
     played = runner.rollout(config.rollout.groups_per_iteration).trajectories
     ids = [turn.prompt_ids.tolist() for trajectory in played for turn in trajectory.turns]
     return [Prompt(ids[i % len(ids)], response_seed("bench", i)) for i in range(count)]
@@ -81,7 +81,7 @@ def compare_requests(
     parts: Sequence[Sequence[Prompt]],
     concurrency: int,
 ) -> list[Row]:
-    """Both sides on one part of the prompts after the other; the first part is not measured."""
+    """Compare both sides on each part of the prompts; the first part is a warm-up."""
     sampling = runner.sampling(config.rollout.temperature)
     server = config.policy_server
     arguments = vllm_settings.engine_arguments(config.model, config.agent, server, config.seed)
@@ -102,12 +102,12 @@ def compare_requests(
 def describe_requests(
     alone: tuple[float, int], seconds: float, answers: Sequence[tuple[Generation, float]]
 ) -> Row:
-    """The row of a turn.
+    """Return the row of a turn.
 
     Args:
-        alone: seconds and response tokens of vLLM alone.
-        seconds: of the policy server.
-        answers: its responses, with the seconds from prompt to response.
+        alone: seconds and response tokens of plain vLLM.
+        seconds: seconds of the policy server.
+        answers: responses of the policy server, each with its latency in seconds.
     """
     tokens = sum(len(generation.token_ids) for generation, _ in answers)
     bare_seconds, bare_tokens = alone
@@ -125,7 +125,7 @@ def describe_requests(
 async def _ask_all(
     client: PolicyClient, prompts: Sequence[Prompt], concurrency: int
 ) -> list[tuple[Generation, float]]:
-    """Each response with its seconds."""
+    """Return each response with its latency in seconds."""
     slots = asyncio.Semaphore(concurrency)
 
     async def one(prompt: Prompt) -> tuple[Generation, float]:
@@ -137,7 +137,7 @@ async def _ask_all(
 
 
 def compare_whole_episodes(config: RunConfig, runner: HGPOEnvRunner, repeats: int) -> list[Row]:
-    """Both sides on the first tasks of the training split, again and again with other seeds."""
+    """Compare both sides on the first training tasks, with different seeds in each turn."""
     rollout, split = config.rollout, config.env.train_split
     tasks = list(range(min(rollout.groups_per_iteration, runner.num_tasks(split))))
     each = [task for task in tasks for _ in range(rollout.group_size)]
@@ -160,12 +160,12 @@ def compare_whole_episodes(config: RunConfig, runner: HGPOEnvRunner, repeats: in
 
 
 def describe_episodes(played: Sequence[Trajectory], seconds: float, lock_steps_per_s: float) -> Row:
-    """The row of a turn.
+    """Return the row of a turn.
 
     Args:
-        played: episodes at each member's own pace.
-        seconds: that they took together.
-        lock_steps_per_s: of the same tasks in lock-step, without steps after an episode's end.
+        played: episodes played asynchronously.
+        seconds: total duration of these episodes.
+        lock_steps_per_s: steps per second in lock-step, without steps after an episode's end.
     """
     steps = [step for trajectory in played for step in trajectory.steps]
     return {

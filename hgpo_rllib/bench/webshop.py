@@ -1,7 +1,7 @@
-"""`hgpo bench webshop`: agreement with recordings, speed and memory of a store and of a large one.
+"""`hgpo bench webshop`: agreement with recordings, and speed and memory of a store.
 
-Everything that is measured runs in a process of its own. Seconds are CPU seconds of that process,
-imports not counted; memory is what is resident, mapped files included.
+Each measurement runs in a separate process. Times are CPU seconds of that process without imports;
+memory is resident memory, including mapped files.
 """
 
 import random
@@ -23,11 +23,11 @@ from env_wrappers.webshop.shopper import read_wish
 from hgpo_rllib.bench.measure import Result, Row, Tables, new_process, resident, timed
 from hgpo_rllib.bench.webshop_recordings import compare_recordings
 
-SMALL = 1000  # products of the store that is generated where no data is given
+SMALL = 1000  # products of the generated store if no data is given
 SERVED = 64  # environments in the large store
-QUERIES = 1000  # put to the large store
-_SPLIT = "test"  # the one that every store has
-_SEARCH_WORDS = 4  # of the instruction, where a random policy does not take all
+QUERIES = 1000  # queries to the large store
+_SPLIT = "test"  # exists in every store
+_SEARCH_WORDS = 4  # words of the instruction in a random search that does not use all of them
 
 
 def bench_webshop(
@@ -37,21 +37,20 @@ def bench_webshop(
     steps: int = 20_000,
     environments: int = 128,
 ) -> Tables:
-    """Measure a store, and a large one if it is asked for.
+    """Measure a store, and optionally a large generated one.
 
     Args:
         data: a WebShop data directory; None: a generated store of a thousand products.
-        recordings: of the original, made with that data; None: no comparison.
-        products: of the large store, which is generated; 0: none.
-        steps: by one environment.
-        environments: added to it in the same process.
+        recordings: recordings of the original WebShop with this data; None: no comparison.
+        products: number of products of the large store; 0: no large store.
+        steps: steps of one environment.
+        environments: environments that are added in the same process.
 
     Returns:
-        ``recordings``, where they are compared; ``store``; of the large store ``building`` and
-        ``serving``.
+        ``recordings`` if compared; ``store``; ``building`` and ``serving`` of the large store.
 
     Raises:
-        DataError: the data or the recordings cannot be used.
+        DataError: the data or the recordings are invalid.
     """
     with tempfile.TemporaryDirectory() as name:
         if data is None:
@@ -60,7 +59,7 @@ def bench_webshop(
         found: Tables = {}
         if recordings is not None:
             found["recordings"] = compare_recordings(data, recordings)
-        open_shop(data)  # so that its cache is built
+        open_shop(data)  # builds its cache
         found["store"] = [_alone(measure_speed, data, steps, environments)]
         if products:
             large = Path(name) / "large"
@@ -71,7 +70,7 @@ def bench_webshop(
 
 
 def _alone(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function in a fresh process."""
+    """Call a function in a new process."""
     with new_process() as process:
         return process.submit(function, *arguments).result()
 
@@ -80,7 +79,7 @@ def _alone(function: Callable[..., Result], *arguments: Any) -> Result:
 
 
 def measure_speed(data: Path, steps: int, environments: int) -> Row:
-    """Make an environment, let it play, and add more, each of which plays an episode."""
+    """Measure one environment that plays steps, then more that play one episode each."""
     construction_s, env = timed(lambda: _ready(data))
     shop = open_shop(data)
     _play(env, 1, seed=-1)  # imports the stemmer
@@ -107,7 +106,7 @@ def _ready(data: Path) -> WebShopEnv:
 
 
 def _play(env: WebShopEnv, steps: int, seed: int = 0) -> tuple[float, int]:
-    """Play whole episodes with so many steps or more; seconds of steps and resets, and steps."""
+    """Play full episodes for at least `steps` steps; return seconds, with resets, and steps."""
     rng = random.Random(seed)
     seconds, played, done = 0.0, 0, True
     info: dict[str, Any] = {}
@@ -138,7 +137,7 @@ def _random_action(info: dict[str, Any], rng: random.Random) -> str:
 
 
 def measure_build(data: Path) -> Row:
-    """Build the caches of a store from its files; what the process used before counts too."""
+    """Measure building a store's caches from its files; peak memory is that of the process."""
     catalogue_s, catalogue = timed(lambda: open_catalogue(data))
     goals_s, goals = timed(lambda: open_goals(catalogue, "synthetic", price_seed=0))
     return {
@@ -151,7 +150,7 @@ def measure_build(data: Path) -> Row:
 
 
 def measure_service(data: Path) -> Row:
-    """Let environments play in a store, and put new queries to it."""
+    """Measure environments that play in a store, and new search queries."""
     envs = [_ready(data) for _ in range(SERVED)]
     shop = open_shop(data)
     _play(envs[0], 1, seed=-1)  # imports the stemmer
@@ -170,7 +169,7 @@ def measure_service(data: Path) -> Row:
 
 
 def make_queries(catalogue: Catalogue, goals: GoalList) -> list[str]:
-    """Return different queries: all words of a wish, some of them, and titles."""
+    """Return unique queries: all words of an instruction's wish, some of them, or a title."""
     rng = random.Random(0)
     queries: dict[str, None] = {}
     for _ in range(QUERIES):

@@ -1,4 +1,4 @@
-"""How far WebShop agrees with recordings of the original and of Lucene, on the same products."""
+"""Compare WebShop with recordings of the original and of Lucene on the same products."""
 
 import json
 import lzma
@@ -14,13 +14,13 @@ from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.tokens import analyze
 from hgpo_rllib.bench.measure import Row
 
-PRICE_SEED = 7  # that the recordings were made with
+PRICE_SEED = 7  # price seed of the recordings
 REWARD_TOLERANCE = 1e-9
 _NOUNS = "webshop_title_nouns.json.xz"
 
 
 class _RecordedNouns:
-    """The nouns that the original's language model found in the products' titles."""
+    """Nouns that the original's language model found in the product titles."""
 
     name = "recorded"
 
@@ -32,17 +32,17 @@ class _RecordedNouns:
 
 
 def compare_recordings(data: Path | None, recordings: Path) -> list[Row]:
-    """Compare with each kind of recording in a folder.
+    """Compare WebShop with each kind of recording in a folder.
 
     Args:
-        data: the products that the recordings were made with.
+        data: the products of the recordings.
         recordings: folder with ``webshop_*.json.xz``.
 
     Returns:
-        A row for each: ``kind``, how many were ``recorded``, and how many are the ``same`` here.
+        One row per kind: ``kind``, the number ``recorded``, and the number that are the ``same``.
 
     Raises:
-        DataError: there are no recordings, one cannot be read, or they are of other products.
+        DataError: there are no recordings, one cannot be read, or the products differ.
     """
     compared = []
     for name, (kind, compare) in _KINDS.items():
@@ -90,7 +90,7 @@ def _episodes(recorded: Any, data: Path | None, recordings: Path) -> Iterator[bo
 
 
 def _replays(session: Session, episode: dict[str, Any]) -> bool:
-    """Whether texts, address, actions, reward and end are the same at every step."""
+    """Whether texts, URL, actions, reward and termination are the same at every step."""
     session.start(episode["idx"])
     same = session.goal.instruction == episode["goal"]["instruction_text"]
     for number, step in enumerate(episode["steps"]):

@@ -1,4 +1,4 @@
-"""How long new weights take: from the learner's publish to a token that they drew."""
+"""Time weight updates, from publishing in the learner to the first token of the new version."""
 
 import asyncio
 import time
@@ -26,27 +26,27 @@ from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
 
 PROMPT = Prompt(list(range(100, 132)), seed=0)
 CHECKED_TOKENS = 16
-NOISE = 0.01  # of a tensor's standard deviation, added by each update
+NOISE = 0.01  # added by each update, as a share of the tensor's standard deviation
 
 
 def bench_weights(
     model: ModelSettings, server: PolicyServerSettings, updates: int = 5
 ) -> list[Row]:
-    """Change a model `updates` times and measure how each change gets into a policy server.
+    """Update a model `updates` times and time each update of a policy server.
 
-    Ray and Serve have to run (`hgpo_rllib.run.cluster.ray_cluster`). The server is of its own and
-    is deleted in the end. One replica answers; the learner is this process.
+    Ray and Serve must be running (`hgpo_rllib.run.cluster.ray_cluster`). The function starts a
+    policy server and deletes it at the end. The learner is this process.
 
     Args:
-        model: a directory or name, and the type that is served.
-        server: the policy server's settings.
-        updates: how many are measured, after one that is not: vLLM's first reload is slower.
+        model: model path or name, and the served dtype.
+        server: policy server settings.
+        updates: number of measured updates, after a warm-up: vLLM's first reload is slower.
 
     Returns:
-        A row an update of a server that has nothing else to do: seconds until the weights are in
-        Ray's object store (``published_s``), until a token drawn under the new version is back
-        (``first_token_s``), and the largest difference between served and learner
-        log-probabilities after it.
+        One row per update of an otherwise idle server: seconds until the weights are in Ray's
+        object store (``published_s``) and until the first token of the new version is returned
+        (``first_token_s``), and the largest difference between log-probabilities of server and
+        learner afterwards (``logp_gap``).
     """
     assert model.model_path is not None
     agent = AgentSettings(max_prompt_tokens=64, max_response_tokens=CHECKED_TOKENS)
