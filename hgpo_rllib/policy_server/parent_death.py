@@ -13,8 +13,8 @@ def die_with_parent(parent: int | None = None) -> None:
 
     The setting survives exec. Children do not inherit it, so each of them has to call this.
 
-    Linux watches the *thread* that started this process. If that thread exits before its process,
-    this process is killed too early. Start it from the main thread.
+    Linux watches the *thread* that started this process. If that thread exits before the parent
+    process, this process is killed too early. Start it from the parent's main thread.
 
     Args:
         parent: process id of the parent, if known: `os.getpid()` before a fork, or

@@ -45,7 +45,7 @@ class Replicas:
         look_s: float = LOOK_S,
         pause_s: float = PAUSE_S,
     ):
-        """See `of`.
+        """Create the replicas of a deployment; see `of` for those of an application.
 
         Args:
             handle: handle of the deployment.

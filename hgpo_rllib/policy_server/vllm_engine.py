@@ -1,8 +1,8 @@
 """vLLM as an `Engine`, and the weight-transfer engine that runs in vLLM's workers.
 
-Apart from benchmarks, only this module imports vLLM. Replicas import it. vLLM's workers import it
-for `WorkerExtension`, which registers the weight-transfer engine ``hgpo``. It loads the weights
-that a replica shares with its workers.
+Apart from benchmarks, only this module imports vLLM. Replicas import it, and so do vLLM's workers,
+because `WorkerExtension` is in it. The import registers the weight-transfer engine ``hgpo``, which
+loads the weights that a replica shares with its workers.
 """
 
 import itertools

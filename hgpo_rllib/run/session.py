@@ -22,7 +22,7 @@ from hgpo_rllib.section import ConfigError
 GRACE_S = 3.0
 """Seconds for processes to exit by themselves after the command, before they are killed."""
 LIMIT_S = 30.0
-"""Timeout in seconds for processes to exit after SIGKILL."""
+"""Timeout of the clean-up in seconds, for processes that SIGKILL does not end."""
 FINISHED = b"finished"
 LOGS = "ray_logs"
 """Folder in a run directory."""
