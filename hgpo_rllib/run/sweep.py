@@ -210,7 +210,7 @@ class TrialEvents(tune.Callback):
 
 
 def delete_applications(prefix: str) -> None:
-    """Delete policy servers of trials that did not; these outlive the process of a trial."""
+    """Delete policy servers whose trial was killed: they outlive the process of the trial."""
     for name in serve.status().applications:
         if name.startswith(prefix):
             serve.delete(name)

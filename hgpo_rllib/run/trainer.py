@@ -98,7 +98,7 @@ def _run(
 
 
 def prepare_inputs(config: RunConfig, console: TrainingConsole, seconds: "PhaseTimes") -> RunConfig:
-    """Create data and pocket model if the config names none, and return it with their paths."""
+    """Create data and pocket model if the config has none, and return it with their paths."""
     env, model = config.env, config.model
     generator = find_environment(env.env_id).generator
     if env.data is None and generator is not None:
