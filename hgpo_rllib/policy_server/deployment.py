@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,8 +34,6 @@ from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS
 
 MAX_ONGOING_REQUESTS = 4096  # per replica; the engine queues requests beyond max_num_seqs
 SESSION_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-SOCKET_NAME = 1 + 36  # characters that vLLM appends to the folder: a slash and a UUID
-SOCKET_PATH = 107  # maximum length on Linux
 EXIT_DELAY_S = 0.5  # lets the error reach the callers before the process exits
 
 
@@ -73,7 +70,6 @@ class PolicyReplica:
         # that has exited is a zombie until the driver, its parent, reaps it.
         die_with_parent()
         keep_grpc_on_loopback()
-        keep_temporary_files_in_session()
         check_model_is_here(str(model.model_path))
         context = serve.get_replica_context()
         seed = replica_seed(seed, context.rank.rank)
@@ -130,16 +126,6 @@ def end_process() -> NoReturn:
         except psutil.NoSuchProcess:
             continue
     os._exit(1)
-
-
-def keep_temporary_files_in_session() -> None:
-    """Put temporary files of this process and its engine into Ray's session folder.
-
-    A killed engine leaves its sockets behind. The session folder is removed with the session.
-    """
-    folder = ray._private.worker._global_node.get_session_dir_path()
-    if len(folder) + SOCKET_NAME <= SOCKET_PATH:
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
 
 
 def check_model_is_here(model: str) -> None:

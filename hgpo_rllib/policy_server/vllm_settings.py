@@ -3,11 +3,17 @@
 This module does not import vLLM. `start` imports it in the process of a replica.
 """
 
+import os
 from typing import Any
+
+import ray
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.policy_server.adapters import room_for
 from hgpo_rllib.policy_server.engine import Engine
+
+SOCKET_NAME = 1 + 36  # characters that vLLM adds to the folder: a slash and a UUID
+SOCKET_PATH = 107  # maximum length of a socket's path on Linux
 
 
 def engine_arguments(
@@ -61,6 +67,18 @@ def start(
     model: ModelSettings, agent: AgentSettings, server: PolicyServerSettings, seed: int
 ) -> Engine:
     """See `EngineModule`."""
+    keep_sockets_in_session()
     from hgpo_rllib.policy_server.vllm_engine import VLLMEngine
 
     return VLLMEngine(engine_arguments(model, agent, server, seed))
+
+
+def keep_sockets_in_session() -> None:
+    """Put vLLM's sockets into the folder of Ray's session, which is removed with the session.
+
+    vLLM puts them into the temporary folder of the system and does not remove them if the engine is
+    killed.
+    """
+    folder = ray._private.worker._global_node.get_session_dir_path()
+    if len(folder) + SOCKET_NAME <= SOCKET_PATH:
+        os.environ["VLLM_RPC_BASE_PATH"] = folder
