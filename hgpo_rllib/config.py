@@ -176,9 +176,10 @@ def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None
 
 def check_group_size(algorithm: AlgorithmSettings, group_size: int) -> None:
     """Raise a ValueError for groups of one where the estimator compares members of a group."""
-    if group_size < 2 and algorithm.estimator not in WITHOUT_GROUPS:
+    named = {algorithm.estimator, *algorithm.role_estimators.values()}
+    if group_size < 2 and (comparing := sorted(named.difference(WITHOUT_GROUPS))):
         raise ValueError(
-            f"rollout.group_size=1 leaves algorithm.estimator={algorithm.estimator} nothing to "
+            f"rollout.group_size=1 leaves algorithm.estimator={comparing[0]} nothing to "
             "compare an episode with: set rollout.group_size to 2 or more, or algorithm.estimator="
             + " or ".join(WITHOUT_GROUPS)
         )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["", "nats", "ratio", "s", "episodes", "steps", "tokens", "tokens/s"]
+Unit = Literal["", "nats", "ratio", "s", "steps", "tokens", "tokens/s"]
 """``ratio``: a share from 0 to 1. Empty: no unit."""
 Reduction = Literal[
     "", "episode mean", "step mean", "token mean", "mini-batch mean", "token maximum", "sum"

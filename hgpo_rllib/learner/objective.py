@@ -52,7 +52,7 @@ def token_losses(
     statistics = {
         "clip_fraction": clipped,
         "entropy": entropy,
-        "ratio_max": log_ratio(logp, tokens["old_logp"]).exp(),
+        "ratio_max": log_ratio(logp.detach(), tokens["old_logp"]).exp(),
     }
     if settings.importance_cap is not None or settings.importance_mask is not None:
         weight, cut = importance_weights(

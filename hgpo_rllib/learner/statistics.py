@@ -59,9 +59,9 @@ class Statistics:
         whole = cls()
         for part in parts:
             whole.merge(part)
-            for name in whole._counts:
-                if METRICS[name].reduction == "mini-batch mean":
-                    whole._counts[name] = 1
+        for name in whole._counts:
+            if METRICS[name].reduction == "mini-batch mean":
+                whole._counts[name] = 1
         return whole
 
     def values(self) -> dict[str, float]:

@@ -8,8 +8,8 @@ loads the weights that a replica shares with its workers.
 import itertools
 import multiprocessing
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,15 @@ ADAPTERS = "policy"  # name of the LoRA adapters in vLLM
 UNNAMED = "default"  # vLLM's version name of the weights that an engine starts with
 
 
+@contextmanager
+def _engine_died() -> Iterator[None]:
+    """Raise the error of the `Engine` protocol in place of vLLM's."""
+    try:
+        yield
+    except EngineDeadError as error:
+        raise EngineDiedError("the engine has ended") from error
+
+
 class VLLMEngine:
     """See `Engine`."""
 
@@ -66,11 +75,12 @@ class VLLMEngine:
         """See `Engine`."""
         start = time.perf_counter()
         try:
-            output = await self._draw(prompt, sampling)
-            while output.finish_reason == "abort":  # aborted by a weight update: sample again
+            with _engine_died():
                 output = await self._draw(prompt, sampling)
-        except EngineDeadError as error:
-            raise EngineDiedError("the engine has ended") from error
+                while output.finish_reason == "abort":  # aborted by a weight update: sample again
+                    output = await self._draw(prompt, sampling)
+        except EngineDiedError:
+            raise
         except Exception as error:  # only this prompt, such as one that is too long
             raise RequestFailedError(f"{type(error).__name__}: {error}") from error
         return generation(output, time.perf_counter() - start)
@@ -112,15 +122,18 @@ class VLLMEngine:
 
     async def pause(self, mode: UpdateMode) -> None:
         """See `Engine`."""
-        await self._vllm.pause_generation(mode=mode, clear_cache=True)
+        with _engine_died():
+            await self._vllm.pause_generation(mode=mode, clear_cache=True)
 
     async def resume(self) -> None:
         """See `Engine`."""
-        await self._vllm.resume_generation()
+        with _engine_died():
+            await self._vllm.resume_generation()
 
     async def ping(self) -> None:
         """See `Engine`."""
-        await self._vllm.get_weight_version()
+        with _engine_died():
+            await self._vllm.get_weight_version()
 
     @property
     def has_ended(self) -> bool:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hgpo_rllib.learner.learner import HGPOLearner, learning_rate
-from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.run.live_metrics import iteration_samples
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 from tests.unit.learner.learner_reference import (
     add_values,
@@ -257,5 +257,11 @@ def test_everything_reported_is_declared(model_path: str) -> None:
     learner = make_learner(model_path, **chosen)
     update(learner, add_values(make_columns(llm_of(learner)), learner))
     reported = set(learner.metrics.reduce()[POLICY_ID]) - {"num_trainable_parameters"}
-    assert reported >= {"loss", "kl", "ratio_max", "behaviour_kl", "value_loss", "skipped_batches"}
-    assert reported <= METRICS.keys()
+    assert reported == {
+        *("loss", "policy_loss", "kl", "clip_fraction", "entropy", "grad_norm", "ratio_max"),
+        *("behaviour_logp_gap", "behaviour_logp_gap_mean", "behaviour_kl"),
+        *("importance_weight", "importance_cut_fraction", "skipped_batches"),
+        *("value_loss", "value_clip_fraction", "critic_grad_norm"),
+    }
+    for name in reported:
+        assert len(list(iteration_samples({name: 1.0}, "run"))) == 1, name

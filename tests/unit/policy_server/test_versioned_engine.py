@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -96,3 +97,33 @@ def test_an_engine_with_half_an_update_answers_no_request() -> None:
                 await engine.generate([], SAMPLING, wanted)
 
     asyncio.run(update())
+
+
+def test_vllm_that_has_died_is_reported_as_the_protocol_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """During a weight update, too: the replica ends itself for this error alone."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    from hgpo_rllib.policy_server import vllm_engine
+
+    class Dead:
+        """Raises vLLM's error, whatever is called."""
+
+        def __getattr__(self, name: str) -> Any:
+            def fail(*_: Any, **__: Any) -> Any:
+                raise EngineDeadError
+
+            return fail
+
+    monkeypatch.setattr(vllm_engine, "AsyncEngineArgs", lambda: None)
+    monkeypatch.setattr(vllm_engine.AsyncLLM, "from_engine_args", lambda arguments: Dead())
+    engine = vllm_engine.VLLMEngine({})
+    for call in (
+        lambda: engine.generate(Prompt([1]), SAMPLING),
+        lambda: engine.pause("wait"),
+        engine.resume,
+        engine.ping,
+    ):
+        with pytest.raises(EngineDiedError, match="the engine has ended"):
+            asyncio.run(call())
