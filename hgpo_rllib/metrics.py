@@ -57,6 +57,16 @@ class Panel:
         """Unit of the panel's metrics."""
         return self.metrics[0].unit
 
+    @property
+    def heading(self) -> str:
+        """Its title, with the unit where numbers do not show it."""
+        return f"{self.title} (nats)" if self.unit == "nats" else self.title
+
+    @property
+    def from_zero(self) -> bool:
+        """Whether the axis begins at 0: amounts cannot be negative."""
+        return self.unit not in ("", "nats") and not self.log
+
 
 # fmt: off
 PANELS = (
@@ -176,6 +186,8 @@ PANELS = (
         Metric("rollout_s", "s", "", "sampling", "rollout"),
         Metric("update_s", "s", "", "the update without `advantage_s`", "update"),
         Metric("sync_s", "s", "", "publishing weights, and the probe", "weight sync"),
+    )),
+    Panel("speed", "Waiting and advantages (s)", metrics=(
         Metric("rollout_wait_s", "s", "",
             "part of `rollout_s` that the learner waited for; all of it in the synchronous "
             "schedule", "rollout, waited for"),
@@ -213,21 +225,32 @@ PANELS = (
         Metric("wall_s", "s", "", "since training began in this command, evaluations included"),
     )),
 )
+EVALUATION = (
+    Panel("evaluation", "Held-out success", whole=True, metrics=(
+        Metric("success_rate", "ratio", "episode mean", "episodes that reached the goal"),
+        Metric("standard_error", "ratio", "", "binomial standard error of `success_rate`",
+            "standard error"),
+    )),
+    Panel("evaluation", "Steps of a held-out episode", metrics=(
+        Metric("episode_length", "steps", "episode mean", "environment steps of an episode"),
+    )),
+    Panel("evaluation", "Held-out episodes", metrics=(
+        Metric("episodes", "", "sum", "episodes"),
+    )),
+    Panel("evaluation", "Temperature of evaluations", metrics=(
+        Metric("temperature", "", "", "sampling temperature"),
+    )),
+    Panel("evaluation", "Seconds of an evaluation", metrics=(
+        Metric("evaluation_s", "s", "", "the evaluation of all splits"),
+    )),
+)
 # fmt: on
 METRICS: Mapping[str, Metric] = {
     metric.name: metric for panel in PANELS for metric in panel.metrics
 }
-"""Metrics by name."""
-
-EVALUATION = (
-    Metric("success_rate", "ratio", "episode mean", "episodes that reached the goal"),
-    Metric("standard_error", "ratio", "", "binomial standard error of `success_rate`"),
-    Metric("episodes", "", "sum", "episodes"),
-    Metric("episode_length", "steps", "episode mean", "environment steps of an episode"),
-    Metric("temperature", "", "", "sampling temperature"),
-    Metric("evaluation_s", "s", "", "the evaluation of all splits"),
-)
-"""Metrics of a split in evaluation.jsonl; their gauges are ``hgpo_evaluation_<name>``."""
+"""Those of iterations, by name."""
+EVALUATION_METRICS = tuple(metric for panel in EVALUATION for metric in panel.metrics)
+"""Those of a split, in evaluation.jsonl; their gauges are ``hgpo_evaluation_<name>``."""
 
 
 def declared(name: str) -> tuple[Metric, dict[str, str]]:

@@ -10,8 +10,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from hgpo_rllib.metrics import EVALUATION, PANELS, Metric, Panel
-from hgpo_rllib.run.live_metrics import IN_FLIGHT
+from hgpo_rllib.metrics import EVALUATION, EVALUATION_METRICS, PANELS, Metric, Panel
+from hgpo_rllib.run.live_metrics import IN_FLIGHT, evaluation_gauge
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "metrics.md"
@@ -42,11 +42,6 @@ A line of `evaluation.jsonl` per evaluation and split: `iteration` (0 is before 
 family), and the numbers below. Gauges are named `hgpo_evaluation_<name>` and have a tag `split`.
 """
 GRAFANA_UNITS = {"ratio": "percentunit", "s": "s"}
-HELD_OUT = (
-    ("Held-out success", "ratio", "success_rate"),
-    ("Standard error of held-out success", "ratio", "standard_error"),
-    ("Steps of a held-out episode", "steps", "episode_length"),
-)
 COLUMNS, WIDTH, HEIGHT = 3, 8, 8  # panels side by side; of Grafana's 24 columns
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
@@ -57,7 +52,7 @@ def render_page() -> str:
     for figure, panels in groupby(PANELS, key=lambda panel: panel.figure):
         rows = (metric for panel in panels for metric in panel.metrics)
         parts.append(f"## {figure.capitalize()}\n\n{_table(rows)}")
-    parts.append(f"{EVALUATION_TEXT}\n{_table(EVALUATION)}")
+    parts.append(f"{EVALUATION_TEXT}\n{_table(EVALUATION_METRICS)}")
     return "\n".join(parts)
 
 
@@ -71,15 +66,10 @@ def _table(metrics: Iterable[Metric]) -> str:
 
 def render_dashboard() -> str:
     """Return the dashboard as JSON, in the format of Grafana 9 and later."""
-    panels = [
-        _panel(title, unit, [_target(f"evaluation_{name}", " {{split}}")])
-        for title, unit, name in HELD_OUT
-    ]
-    panels += [
-        _panel(panel.title, panel.unit, _targets(panel), panel.log, panel.whole) for panel in PANELS
-    ]
-    in_flight = _target(IN_FLIGHT.removeprefix("hgpo_"))
-    panels.append(_panel("Prompts in flight", "", [in_flight]))
+    panels = [_panel(panel, _targets(panel, evaluation=True)) for panel in EVALUATION]
+    panels += [_panel(panel, _targets(panel)) for panel in PANELS]
+    waiting = Panel("", "Prompts in flight", (Metric(IN_FLIGHT, "", "", ""),))
+    panels.append(_panel(waiting, [_target(IN_FLIGHT)]))
     for index, panel in enumerate(panels):
         row, column = divmod(index, COLUMNS)
         panel["id"] = index + 1
@@ -130,34 +120,33 @@ def render_dashboard() -> str:
     return json.dumps(dashboard, indent=2) + "\n"
 
 
-def _targets(panel: Panel) -> list[dict[str, Any]]:
-    return [
-        _target(
-            metric.gauge.removeprefix("hgpo_"),
-            f" {metric.label}" * bool(metric.label) + " {{k}}" * ("{k}" in metric.name),
-        )
-        for metric in panel.metrics
-    ]
+def _targets(panel: Panel, evaluation: bool = False) -> list[dict[str, Any]]:
+    targets = []
+    for metric in panel.metrics:
+        name = evaluation_gauge(metric.name) if evaluation else metric.gauge
+        split = " {{split}}" if evaluation else ""
+        label = f" {metric.label}" if metric.label else ""
+        depth = " {{k}}" if "{k}" in metric.name else ""
+        targets.append(_target(name, split + label + depth))
+    return targets
 
 
-def _target(name: str, legend: str = "") -> dict[str, Any]:
-    return {"expr": f'ray_hgpo_{name}{{run=~"$run"}}', "legendFormat": "{{run}}" + legend}
+def _target(gauge: str, legend: str = "") -> dict[str, Any]:
+    return {"expr": f'ray_{gauge}{{run=~"$run"}}', "legendFormat": "{{run}}" + legend}
 
 
-def _panel(
-    title: str, unit: str, targets: list[dict[str, Any]], log: bool = False, whole: bool = False
-) -> dict[str, Any]:
+def _panel(panel: Panel, targets: list[dict[str, Any]]) -> dict[str, Any]:
     custom: dict[str, Any] = {"drawStyle": "line", "lineWidth": 2, "showPoints": "never"}
-    if log:
+    if panel.log:
         custom["scaleDistribution"] = {"type": "log", "log": 10}
-    defaults: dict[str, Any] = {"unit": GRAFANA_UNITS.get(unit, "short"), "custom": custom}
-    if unit not in ("", "nats") and not log:
+    defaults: dict[str, Any] = {"unit": GRAFANA_UNITS.get(panel.unit, "short"), "custom": custom}
+    if panel.from_zero:
         defaults["min"] = 0
-    if whole:
+    if panel.whole:
         defaults["max"] = 1
     return {
         "type": "timeseries",
-        "title": title + f" ({unit})" * (unit == "nats"),
+        "title": panel.heading,
         "datasource": SOURCE,
         "fieldConfig": {"defaults": defaults, "overrides": []},
         "options": {

@@ -77,7 +77,7 @@ def keep_sockets_in_session() -> None:
     """Put vLLM's sockets into the folder of Ray's session, which is removed with the session.
 
     vLLM puts them into the temporary folder of the system and does not remove them if the engine is
-    killed.
+    killed. Ray has no public function for the folder.
     """
     folder = ray._private.worker._global_node.get_session_dir_path()
     if len(folder) + SOCKET_NAME <= SOCKET_PATH:

@@ -68,15 +68,14 @@ def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
             if len(experiments) == 1:
                 lines.append(Line(values, metric.label, style.colour_of(place)))
                 continue
-            dash = style.dash_of(index) if len(panel.metrics) == 1 else style.dashes(place)
+            dash = style.dash_of(index) if len(panel.metrics) == 1 else style.DASHES[place]
             label = metric.label if index == 0 else ""
             lines.append(Line(values, label, style.colour_of(index), dash))
-    unit = f" ({panel.unit})" if panel.unit == "nats" else ""
     return Panel(
-        panel.title + unit,
+        panel.heading,
         lines,
         rate=panel.whole,
-        amount=panel.unit not in ("", "nats") and not panel.log,
+        amount=panel.from_zero,
         log=panel.log,
         legend_below=len(panel.metrics) > 2,
     )

@@ -72,11 +72,6 @@ def dash_of(index: int) -> Any:
     return DASHES[index // len(COLOURS) % len(DASHES)]
 
 
-def dashes(index: int) -> Any:
-    """Return the dashes of metric `index` of a panel."""
-    return DASHES[index % len(DASHES)]
-
-
 def grid(panels: int, height: float, columns: int = 3) -> tuple[Figure, list[Axes]]:
     """Return a figure with `panels` axes in rows of `columns`, each `height` inches high."""
     columns = min(columns, panels)

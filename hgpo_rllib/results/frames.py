@@ -21,7 +21,7 @@ METRICS = dict.fromkeys((name for name in metrics.METRICS if "{" not in name), "
 METRICS["iteration"] = "int64"
 GROUP_SIZES = {"iteration": "int64", "depth": "int64", "size": "str", "share": "float64"}
 EVALUATIONS = {"iteration": "int64", "split": "str"} | dict.fromkeys(
-    (metric.name for metric in metrics.EVALUATION), "float64"
+    (metric.name for metric in metrics.EVALUATION_METRICS), "float64"
 )
 FAMILIES = {"iteration": "int64", "split": "str", "task_type": "str"} | _typed(
     "float64", "success_rate standard_error episodes"

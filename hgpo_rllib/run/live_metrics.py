@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from ray.util.metrics import Gauge
 
-from hgpo_rllib.metrics import EVALUATION, METRICS, declared
+from hgpo_rllib.metrics import EVALUATION_METRICS, METRICS, declared
 
 REFRESH_SECONDS = 5.0
 """Ray reports gauges every 10 seconds, and drops a gauge 20 seconds after it was last set."""
@@ -34,13 +34,14 @@ def iteration_samples(row: Mapping[str, Any], run: str) -> Iterator[Sample]:
 def evaluation_samples(rows: Iterable[Mapping[str, Any]], run: str) -> Iterator[Sample]:
     """Yield the samples of an evaluation, given one row of evaluation.jsonl per split."""
     for row in rows:
-        for metric in EVALUATION:
+        for metric in EVALUATION_METRICS:
             if (value := row.get(metric.name)) is not None:
                 tags = {"run": run, "split": row["split"]}
-                yield Sample(_evaluation_gauge(metric.name), tags, float(value))
+                yield Sample(evaluation_gauge(metric.name), tags, float(value))
 
 
-def _evaluation_gauge(name: str) -> str:
+def evaluation_gauge(name: str) -> str:
+    """Return the name of the gauge of an evaluation's metric."""
     return f"hgpo_evaluation_{name.removeprefix('evaluation_')}"
 
 
@@ -54,8 +55,8 @@ def _gauges() -> dict[str, Gauge]:
         )
         for metric in METRICS.values()
     }
-    for metric in EVALUATION:
-        name = _evaluation_gauge(metric.name)
+    for metric in EVALUATION_METRICS:
+        name = evaluation_gauge(metric.name)
         gauges[name] = Gauge(name, metric.description, tag_keys=("run", "split"))
     gauges[IN_FLIGHT] = Gauge(
         IN_FLIGHT, "prompts that wait for a response of the policy server", tag_keys=("run",)

@@ -283,7 +283,8 @@ class TestTime:
     def test_by_iteration(self, diagnosed):
         shown = panels([diagnosed], "speed.png")
         seconds = lines(shown["Seconds of an iteration"])
-        assert seconds["advantages"] == ([1, 2, 3, 4], [1.0] * 4)
+        waiting = lines(shown["Waiting and advantages (s)"])
+        assert waiting["advantages"] == ([1, 2, 3, 4], [1.0] * 4)
         assert seconds["rollout"] == ([1, 2, 3, 4], [9.0] * 4)
         assert all(axes.get_ylim()[0] == 0 for axes in shown.values())
 

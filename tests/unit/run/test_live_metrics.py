@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ray._private.ray_constants import PROMETHEUS_SERVICE_DISCOVERY_FILE
 
-from hgpo_rllib.metrics import EVALUATION, METRICS
+from hgpo_rllib.metrics import EVALUATION_METRICS, METRICS
 from hgpo_rllib.run import live_metrics
 from hgpo_rllib.run.live_metrics import (
     LiveMetrics,
@@ -26,11 +26,12 @@ from tests.unit.reporting import reporting_rows
 DASHBOARD = json.loads((ROOT / "docker/grafana/dashboards/hgpo.json").read_text())
 SCRAPE_FILE = ROOT / "docker/prometheus.yml"
 PROVISIONING = ROOT / "docker/grafana/provisioning"
-NAMES = {
-    "hgpo_prompts_in_flight",
-    *(metric.gauge for metric in METRICS.values()),
-    *(f"hgpo_evaluation_{metric.name.removeprefix('evaluation_')}" for metric in EVALUATION),
+TAGS = {
+    "hgpo_prompts_in_flight": {"run"},
+    **{m.gauge: {"run", "k"} if "{k}" in m.name else {"run"} for m in METRICS.values()},
+    **{live_metrics.evaluation_gauge(m.name): {"run", "split"} for m in EVALUATION_METRICS},
 }
+NAMES = TAGS.keys()
 
 
 def names_in(expression: str) -> set[str]:
@@ -124,21 +125,26 @@ def test_an_undeclared_metric_is_an_error() -> None:
 
 
 def test_names_follow_the_rules_of_prometheus() -> None:
-    assert len(NAMES) == 1 + len(METRICS) + len(EVALUATION)
+    assert len(NAMES) == 1 + len(METRICS) + len(EVALUATION_METRICS)
     for name in NAMES:
         assert re.fullmatch(r"hgpo(_[a-z]+)+", name)
         assert not name.endswith(("_total", "_count", "_sum", "_bucket"))  # no gauges
     assert all(metric.description.isascii() for metric in METRICS.values())  # Ray takes no other
 
 
-def test_the_dashboard_asks_for_gauges() -> None:
+def test_the_dashboard_asks_for_every_gauge_and_for_no_other() -> None:
     expressions = [t["expr"] for panel in DASHBOARD["panels"] for t in panel["targets"]]
-    asked = set().union(*map(names_in, expressions))
-    assert asked <= NAMES
-    assert asked >= {metric.gauge for metric in METRICS.values()}
+    assert set().union(*map(names_in, expressions)) == NAMES
     assert all('{run=~"$run"}' in expression for expression in expressions)
     for variable in DASHBOARD["templating"]["list"]:
         assert names_in(json.dumps(variable)) <= NAMES
+
+
+def test_the_dashboard_shows_tags_that_the_gauges_have() -> None:
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            (name,) = names_in(target["expr"])
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) == TAGS[name]
 
 
 def test_panels_have_a_place_of_their_own() -> None:
