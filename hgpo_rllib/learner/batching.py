@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hgpo_rllib.agent import Span
+from hgpo_rllib.agent import Span, Turn
 from hgpo_rllib.rollout.scoring import ScoredTrajectories
 from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
@@ -56,6 +56,21 @@ def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
     """
     rows = response_rows(scored.trajectories)
     turns, step = [row.response for row in rows], np.array([row.step for row in rows])
+    spanned = any(turn.spans for turn in turns)
+    if not spanned and not scored.role_advantages:
+        columns = {"advantage": torch.from_numpy(scored.advantage[step].astype(np.float32))}
+    else:
+        columns = _span_columns(scored, turns, step, spanned)
+    if scored.value is not None and scored.value_target is not None:
+        values = {"value": scored.value, "value_target": scored.value_target[step]}
+        columns |= {k: torch.from_numpy(value.astype(np.float32)) for k, value in values.items()}
+    return columns
+
+
+def _span_columns(
+    scored: ScoredTrajectories, turns: Sequence[Turn], step: NDArray[np.int64], spanned: bool
+) -> dict[str, Tensor]:
+    """Return ``advantage`` by role; with spans also ``span_start`` and ``span_end``."""
     spans = [turn.spans or (Span(0, len(turn.response_ids), turn.role),) for turn in turns]
     count, flat = [len(of_row) for of_row in spans], [span for of_row in spans for span in of_row]
     step_of_span = np.repeat(step, count)
@@ -66,14 +81,11 @@ def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
             logger.warning("algorithm.role_estimators: no response has the role %r", role)
         advantage[mine] = of_role[step_of_span[mine]]
     columns = {"advantage": torch.from_numpy(advantage.astype(np.float32))}
-    if any(turn.spans for turn in turns):
+    if spanned:
         columns["span_start"] = torch.tensor([span.start for span in flat])
         columns["span_end"] = torch.tensor([span.end for span in flat])
         for key, column in columns.items():
             columns[key] = pad_rows([part.numpy() for part in column.split(count)])
-    if scored.value is not None and scored.value_target is not None:
-        values = {"value": scored.value, "value_target": scored.value_target[step]}
-        columns |= {k: torch.from_numpy(value.astype(np.float32)) for k, value in values.items()}
     return columns
 
 
