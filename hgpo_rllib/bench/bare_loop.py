@@ -14,6 +14,7 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.learner.batching import Columns, minibatches
 from hgpo_rllib.learner.learner import learning_rate
 from hgpo_rllib.models import load_model
+from hgpo_rllib.settings.learner import dtype_of_passes
 
 
 class BareLoop:
@@ -31,6 +32,8 @@ class BareLoop:
             betas=settings.adam_betas,
             weight_decay=settings.weight_decay,
         )
+        on_gpu = device.type != "cpu"
+        self.dtype = getattr(torch, dtype_of_passes(settings.compute_dtype, on_gpu))
         self.updates = self.steps = 0
 
     def update(self) -> None:
@@ -83,7 +86,8 @@ class BareLoop:
         return (loss + self.run.learner.kl_coeff * (difference.exp() - difference - 1)).sum()
 
     def _logp(self, model: PreTrainedModel, ids: Tensor, row: Tensor, position: Tensor) -> Tensor:
-        hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        logits = model.get_output_embeddings()(hidden[row, position - 1])
-        logp = (logits / self.run.rollout.temperature).log_softmax(-1)
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            logits = model.get_output_embeddings()(hidden[row, position - 1])
+        logp = (logits.float() / self.run.rollout.temperature).log_softmax(-1)
         return logp.gather(-1, ids[row, position][:, None])[:, 0]

@@ -29,6 +29,7 @@ from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.models import load_model, load_tokenizer
 from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.settings.learner import ComputeDtype, dtype_of_passes
 
 Side = tuple[Callable[[], None], Callable[[], Iterable[Tensor]]]
 SEED = 0
@@ -193,9 +194,10 @@ def count_flops() -> int:
     return counter.get_total_flops()
 
 
-def peak_flops(dtype: str) -> float:
-    """Return the FLOP/s of a large matrix product, the best of `PRODUCTS` runs."""
+def peak_flops(choice: ComputeDtype) -> float:
+    """Return the FLOP/s of a large matrix product in the type of passes, the best of `PRODUCTS`."""
     on_gpu = torch.cuda.is_initialized()
+    dtype = dtype_of_passes(choice, on_gpu)
     size, device = (8192, "cuda") if on_gpu else (2048, "cpu")
     left, right = torch.rand(2, size, size, dtype=getattr(torch, dtype), device=device)
     seconds = []

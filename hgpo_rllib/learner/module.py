@@ -17,6 +17,7 @@ from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.engine import transport_module
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import WeightTag
+from hgpo_rllib.settings.learner import ComputeDtype, dtype_of_passes
 
 
 class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
@@ -142,7 +143,7 @@ class TokenScorer(nn.Module):
         self.critic = critic
         self.temperature: float = config["temperature"]
         self.entropy_gradient: bool = config["entropy_gradient"]
-        self.compute_dtype: torch.dtype = getattr(torch, config["compute_dtype"])
+        self.compute_dtype: ComputeDtype = config["compute_dtype"]
         for trunk in self._trunks():
             if config["gradient_checkpointing"]:
                 trunk.gradient_checkpointing_enable({"use_reentrant": False})
@@ -151,8 +152,11 @@ class TokenScorer(nn.Module):
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return log-probabilities if the batch has responses, values if it has ``last_prompt``."""
-        mixed = self.compute_dtype != torch.float32
-        with torch.autocast(batch["ids"].device.type, self.compute_dtype, enabled=mixed):
+        device = batch["ids"].device.type
+        dtype = dtype_of_passes(self.compute_dtype, on_gpu=device != "cpu")
+        mixed = dtype != "float32"
+        # Each matrix is used once, so a cache of converted ones would only take memory.
+        with torch.autocast(device, getattr(torch, dtype), enabled=mixed, cache_enabled=False):
             return self._score(batch)
 
     def _score(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:

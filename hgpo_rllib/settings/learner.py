@@ -10,6 +10,8 @@ Aggregation = Literal["token-mean", "seq-mean", "micro-batch-mean"]
 KLEstimator = Literal["k1", "k2", "k3"]
 Level = Literal["token", "sequence"]
 CriticKind = Literal["none", "head", "separate"]
+Dtype = Literal["float32", "bfloat16"]
+ComputeDtype = Literal["auto", "float32", "bfloat16"]
 Bound = Annotated[float, Field(ge=0, allow_inf_nan=True)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -105,9 +107,9 @@ class LearnerSettings(Section):
     micro_batch_tokens: int = Field(16384, ge=1)
     """Maximum number of tokens per forward pass, including padding. It limits memory and does
     not change results."""
-    compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Data type of forward and backward passes (torch.autocast). Weights, gradients and
-    optimiser state stay in float32."""
+    compute_dtype: ComputeDtype = "auto"
+    """Data type of forward and backward passes (torch.autocast). `auto`: bfloat16 on a GPU,
+    float32 on a CPU. Weights, gradients and optimiser state stay in float32."""
     gradient_checkpointing: bool = False
     """Keep only the input of each layer for the backward pass and recompute the rest. Saves
     memory for one more forward pass; does not change results."""
@@ -138,6 +140,13 @@ class LearnerSettings(Section):
         if self.importance_mask is not None and self.importance_mask[0] >= self.importance_mask[1]:
             raise ValueError("importance_mask must be [low, high] with low < high")
         return self
+
+
+def dtype_of_passes(choice: ComputeDtype, on_gpu: bool) -> Dtype:
+    """Return the data type of passes with `LearnerSettings.compute_dtype`, ``auto`` resolved."""
+    if choice == "auto":
+        return "bfloat16" if on_gpu else "float32"
+    return choice
 
 
 def check_sharding(learner: LearnerSettings, num_learners: int, lora_rank: int) -> None:

@@ -41,6 +41,25 @@ def test_the_same_update(run: RunConfig) -> None:
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
 
 
+def test_the_same_type(run: RunConfig) -> None:
+    """In bfloat16 both end near each other, and less near to the other in float32."""
+    columns = make_columns(load_model(str(run.model.model_path)), steps=9)
+    passes = run.learner.model_copy(update={"compute_dtype": "bfloat16"})
+    low = run.model_copy(update={"learner": passes})
+    update, parameters = build_ours(low, columns)
+    apart = []
+    for loop in (BareLoop(config, columns, torch.device("cpu")) for config in (low, run)):
+        loop.update()
+        apart.append(loop.model.parameters())
+    update()
+    got = list(parameters())
+    same, other = (
+        sum(float((a - b).abs().sum().detach()) for a, b in zip(each, got, strict=True))
+        for each in apart
+    )
+    assert 0 < same < other / 2
+
+
 def test_padding(run: RunConfig) -> None:
     """Of passes over all steps: little, by the rule that makes them."""
     columns = make_columns(load_model(str(run.model.model_path)), steps=40)

@@ -1,6 +1,8 @@
 """The learner's parts: batching, weights of tokens, token log-probabilities, means, rates."""
 
+from contextlib import nullcontext
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -26,10 +28,10 @@ from hgpo_rllib.learner.batching import (
     token_weights,
 )
 from hgpo_rllib.learner.learner import learning_rate
-from hgpo_rllib.learner.module import token_log_probs
+from hgpo_rllib.learner.module import TokenScorer, token_log_probs
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.rollout.group import POLICY_ID
-from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
+from hgpo_rllib.settings.learner import Aggregation, LearnerSettings, dtype_of_passes
 from tests.unit.learner.learner_reference import build_learner, llm_of, make_columns, model_path
 
 __all__ = ["model_path"]  # fixture
@@ -385,3 +387,27 @@ class TestHowPassesAreComputed:
         vectors = [torch.cat([g.ravel() for g in each.values()]) for each in (plain, got)]
         similarity = torch.cosine_similarity(*vectors, dim=0)
         assert 0.98 < similarity < 0.9999999
+
+    def test_the_type_on_each_device(
+        self, model_path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By default float32 on a CPU; bfloat16 elsewhere, for policy and reference."""
+        assert LearnerSettings().compute_dtype == "auto"
+        for choice in ("float32", "bfloat16"):
+            assert dtype_of_passes(choice, on_gpu=True) == choice
+            assert dtype_of_passes(choice, on_gpu=False) == choice
+        learner = build_learner(model_path)
+        assert learner._reference is not None
+        used: list[tuple[str, torch.dtype, bool]] = []
+
+        def record(device: str, dtype: torch.dtype, enabled: bool, **_: Any) -> nullcontext:
+            used.append((device, dtype, enabled))
+            return nullcontext()
+
+        monkeypatch.setattr(torch, "autocast", record)
+        monkeypatch.setattr(TokenScorer, "_score", lambda *_: {})
+        for scorer in (learner.module[POLICY_ID].unwrapped().scorer, learner._reference):
+            for device in ("cpu", "cuda"):
+                scorer({"ids": SimpleNamespace(device=torch.device(device))})
+        expected = [("cpu", torch.float32, False), ("cuda", torch.bfloat16, True)]
+        assert used == expected * 2
