@@ -57,9 +57,10 @@ class HGPOLearner(TorchLearner):
         self._gathered_optimizer: StateDict = {}
         self._reference = None
         if self._settings.kl_coeff > 0 and not self.config.lora_rank:
-            model = load_model(self.config.model_path).requires_grad_(False)
+            model = load_model(self.config.model_path)
             config = self.module[POLICY_ID].unwrapped().model_config
             self._reference = TokenScorer(model, None, config | {"entropy_gradient": False})
+            self._reference.freeze(self._device)
             if self._settings.shard_parameters:
                 self._reference.shard(self._device)
             else:
@@ -96,7 +97,11 @@ class HGPOLearner(TorchLearner):
         parameters = self.get_parameters(self._module[module_id])
         groups = [{"params": group} for group in parameter_groups(self._module[module_id])]
         optimizer = torch.optim.AdamW(
-            groups, lr=config.lr, betas=config.adam_betas, weight_decay=config.weight_decay
+            groups,
+            lr=config.lr,
+            betas=config.adam_betas,
+            weight_decay=config.weight_decay,
+            fused=True,  # torch's default on GPUs takes memory of the size of the parameters
         )
         self.register_optimizer(
             module_id=module_id,

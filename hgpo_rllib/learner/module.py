@@ -152,11 +152,11 @@ class TokenScorer(nn.Module):
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return log-probabilities if the batch has responses, values if it has ``last_prompt``."""
-        device = batch["ids"].device.type
-        dtype = dtype_of_passes(self.compute_dtype, on_gpu=device != "cpu")
-        mixed = dtype != "float32"
+        device = batch["ids"].device
+        dtype = self._dtype_of_passes(device)
+        mixed = dtype != torch.float32
         # Each matrix is used once, so a cache of converted ones would only take memory.
-        with torch.autocast(device, getattr(torch, dtype), enabled=mixed, cache_enabled=False):
+        with torch.autocast(device.type, dtype, enabled=mixed, cache_enabled=False):
             return self._score(batch)
 
     def _score(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -169,6 +169,23 @@ class TokenScorer(nn.Module):
         if self.critic is not None and "last_prompt" in batch:
             outputs["value"] = self.critic(batch, hidden)
         return outputs
+
+    def freeze(self, device: torch.device) -> None:
+        """Stop training, and store matrices in the type that passes on the device convert them to.
+
+        Results do not change, since autocast would round the matrices in every pass. Embeddings and
+        norms stay as they are, and so does a head that is tied to the embedding.
+        """
+        self.requires_grad_(False)
+        dtype, embedding = self._dtype_of_passes(device), self.llm.get_input_embeddings()
+        if dtype == torch.float32:
+            return
+        for module in self.modules():
+            if isinstance(module, nn.Linear) and module.weight is not embedding.weight:
+                module.to(dtype)
+
+    def _dtype_of_passes(self, device: torch.device) -> torch.dtype:
+        return getattr(torch, dtype_of_passes(self.compute_dtype, on_gpu=device.type != "cpu"))
 
     def shard(self, device: torch.device) -> None:
         """Shard the parameters over the learners."""

@@ -36,7 +36,10 @@ def shard(scorer: nn.Module, layers: Iterable[nn.Module], device: torch.device) 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for layer in layers:
         fully_shard(layer, mesh=mesh)
-    fully_shard(scorer, mesh=mesh)
+    # What is outside of the layers stays whole between the passes of a model that is trained. A
+    # frozen one has no backward pass, after which torch would shard it again.
+    trained = any(parameter.requires_grad for parameter in scorer.parameters())
+    fully_shard(scorer, mesh=mesh, reshard_after_forward=not trained)
     for module in scorer.modules():
         if isinstance(module, FSDPModule):  # sum gradients, as `sum_gradients` does
             module.set_force_sum_reduction_for_comms(True)

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, multiprocessing
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from hgpo_rllib.learner import learner as learner_module
@@ -84,6 +85,8 @@ def play(path: str, **chosen: Any) -> Outcome:
         learner._update({POLICY_ID: columns})
         learner.module[POLICY_ID].weights_changed()
         learner.score_tokens(np.arange(1, 5), np.arange(5, 8))  # as the probe after an update
+    if learner._settings.shard_parameters and learner._reference is not None:
+        assert all(isinstance(p, DTensor) for p in learner._reference.parameters())
     if learner._settings.critic != "none":
         module, rows = learner.module[POLICY_ID], np.arange(len(columns["advantage"]))
         values = step_values(module, columns, rows, learner._settings, torch.device("cpu"))
@@ -114,9 +117,13 @@ def play_with_little_memory(
 def work(rank: int, folder: str, port: int) -> None:
     """One of several learners; the first writes what came out."""
     torch.set_num_threads(1)
-    use_double()
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=LEARNERS)
+    for sharded in (False, True):  # autocast leaves float64 as it is
+        outcome = play(f"{folder}/model", shard_parameters=sharded, compute_dtype="bfloat16")
+        if rank == 0:
+            torch.save(outcome, f"{folder}/bfloat16-{sharded}.pt")
+    use_double()
     for name, chosen in CASES.items():
         for sharded in (False, True):
             outcome = play(f"{folder}/model", shard_parameters=sharded, **chosen)
@@ -155,6 +162,19 @@ def test_two_learners_are_one(folder: Path, double: None, name: str, sharded: bo
             torch.testing.assert_close(got, tensor, rtol=1e-6, atol=1e-9)
     for update, expected in zip(logged, alone_logged, strict=True):
         assert update == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_shards_in_bfloat16(folder: Path) -> None:
+    """With shards or copies, also of the reference, two learners do the same in bfloat16."""
+    copies, shards = (
+        torch.load(folder / f"bfloat16-{sharded}.pt", weights_only=False)
+        for sharded in (False, True)
+    )
+    for key, tensor in copies[0].items():
+        assert tensor.dtype == torch.float32
+        torch.testing.assert_close(shards[0][key], tensor, rtol=0, atol=1e-6)
+    for update, expected in zip(shards[2], copies[2], strict=True):
+        assert update == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
 def test_a_mini_batch_too_large_for_one_is_skipped_by_all(folder: Path, double: None) -> None:

@@ -32,7 +32,13 @@ from hgpo_rllib.learner.module import TokenScorer, token_log_probs
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings, dtype_of_passes
-from tests.unit.learner.learner_reference import build_learner, llm_of, make_columns, model_path
+from tests.unit.learner.learner_reference import (
+    QWEN,
+    build_learner,
+    llm_of,
+    make_columns,
+    model_path,
+)
 
 __all__ = ["model_path"]  # fixture
 CPU = torch.device("cpu")
@@ -411,3 +417,19 @@ class TestHowPassesAreComputed:
                 scorer({"ids": SimpleNamespace(device=torch.device(device))})
         expected = [("cpu", torch.float32, False), ("cuda", torch.bfloat16, True)]
         assert used == expected * 2
+
+    @pytest.mark.parametrize("tied", [True, False])
+    def test_a_frozen_model_is_smaller_and_computes_the_same(self, tied: bool) -> None:
+        """Its matrices are kept as passes in bfloat16 convert them; the rest is float32."""
+        llm = Qwen2ForCausalLM(Qwen2Config(**QWEN.to_dict() | {"tie_word_embeddings": tied}))
+        config = {"temperature": 0.8, "entropy_gradient": False, "gradient_checkpointing": False}
+        scorer = TokenScorer(llm, None, config | {"compile": False, "compute_dtype": "bfloat16"})
+        batch = token_batch(make_columns(llm), np.arange(7), CPU)
+        with torch.no_grad():
+            expected = scorer(batch)
+            scorer.freeze(CPU)
+            torch.testing.assert_close(scorer(batch), expected, rtol=0, atol=0)
+        types = {name: parameter.dtype for name, parameter in llm.named_parameters()}
+        low = {name for name, dtype in types.items() if dtype == torch.bfloat16}
+        assert low == {name for name in types if "proj" in name or name == "lm_head.weight"}
+        assert not any(parameter.requires_grad for parameter in llm.parameters())
