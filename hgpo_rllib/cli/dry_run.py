@@ -10,6 +10,7 @@ from rich.table import Table
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.run import estimate
 from hgpo_rllib.run.inputs import check_files
+from hgpo_rllib.run.model_size import ModelSize, find_size
 
 WIDTH = 100  # if the output is not a terminal
 
@@ -21,7 +22,7 @@ def print_dry_run(config: RunConfig) -> None:
         ConfigError, DataError: a model, a template, data or options are invalid.
     """
     check_files(config)
-    model = estimate.find_size(config)
+    model = find_size(config)
     typer.echo(yaml.safe_dump(config.model_dump(), sort_keys=False), nl=False)
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
@@ -29,8 +30,8 @@ def print_dry_run(config: RunConfig) -> None:
     console.print(resource_table(config))
     if model is None:
         console.print(
-            f"memory: unknown; {config.model.model_path} is neither a local "
-            "checkpoint of a decoder like Llama nor one of the names in hgpo_rllib/run/estimate.py",
+            f"memory: unknown; {config.model.model_path} is neither a local checkpoint of a "
+            "decoder like Llama nor one of the names in hgpo_rllib/run/model_size.py",
             soft_wrap=True,
         )
         return
@@ -52,7 +53,7 @@ def resource_table(config: RunConfig) -> Table:
     return table
 
 
-def memory_table(config: RunConfig, model: estimate.ModelSize) -> Table:
+def memory_table(config: RunConfig, model: ModelSize) -> Table:
     """Return the estimated memory of one process of each kind."""
     name = config.model.model_path or "the pocket model"
     title = f"Memory, estimated: {name}, {model.parameters:,} parameters"
@@ -68,7 +69,7 @@ def memory_table(config: RunConfig, model: estimate.ModelSize) -> Table:
     return table
 
 
-def memory_notes(config: RunConfig, model: estimate.ModelSize) -> list[str]:
+def memory_notes(config: RunConfig, model: ModelSize) -> list[str]:
     """Return notes on the table, one line each."""
     notes = ["Add one to three GiB per process for torch, vLLM, Ray, CUDA and the games."]
     server = config.policy_server

@@ -1,100 +1,26 @@
 """Estimate the Ray resources and the memory of a run from its settings.
 
 The functions are pure and take a model's size. They count weights, optimiser, reference and KV
-cache, and the two largest parts of a backward pass. They exclude the overhead of torch, vLLM, Ray
-and CUDA (one to three GiB per process), the games, and fragmentation.
+cache, and the largest parts of a backward pass. They exclude the overhead of torch, vLLM, Ray and
+CUDA (`GPU_OVERHEAD`), the games, and fragmentation.
 """
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
-from transformers import AutoConfig, LlamaConfig, PretrainedConfig, Qwen2Config
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.run.model_size import BYTES, ModelSize
+from hgpo_rllib.settings.learner import Dtype, dtype_of_passes
 
-from hgpo_rllib.config import ConfigError, RunConfig
-
-BYTES = {"float32": 4, "bfloat16": 2}
-LEARNER_BYTES = 4  # the learner uses float32
+LEARNER_BYTES = 4  # the learner's weights, gradients and moments are float32
 PUBLISHED_VERSIONS = 2  # in the object store: the one being written, and the previous one
-LOGIT_COPIES = 3  # log-probabilities, probabilities, and a product of the two
-ENTROPY_COPIES = 2  # additional copies in the backward pass of the entropy bonus
-POCKET_HEAD_SIZE = 32
+GPU_OVERHEAD = 2 * 2**30  # of a process: CUDA context, workspaces, graphs, fragmentation
+PREFILL = 2**30  # activations and logits of an engine's largest pass
 
 MAIN = "main process with learner"
 ROLLOUTS = "main process"
 LEARNER = "learner"
 REPLICA = "policy server replica"
-
-
-class ModelSize:
-    """Sizes of a decoder of the Llama family: RMS norms, gated MLP, grouped key-value heads.
-
-    Attributes:
-        parameters: number of parameters; a head tied to the embedding is counted once.
-        trunk_parameters: number of parameters without the output head.
-    """
-
-    def __init__(self, config: PretrainedConfig) -> None:
-        """Count the parameters of transformers' model of `config`, on the meta device.
-
-        Raises:
-            AttributeError: the model is not such a decoder.
-        """
-        import torch
-        from transformers import AutoModelForCausalLM
-
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
-        self.parameters = model.num_parameters()
-        self.trunk_parameters = model.base_model.num_parameters()
-        linear = [m for m in model.base_model.modules() if isinstance(m, torch.nn.Linear)]
-        self._adapter_rows = sum(layer.in_features + layer.out_features for layer in linear)
-        self._vocabulary, self._hidden = config.vocab_size, config.hidden_size
-        self._layers, self._intermediate = config.num_hidden_layers, config.intermediate_size
-        heads = config.num_attention_heads
-        head_size = getattr(config, "head_dim", None) or self._hidden // heads
-        self._query, self._key_value = heads * head_size, config.num_key_value_heads * head_size
-
-    def kv_cache_bytes(self, tokens: int, dtype: str) -> int:
-        """Return the size of the KV cache: ``2 · layers · kv`` values per token."""
-        return tokens * 2 * self._layers * self._key_value * BYTES[dtype]
-
-    def activation_bytes(self, tokens: int, checkpointing: bool = False) -> int:
-        """Return the size of the float32 activations saved for the backward pass.
-
-        A layer saves, per token, ``3 h`` for each of its two norms (input, normalised, and scaled,
-        which is the input of the next projections), ``2 q + 2 kv`` for attention (queries, keys,
-        values, result; no score matrix) and ``4 m`` for the MLP (gate, its activation, up,
-        product). With gradient checkpointing each layer saves ``h``, and one layer at a time the
-        rest.
-        """
-        per_layer = 6 * self._hidden + 2 * (self._query + self._key_value) + 4 * self._intermediate
-        once = self._layers * self._hidden + per_layer
-        return tokens * LEARNER_BYTES * (once if checkpointing else self._layers * per_layer)
-
-    def adapter_parameters(self, rank: int) -> int:
-        """Return the LoRA parameters: ``rank`` rows and columns per linear layer of the trunk."""
-        return rank * self._adapter_rows
-
-    def logit_bytes(self, tokens: int, entropy_bonus: bool = False) -> int:
-        """Return the peak size of the output head: copies of V values per response token."""
-        copies = LOGIT_COPIES + ENTROPY_COPIES * entropy_bonus
-        return copies * tokens * self._vocabulary * LEARNER_BYTES
-
-
-# Sizes of models on the HuggingFace hub, from their config.json, also valid for "-Instruct":
-# vocabulary, hidden and intermediate size, layers, heads, key-value heads, head is tied.
-KNOWN_MODELS: dict[str, tuple[type[PretrainedConfig], tuple[int, ...]]] = {
-    "Qwen/Qwen2.5-0.5B": (Qwen2Config, (151936, 896, 4864, 24, 14, 2, True)),
-    "Qwen/Qwen2.5-1.5B": (Qwen2Config, (151936, 1536, 8960, 28, 12, 2, True)),
-    "Qwen/Qwen2.5-3B": (Qwen2Config, (151936, 2048, 11008, 36, 16, 2, True)),
-    "Qwen/Qwen2.5-7B": (Qwen2Config, (152064, 3584, 18944, 28, 28, 4, False)),
-    "HuggingFaceTB/SmolLM2-135M": (LlamaConfig, (49152, 576, 1536, 30, 9, 3, True)),
-    "HuggingFaceTB/SmolLM2-360M": (LlamaConfig, (49152, 960, 2560, 32, 15, 5, True)),
-    "HuggingFaceTB/SmolLM2-1.7B": (LlamaConfig, (49152, 2048, 8192, 24, 32, 32, True)),
-}
-_SIZES: tuple[str, ...] = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
-_SIZES += ("num_attention_heads", "num_key_value_heads", "tie_word_embeddings")
 
 
 @dataclass(frozen=True)
@@ -141,55 +67,78 @@ def memory(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
 def smallest_gpu(config: RunConfig, model: ModelSize) -> int:
     """Return the GPU memory to decode `max_num_seqs` sequences of full length together, in bytes.
 
-    This is ``(weights + KV cache) / memory_utilization``; on a smaller GPU requests are queued.
+    This is ``(weights + KV cache + PREFILL) / memory_utilization``; on a smaller GPU requests are
+    queued.
     """
-    items = _replica(config, model)
-    return math.ceil(sum(item.size for item in items) / config.policy_server.memory_utilization)
+    size = sum(item.size for item in _replica(config, model)) + PREFILL
+    return math.ceil(size / config.policy_server.memory_utilization)
 
 
 def _learner(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
-    """Count 4 bytes per parameter for weights, gradients and reference, 8 for AdamW's two moments.
-
-    With LoRA, only adapters have gradients and moments, and the base weights are the reference.
-    Activations are counted in float32 for any `learner.compute_dtype`. Each of several learners
-    holds this much, or a share of it if parameters are sharded.
-    """
+    """Return the parts of one learner; several learners hold the same, or shards."""
     where = "GPU" if config.cluster.learner_gpus else "host"
-    shards = config.cluster.num_learners if config.learner.shard_parameters else 1
-    rank, checkpointing = config.model.lora_rank, config.learner.gradient_checkpointing
-    weights = -(-model.parameters * LEARNER_BYTES // shards)
-    trained = model.adapter_parameters(rank) * LEARNER_BYTES if rank else weights
-    turn = config.agent.max_prompt_tokens + config.agent.max_response_tokens
-    tokens = max(turn, config.learner.micro_batch_tokens)  # a long turn is one micro-batch
-    responses = tokens * config.agent.max_response_tokens // turn
-    parts = [
-        ("weights, float32", weights),
-        ("gradients, float32", trained),
-        ("AdamW's two moments, float32", 2 * trained),
-        (f"activations of {tokens:,} tokens", model.activation_bytes(tokens, checkpointing)),
-        (
-            f"logits of {responses:,} response tokens",
-            model.logit_bytes(responses, config.learner.entropy_coeff > 0),
-        ),
-    ]
-    if config.learner.kl_coeff > 0 and not rank:
-        parts.insert(3, ("reference model, float32", weights))
-    if config.learner.critic == "separate":  # one on the policy's trunk adds a single row
-        critic = -(-model.trunk_parameters * LEARNER_BYTES // shards)
-        prompts = tokens - responses
-        parts += [
-            ("critic: weights, gradients, AdamW's moments, float32", 4 * critic),
-            (
-                f"critic: activations of {prompts:,} prompt tokens",
-                model.activation_bytes(prompts, checkpointing),
-            ),
-        ]
+    dtype = dtype_of_passes(config.learner.compute_dtype, on_gpu=where == "GPU")
     process = LEARNER if config.cluster.num_learners else MAIN
-    items = [MemoryItem(process, where, what, size) for what, size in parts]
+    parts = _stored(config, model, dtype) | _one_pass(config, model, dtype)
+    items = [MemoryItem(process, where, what, size) for what, size in parts.items()]
     if config.learner.shard_parameters:
         whole = model.parameters * LEARNER_BYTES
         items.append(MemoryItem(f"first {LEARNER}", "host", "whole weights, float32", whole))
     return items
+
+
+def _stored(config: RunConfig, model: ModelSize, dtype: Dtype) -> dict[str, int]:
+    """Return what a learner holds all the time, by name: a share of it if parameters are sharded.
+
+    4 bytes per parameter for weights and gradients, 8 for AdamW's two moments. With LoRA, only
+    adapters have gradients and moments, and the base weights are the reference.
+    """
+    shards = config.cluster.num_learners if config.learner.shard_parameters else 1
+    rank, whole = config.model.lora_rank, model.parameters * LEARNER_BYTES
+    adapters = model.adapter_parameters(rank) * LEARNER_BYTES
+    trained = adapters if rank else whole
+    parts = {
+        "weights, float32": whole + adapters,
+        "gradients, float32": trained,
+        "AdamW's two moments, float32": 2 * trained,
+    }
+    if config.learner.kl_coeff > 0 and not rank:
+        parts[f"reference model, {dtype}"] = model.frozen_bytes(dtype)
+    if config.learner.critic == "separate":  # one on the policy's trunk adds a single row
+        critic = "critic: weights, gradients, AdamW's moments, float32"
+        parts[critic] = 4 * model.trunk_parameters * LEARNER_BYTES
+    return {what: -(-size // shards) for what, size in parts.items()}
+
+
+def _one_pass(config: RunConfig, model: ModelSize, dtype: Dtype) -> dict[str, int]:
+    """Return what a forward and backward pass of the learner adds, by name."""
+    learner, rank, turn = config.learner, config.model.lora_rank, full_turn(config)
+    checkpointing, critic = learner.gradient_checkpointing, learner.critic == "separate"
+    tokens = max(turn, learner.micro_batch_tokens)  # a long turn is one micro-batch
+    responses = tokens * config.agent.max_response_tokens // turn
+    parts = {}
+    if learner.shard_parameters:
+        gathered = model.gathered_bytes(trained=not rank)
+        parts["layers gathered from other learners"] = gathered * (1 + critic)
+    elif not rank:
+        parts["gradient of the head before it is added"] = model.head * LEARNER_BYTES
+    if dtype != "float32":
+        converted = model.converted_bytes(dtype, checkpointing)
+        parts[f"matrices of a pass, {dtype}"] = converted * (1 + critic)
+    activations = model.activation_bytes(tokens, dtype, checkpointing)
+    parts[f"activations of {tokens:,} tokens"] = activations
+    logits = model.logit_bytes(responses, learner.entropy_coeff > 0)
+    parts[f"logits of {responses:,} response tokens"] = logits
+    if critic:
+        prompts = tokens - responses
+        activations = model.activation_bytes(prompts, dtype, checkpointing)
+        parts[f"critic: activations of {prompts:,} prompt tokens"] = activations
+    return parts
+
+
+def full_turn(config: RunConfig) -> int:
+    """Return the number of tokens of a prompt and a response of full length."""
+    return config.agent.max_prompt_tokens + config.agent.max_response_tokens
 
 
 def _published(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
@@ -207,10 +156,10 @@ def _published(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
 
 def _replica(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     """Count weights and KV cache: on a CPU of the configured size, on a GPU for full sequences."""
-    server, agent, dtype = config.policy_server, config.agent, config.model.dtype
+    server, dtype = config.policy_server, config.model.dtype
     where = "GPU" if server.replica_gpus else "host"
     if server.replica_gpus:
-        turn = agent.max_prompt_tokens + agent.max_response_tokens
+        turn = full_turn(config)
         what = f"KV cache of {server.max_num_seqs} sequences of {turn:,} tokens"
         cache = model.kv_cache_bytes(server.max_num_seqs * turn, dtype)
     else:
@@ -220,33 +169,3 @@ def _replica(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
         MemoryItem(REPLICA, where, f"weights, {dtype}", weights),
         MemoryItem(REPLICA, where, what, cache),
     ]
-
-
-def find_size(config: RunConfig) -> ModelSize | None:
-    """Return the size of the run's model, from a local config.json, the table or the pocket model.
-
-    Nothing is downloaded. Returns None for names missing in the table and other architectures.
-
-    Raises:
-        ConfigError: the model's config.json is invalid.
-    """
-    name = config.model.model_path
-    if name is None:
-        warm = config.warm_start
-        vocabulary, heads = -(-warm.vocabulary // 64) * 64, warm.hidden_size // POCKET_HEAD_SIZE
-        mlp = 3 * warm.hidden_size
-        sizes = (vocabulary, warm.hidden_size, mlp, warm.layers, heads, 1, True)
-        return ModelSize(Qwen2Config(**dict(zip(_SIZES, sizes, strict=True))))
-    known = KNOWN_MODELS.get(name.removesuffix("-Instruct"))
-    if known is not None:
-        return ModelSize(known[0](**dict(zip(_SIZES, known[1], strict=True))))
-    file = Path(name) / "config.json"
-    if not file.is_file():
-        return None
-    try:
-        return ModelSize(AutoConfig.from_pretrained(name))
-    except AttributeError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"model.model_path: {file} is no model config ({reason})") from error

@@ -1,6 +1,7 @@
 """`hgpo train --dry-run`: the settings on standard output, what they need on standard error."""
 
 import importlib.util
+import re
 import runpy
 import shutil
 import sys
@@ -19,6 +20,8 @@ from env_wrappers.webshop.nouns import SPACY_MODEL, make_noun_extractor
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import load_config
+from hgpo_rllib.run import estimate
+from hgpo_rllib.run.model_size import find_size
 from tests.paths import ROOT
 
 FOLDER = ROOT / "tuned_examples"
@@ -111,48 +114,56 @@ def test_the_points_of_the_grid_in_python() -> None:
     assert sorted(found) == [(alpha, k) for alpha in (0, 1, 2) for k in (2, 4)]
 
 
-def gpus_of(path: Path) -> str:
-    """Return the sum of GPUs that the table names."""
-    ((*_, gpus),) = cells(dry_run(path).stderr, "total")
-    return gpus
+HARDWARE = re.compile(r"^# Hardware: (\d+) x (\d+) GB GPUs?$", re.MULTILINE)
+ON_GPUS = [path for path in EXAMPLES if HARDWARE.search(path.read_text())]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_say_what_they_need(path: Path) -> None:
     """GPU examples name their hardware, and state that they were not run."""
     head = path.read_text().partition("\nname:")[0]
-    if gpus_of(path) == "0":
-        assert "no GPU" in head or "fast check" in head
+    if path in ON_GPUS:
+        assert len(HARDWARE.findall(head)) == 1
+        assert "# Not run on a GPU." in head
     else:
-        assert "# Hardware: " in head
-        assert "Not run: no GPU was available." in " ".join(head.replace("#", "").split())
+        cluster, server = load_config(path, []).cluster, load_config(path, []).policy_server
+        assert cluster.learner_gpus == server.replica_gpus == 0
+        assert "no GPU" in head or "fast check" in head
 
 
-def sum_of(path: Path, process: str) -> str:
-    """Return the sum of a process's memory in GiB, as it is printed."""
-    (total,) = [r[3] for r in cells(dry_run(path).stderr, process) if r[2] == "sum"]
-    return total
+@pytest.mark.parametrize("path", ON_GPUS, ids=lambda path: path.stem)
+def test_examples_fit_the_gpus_that_they_name(path: Path) -> None:
+    """Learners and replicas with `GPU_OVERHEAD` each; in a replica's share, what it needs."""
+    config = load_config(path, [])
+    size = find_size(config)
+    assert size is not None
+    (hardware,) = HARDWARE.findall(path.read_text())
+    gpus, memory = int(hardware[0]), int(hardware[1]) * 10**9
+    server, items = config.policy_server, estimate.memory(config, size)
+    learner = sum(i.size for i in items if (i.process, i.where) == (estimate.LEARNER, "GPU"))
+    share = server.memory_utilization * memory
+    assert estimate.smallest_gpu(config, size) <= memory
+    processes = [(config.cluster.learner_gpus, learner)] * config.cluster.num_learners
+    processes += [(server.replica_gpus, share)] * server.num_replicas
+    free, used = [1.0] * gpus, [0.0] * gpus
+    for asked, needed in processes:  # as Ray places them: on the first GPU with that much left
+        gpu = next(number for number, left in enumerate(free) if left >= asked)
+        free[gpu] -= asked
+        used[gpu] += needed + estimate.GPU_OVERHEAD
+    assert min(used) > 0, "a GPU has no process"
+    assert max(used) <= memory
 
 
-@pytest.mark.parametrize(
-    ("name", "learner"),
-    [
-        ("alfworld_qwen1.5b_hgpo", "54 GiB"),
-        ("webshop_qwen1.5b_gigpo", "54 GiB"),
-        ("alfworld_qwen7b_hgpo", "194 GiB"),
-        ("webshop_qwen7b_rloo", "194 GiB"),
-        ("alfworld_qwen1.5b_ppo", "56 GiB"),
-        ("webshop_qwen1.5b_ppo", "56 GiB"),
-        ("alfworld_smollm2_135m", "5.5 GiB"),
-    ],
-)
-def test_the_memory_in_the_headers_is_the_estimate(name: str, learner: str) -> None:
+@pytest.mark.parametrize("path", ON_GPUS, ids=lambda path: path.stem)
+def test_the_memory_in_the_headers_is_the_estimate(path: Path) -> None:
     """A number that is written down does not follow the settings by itself."""
-    path = FOLDER / f"{name}.yaml"
-    total = float(sum_of(path, "main process with learner"))
-    digits = 1 if "." in learner else 0
-    assert f"{total:.{digits}f} GiB" == learner
-    assert learner in path.read_text()
+    head = " ".join(path.read_text().replace("#", "").split())
+    for name, process in (("learner", "learner"), ("replica", "policy server replica")):
+        (written,) = re.findall(rf"{name} ([\d.]+) GiB", head)
+        rows = cells(dry_run(path).stderr, process)
+        (total,) = [float(row[3]) for row in rows if row[2] == "sum" and row[1] == "GPU"]
+        digits = 1 if "." in written else 0
+        assert f"{total:.{digits}f}" == written
 
 
 def test_methods_differ_in_nothing_but_the_method() -> None:
@@ -227,5 +238,5 @@ def test_the_tables() -> None:
     done = dry_run(path, "policy_server.num_replicas=3", "policy_server.replica_cpus=2")
     assert cells(done.stderr, "total") == [["total", "", "6", "4"]]
     assert cells(done.stderr, "policy server replica")[0][1:] == ["3", "2", "1"]
-    assert "A replica takes 60% of its GPU" in done.stderr
+    assert "A replica takes 85% of its GPU" in done.stderr
     assert "of its GPU" not in dry_run(FOLDER / "alfworld_pocket.yaml").stderr

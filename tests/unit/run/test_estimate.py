@@ -1,41 +1,25 @@
-"""What a run needs, estimated: against numbers worked out by hand, and against real models."""
+"""What a run needs, estimated: against numbers worked out by hand, and against a real update."""
 
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from torch import Tensor
+from transformers import Qwen2ForCausalLM
 
-from hgpo_rllib.config import ConfigError, RunConfig, parse_config
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.learner.lora import add_lora
+from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.run import estimate
-from hgpo_rllib.run.estimate import KNOWN_MODELS, ModelSize, Resources
+from hgpo_rllib.run.estimate import Resources
+from hgpo_rllib.run.model_size import ModelSize, find_size
+from tests.unit.learner.learner_reference import build_learner, one_thread
+from tests.unit.run.model_sizes import TINY, run, tiny_qwen
+from tests.unit.run.peak_memory import PeakMemory
 
+__all__ = ["one_thread"]  # fixture
 GIB = 2**30
-QWEN = "Qwen/Qwen2.5-1.5B-Instruct"
-
-
-def tiny_qwen(**changes: int) -> Qwen2Config:
-    """Return the config of a small model."""
-    sizes = {
-        "vocab_size": 320,
-        "hidden_size": 96,
-        "intermediate_size": 400,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 3,
-        "num_key_value_heads": 1,
-        "tie_word_embeddings": True,
-    }
-    return Qwen2Config(**(sizes | changes))
-
-
-TINY = ModelSize(tiny_qwen())
-
-
-def run(**sections: object) -> RunConfig:
-    """Return the settings of a run of Qwen2.5-1.5B."""
-    return parse_config({"model": {"model_path": QWEN}} | sections)
 
 
 def sizes(config: RunConfig, shape: ModelSize, process: str) -> dict[str, int]:
@@ -43,126 +27,10 @@ def sizes(config: RunConfig, shape: ModelSize, process: str) -> dict[str, int]:
     return {i.what: i.size for i in estimate.memory(config, shape) if i.process == process}
 
 
-class TestShape:
-    @pytest.mark.parametrize(
-        ("name", "parameters"),
-        [
-            ("Qwen/Qwen2.5-0.5B", 494_032_768),
-            ("Qwen/Qwen2.5-1.5B", 1_543_714_304),
-            ("Qwen/Qwen2.5-3B", 3_085_938_688),
-            ("Qwen/Qwen2.5-7B", 7_615_616_512),
-            ("HuggingFaceTB/SmolLM2-135M", 134_515_008),
-            ("HuggingFaceTB/SmolLM2-360M", 361_821_120),
-            ("HuggingFaceTB/SmolLM2-1.7B", 1_711_376_384),
-        ],
-    )
-    def test_known_models_have_their_published_size(self, name: str, parameters: int) -> None:
-        """A wrong number in the table would show in the total; they are as large with a name."""
-        for given in (name, f"{name}-Instruct"):
-            size = estimate.find_size(run(model={"model_path": given}))
-            assert size is not None
-            assert size.parameters == parameters
-
-    def test_every_known_model_is_checked(self) -> None:
-        """The test above names them all."""
-        assert len(KNOWN_MODELS) == 7
-
-    @pytest.mark.parametrize("tied", [True, False])
-    def test_a_real_qwen(self, tied: bool, tmp_path: Path) -> None:
-        """The count from config.json is that of the model."""
-        model = Qwen2ForCausalLM(tiny_qwen(tie_word_embeddings=tied))
-        model.config.save_pretrained(tmp_path)
-        shape = estimate.find_size(run(model={"model_path": str(tmp_path)}))
-        assert shape is not None
-        assert shape.parameters == sum(p.numel() for p in model.parameters())
-        head = 320 * 96 * (not tied)
-        assert shape.parameters == shape.trunk_parameters + head
-
-    def test_a_real_llama(self, tmp_path: Path) -> None:
-        """No biases, and heads of another size than hidden / heads."""
-        config = LlamaConfig(
-            vocab_size=256,
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-        )
-        config.save_pretrained(tmp_path)
-        shape = estimate.find_size(run(model={"model_path": str(tmp_path)}))
-        assert shape is not None
-        assert shape.parameters == sum(p.numel() for p in LlamaForCausalLM(config).parameters())
-
-    def test_the_pocket_model(self) -> None:
-        """Its shape follows from `warm_start`, as `make_model` builds it."""
-        from tokenizers import Tokenizer, models
-        from transformers import PreTrainedTokenizerFast
-
-        from hgpo_rllib.warmstart.cloning import make_model
-
-        words = {f"w{i}": i for i in range(1000)}
-        tokenizer = PreTrainedTokenizerFast(
-            tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")), pad_token="w0"
-        )
-        model = make_model(tokenizer, hidden_size=96, layers=3, max_length=64)
-        shape = estimate.find_size(RunConfig())
-        assert shape is not None
-        assert shape.parameters == sum(p.numel() for p in model.parameters())
-
-    def test_unknown_models_are_unknown(self, tmp_path: Path) -> None:
-        """A name that is not in the table, a folder without config, another architecture."""
-        for name in ("nobody/knows", str(tmp_path)):
-            assert estimate.find_size(run(model={"model_path": name})) is None
-        (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
-        assert estimate.find_size(run(model={"model_path": str(tmp_path)})) is None
-
-    @pytest.mark.parametrize("text", ["{", "[]", '{"model_type": "none"}'])
-    def test_a_broken_config_is_named(self, tmp_path: Path, text: str) -> None:
-        """One line with the file."""
-        (tmp_path / "config.json").write_text(text)
-        with pytest.raises(ConfigError, match=r"^model\.model_path: .*config\.json is no model"):
-            estimate.find_size(run(model={"model_path": str(tmp_path)}))
-
-
-class TestFormulas:
-    def test_kv_cache(self) -> None:
-        """Keys and values of 3 layers, one head of 32, two bytes each, for 10 tokens."""
-        assert TINY.kv_cache_bytes(10, "bfloat16") == 10 * 2 * 3 * 32 * 2
-        assert TINY.kv_cache_bytes(10, "float32") == 10 * 2 * 3 * 32 * 4
-
-    def test_logits(self) -> None:
-        """Three arrays of 320 float32 values for each of 10 tokens."""
-        assert TINY.logit_bytes(10) == 10 * 3 * 320 * 4
-        assert TINY.logit_bytes(10, entropy_bonus=True) == 10 * 4 * 320 * 5
-
-    def test_activations_by_hand(self) -> None:
-        """3 layers, each 6 x 96 + 2 x 96 + 2 x 32 + 4 x 400 = 2432 values of four bytes."""
-        assert TINY.activation_bytes(10) == 10 * 3 * 2432 * 4
-
-    def test_activations_are_what_a_real_model_keeps(self) -> None:
-        """Autograd saves what the formula counts, and less than a tenth besides."""
-        model = Qwen2ForCausalLM(tiny_qwen())
-        parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
-        kept = {}  # the tensors are held, so that no storage is used twice
-
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            if tensor.untyped_storage().data_ptr() not in parameters:
-                kept[tensor.untyped_storage().data_ptr()] = tensor
-            return tensor
-
-        ids = torch.randint(0, 320, (2, 256))
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            held = model.base_model(input_ids=ids, use_cache=False)
-        saved = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
-        assert held is not None
-        assert TINY.activation_bytes(2 * 256) == pytest.approx(saved, rel=0.1)
-
-
 class TestMemory:
     def test_the_learner(self) -> None:
         """20 bytes a parameter with a reference, and a micro-batch of one full-length turn."""
-        shape = estimate.find_size(run())
+        shape = find_size(run())
         assert shape is not None
         parts = sizes(run(learner={"micro_batch_tokens": 4608}), shape, estimate.MAIN)
         parameters = 1_543_714_304
@@ -171,10 +39,11 @@ class TestMemory:
             "gradients, float32": 4 * parameters,
             "AdamW's two moments, float32": 8 * parameters,
             "reference model, float32": 4 * parameters,
+            "gradient of the head before it is added": 4 * 1536 * 151936,
             "activations of 4,608 tokens": 4608 * 28 * (8 * 1536 + 2 * 256 + 4 * 8960) * 4,
             "logits of 512 response tokens": 3 * 512 * 151936 * 4,
         }
-        assert round(sum(parts.values()) / GIB, 1) == 53.0
+        assert round(sum(parts.values()) / GIB, 1) == 53.9
 
     def test_without_kl_there_is_no_reference(self) -> None:
         """As the learner loads none."""
@@ -212,7 +81,7 @@ class TestMemory:
             "weights, bfloat16": weights,
             "KV cache of 8 sequences of 4,608 tokens": cache,
         }
-        assert estimate.smallest_gpu(config, TINY) == 2 * (weights + cache)
+        assert estimate.smallest_gpu(config, TINY) == 2 * (weights + cache + GIB)
 
     def test_a_replica_on_a_cpu(self) -> None:
         """Its KV cache is a setting."""
@@ -273,15 +142,68 @@ def test_adapters() -> None:
     assert TINY.adapter_parameters(5) == adapters
     parts = sizes(run(model={"lora_rank": 5}), TINY, estimate.MAIN)
     assert parts["gradients, float32"] == 4 * adapters
-    assert parts["weights, float32"] == 4 * TINY.parameters
+    assert parts["weights, float32"] == 4 * (TINY.parameters + adapters)
     assert not any("reference" in what for what in parts)
     assert (
         sum(sizes(run(model={"lora_rank": 5}), TINY, "published weights").values()) == 4 * adapters
     )
 
 
-def test_checkpointing_keeps_less() -> None:
-    tokens, plain = 100, TINY.activation_bytes(100)
-    assert TINY.activation_bytes(tokens, checkpointing=True) < plain
-    expected = plain // 3 + tokens * 3 * 96 * 4
-    assert TINY.activation_bytes(tokens, checkpointing=True) == expected
+def test_bfloat16_on_a_gpu() -> None:
+    """The reference and activations are smaller, and a pass has matrices of its own."""
+    gpu = sizes(run(cluster={"learner_gpus": 1, "num_learners": 1}), TINY, estimate.LEARNER)
+    cpu = sizes(run(cluster={"num_learners": 1}), TINY, estimate.LEARNER)
+    assert gpu["reference model, bfloat16"] == TINY.frozen_bytes("bfloat16")
+    assert gpu["matrices of a pass, bfloat16"] == TINY.converted_bytes("bfloat16")
+    tokens = "activations of 16,384 tokens"
+    assert gpu[tokens] == TINY.activation_bytes(16384, "bfloat16") < cpu[tokens]
+    assert cpu["reference model, float32"] == 4 * TINY.parameters
+    assert not any("bfloat16" in what for what in cpu)
+
+
+TOKENS, RESPONSE, ROWS, VOCABULARY = 256, 32, 2, 4000
+PASSES: dict[str, dict[str, Any]] = {
+    "float32": {"compute_dtype": "float32"},
+    "float32, entropy": {"compute_dtype": "float32", "entropy_coeff": 0.1},
+    "float32, checkpointing": {"compute_dtype": "float32", "gradient_checkpointing": True},
+    "bfloat16": {"compute_dtype": "bfloat16"},
+    "bfloat16, checkpointing": {"compute_dtype": "bfloat16", "gradient_checkpointing": True},
+    "bfloat16, LoRA": {"compute_dtype": "bfloat16", "lora_rank": 4},
+}
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_the_peak_of_a_real_update(name: str, tmp_path: Path) -> None:
+    """The sum is the peak; with checkpointing, not all of its parts are there at once."""
+    chosen = {"minibatch_size": ROWS, "micro_batch_tokens": TOKENS} | PASSES[name]
+    config = tiny_qwen(vocab_size=VOCABULARY, num_hidden_layers=6, max_position_embeddings=TOKENS)
+    Qwen2ForCausalLM(config).save_pretrained(tmp_path)
+    learner = build_learner(str(tmp_path), mismatch_alarm=None, max_ratio=None, **chosen)
+    batch = steps_of_full_length()
+    learner._weights_seq_no = 1
+    lengths = {"prompt_length": torch.ones(ROWS).long(), "response_length": torch.ones(ROWS).long()}
+    learner._update({POLICY_ID: batch | lengths})  # makes the moments
+    with PeakMemory() as memory:
+        learner._update({POLICY_ID: batch})
+    rank = chosen.pop("lora_rank", 0)
+    agent = {"max_prompt_tokens": TOKENS - RESPONSE, "max_response_tokens": RESPONSE}
+    settings = run(agent=agent, learner=chosen, model={"lora_rank": rank})
+    size, dtype = ModelSize(config), chosen["compute_dtype"]
+    expected = sum(estimate._one_pass(settings, size, dtype).values())
+    expected += estimate._stored(settings, size, dtype)["gradients, float32"]
+    assert 0.8 * expected < memory.peak < 1.02 * expected
+
+
+def steps_of_full_length() -> dict[str, Tensor]:
+    """Return random rows of one length, whose engine was a little off."""
+    generator = torch.Generator().manual_seed(0)
+    prompt = TOKENS - RESPONSE
+    ids = torch.randint(1, VOCABULARY, (ROWS, TOKENS), generator=generator).int()
+    return {
+        "prompt_ids": ids[:, :prompt],
+        "response_ids": ids[:, prompt:],
+        "prompt_length": torch.full((ROWS,), prompt),
+        "response_length": torch.full((ROWS,), RESPONSE),
+        "advantage": torch.randn(ROWS, generator=generator),
+        "behaviour_logp": torch.full((ROWS, RESPONSE), -8.0),
+    }
