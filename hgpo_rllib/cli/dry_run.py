@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.run import estimate
+from hgpo_rllib.run import estimate, flops
 from hgpo_rllib.run.inputs import check_files
 from hgpo_rllib.run.model_size import ModelSize, find_size
 
@@ -37,6 +37,9 @@ def print_dry_run(config: RunConfig) -> None:
         return
     console.print(memory_table(config, model))
     for line in memory_notes(config, model):
+        console.print(line, soft_wrap=True)
+    console.print(work_table(config, model))
+    for line in work_notes(config):
         console.print(line, soft_wrap=True)
 
 
@@ -80,6 +83,46 @@ def memory_notes(config: RunConfig, model: ModelSize) -> list[str]:
             f"One of {size} GiB holds all sequences at full length; with less, requests wait."
         )
     return notes
+
+
+def work_table(config: RunConfig, model: ModelSize) -> Table:
+    """Return tokens, FLOP and seconds of an iteration, by the length of turns."""
+    full = flops.full_turn(config)
+    typical = flops.TYPICAL.get((config.env.env_id, config.agent.prompt))
+    columns = {f"turns of {full.tokens:,} tokens": flops.work(config, model, full)}
+    if typical is not None and typical.tokens < full.tokens:
+        name = f"typical: {typical.tokens:,} tokens"
+        columns[name] = flops.work(config, model, typical)
+    works = columns.values()
+    table = _table("Work of an iteration, estimated", "", *columns)
+    table.add_row("turns", *(f"{work.turns:,}" for work in works))
+    table.add_row("tokens in prompts", *(_short(work.prompt_tokens) for work in works))
+    table.add_row("tokens sampled", *(_short(work.response_tokens) for work in works))
+    table.add_row("tokens trained", *(_short(work.trained_tokens) for work in works))
+    table.add_row("FLOP of sampling", *(f"{work.sampling:.2g}" for work in works))
+    table.add_row("FLOP of the update", *(f"{work.update:.2g}" for work in works))
+    for gpu, peak in flops.PEAK_FLOPS.items():
+        times = [flops.seconds(config, work, peak) for work in works]
+        if None not in times:
+            table.add_row(f"seconds on {gpu}", *(f"{time:,.0f}" for time in times))
+    return table
+
+
+def work_notes(config: RunConfig) -> list[str]:
+    """Return notes on the table, one line each; none without GPUs."""
+    if not config.cluster.learner_gpus:
+        return []
+    notes = [
+        f"Seconds are of learners and replicas at {flops.USED:.0%} of the peak in bfloat16. "
+        "Iterations take longer: memory limits decoding more, and environments, evaluations and "
+        "weight updates are not counted."
+    ]
+    paper = flops.PAPER.get((config.env.env_id, str(config.model.model_path)))
+    return notes if paper is None else [*notes, f"The paper's iterations took {paper}."]
+
+
+def _short(number: int) -> str:
+    return f"{number / 1e6:,.1f} M" if number >= 1e6 else f"{number:,}"
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from hgpo_rllib.config import RunConfig
+from hgpo_rllib.run.flops import full_turn
 from hgpo_rllib.run.model_size import BYTES, ModelSize
 from hgpo_rllib.settings.learner import Dtype, dtype_of_passes
 
@@ -114,8 +115,8 @@ def _one_pass(config: RunConfig, model: ModelSize, dtype: Dtype) -> dict[str, in
     """Return what a forward and backward pass of the learner adds, by name."""
     learner, rank, turn = config.learner, config.model.lora_rank, full_turn(config)
     checkpointing, critic = learner.gradient_checkpointing, learner.critic == "separate"
-    tokens = max(turn, learner.micro_batch_tokens)  # a long turn is one micro-batch
-    responses = tokens * config.agent.max_response_tokens // turn
+    tokens = max(turn.tokens, learner.micro_batch_tokens)  # a long turn is one micro-batch
+    responses = tokens * turn.response // turn.tokens
     parts = {}
     if learner.shard_parameters:
         gathered = model.gathered_bytes(trained=not rank)
@@ -136,11 +137,6 @@ def _one_pass(config: RunConfig, model: ModelSize, dtype: Dtype) -> dict[str, in
     return parts
 
 
-def full_turn(config: RunConfig) -> int:
-    """Return the number of tokens of a prompt and a response of full length."""
-    return config.agent.max_prompt_tokens + config.agent.max_response_tokens
-
-
 def _published(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     """Count versions in Ray's object store, and a copy per replica while it loads one."""
     dtype, replicas = config.model.dtype, config.policy_server.num_replicas
@@ -159,7 +155,7 @@ def _replica(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     server, dtype = config.policy_server, config.model.dtype
     where = "GPU" if server.replica_gpus else "host"
     if server.replica_gpus:
-        turn = full_turn(config)
+        turn = full_turn(config).tokens
         what = f"KV cache of {server.max_num_seqs} sequences of {turn:,} tokens"
         cache = model.kv_cache_bytes(server.max_num_seqs * turn, dtype)
     else:

@@ -1,0 +1,117 @@
+"""Tokens, FLOP and seconds of an iteration: by hand, and against torch's counter."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import Qwen2ForCausalLM
+
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.run.flops import Turn, forward_flop, full_turn, seconds, work
+from hgpo_rllib.run.model_size import ModelSize
+from tests.unit.learner.learner_reference import build_learner, one_thread
+from tests.unit.run.model_sizes import TINY, run, tiny_qwen
+
+__all__ = ["one_thread"]  # fixture
+TURN = Turn(prompt=100, response=20)
+# Of `TINY`: 3 layers with queries and output 96 x 96, keys and values 96 x 32, three of 96 x 400,
+# and biases; the head is 320 x 96.
+LAYERS = 3 * (2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 400 + 96 + 2 * 32)
+HEAD = 320 * 96
+ATTENTION = 4 * 3 * 96 * (120 * 121 // 2)
+FORWARD = 2 * (LAYERS * 120 + HEAD * 20) + ATTENTION
+PROMPT = 2 * LAYERS * 100 + 4 * 3 * 96 * (100 * 101 // 2)
+
+
+def small(**sections: Any) -> RunConfig:
+    """Return a run of 2 x 4 episodes of 5 steps."""
+    rollout = {"groups_per_iteration": 2, "group_size": 4} | sections.pop("rollout", {})
+    return run(env={"max_steps": 5}, rollout=rollout, **sections)
+
+
+def update(**sections: Any) -> float:
+    """Return the FLOP of the update for one of the 40 turns."""
+    return work(small(**sections), TINY, TURN).update / 40
+
+
+def test_tokens() -> None:
+    """Turns of all episodes; every epoch trains on prompts and responses."""
+    got = work(small(learner={"num_epochs": 3}), TINY, TURN)
+    assert (got.turns, got.prompt_tokens, got.response_tokens) == (40, 4000, 800)
+    assert got.trained_tokens == 3 * 4800
+    assert full_turn(small()) == Turn(4096, 512)
+
+
+def test_forward() -> None:
+    """The head is computed for response tokens; a token attends to those before it."""
+    assert forward_flop(TINY, 120, 20) == FORWARD
+    assert forward_flop(TINY, 100, 0) == PROMPT
+    assert work(small(), TINY, TURN).sampling == 40 * FORWARD
+
+
+def test_update() -> None:
+    """Forward and backward, and one forward pass for each further set of log-probabilities."""
+    plain = {"kl_coeff": 0, "minibatch_size": 10}
+    layers = FORWARD - 2 * HEAD * 20
+    assert update(learner=plain) == 3 * FORWARD
+    assert update(learner=plain | {"num_epochs": 2}) == 6 * FORWARD
+    assert update(learner=plain | {"kl_coeff": 0.1, "num_epochs": 2}) == 8 * FORWARD
+    assert update(learner=plain | {"old_logp": "recomputed"}) == 3.75 * FORWARD
+    checkpointing = plain | {"gradient_checkpointing": True}
+    assert update(learner=checkpointing) == 3 * FORWARD + layers
+    lora = {"model_path": "x", "lora_rank": 4}
+    assert update(learner=plain, model=lora) == 3 * FORWARD - (FORWARD - ATTENTION)
+
+
+def test_critic() -> None:
+    """One on the policy computes values of prompts; a separate one is trained on them."""
+    ppo = {"algorithm": {"estimator": "ppo"}}
+    learner = {"kl_coeff": 0, "num_epochs": 2}
+    assert update(learner=learner | {"critic": "head"}, **ppo) == 6 * FORWARD + PROMPT
+    separate = learner | {"critic": "separate"}
+    assert update(learner=separate, **ppo) == 6 * FORWARD + 7 * PROMPT
+    separate["gradient_checkpointing"] = True
+    expected = 8 * FORWARD - 4 * HEAD * 20 + 9 * PROMPT
+    assert update(learner=separate, **ppo) == expected
+
+
+def test_seconds() -> None:
+    """Divided by the number of GPUs of each side; sampling and update overlap one step off."""
+    config = small(
+        cluster={"num_learners": 2, "learner_gpus": 1},
+        policy_server={"num_replicas": 4, "replica_gpus": 1},
+    )
+    of = work(config, TINY, TURN)
+    sampling, learning = of.sampling / 4 / 0.4e9, of.update / 2 / 0.4e9
+    assert seconds(config, of, 1e9) == pytest.approx(sampling + learning)
+    rollout = config.rollout.model_copy(update={"schedule": "one_step_off"})
+    overlapping = config.model_copy(update={"rollout": rollout})
+    assert seconds(overlapping, of, 1e9) == pytest.approx(max(sampling, learning))
+    assert seconds(small(), of, 1e9) is None
+
+
+@pytest.mark.parametrize(("checkpointing", "tolerance"), [(False, 0.002), (True, 0.05)])
+def test_what_torch_counts(checkpointing: bool, tolerance: float, tmp_path: Path) -> None:
+    """Products of matrices in four mini-batches of an update, with reference and old_logp."""
+    chosen = {"minibatch_size": 10, "old_logp": "recomputed", "micro_batch_tokens": 1200}
+    chosen["gradient_checkpointing"] = checkpointing
+    Qwen2ForCausalLM(tiny_qwen()).save_pretrained(tmp_path)
+    learner = build_learner(str(tmp_path), mismatch_alarm=None, max_ratio=None, **chosen)
+    learner._weights_seq_no = 1
+    columns = {
+        "prompt_ids": torch.randint(1, 320, (40, TURN.prompt)).int(),
+        "response_ids": torch.randint(1, 320, (40, TURN.response)).int(),
+        "prompt_length": torch.full((40,), TURN.prompt),
+        "response_length": torch.full((40,), TURN.response),
+        "advantage": torch.randn(40),
+        "behaviour_logp": torch.full((40, TURN.response), -5.0),
+    }
+    with FlopCounterMode(display=False) as counter:
+        learner._update({POLICY_ID: columns})
+    size = ModelSize(tiny_qwen())
+    size.attention = 0  # torch does not count it on a CPU
+    expected = work(small(learner=chosen), size, TURN).update
+    assert counter.get_total_flops() == pytest.approx(expected, rel=tolerance)
