@@ -141,7 +141,7 @@ class HGPOConfig(AlgorithmConfig):
         algorithm = self.settings(AlgorithmSettings)
         check_critic(algorithm, learner)
         check_group_size(algorithm, self.group_size)
-        check_sharding(learner, self.num_learners, self.lora_rank)
+        check_sharding(learner, self.num_learners)
         if self.model_path is None:
             raise ValueError("model_path is not set: HGPOConfig().training(model_path=…)")
         if self.num_env_runners > 0:

@@ -269,7 +269,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _sharding_is_possible(self) -> Self:
-        check_sharding(self.learner, self.cluster.num_learners, self.model.lora_rank)
+        check_sharding(self.learner, self.cluster.num_learners)
         return self
 
     def without_learners(self) -> Self:

@@ -54,18 +54,30 @@ def adapter_form(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def merged_state(llm: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the weights with adapters merged in, named as in a model without adapters."""
-    from peft.tuners.lora import Linear
-
-    state = {
-        name.replace(".base_layer.", "."): tensor
+def base_state(llm: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the frozen weights in host memory, named as in a model without adapters."""
+    return {
+        name.replace(".base_layer.", "."): tensor.cpu()
         for name, tensor in llm.state_dict().items()
         if ".lora_" not in name
     }
-    with torch.no_grad():
-        for name, module in llm.named_modules():
-            if isinstance(module, Linear):
-                key = f"{name}.weight"
-                state[key] = state[key] + module.get_delta_weight(NAME)
+
+
+def merged_state(
+    base: Mapping[str, Tensor], adapters: Mapping[str, Tensor], shape: AdapterShape
+) -> dict[str, Tensor]:
+    """Return the weights with adapters merged in, in host memory.
+
+    Args:
+        base: weights of the model without adapters, by name.
+        adapters: adapters by their names in the model with adapters; other tensors are ignored.
+        shape: rank and alpha, which scale the adapters' product.
+    """
+    state = dict(base)
+    for name, down in adapters.items():
+        layer, found, _ = name.partition(f".lora_A.{NAME}.")
+        if found:
+            up = adapters[name.replace(".lora_A.", ".lora_B.")]
+            key = f"{layer}.weight"
+            state[key] = state[key] + up.cpu() @ down.cpu() * (shape.alpha / shape.rank)
     return state

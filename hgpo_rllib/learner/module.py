@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hgpo_rllib.learner.critic import Critic, make_critic
-from hgpo_rllib.learner.lora import adapter_form, adapter_shape, add_lora, merged_state
+from hgpo_rllib.learner.lora import adapter_form, adapter_shape, add_lora, base_state, merged_state
 from hgpo_rllib.learner.sharding import load_whole_parameters, shard, whole_parameters
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.engine import transport_module
@@ -112,20 +112,26 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
 
     def _publish(self) -> WeightTag:
         if self.model_config["lora_rank"]:
-            adapters = adapter_form(self.llm.state_dict())
+            adapters = adapter_form(self._trained_now())
             return self._publisher.publish(adapters, adapter_shape(self.llm))
         return self._publisher.publish(self.model_state())
 
-    def model_state(self) -> dict[str, Tensor]:
-        """Return the policy's weights in checkpoint form, adapters merged; on the first learner."""
-        if self.model_config["lora_rank"]:
-            return checkpoint_form(merged_state(self.llm), self.llm.config)
+    def _trained_now(self) -> dict[str, Tensor]:
+        """Return the trained parameters of the policy's model, by their names in it."""
         prefix = "scorer.llm."
-        state = {
+        return {
             name.removeprefix(prefix): tensor
             for name, tensor in self._parameters_now().items()
             if name.startswith(prefix)
         }
+
+    def model_state(self) -> dict[str, Tensor]:
+        """Return the policy's weights in checkpoint form, adapters merged; on the first learner."""
+        state = self._trained_now()
+        if self.model_config["lora_rank"]:
+            # One learner cannot gather the others' shards, but a frozen model does not change.
+            whole = load_model(self.model_config["model_path"]) if self._sharded else self.llm
+            state = merged_state(base_state(whole), state, adapter_shape(self.llm))
         return checkpoint_form(state, self.llm.config)
 
     def close(self) -> None:

@@ -149,14 +149,10 @@ def dtype_of_passes(choice: ComputeDtype, on_gpu: bool) -> Dtype:
     return choice
 
 
-def check_sharding(learner: LearnerSettings, num_learners: int, lora_rank: int) -> None:
-    """Raise a ValueError if parameters are sharded with fewer than two learners, or with LoRA."""
+def check_sharding(learner: LearnerSettings, num_learners: int) -> None:
+    """Raise a ValueError if parameters are sharded with fewer than two learners."""
     if learner.shard_parameters and num_learners < 2:
         raise ValueError(
             "learner.shard_parameters=true needs cluster.num_learners of 2 or more, not "
             f"{num_learners}"
-        )
-    if learner.shard_parameters and lora_rank:
-        raise ValueError(
-            "learner.shard_parameters=true does not work with LoRA: set model.lora_rank=0"
         )

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from hgpo_rllib.learner import learner as learner_module
 from hgpo_rllib.learner import module as llm_module
 from hgpo_rllib.learner.critic import Critic, make_critic, step_values
+from hgpo_rllib.learner.distribution import rank as rank_now
 from hgpo_rllib.models import load_model
 from hgpo_rllib.rollout.group import POLICY_ID
 from tests.unit.learner.learner_reference import (
@@ -41,6 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "PPO, head": {"estimator": "ppo", "critic": "head"},
     "PPO, separate": {"estimator": "ppo", "critic": "separate"},
+    "LoRA": {"lora_rank": 3, "lora_alpha": 6, "kl_coeff": 0.5},
     # So that one learner has no step in any mini-batch.
     "a step each": {"minibatch_size": 1},
 }
@@ -92,7 +94,11 @@ def play(path: str, **chosen: Any) -> Outcome:
         values = step_values(module, columns, rows, learner._settings, torch.device("cpu"))
         logged.append({str(row): value for row, value in enumerate(values.tolist())})
     learner.gather_optimizer()
-    return learner.module[POLICY_ID].get_state(), learner._gathered_optimizer, logged
+    module = learner.module[POLICY_ID].unwrapped()
+    state = module.get_state()
+    if rank_now() == 0:
+        state |= {f"checkpoint: {name}": tensor for name, tensor in module.model_state().items()}
+    return state, learner._gathered_optimizer, logged
 
 
 def play_with_little_memory(
