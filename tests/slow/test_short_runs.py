@@ -81,10 +81,10 @@ def test_truncated_importance_weights(cache: Path, tmp_path: Path) -> None:
     assert any(row["importance_cut_fraction"] > 0 for row in metrics)
 
 
-@pytest.mark.parametrize("sharded", ["true", "false"])
-def test_two_learners(cache: Path, tmp_path: Path, sharded: str) -> None:
+@pytest.mark.parametrize(("sharded", "rank"), [("true", 0), ("false", 0), ("true", 4)])
+def test_two_learners(cache: Path, tmp_path: Path, sharded: str, rank: int) -> None:
     """Processes of their own; the run is resumed by the main process alone."""
-    learners = ("cluster.num_learners=2", "policy_server.replica_cpus=0")
+    learners = ("cluster.num_learners=2", "policy_server.replica_cpus=0", f"model.lora_rank={rank}")
     run = train(cache, tmp_path / "two", *learners, f"learner.shard_parameters={sharded}")
     check(rows(run / "metrics.jsonl"))
     config = run / "config.yaml"
