@@ -10,6 +10,7 @@ import typer
 
 from hgpo_rllib.cli import bench, data, evaluate, play, serve, sweep
 from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.imports import large_imports
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.section import RunStoppedError
@@ -66,12 +67,14 @@ def train(
         return
     # Lock the run before the imports below, which take seconds, to fail early if it is in use.
     with contextlib.nullcontext() if resume is None else locked(resume):
-        from hgpo_rllib.run.inputs import check_inputs
+        with large_imports():
+            from hgpo_rllib.run.inputs import check_inputs
         from hgpo_rllib.run.job import check_paths_are_kept
 
         check_paths_are_kept(settings, resume or Path(settings.output))
         check_inputs(settings)
-        from hgpo_rllib.run.trainer import train as run_training
+        with large_imports():
+            from hgpo_rllib.run.trainer import train as run_training
 
         run_training(settings, resume)
 

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from hgpo_rllib.config import ConfigError
+from hgpo_rllib.imports import large_imports
 from hgpo_rllib.run.grid import Sweep, make_sweep, new_folder, open_sweep, parse_axis
 
 GRID = "--grid"
@@ -73,7 +74,9 @@ def sweep(
         check_trials(plan)
         folder = new_folder(plan, out)
     from hgpo_rllib.run.job import check_paths_are_kept
-    from hgpo_rllib.run.sweep import run_sweep
+
+    with large_imports():
+        from hgpo_rllib.run.sweep import run_sweep
 
     check_paths_are_kept(plan.trials[0].config, folder)
     if not run_sweep(plan, folder):

@@ -190,6 +190,7 @@ def start_policy_server(
         name="policy",
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
         health_check_period_s=2,  # time to detect a process that has exited
+        graceful_shutdown_wait_loop_s=0.1,  # default: 2 seconds before it stops without requests
         graceful_shutdown_timeout_s=5,
         logging_config={"enable_access_log": False},
         **replica_options(server),

@@ -9,6 +9,7 @@ from typing import Any
 import ray
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
+from hgpo_rllib.imports import large_imports
 from hgpo_rllib.policy_server.adapters import room_for
 from hgpo_rllib.policy_server.engine import Engine
 
@@ -68,7 +69,8 @@ def start(
 ) -> Engine:
     """See `EngineModule`."""
     keep_sockets_in_session()
-    from hgpo_rllib.policy_server.vllm_engine import VLLMEngine
+    with large_imports():
+        from hgpo_rllib.policy_server.vllm_engine import VLLMEngine
 
     return VLLMEngine(engine_arguments(model, agent, server, seed))
 
