@@ -18,8 +18,11 @@ setup:  ## create .venv with the locked environment (HGPO_BACKEND=cpu|gpu to cho
 train: setup  ## train an agent: make train [CONFIG=tuned_examples/X.yaml] [ARGS="key=value ..."]
 	$(BIN)/hgpo train $(CONFIG) $(ARGS)
 
+# Else each of hundreds of processes would compile our sources again where this variable is set, as
+# it often is in containers.
+test: export PYTHONDONTWRITEBYTECODE =
 test: setup  ## run the unit and integration tests: make test [ARGS="-k name"]
-	$(BIN)/python -m pytest tests/unit --numprocesses auto --maxprocesses 8 --dist loadfile $(ARGS) || $(NOTHING_CHOSEN)
+	$(BIN)/python -m pytest tests/unit --numprocesses auto --maxprocesses 8 --dist worksteal $(ARGS) || $(NOTHING_CHOSEN)
 	$(BIN)/python -m pytest tests/integration $(ARGS) || $(NOTHING_CHOSEN)
 
 lint: setup  ## check style, spelling, types and imports

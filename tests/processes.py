@@ -45,7 +45,7 @@ class Processes:
             new = [p for p in children.get(process.pid, ()) if p not in self._seen]
             self._seen.update(new)
             found.extend(new)
-        return [process for process in found if _is_alive(process)]
+        return [process for process in found if is_alive(process)]
 
     def command_lines(self) -> list[str]:
         """Of those that run now."""
@@ -115,6 +115,14 @@ class Command:
         self.processes.assert_none(seconds)
 
 
+def assert_gone(*processes: psutil.Process, seconds: float = 20) -> None:
+    """They end within seconds. A zombie, which waits for its new parent to notice, has ended."""
+    deadline = time.monotonic() + seconds
+    while (left := [p for p in processes if is_alive(p)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+
+
 def command_line(process: psutil.Process) -> str:
     """Of a process, or the title that it has given itself; empty when it has ended."""
     try:
@@ -123,7 +131,8 @@ def command_line(process: psutil.Process) -> str:
         return ""
 
 
-def _is_alive(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from hgpo_rllib import algorithm as algorithm_module
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.policy_server import standalone
+from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.warmstart import prepare
 from tests.paths import ROOT
@@ -24,7 +27,7 @@ SMALL = (
     "env.options.task_types=[pick_and_place_simple]",
     "warm_start.games=48",
     "warm_start.demonstrations=2",
-    "warm_start.optimizer_steps=600",
+    "warm_start.optimizer_steps=300",
     "rollout.groups_per_iteration=4",
     "rollout.group_size=4",
     "learner.minibatch_size=64",
@@ -85,3 +88,16 @@ def algorithm(run_config: RunConfig, cluster: None) -> Iterator[HGPO]:
     algorithm = HGPOConfig.from_run_config(run_config).build_algo()
     yield algorithm
     algorithm.stop()
+
+
+@pytest.fixture
+def shared_server(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever starts a policy server in this process gets that of `algorithm`, which saves half a
+    minute: with the same model and limits of tokens, all that differs are weights, and a server
+    loads those that requests bring.
+    """
+    app, of = algorithm.config.serve_app, Replicas.of
+    assert app is not None
+    monkeypatch.setattr(Replicas, "of", lambda _, max_outage_s: of(app, max_outage_s))
+    for module in (algorithm_module, standalone):
+        monkeypatch.setattr(module, "start_policy_server", lambda *_, **__: algorithm._server)

@@ -14,6 +14,7 @@ from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.models import Model, served
 from hgpo_rllib.evaluation.request import make_request
 from tests.processes import Command
+from tests.unit.cli.test_cli import hgpo
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -46,14 +47,14 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
     assert protocol["agent"]["templates"]["prompt"]["name"] == "alfworld_compact"
     assert len(protocol["model"]["weights_sha256"]["model.safetensors"]) == 64
     assert {"torch", "transformers", "ray"} <= protocol["versions"].keys()
-    again = Command([*arguments, "env.max_steps=8"], tmp_path / "again.txt", "evaluate")
-    assert again.process.wait(200) == 0, again.log.read_text()
-    assert "nothing left to play" in again.log.read_text()
+    again = hgpo(tmp_path, "evaluate", *arguments, "env.max_steps=8")
+    assert again.returncode == 0, again.stderr
+    assert "nothing left to play" in again.stdout + again.stderr
 
 
-@pytest.fixture(scope="module")
-def model(run_config: RunConfig, cluster: None) -> Iterator[Model]:
-    """Start the policy server once."""
+@pytest.fixture
+def model(run_config: RunConfig, shared_server: None) -> Iterator[Model]:
+    """Return the model that the shared policy server holds now."""
     with served(run_config) as model:
         yield model
 

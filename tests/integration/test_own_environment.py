@@ -14,7 +14,8 @@ from tests.unit.environments.test_own_environment import folder as folder  # the
 pytestmark = pytest.mark.integration
 
 
-def test_the_page_trains(run_config: RunConfig, cluster: None, folder: Path) -> None:
+@pytest.mark.usefixtures("shared_server")
+def test_the_page_trains(run_config: RunConfig, folder: Path) -> None:
     """Two iterations with the pocket model of ALFWorld; both learn something."""
     config = load_config(
         folder / "my_run.yaml",

@@ -1,4 +1,4 @@
-"""A replica that dies under a rollout."""
+"""A replica that dies under a rollout. `pytest -m slow`."""
 
 import os
 import signal
@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from hgpo_rllib.algorithm import HGPO
+from tests.integration.conftest import algorithm, cluster, overrides, run_config
 from tests.integration.test_algorithm import step_logp
 
-pytestmark = pytest.mark.integration
+__all__ = ["algorithm", "cluster", "overrides", "run_config"]  # fixtures
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def replica_processes(algorithm: HGPO) -> list[int]:

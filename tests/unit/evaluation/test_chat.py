@@ -81,7 +81,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for variable in chat.KEY_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     with Server() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
         thread.start()
         yield server
         server.shutdown()

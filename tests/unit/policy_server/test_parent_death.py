@@ -13,6 +13,7 @@ import pytest
 
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 from tests.paths import ROOT
+from tests.processes import assert_gone
 
 SLEEP = "print(os.getpid(), flush=True); time.sleep(60)"
 IN_PROCESS = f"import os, time; from {die_with_parent.__module__} import *; die_with_parent(); "
@@ -57,7 +58,7 @@ def test_a_child_ends_when_its_parent_is_killed(parent: str) -> None:
         child = psutil.Process(int(process.stdout.readline()))
         assert child.ppid() == process.pid
         process.kill()
-    assert psutil.wait_procs([child], 10)[1] == []
+    assert_gone(child)
 
 
 def test_a_parent_that_has_ended_already() -> None:

@@ -16,6 +16,7 @@ import pytest
 from hgpo_rllib.policy_server import openai_server
 from hgpo_rllib.section import RunStoppedError
 from tests.paths import ROOT
+from tests.processes import assert_gone, is_alive
 
 # Does not end at SIGTERM, nor does its child; says the ids of both.
 STUBBORN = """
@@ -54,21 +55,6 @@ signal.signal(signal.SIGUSR1, lambda *_: time.sleep(60))
 pathlib.Path(sys.argv[1]).touch()
 time.sleep(60)
 """
-
-
-def assert_gone(*processes: psutil.Process) -> None:
-    """They end within seconds."""
-    deadline = time.monotonic() + 20
-    while (left := [p for p in processes if is_alive(p)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
 
 
 def start_stubborn(command: list[str]) -> "subprocess.Popen[str]":
@@ -156,6 +142,9 @@ class TestCommand:
             processes = read_ids(command)
             command.kill()
         assert_gone(*processes)
+        deadline = time.monotonic() + 20
+        while folder.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
         assert not folder.exists()
 
     def test_a_server_that_does_not_start(self, folder: Path) -> None:
@@ -178,8 +167,8 @@ class TestCommand:
             start = time.monotonic()
             if second_signal:
                 interrupt = (os.getpid(), signal.SIGINT)
-                threading.Timer(1, os.kill, interrupt).start()
-            openai_server.drain(server, 30 if second_signal else 1)
+                threading.Timer(0.2, os.kill, interrupt).start()
+            openai_server.drain(server, 30 if second_signal else 0.2)
             assert server.poll() is None
         assert time.monotonic() - start < 20
         assert server.returncode == 128 + signal.SIGKILL

@@ -14,6 +14,7 @@ import pytest
 from env_wrappers.datasets import new_directory, new_file
 from env_wrappers.processes import process_pool
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
+from tests.processes import assert_gone
 from tests.unit.cli.test_cli import POCKET, ROOT
 
 HGPO = [sys.executable, "-m", "hgpo_rllib.cli.main"]
@@ -102,7 +103,7 @@ def test_sigterm_while_data_are_made(
         process.terminate()
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert psutil.wait_procs(started, 10)[1] == []
+    assert_gone(*started)
     (line,) = [line for line in output.splitlines() if "interrupted" in line]
     assert said in line
     assert "Traceback" not in output
@@ -141,7 +142,7 @@ def test_workers_end_with_their_parent(signum: int) -> None:
             os.killpg(process.pid, signum)  # as a terminal does
         else:
             process.kill()
-        assert psutil.wait_procs(started, 10)[1] == []
+        assert_gone(*started)
         _, errors = process.communicate(timeout=30)
     assert errors.count("Traceback") <= 1, "of the parent"
 
