@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.learner.batching import Columns, minibatches
-from hgpo_rllib.learner.learner import learning_rate
+from hgpo_rllib.learner.optimizer import learning_rate
 from hgpo_rllib.models import load_model
 from hgpo_rllib.settings.learner import dtype_of_passes
 

@@ -62,12 +62,13 @@ def memory_table(config: RunConfig, model: ModelSize) -> Table:
     title = f"Memory, estimated: {name}, {model.parameters:,} parameters"
     table = _table(title, "process", "where", "what", "GiB")
     table.columns[1].justify = table.columns[2].justify = "left"
-    for process, group in groupby(estimate.memory(config, model), lambda item: item.process):
+    parts = estimate.memory(config, model)
+    for (process, where), group in groupby(parts, lambda item: (item.process, item.where)):
         items = list(group)
         for item in items:
-            table.add_row(process, item.where, item.what, _gib(item.size))
+            table.add_row(process, where, item.what, _gib(item.size))
         if len(items) > 1:
-            table.add_row(process, items[0].where, "sum", _gib(sum(item.size for item in items)))
+            table.add_row(process, where, "sum", _gib(sum(item.size for item in items)))
         table.add_section()
     return table
 

@@ -30,6 +30,7 @@ from hgpo_rllib.learner.host_memory import keep_freed_memory
 from hgpo_rllib.learner.lora import without_lora
 from hgpo_rllib.learner.module import LLMModule, TokenScorer
 from hgpo_rllib.learner.objective import mismatch, token_losses
+from hgpo_rllib.learner.optimizer import OffloadedMoments, set_learning_rate
 from hgpo_rllib.learner.sharding import load_whole_optimizer, whole, whole_optimizer
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.models import load_model
@@ -54,6 +55,8 @@ class HGPOLearner(TorchLearner):
         if self._device.type == "cpu":
             keep_freed_memory()
         self._settings = self.config.settings(LearnerSettings)
+        optimizer, offload = self.get_optimizer(POLICY_ID), self._settings.offload_optimizer
+        self._moments = OffloadedMoments(optimizer, offload)
         self._gathered_optimizer: StateDict = {}
         self._reference = None
         if self._settings.kl_coeff > 0 and not self.config.lora_rank:
@@ -93,7 +96,7 @@ class HGPOLearner(TorchLearner):
 
     @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config=None) -> None:
-        """Register AdamW; `_set_learning_rate` applies warm-up and decay."""
+        """Register AdamW; `set_learning_rate` applies warm-up and decay."""
         parameters = self.get_parameters(self._module[module_id])
         groups = [{"params": group} for group in parameter_groups(self._module[module_id])]
         optimizer = torch.optim.AdamW(
@@ -221,8 +224,11 @@ class HGPOLearner(TorchLearner):
             self._statistics.add(name, torch.zeros((), device=self._device))
         trouble = self._compute_gradients(columns, plan[number], first=number == 0)
         if trouble is None:
-            self._set_learning_rate()
-            self.get_optimizer(POLICY_ID).step()
+            optimizer = self.get_optimizer(POLICY_ID)
+            done = self._weights_seq_no - 1  # RLlib already counts the current update
+            set_learning_rate(optimizer, self._settings, done)
+            with self._moments.loaded():
+                optimizer.step()
             return True
         message = (
             f"bad mini-batch {number + 1} of {len(plan)} in update {self._weights_seq_no}: "
@@ -336,16 +342,6 @@ class HGPOLearner(TorchLearner):
                 "learner.lr"
             )
 
-    def _set_learning_rate(self) -> None:
-        """Apply warm-up by optimiser steps and decay by iterations; a resume keeps both counts."""
-        optimizer = self.get_optimizer(POLICY_ID)
-        taken = int(next(iter(optimizer.state.values()))["step"]) if optimizer.state else 0
-        done = self._weights_seq_no - 1  # RLlib already counts the current update
-        rate = learning_rate(self._settings, taken, done)
-        of_critic = (self._settings.critic_lr or self._settings.lr) / self._settings.lr
-        for group, factor in zip(optimizer.param_groups, (1.0, of_critic), strict=False):
-            group["lr"] = rate * factor
-
     @override(Learner)
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
         """Mark the weights as changed, so that the next weight sync publishes them."""
@@ -363,11 +359,13 @@ class HGPOLearner(TorchLearner):
     def gather_optimizer(self) -> None:
         """Gather the optimiser state on the first learner. Collective: all learners call it."""
         optimizer = self.get_optimizer(POLICY_ID)
-        self._gathered_optimizer = whole_optimizer(self.module[POLICY_ID], optimizer)
+        with self._moments.loaded():
+            self._gathered_optimizer = whole_optimizer(self.module[POLICY_ID], optimizer)
 
     @override(TorchLearner)
     def _set_optimizer_state(self, state: StateDict) -> None:
-        load_whole_optimizer(self.module[POLICY_ID], self.get_optimizer(POLICY_ID), state)
+        with self._moments.loaded():
+            load_whole_optimizer(self.module[POLICY_ID], self.get_optimizer(POLICY_ID), state)
 
     def values(self, columns: Columns) -> NDArray[np.float64]:
         """Return the critic's value of every response, shape ``(rows,)``. Collective."""
@@ -387,13 +385,3 @@ class HGPOLearner(TorchLearner):
 def _fill(column: Tensor, values: Tensor) -> None:
     """Replace NaN in `column` by `values`."""
     column.copy_(torch.where(column.isnan(), values, column))
-
-
-def learning_rate(settings: LearnerSettings, steps: int, iterations: int) -> float:
-    """Return the learning rate after this number of optimiser steps and of iterations."""
-    warm = min(1.0, (steps + 1) / max(1, settings.lr_warmup_steps))
-    if settings.lr_decay_iterations is None:
-        return settings.lr * warm
-    gone = min(1.0, iterations / settings.lr_decay_iterations)
-    left = 1 - gone if settings.lr_decay == "linear" else (1 + math.cos(math.pi * gone)) / 2
-    return settings.lr * warm * left

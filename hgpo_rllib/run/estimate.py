@@ -17,6 +17,7 @@ LEARNER_BYTES = 4  # the learner's weights, gradients and moments are float32
 PUBLISHED_VERSIONS = 2  # in the object store: the one being written, and the previous one
 GPU_OVERHEAD = 2 * 2**30  # of a process: CUDA context, workspaces, graphs, fragmentation
 PREFILL = 2**30  # activations and logits of an engine's largest pass
+MOMENTS = "AdamW's two moments, float32"
 
 MAIN = "main process with learner"
 ROLLOUTS = "main process"
@@ -80,8 +81,16 @@ def _learner(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     where = "GPU" if config.cluster.learner_gpus else "host"
     dtype = dtype_of_passes(config.learner.compute_dtype, on_gpu=where == "GPU")
     process = LEARNER if config.cluster.num_learners else MAIN
-    parts = _stored(config, model, dtype) | _one_pass(config, model, dtype)
-    items = [MemoryItem(process, where, what, size) for what, size in parts.items()]
+    parts, one_pass = _stored(config, model, dtype), _one_pass(config, model, dtype)
+    items = []
+    if config.learner.offload_optimizer:
+        moments = parts.pop(MOMENTS)
+        items.append(MemoryItem(process, "host", MOMENTS, moments))
+        beyond = moments - sum(one_pass.values())
+        if beyond > 0:
+            parts["moments in a step, beyond a pass"] = beyond
+    parts |= one_pass
+    items = [*(MemoryItem(process, where, what, size) for what, size in parts.items()), *items]
     if config.learner.shard_parameters:
         whole = model.parameters * LEARNER_BYTES
         items.append(MemoryItem(f"first {LEARNER}", "host", "whole weights, float32", whole))
@@ -92,22 +101,21 @@ def _stored(config: RunConfig, model: ModelSize, dtype: Dtype) -> dict[str, int]
     """Return what a learner holds all the time, by name: a share of it if parameters are sharded.
 
     4 bytes per parameter for weights and gradients, 8 for AdamW's two moments. With LoRA, only
-    adapters have gradients and moments, and the base weights are the reference.
+    adapters and critic have gradients and moments, and the base weights are the reference.
     """
     shards = config.cluster.num_learners if config.learner.shard_parameters else 1
     rank, whole = config.model.lora_rank, model.parameters * LEARNER_BYTES
     adapters = model.adapter_parameters(rank) * LEARNER_BYTES
-    trained = adapters if rank else whole
-    parts = {
-        "weights, float32": whole + adapters,
-        "gradients, float32": trained,
-        "AdamW's two moments, float32": 2 * trained,
-    }
+    # A critic on the policy's trunk adds a single row.
+    has_model = config.learner.critic == "separate"
+    critic = model.trunk_parameters * LEARNER_BYTES if has_model else 0
+    trained = (adapters if rank else whole) + critic
+    parts = {"weights, float32": whole + adapters}
+    if critic:
+        parts["weights of the critic, float32"] = critic
+    parts |= {"gradients, float32": trained, MOMENTS: 2 * trained}
     if config.learner.kl_coeff > 0 and not rank:
         parts[f"reference model, {dtype}"] = model.frozen_bytes(dtype)
-    if config.learner.critic == "separate":  # one on the policy's trunk adds a single row
-        critic = "critic: weights, gradients, AdamW's moments, float32"
-        parts[critic] = 4 * model.trunk_parameters * LEARNER_BYTES
     return {what: -(-size // shards) for what, size in parts.items()}
 
 

@@ -43,6 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
     "PPO, head": {"estimator": "ppo", "critic": "head"},
     "PPO, separate": {"estimator": "ppo", "critic": "separate"},
     "LoRA": {"lora_rank": 3, "lora_alpha": 6, "kl_coeff": 0.5},
+    "offloaded": {"offload_optimizer": True},
     # So that one learner has no step in any mini-batch.
     "a step each": {"minibatch_size": 1},
 }

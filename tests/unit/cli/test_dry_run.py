@@ -242,6 +242,15 @@ def test_the_tables() -> None:
     assert "of its GPU" not in dry_run(FOLDER / "alfworld_pocket.yaml").stderr
 
 
+def test_memory_in_two_places() -> None:
+    """A sum is of one process in one place."""
+    done = dry_run(FOLDER / "alfworld_qwen1.5b_hgpo.yaml", "learner.offload_optimizer=true")
+    _, *on_gpu, total, moments = cells(done.stderr, "learner")
+    assert moments[1:] == ["host", "AdamW's two moments, float32", "11.5"]
+    assert total[1:] == ["GPU", "sum", "34.6"]
+    assert sum(float(row[3]) for row in on_gpu) == pytest.approx(34.6, abs=0.2)
+
+
 def test_the_work_of_an_iteration() -> None:
     """At full and typical length; seconds and the paper's only for GPUs."""
     done = dry_run(FOLDER / "alfworld_qwen1.5b_hgpo.yaml")

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hgpo_rllib.learner.learner import HGPOLearner, learning_rate
+from hgpo_rllib.learner.learner import HGPOLearner
+from hgpo_rllib.learner.optimizer import learning_rate
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.run.live_metrics import iteration_samples
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings

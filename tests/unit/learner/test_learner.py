@@ -27,8 +27,8 @@ from hgpo_rllib.learner.batching import (
     token_batch,
     token_weights,
 )
-from hgpo_rllib.learner.learner import learning_rate
 from hgpo_rllib.learner.module import TokenScorer, token_log_probs
+from hgpo_rllib.learner.optimizer import learning_rate
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings, dtype_of_passes

@@ -55,14 +55,17 @@ class TestMemory:
         """A separate one is a second model without head, which reads prompts; else nothing."""
         ppo = {"algorithm": {"estimator": "ppo"}, "learner": {"critic": kind}}
         untied = ModelSize(tiny_qwen(tie_word_embeddings=False))
+        without = sizes(run(), untied, estimate.MAIN)
         extra = {
-            what: size
+            what: size - without.get(what, 0)
             for what, size in sizes(run(**ppo), untied, estimate.MAIN).items()
-            if "critic" in what
+            if size != without.get(what)
         }
         prompts = 16384 - 16384 * 512 // 4608
         expected = {
-            "critic: weights, gradients, AdamW's moments, float32": 16 * TINY.parameters,
+            "weights of the critic, float32": 4 * TINY.parameters,
+            "gradients, float32": 4 * TINY.parameters,
+            "AdamW's two moments, float32": 8 * TINY.parameters,
             f"critic: activations of {prompts:,} prompt tokens": TINY.activation_bytes(prompts),
         }
         assert extra == (expected if kind == "separate" else {})
@@ -159,6 +162,26 @@ def test_bfloat16_on_a_gpu() -> None:
     assert gpu[tokens] == TINY.activation_bytes(16384, "bfloat16") < cpu[tokens]
     assert cpu["reference model, float32"] == 4 * TINY.parameters
     assert not any("bfloat16" in what for what in cpu)
+
+
+def test_offloaded_moments() -> None:
+    """They are in host memory, and on the GPU when a pass is over: the larger of the two counts."""
+    agent = {"max_prompt_tokens": 64, "max_response_tokens": 16}
+
+    def on_gpu(tokens: int, offload: bool) -> int:
+        learner = {"micro_batch_tokens": tokens, "offload_optimizer": offload}
+        cluster = {"learner_gpus": 1, "num_learners": 1}
+        items = estimate.memory(run(agent=agent, learner=learner, cluster=cluster), TINY)
+        host = [i.size for i in items if i.process == estimate.LEARNER and i.where == "host"]
+        assert host == [8 * TINY.parameters] * offload
+        return sum(i.size for i in items if i.process == estimate.LEARNER) - sum(host)
+
+    assert on_gpu(8000, offload=False) - on_gpu(8000, offload=True) == 8 * TINY.parameters
+    learner = {"micro_batch_tokens": 80}
+    config = run(agent=agent, learner=learner, cluster={"learner_gpus": 1, "num_learners": 1})
+    one_pass = sum(estimate._one_pass(config, TINY, "bfloat16").values())
+    assert one_pass < 8 * TINY.parameters
+    assert on_gpu(80, offload=False) - on_gpu(80, offload=True) == one_pass
 
 
 TOKENS, RESPONSE, ROWS, VOCABULARY = 256, 32, 2, 4000

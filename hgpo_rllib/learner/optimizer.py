@@ -1,0 +1,65 @@
+"""The learner's AdamW: its learning rate, and its moments in host memory between steps."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from hgpo_rllib.settings.learner import LearnerSettings
+
+
+def learning_rate(settings: LearnerSettings, steps: int, iterations: int) -> float:
+    """Return the learning rate after this number of optimiser steps and of iterations."""
+    warm = min(1.0, (steps + 1) / max(1, settings.lr_warmup_steps))
+    if settings.lr_decay_iterations is None:
+        return settings.lr * warm
+    gone = min(1.0, iterations / settings.lr_decay_iterations)
+    left = 1 - gone if settings.lr_decay == "linear" else (1 + math.cos(math.pi * gone)) / 2
+    return settings.lr * warm * left
+
+
+def set_learning_rate(optimizer: Optimizer, settings: LearnerSettings, iterations: int) -> None:
+    """Set the rates of policy and critic after this number of iterations; a resume keeps counts."""
+    taken = int(next(iter(optimizer.state.values()))["step"]) if optimizer.state else 0
+    rate = learning_rate(settings, taken, iterations)
+    of_critic = (settings.critic_lr or settings.lr) / settings.lr
+    for group, factor in zip(optimizer.param_groups, (1.0, of_critic), strict=False):
+        group["lr"] = rate * factor
+
+
+class OffloadedMoments:
+    """Keeps the moments of an optimiser in host memory, except in a `loaded` block.
+
+    The tensors of the optimiser stay the same objects and lose only their storage. Of sharded ones,
+    each learner moves its shard.
+    """
+
+    def __init__(self, optimizer: Optimizer, enabled: bool):
+        """If not `enabled`, the moments stay where they are."""
+        self._optimizer, self._enabled = optimizer, enabled
+        self._offloaded: list[tuple[Tensor, Tensor]] = []  # without storage; its values
+
+    @contextmanager
+    def loaded(self) -> Iterator[None]:
+        """Load the moments for a step, or to read or replace them."""
+        for tensor, values in self._offloaded:
+            tensor.untyped_storage().resize_(values.nbytes)
+            tensor.copy_(values, non_blocking=True)
+        self._offloaded = []
+        yield
+        if self._enabled:
+            self._offload()
+
+    @torch.no_grad()
+    def _offload(self) -> None:
+        for state in self._optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor) and value.dim():  # not the number of steps
+                    tensor = value.to_local() if isinstance(value, DTensor) else value
+                    values = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+                    self._offloaded.append((tensor, values.copy_(tensor)))
+                    tensor.untyped_storage().resize_(0)

@@ -1,0 +1,75 @@
+"""Moments in host memory: the same steps, and no storage between them."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from hgpo_rllib.learner.learner import HGPOLearner
+from hgpo_rllib.learner.optimizer import OffloadedMoments
+from hgpo_rllib.rollout.group import POLICY_ID
+from tests.unit.learner.learner_reference import (
+    llm_of,
+    make_columns,
+    make_learner,
+    model_path,
+    one_thread,
+)
+
+__all__ = ["model_path", "one_thread"]  # fixtures
+
+
+def storage(optimizer: torch.optim.Optimizer) -> int:
+    """Return the size of the moments on the device, in bytes."""
+    tensors = [value for state in optimizer.state.values() for value in state.values()]
+    return sum(t.untyped_storage().nbytes() for t in tensors if t.dim())
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_steps(enabled: bool) -> None:
+    """Like those of AdamW alone."""
+    torch.manual_seed(0)
+    start = [torch.randn(3, 4), torch.randn(5)]
+    both = [[tensor.clone().requires_grad_() for tensor in start] for _ in range(2)]
+    optimizers = [torch.optim.AdamW(parameters, lr=0.1) for parameters in both]
+    moments = OffloadedMoments(optimizers[0], enabled)
+    for _ in range(3):
+        gradients = [torch.randn_like(tensor) for tensor in start]
+        for parameters in both:
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient.clone()
+        with moments.loaded():
+            optimizers[0].step()
+        optimizers[1].step()
+        assert storage(optimizers[0]) == (0 if enabled else 2 * 4 * (12 + 5))
+    for got, expected in zip(*both, strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def play(learner: HGPOLearner, columns: dict[str, Tensor], updates: int) -> None:
+    for _ in range(updates):
+        learner._weights_seq_no += 1
+        learner._update({POLICY_ID: columns})
+
+
+def test_updates_and_states(model_path: str) -> None:
+    """A learner ends where one without ends, also from its saved state; warm-up counts steps."""
+    chosen = {"lr": 1e-2, "lr_warmup_steps": 9, "minibatch_size": 3, "mismatch_alarm": None}
+    plain, offloaded, resumed = (
+        make_learner(model_path, **chosen, offload_optimizer=offload)
+        for offload in (False, True, True)
+    )
+    columns = make_columns(llm_of(plain))
+    play(plain, columns, 2)
+    play(offloaded, columns, 1)
+    resumed.module[POLICY_ID].set_state(offloaded.module[POLICY_ID].get_state())
+    resumed._set_optimizer_state(offloaded._get_optimizer_state())
+    resumed._weights_seq_no = 1
+    for learner in (offloaded, resumed):
+        assert storage(learner.get_optimizer(POLICY_ID)) == 0
+        play(learner, columns, 1)
+        assert storage(learner.get_optimizer(POLICY_ID)) == 0
+        for got, expected in zip(
+            llm_of(learner).parameters(), llm_of(plain).parameters(), strict=True
+        ):
+            torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    assert storage(plain.get_optimizer(POLICY_ID)) > 0
