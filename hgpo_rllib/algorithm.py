@@ -2,19 +2,17 @@
 
 import logging
 import time
+import traceback
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
-import numpy as np
-import ray
-from numpy.typing import NDArray
 from pydantic import BaseModel
-from ray import serve
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
+from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.annotations import override
@@ -28,8 +26,15 @@ from ray.rllib.utils.metrics import (
     TIMERS,
 )
 from ray.rllib.utils.typing import StateDict
+from ray.tune import PlacementGroupFactory
+from ray.util.placement_group import (
+    PlacementGroup,
+    get_current_placement_group,
+    remove_placement_group,
+)
 from torch import Tensor
 
+from hgpo_rllib import placement
 from hgpo_rllib.advantages import diagnostics
 from hgpo_rllib.config import (
     AgentSettings,
@@ -51,20 +56,19 @@ from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
 from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.models import load_tokenizer, save_model
-from hgpo_rllib.policy_server.deployment import start_policy_server
-from hgpo_rllib.policy_server.owner_liveness import start_owner_liveness
-from hgpo_rllib.policy_server.types import Prompt, RequestFailedError, Sampling, WeightTag
+from hgpo_rllib.policy_server.server import PolicyServer
+from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.rollout.group import POLICY_ID, policy_of_member
 from hgpo_rllib.rollout.held_out import evaluate_splits
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score, stale_rate
 from hgpo_rllib.rollout.trajectory import Trajectory
+from hgpo_rllib.served_policy import check_served_policy
+from hgpo_rllib.settings.cluster import ClusterSettings, check_gpus
 from hgpo_rllib.settings.learner import check_sharding
 from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
 
 logger = logging.getLogger(__name__)
-PROBE_SEED = 0
-PROBE_TOKENS = 16  # sampled after each update to compare the served policy with the learner
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 ResultT = TypeVar("ResultT")
 
@@ -95,6 +99,7 @@ class HGPOConfig(AlgorithmConfig):
         self.eval_temperature = EvaluationSettings().temperature
         self.serve_prefix = "hgpo-policy"  # prefix of the application's name
         self.serve_app: str | None = None  # set by the algorithm: one application per run or trial
+        self.placement_group: PlacementGroup | None = None  # set by the algorithm, except in trials
         self.env = EnvSettings().env_id
         self.env_runner_cls = HGPOEnvRunner
         self.num_env_runners = 0
@@ -127,6 +132,13 @@ class HGPOConfig(AlgorithmConfig):
         return section(**{name: getattr(self, name) for name in section.model_fields})
 
     @property
+    def cluster(self) -> ClusterSettings:
+        """The learner processes and their GPUs."""
+        return ClusterSettings(
+            num_learners=self.num_learners, learner_gpus=self.num_gpus_per_learner
+        )
+
+    @property
     def prompt_memory_length(self) -> int:
         """Number of turns in a prompt: `memory_length`, or K (`context_length`) if it is None."""
         return self.context_length if self.memory_length is None else self.memory_length
@@ -139,6 +151,7 @@ class HGPOConfig(AlgorithmConfig):
             self.settings(section)
         learner = self.settings(LearnerSettings)
         algorithm = self.settings(AlgorithmSettings)
+        check_gpus(self.cluster, self.settings(PolicyServerSettings), self.schedule)
         check_critic(algorithm, learner)
         check_group_size(algorithm, self.group_size)
         check_sharding(learner, self.num_learners)
@@ -168,6 +181,16 @@ class HGPOConfig(AlgorithmConfig):
                 "compile": self.compile,
                 "critic": self.critic,
             },
+        )
+
+    @override(AlgorithmConfig)
+    def build_learner_group(self, **settings: Any) -> LearnerGroup:
+        """Build the learners in the placement group."""
+        config = self.copy(copy_frozen=False)
+        server = self.settings(PolicyServerSettings)
+        config.num_gpus_per_learner = placement.learner_gpus(self.cluster, server)
+        return AlgorithmConfig.build_learner_group(
+            config, placement_group=self.placement_group, **settings
         )
 
     @override(AlgorithmConfig)
@@ -228,13 +251,17 @@ class HGPO(Algorithm):
         """Return a config with the paper's settings."""
         return HGPOConfig()
 
+    @classmethod
+    @override(Algorithm)
+    def default_resource_request(cls, config: HGPOConfig | dict) -> PlacementGroupFactory:
+        """Return the bundles of a trial: its own process, learners, and replicas."""
+        settings = cls.get_default_config().update_from_dict(config)
+        server = settings.settings(PolicyServerSettings)
+        return PlacementGroupFactory(placement.trial_bundles(settings.cluster, server))
+
     @override(Algorithm)
     def setup(self, config: HGPOConfig) -> None:
-        """Start this run's policy server, then RLlib's components."""
-        app = f"{self.config.serve_prefix}-{self._run_id}"
-        self.config = self.config.copy(copy_frozen=False)
-        self.config.serve_app = app
-        self.config.freeze()
+        """Start this run's policy server and RLlib's components in one placement group."""
         if self.config.memory_length is None:
             logger.warning(
                 "prompts show as many turns as groups share, %d: set memory_length to keep prompts "
@@ -244,19 +271,31 @@ class HGPO(Algorithm):
         tokenizer = load_tokenizer(self.config.model_path)
         if not tokenizer.chat_template:
             raise ValueError(f"{self.config.model_path} has no chat template to build prompts with")
-        self._liveness = start_owner_liveness()
+        cluster, server = self.config.cluster, self.config.settings(PolicyServerSettings)
+        self.config = self.config.copy(copy_frozen=False)
+        self.config.serve_app = f"{self.config.serve_prefix}-{self._run_id}"
+        trial_group = get_current_placement_group()
+        if trial_group is None:
+            self.config.placement_group = placement.reserve(placement.bundles(cluster, server))
+        self.config.freeze()
         try:
-            self._server = start_policy_server(
-                app,
+            if placement.learners_first(cluster, server):
+                super().setup(self.config)
+            self._server = PolicyServer(
                 self.config.settings(ModelSettings),
                 self.config.settings(AgentSettings),
-                self.config.settings(PolicyServerSettings),
-                seed=self.config.seed or 0,
-                owner=self._liveness,
+                server,
+                self.config.seed or 0,
+                self.config.serve_app,
+                trial_group or self.config.placement_group,
             )
-            super().setup(self.config)
-        except BaseException:  # includes an interrupt while the engines start
-            self._delete_policy_server()
+            if not placement.learners_first(cluster, server):
+                super().setup(self.config)
+        except BaseException as error:  # includes an interrupt while the engines start
+            # Delete learners that did not start while Ray is running: without it, their `__del__`
+            # would start a new Ray.
+            traceback.clear_frames(error.__traceback__)
+            self._stop_actors()
             raise
 
     @override(Algorithm)
@@ -270,13 +309,20 @@ class HGPO(Algorithm):
         if self.config.schedule == "one_step_off":
             self.env_runner.sample_ahead(self.config.groups_per_iteration)
         with self._phase(LEARNER_UPDATE_TIMER, "update_s"):
+            if self.config.colocate:  # the probe below wakes the engines, with the new weights
+                self._server.sleep()
             scored, statistics = self.learn(played.trajectories)
+            if self.config.colocate:
+                on_learners(self.learner_group, HGPOLearner.free_gpu_memory)
         self._seconds["update_s"] -= self._seconds["advantage_s"]
         with self._phase(SYNCH_WORKER_WEIGHTS_TIMER, "sync_s"):
             self.env_runner_group.sync_weights(
                 from_worker_or_learner_group=self.learner_group, inference_only=True
             )
-            gap = self._check_served_policy(played.trajectories[0].turns[0].prompt_ids)
+            probe = played.trajectories[0].turns[0].prompt_ids
+            weights = self._published_weights()
+            gap = check_served_policy(self.env_runner, self.learner_group, weights, probe)
+        self.metrics.log_value("served_learner_logp_gap", gap, window=1)
         self.last_iteration = IterationResult(
             scored=scored,
             statistics=statistics | {"served_learner_logp_gap": gap},
@@ -326,35 +372,6 @@ class HGPO(Algorithm):
         of_update = {name: float(value) for name, value in reported.items() if name in METRICS}
         return scored, of_groups | of_update
 
-    def _check_served_policy(self, probe: NDArray[np.int32]) -> float:
-        """Compare the served and the learner's log-probabilities of a response to a probe prompt.
-
-        Returns:
-            The largest difference.
-
-        Raises:
-            RuntimeError: the difference exceeds `max_logp_gap`. Training on samples from other
-                weights than the learner's would fail silently.
-        """
-        weights = self._published_weights()
-        tokens = min(PROBE_TOKENS, self.config.max_response_tokens)
-        sampling = Sampling(self.config.temperature, tokens, stop_token_ids=())
-        (answer,) = self.env_runner.ask([Prompt(probe.tolist(), PROBE_SEED)], sampling, weights)
-        if isinstance(answer, RequestFailedError):
-            raise answer
-        learner_logp = on_learners(
-            self.learner_group, HGPOLearner.score_tokens, probe, answer.token_ids
-        )
-        gap = float(np.abs(learner_logp - answer.logp).max())
-        self.metrics.log_value("served_learner_logp_gap", gap, window=1)
-        limit = self.config.max_logp_gap
-        if limit is not None and not gap <= limit:
-            raise RuntimeError(
-                f"the served policy differs from the learner after an update: log-probabilities of "
-                f"the probe differ by {gap:.2g}, more than max_logp_gap={limit:g}"
-            )
-        return gap
-
     def _published_weights(self) -> WeightTag:
         component = f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}"
         state = self.learner_group.get_state(components=component, inference_only=True)
@@ -375,16 +392,19 @@ class HGPO(Algorithm):
 
     @override(Algorithm)
     def cleanup(self) -> None:
-        """Stop RLlib's components and this run's policy server."""
+        """Stop rollouts, this run's policy server and RLlib's components, and free the GPUs."""
         try:
             self.learner_group.foreach_learner(_close_module)
-            super().cleanup()
+            self.env_runner.stop()  # RLlib stops it again, after the server that it needs
         finally:
-            self._delete_policy_server()
+            self._stop_actors()
+            super().cleanup()
 
-    def _delete_policy_server(self) -> None:
-        serve.delete(self.config.serve_app)
-        ray.kill(self._liveness)
+    def _stop_actors(self) -> None:
+        if hasattr(self, "_server"):  # else the learners or the engines did not start
+            self._server.stop()
+        if self.config.placement_group is not None:
+            remove_placement_group(self.config.placement_group)
 
 
 def _model_state(learner: HGPOLearner) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from hgpo_rllib.advantages.contexts import Contexts
 from hgpo_rllib.advantages.groups import Normalize
 from hgpo_rllib.run_files import read_run_file
 from hgpo_rllib.section import ConfigError, Section, Seed
+from hgpo_rllib.settings.cluster import ClusterSettings, check_gpus
 from hgpo_rllib.settings.generated import GamesSettings, StoreSettings, WarmStartSettings
 from hgpo_rllib.settings.learner import LearnerSettings, check_sharding
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
@@ -204,17 +205,6 @@ class EvaluationSettings(Section):
         return [check_name(split) for split in splits]
 
 
-class ClusterSettings(Section):
-    """Learner processes and Ray's dashboard."""
-
-    num_learners: int = Field(0, ge=0)
-    """Number of learner processes, which split every mini-batch. 0: learn in the main process."""
-    learner_gpus: float = Field(0, ge=0, le=1)
-    """Number of GPUs per learner. A fraction shares a GPU with replicas."""
-    dashboard_port: int | None = Field(None, ge=1, le=65535)
-    """Port of the Ray dashboard on the loopback address. null: no dashboard."""
-
-
 class TrackingSettings(Section):
     """Experiment trackers, in addition to the run directory (docs/integrations.md)."""
 
@@ -268,6 +258,11 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _gpus_are_assigned(self) -> Self:
+        check_gpus(self.cluster, self.policy_server, self.rollout.schedule)
+        return self
+
+    @model_validator(mode="after")
     def _sharding_is_possible(self) -> Self:
         check_sharding(self.learner, self.cluster.num_learners)
         return self
@@ -276,7 +271,9 @@ class RunConfig(Section):
         """Return a copy for commands that only run inference: no learner processes, no sharding."""
         cluster = self.cluster.model_copy(update={"num_learners": 0, "learner_gpus": 0.0})
         learner = self.learner.model_copy(update={"shard_parameters": False})
-        return self.model_copy(update={"cluster": cluster, "learner": learner})
+        server = self.policy_server.model_copy(update={"colocate": False})
+        sections = {"cluster": cluster, "learner": learner, "policy_server": server}
+        return self.model_copy(update=sections)
 
     @model_validator(mode="after")
     def _tie_memory(self) -> Self:
@@ -338,7 +335,8 @@ def _explain(error: ValidationError) -> str:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] != "extra_forbidden":
-        message = first["msg"].lower().removeprefix("value error, ")
+        message = first["msg"].removeprefix("Value error, ")
+        message = message[:1].lower() + message[1:]
         if first["type"] == "value_error" and isinstance(first["input"], dict):  # of a section
             return f"{key}: {message}" if key else message
         return f"{key}: {message} (got {first['input']!r})"

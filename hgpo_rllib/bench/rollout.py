@@ -19,7 +19,7 @@ from hgpo_rllib.bench.measure import Row, Tables
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.policy_server import vllm_settings
 from hgpo_rllib.policy_server.client import PolicyClient
-from hgpo_rllib.policy_server.standalone import running_policy_server
+from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Prompt
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
@@ -57,10 +57,9 @@ def bench_rollout(
 @contextmanager
 def served(config: RunConfig) -> Iterator[HGPOEnvRunner]:
     """Start a policy server without a learner and yield an env runner that uses it."""
-    server = running_policy_server(config.model, config.agent, config.policy_server, config.seed)
-    with server as app:
+    with PolicyServer(config.model, config.agent, config.policy_server, config.seed) as server:
         algorithm = HGPOConfig.from_run_config(config)
-        algorithm.serve_app = app
+        algorithm.serve_app = server.app
         runner = HGPOEnvRunner(config=algorithm)
         try:
             yield runner

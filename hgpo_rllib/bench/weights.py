@@ -13,7 +13,7 @@ from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.engine import transport_module
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.replicas import Replicas
-from hgpo_rllib.policy_server.standalone import running_policy_server
+from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
     Generation,
@@ -50,8 +50,8 @@ def bench_weights(
     """
     assert model.model_path is not None
     agent = AgentSettings(max_prompt_tokens=64, max_response_tokens=CHECKED_TOKENS)
-    with running_policy_server(model, agent, server) as app:
-        replicas = Replicas.of(app, server.max_outage_s)
+    with PolicyServer(model, agent, server) as running:
+        replicas = Replicas.of(running.app, server.max_outage_s)
         _ask(replicas, STARTING_WEIGHTS, tokens=1)  # the engine's first forward pass is slower
         learner = load_model(model.model_path)
         transport = transport_module(WEIGHT_TRANSPORTS[server.weight_transport])

@@ -70,7 +70,7 @@ def served(config: RunConfig) -> Iterator[Model]:
     from hgpo_rllib.models import eos_token_ids, load_tokenizer
     from hgpo_rllib.policy_server.client import PolicyClient
     from hgpo_rllib.policy_server.replicas import Replicas
-    from hgpo_rllib.policy_server.standalone import running_policy_server
+    from hgpo_rllib.policy_server.server import PolicyServer
     from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Sampling
 
     path = str(config.model.model_path)
@@ -83,10 +83,9 @@ def served(config: RunConfig) -> Iterator[Model]:
         config.agent.max_response_tokens,
         tuple(eos_token_ids(path, tokenizer)),
     )
-    starting = running_policy_server(config.model, config.agent, server, config.seed)
-    with starting as app:
+    with PolicyServer(config.model, config.agent, server, config.seed) as running:
         several = max(server.num_replicas, server.max_replicas or 0) > 1
-        replicas = Replicas.of(app, server.max_outage_s)
+        replicas = Replicas.of(running.app, server.max_outage_s)
         client = PolicyClient(replicas, sampling, STARTING_WEIGHTS, several)
 
         def begin(settings: AgentSettings) -> BeginModelAgent:

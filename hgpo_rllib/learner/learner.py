@@ -165,6 +165,12 @@ class HGPOLearner(TorchLearner):
         self._log(results)
         return {}, {POLICY_ID: results.get("loss", math.nan)}, {}
 
+    def free_gpu_memory(self) -> None:
+        """Free gradients and torch's cache, for an engine that shares the GPU."""
+        for parameter in self._params.values():
+            parameter.grad = None
+        torch.cuda.empty_cache()  # does nothing without a GPU
+
     def _log(self, results: dict[str, float]) -> None:
         for name, value in results.items():
             self.metrics.log_value((POLICY_ID, name), value, window=1)

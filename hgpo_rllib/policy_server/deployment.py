@@ -13,8 +13,10 @@ from ray import serve
 from ray.actor import ActorHandle
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
+from ray.util.placement_group import PlacementGroup
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
+from hgpo_rllib.placement import in_group, replica_resources
 from hgpo_rllib.policy_server.client import MAX_BATCH
 from hgpo_rllib.policy_server.engine import engine_module, transport_module
 from hgpo_rllib.policy_server.engine_watch import engine_failure
@@ -96,6 +98,10 @@ class PolicyReplica:
         finally:
             answering.cancel()
 
+    async def sleep(self) -> None:
+        """See `VersionedEngine.sleep`."""
+        await self._versioned.sleep()
+
     async def check_health(self) -> None:
         """Raise `EngineDiedError` if the engine has failed; called by Serve."""
         if self._failure.done():
@@ -142,15 +148,18 @@ def replica_seed(seed: int, replica: int) -> int:
     return int(np.random.SeedSequence((seed, replica)).generate_state(1)[0])
 
 
-def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
+def replica_options(
+    server: PolicyServerSettings, group: PlacementGroup | None = None
+) -> dict[str, Any]:
     """Return Serve's deployment options: number of replicas, their resources, request router."""
+    resources = in_group(group, replica_resources(server))
     variables = engine_module(ENGINES[server.engine]).environment(server)
     options: dict[str, Any] = {
         "num_replicas": server.num_replicas,
         "ray_actor_options": {
-            "num_cpus": server.replica_cpus,
-            "num_gpus": server.replica_gpus,
-            "resources": server.replica_resources,
+            "num_cpus": resources.pop("CPU", 0),
+            "num_gpus": resources.pop("GPU", 0),
+            "resources": resources,
             "runtime_env": {"env_vars": variables},
         },
     }
@@ -173,6 +182,7 @@ def start_policy_server(
     server: PolicyServerSettings,
     seed: int,
     owner: ActorHandle,
+    group: PlacementGroup | None = None,
 ) -> DeploymentHandle:
     """Deploy the policy as the application `name` and wait until it is ready.
 
@@ -181,6 +191,15 @@ def start_policy_server(
 
     `serve.delete(name)` deletes the application. It is also deleted when the process that created
     `owner` exits.
+
+    Args:
+        name: name of the application.
+        model: model settings.
+        agent: agent settings, for the limits of prompts and responses.
+        server: policy server settings.
+        seed: seed of the run.
+        owner: the `OwnerLiveness` of this process.
+        group: placement group that has the resources of the replicas; None: any free resources.
 
     Raises:
         RuntimeError: the engines did not start after Serve's three attempts.
@@ -193,7 +212,7 @@ def start_policy_server(
         graceful_shutdown_wait_loop_s=0.1,  # default: 2 seconds before it stops without requests
         graceful_shutdown_timeout_s=5,
         logging_config={"enable_access_log": False},
-        **replica_options(server),
+        **replica_options(server, group),
     )
     path = Path(str(model.model_path))
     if path.is_dir():  # else a name on the hub; replicas may have another working directory

@@ -44,6 +44,12 @@ class Engine(Protocol):
     async def resume(self) -> None:
         """Continue after `pause`."""
 
+    async def sleep(self) -> None:
+        """Finish running requests, hold new ones, and free the GPU memory; weights may be kept."""
+
+    async def wake(self) -> None:
+        """Allocate the GPU memory again, with the weights from before `sleep`."""
+
     async def ping(self) -> None:
         """Wait for a reply from the engine's own loop, which replies between two steps."""
 

@@ -33,6 +33,8 @@ class VersionedEngine:
         self._held = STARTING_WEIGHTS
         self._updating: asyncio.Task[None] | None = None
         self._broken: Exception | None = None
+        self._asleep = False
+        self._waking = asyncio.Lock()
 
     async def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
@@ -44,8 +46,20 @@ class VersionedEngine:
         Raises:
             EngineDiedError: the engine has exited, or a weight update failed.
         """
+        await self._wake()
         await self._load(weights)
         return await asyncio.gather(*(self._answer(prompt, sampling) for prompt in prompts))
+
+    async def sleep(self) -> None:
+        """Free the engine's GPU memory until the next request, when no request is running."""
+        await self._engine.sleep()
+        self._asleep = True
+
+    async def _wake(self) -> None:
+        async with self._waking:  # requests that arrive together wait for the first one's call
+            if self._asleep:
+                await self._engine.wake()
+                self._asleep = False
 
     async def _answer(self, prompt: Prompt, sampling: Sampling) -> Generation | RequestFailedError:
         try:

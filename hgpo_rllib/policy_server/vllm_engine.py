@@ -130,6 +130,20 @@ class VLLMEngine:
         with _engine_died():
             await self._vllm.resume_generation()
 
+    async def sleep(self) -> None:
+        """See `Engine`. Level 1 keeps the weights in host memory and drops the KV cache.
+
+        Level 2 would drop the weights as well. They are needed: a run with LoRA publishes adapters
+        only, and an evaluation after a resume uses the weights that the engine started with.
+        """
+        with _engine_died():
+            await self._vllm.sleep(level=1, mode="wait")
+
+    async def wake(self) -> None:
+        """See `Engine`."""
+        with _engine_died():
+            await self._vllm.wake_up()
+
     async def ping(self) -> None:
         """See `Engine`."""
         with _engine_died():

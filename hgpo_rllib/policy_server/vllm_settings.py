@@ -43,6 +43,7 @@ def engine_arguments(
         arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": room}
     if server.replica_gpus > 0:
         arguments["gpu_memory_utilization"] = server.memory_utilization
+        arguments["enable_sleep_mode"] = server.colocate
     else:  # run the worker in the engine's process, to save a process and its communication
         arguments["distributed_executor_backend"] = "uni"
         # With chunked prefill vLLM rewinds the seeded generator of a request. CPU generators do

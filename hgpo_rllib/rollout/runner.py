@@ -245,8 +245,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._give_up_ahead()
         self._thread.shutdown()
         self._weights = STARTING_WEIGHTS
-        for pool in self._pools.values():
-            pool.close()
+        while self._pools:  # RLlib may stop a runner twice
+            self._pools.popitem()[1].close()
         self._env_thread.close()
 
     def _give_up_ahead(self) -> None:

@@ -3,7 +3,7 @@
 import logging
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -12,8 +12,7 @@ from ray import serve
 from ray._private import ray_constants
 
 from hgpo_rllib.config import ConfigError, RunConfig
-from hgpo_rllib.run.demand import Supply, place, replica_demand
-from hgpo_rllib.run.estimate import resources
+from hgpo_rllib.run.demand import Supply, check_run
 from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port
 from hgpo_rllib.run.session import ray_session
 from hgpo_rllib.section import RunStoppedError
@@ -117,41 +116,9 @@ def check_address(address: str) -> None:
 
 def check_resources(config: RunConfig) -> None:
     """Raise ConfigError if the actors do not fit the cluster; Ray would wait forever."""
-    here = ray.get_runtime_context().get_node_id()
-    nodes = sorted(ray.nodes(), key=lambda node: node["NodeID"] != here)
-    check_supply(config, [node["Resources"] for node in nodes if node["Alive"]])
+    check_run(config, alive_nodes())
 
 
-def check_supply(config: RunConfig, nodes: Sequence[Supply]) -> None:
-    """Raise ConfigError unless the learners and all replicas fit the nodes.
-
-    Args:
-        config: the settings.
-        nodes: resources of each node, that of this process first.
-    """
-    free = [dict(node) for node in nodes]
-    _place_learners(config, free)
-    count, replica = config.policy_server.num_replicas, replica_demand(config)
-    held = sum(place(replica, free) for _ in range(count))
-    if held < count:
-        each = " and ".join(f"{amount:g} {name}" for name, amount in replica.items() if amount)
-        raise ConfigError(
-            f"policy_server.num_replicas={count}, of {each} each, and the cluster holds {held}; "
-            "lower policy_server.* settings, or start more nodes (docs/cluster.md)"
-        )
-
-
-def _place_learners(config: RunConfig, free: list[dict[str, float]]) -> None:
-    *_, learner, _ = resources(config)
-    if all(place({"CPU": learner.cpus, "GPU": learner.gpus}, free) for _ in range(learner.count)):
-        return
-    if config.cluster.num_learners == 0:
-        raise ConfigError(
-            f"the learner needs {learner.gpus:g} GPU and no node of the cluster has that; "
-            "lower cluster.learner_gpus, or start a node with a GPU"
-        )
-    each = f"{learner.cpus:g} CPU" if learner.cpus else f"{learner.gpus:g} GPU"
-    raise ConfigError(
-        f"cluster.num_learners={learner.count}, of {each} each, and the cluster holds fewer; "
-        "lower it or cluster.learner_gpus, or start more nodes (docs/cluster.md)"
-    )
+def alive_nodes() -> list[Supply]:
+    """Return the total resources of each live node of the connected cluster."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from hgpo_rllib.config import RunConfig
+from hgpo_rllib.placement import learner_resources, replica_resources
 from hgpo_rllib.run.flops import full_turn
 from hgpo_rllib.run.model_size import BYTES, ModelSize
 from hgpo_rllib.settings.learner import Dtype, dtype_of_passes
@@ -48,17 +49,24 @@ class MemoryItem:
 def resources(config: RunConfig) -> list[Resources]:
     """Return the resources that `hgpo train` requests from Ray, by process.
 
-    Environments, rollouts and a single learner run in the main process, which reserves no CPU
-    (under Tune it is an actor with one CPU). Serve's controller and Ray's own processes reserve
-    nothing.
+    Environments, rollouts and, without learner processes, the learner run in the main process,
+    which reserves no CPU (under Tune it is an actor with one CPU). Serve's controller and Ray's own
+    processes reserve nothing.
     """
     server, cluster = config.policy_server, config.cluster
-    replicas = Resources(REPLICA, server.num_replicas, server.replica_cpus, server.replica_gpus)
-    if cluster.num_learners == 0:
-        return [Resources(MAIN, 1, 0, cluster.learner_gpus), replicas]
-    cpus = 0 if cluster.learner_gpus else 1  # RLlib's rule
-    learners = Resources(LEARNER, cluster.num_learners, cpus, cluster.learner_gpus)
-    return [Resources(ROLLOUTS, 1, 0, 0), learners, replicas]
+    processes = [
+        (LEARNER, cluster.num_learners, learner_resources(cluster, server)),
+        (REPLICA, server.num_replicas, replica_resources(server)),
+    ]
+    main = Resources(ROLLOUTS if cluster.num_learners else MAIN, 1, 0, 0)
+    return [
+        main,
+        *(
+            Resources(name, count, amounts.get("CPU", 0), amounts.get("GPU", 0))
+            for name, count, amounts in processes
+            if count
+        ),
+    ]
 
 
 def memory(config: RunConfig, model: ModelSize) -> list[MemoryItem]:

@@ -1,18 +1,14 @@
-"""Schedule the trials of a sweep: when they start, and which ones stop early."""
+"""Schedule the trials of a sweep: which ones stop early."""
 
 import types
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import ray
-from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
-from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.jsonl import ALL
-from hgpo_rllib.run.demand import Demand, Supply, concurrent_trials
 from hgpo_rllib.run.directory import RunDirectory
 
 ITERATION = "iteration"
@@ -20,36 +16,6 @@ ITERATION = "iteration"
 SUCCESS = "held_out_success"
 """Key of a trial's report to Tune: success rate over all splits in its latest evaluation."""
 REDUCTION = 2  # half of the compared trials continue
-
-
-class TrialsThatFit(BasicVariantGenerator):
-    """Tune's grid search, which starts a trial only if learner and policy server fit the cluster.
-
-    A trial's policy server is outside of its placement group. Tune alone would start trials on the
-    CPUs that policy servers of other trials are waiting for. Nodes are counted before every trial,
-    so nodes can join or leave during a sweep.
-    """
-
-    def __init__(self, demand: Demand) -> None:
-        """Create the search for trials with the given demand each."""
-        super().__init__()
-        self._demand = demand
-
-    def next_trial(self) -> TuneTrial | None:
-        """See `BasicVariantGenerator`."""
-        self.max_concurrent = max(1, concurrent_trials(self._demand, alive_nodes()))
-        return super().next_trial()
-
-
-def alive_nodes() -> list[Supply]:
-    """Return the total resources of each live node of the connected cluster."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def is_crowded(demand: Demand) -> bool:
-    """Whether other users leave too few free resources for one trial."""
-    free = ray.available_resources()
-    return any(free.get(name, 0) < amount for name, amount in demand.total.items())
 
 
 def make_scheduler(

@@ -13,22 +13,20 @@ from ray import serve, tune
 from transformers.utils import logging as transformers_logging
 
 from hgpo_rllib.config import ConfigError, RunConfig, save_config
+from hgpo_rllib.placement import Amounts, describe
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.numbers import percent
 from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.reporting.sweep_results import results_table, write_results
 from hgpo_rllib.results import ALL, load_runs, load_sweep
-from hgpo_rllib.run.cluster import ray_cluster
-from hgpo_rllib.run.demand import Demand, check_demand, concurrent_trials, supply, trial_demand
+from hgpo_rllib.run.cluster import alive_nodes, ray_cluster
+from hgpo_rllib.run.demand import check_trial, concurrent_trials, run_bundles, supply
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.grid import SWEEP_FILE, Sweep, Trial
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.scheduling import (
     ITERATION,
-    TrialsThatFit,
-    alive_nodes,
-    is_crowded,
     make_scheduler,
 )
 from hgpo_rllib.run.trainer import PhaseTimes, prepare_inputs
@@ -75,7 +73,7 @@ def _run_trials(
 ) -> None:
     """Start Ray, prepare the inputs of all trials, and run as many at a time as fit."""
     os.environ.update(TUNE_ENVIRONMENT)
-    demand = trial_demand(trial.config for trial in trials)
+    bundles = [run_bundles(trial.config) for trial in trials]
     try:
         with contextlib.ExitStack() as stack:
             with console.stage("starting Ray"):
@@ -83,7 +81,7 @@ def _run_trials(
             stack.enter_context(terminate_like_interrupt())  # replaces Ray's handler
             remedy = f"continue with: hgpo sweep --resume {folder}"
             stack.enter_context(exit_when_ray_ends(lambda: remedy))
-            _compare_with_supply(demand, console)
+            _compare_with_supply(bundles, console)
             sweep.save(folder)
             paths = [folder.absolute() / trial.name for trial in trials]
             for trial, path in zip(trials, paths, strict=True):
@@ -91,28 +89,28 @@ def _run_trials(
             prefix = f"hgpo-sweep-{uuid.uuid4().hex[:8]}"
             stack.callback(delete_applications, prefix)
             spaces = [
-                {"path": str(path), "serve_prefix": f"{prefix}-{number:03d}"}
-                for number, path in enumerate(paths)
+                {"path": str(path), "serve_prefix": f"{prefix}-{number:03d}", "bundles": bundles}
+                for number, (path, bundles) in enumerate(zip(paths, bundles, strict=True))
             ]
-            _tune(sweep, spaces, demand, folder)
+            _tune(sweep, spaces, folder)
     finally:
         shutil.rmtree(folder / "tune", ignore_errors=True)
 
 
-def _compare_with_supply(demand: Demand, console: TrainingConsole) -> None:
-    """Print the demand of a trial and the resources of the cluster.
+def _compare_with_supply(trials: list[list[Amounts]], console: TrainingConsole) -> None:
+    """Print the resources of the largest trial and of the cluster.
 
     Raises:
         ConfigError: a trial does not fit the cluster.
     """
     nodes = alive_nodes()
-    check_demand(demand, nodes)
+    for trial in trials:
+        check_trial(trial, nodes)
+    largest = min(trials, key=lambda trial: concurrent_trials(trial, nodes))
     console.say(
-        f"a trial needs {demand}; the cluster has {supply(nodes)}: "
-        f"{concurrent_trials(demand, nodes)} at a time"
+        f"a trial needs {describe(largest)}; the cluster has {supply(nodes)}: "
+        f"{concurrent_trials(largest, nodes)} at a time"
     )
-    if is_crowded(demand):
-        console.say("others use so much of it that trials have to wait for them")
 
 
 def prepare_trial(trial: Trial, path: Path, console: TrainingConsole) -> None:
@@ -148,14 +146,15 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     )
 
 
-def _tune(sweep: Sweep, spaces: list[dict[str, Any]], demand: Demand, folder: Path) -> None:
+def _tune(sweep: Sweep, spaces: list[dict[str, Any]], folder: Path) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # errors are in the logs of trials
     finished = finished_runs(sweep, folder)
     tune.Tuner(
-        tune.with_resources(RunTrial, tune.PlacementGroupFactory([demand.learner])),
+        tune.with_resources(
+            RunTrial, lambda space: tune.PlacementGroupFactory(space["trial"]["bundles"])
+        ),
         param_space={"trial": tune.grid_search(spaces)},
         tune_config=tune.TuneConfig(
-            search_alg=TrialsThatFit(demand),
             scheduler=make_scheduler(
                 sweep.scheduler, (trial.config for trial in sweep.trials), finished
             ),

@@ -30,6 +30,10 @@ class PolicyServerSettings(Section):
     """Number of CPUs reserved per replica."""
     replica_gpus: float = Field(0, ge=0)
     """Number of GPUs reserved per replica. 0: the engine runs on the CPU."""
+    colocate: bool = False
+    """Let each replica share the GPU of a learner. Engines free their GPU memory during an update
+    (vLLM's sleep mode) and load the new weights afterwards. Requires as many replicas as learners,
+    each with `replica_gpus=1` and `cluster.learner_gpus=1`."""
     replica_resources: dict[str, Annotated[float, Field(gt=0)]] = Field({})
     """Custom Ray resources reserved per replica, such as `{rollout: 1}`. Replicas run only on
     nodes that were started with these resources (docs/cluster.md)."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ray import serve
 
 from hgpo_rllib.advantages import ESTIMATORS, baselines, contexts, hierarchy, levels
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
@@ -30,7 +31,8 @@ def ask(algorithm: HGPO, temperature: float = 1.0) -> Generation:
     """The served policy's response to a fixed prompt."""
     sampling = Sampling(temperature, max_tokens=16, stop_token_ids=())
     weights = algorithm._published_weights()
-    return algorithm._server.generate.remote([Prompt(PROMPT)], sampling, weights).result()[0]
+    server = serve.get_app_handle(algorithm.config.serve_app)
+    return server.generate.remote([Prompt(PROMPT)], sampling, weights).result()[0]
 
 
 def reference_logp(model_path: Path, response: np.ndarray, temperature: float) -> np.ndarray:

@@ -23,7 +23,7 @@ from hgpo_rllib.policy_server import object_store
 from hgpo_rllib.policy_server.client import PolicyClient
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.replicas import Replicas
-from hgpo_rllib.policy_server.standalone import running_policy_server
+from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import Prompt, Sampling, WeightTag
 from hgpo_rllib.run.cluster import ray_cluster
 from tests.paths import ROOT
@@ -97,9 +97,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     model = ModelSettings(model_path=str(folder), dtype="float32")
     with (
         ray_cluster(RunConfig()),
-        running_policy_server(model, AGENT, PolicyServerSettings()) as app,
+        PolicyServer(model, AGENT, PolicyServerSettings()) as server,
     ):
-        yield Server(app, random)
+        yield Server(server.app, random)
 
 
 def find(name: str) -> psutil.Process:
@@ -169,7 +169,7 @@ def test_the_loss_of_the_owner_liveness_actor_ends_nothing(server: Server) -> No
 def serve_until_killed(folder: str) -> None:
     """A policy server in a Ray of its own, by a driver that notices nothing."""
     model = ModelSettings(model_path=folder, dtype="float32")
-    with ray_cluster(RunConfig()), running_policy_server(model, AGENT, PolicyServerSettings()):
+    with ray_cluster(RunConfig()), PolicyServer(model, AGENT, PolicyServerSettings()):
         print("serving", flush=True)
         time.sleep(600)
 

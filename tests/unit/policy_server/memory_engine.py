@@ -54,6 +54,14 @@ class MemoryEngine:
         """See `Engine`."""
         self.calls.append("resume")
 
+    async def sleep(self) -> None:
+        """See `Engine`."""
+        self.calls.append("sleep")
+
+    async def wake(self) -> None:
+        """See `Engine`."""
+        self.calls.append("wake")
+
     async def ping(self) -> None:
         """See `Engine`."""
 

@@ -86,6 +86,21 @@ def test_requests_bring_the_weights() -> None:
 
 
 @pytest.mark.usefixtures("named_memory")
+def test_requests_wake_the_engine_once() -> None:
+    """Before the new weights are loaded."""
+    engine, new = MemoryEngine(), weights(publisher(), -2.0)
+
+    async def ask() -> None:
+        versioned = VersionedEngine(engine, memory_engine, "keep")
+        await versioned.sleep()
+        call = [Prompt([1], 0)], SAMPLING, new
+        await asyncio.gather(*(versioned.generate(*call) for _ in range(3)))
+
+    asyncio.run(ask())
+    assert engine.calls == ["sleep", "wake", "pause: keep", new.version, "resume"]
+
+
+@pytest.mark.usefixtures("named_memory")
 def test_an_engine_with_half_an_update_answers_no_request() -> None:
     """Under whatever weights; its replica ends."""
     tag = weights(publisher(), math.nan)

@@ -8,7 +8,8 @@ import pytest
 
 from hgpo_rllib.config import ConfigError, RunConfig, parse_config
 from hgpo_rllib.policy_server.deployment import check_model_is_here
-from hgpo_rllib.run.cluster import check_address, check_supply, protect_token
+from hgpo_rllib.run.cluster import check_address, protect_token
+from hgpo_rllib.run.demand import check_run
 from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port, check_inputs
 
 
@@ -71,18 +72,20 @@ def run(learner_gpus: float = 0, num_learners: int = 0, **server: Any) -> RunCon
         (run(), [{"CPU": 1}]),
         (run(replica_cpus=0), [{}]),
         (run(num_replicas=2), [{"CPU": 1}, {"CPU": 1}]),
-        (run(0.5, replica_gpus=0.5), [{"CPU": 1, "GPU": 1}]),
-        (run(0.2, replica_gpus=0.1, num_replicas=7), [{"CPU": 9, "GPU": 0.9}]),
-        (run(1, replica_gpus=1), [{"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}]),
-        (run(1, replica_gpus=1), [{"CPU": 1}, {"CPU": 1, "GPU": 2}]),  # a sweep's driver
+        (run(0.5, 1, replica_gpus=0.5), [{"CPU": 1, "GPU": 1}]),
+        (run(0.2, 1, replica_gpus=0.1, num_replicas=7), [{"CPU": 9, "GPU": 0.9}]),
+        (run(1, 1, replica_gpus=1), [{"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}]),
+        (run(1, 1, replica_gpus=1), [{"CPU": 1}, {"CPU": 1, "GPU": 2}]),  # a sweep's driver
         (run(replica_resources={"rollout": 1}), [{"CPU": 2}, {"CPU": 1, "rollout": 1}]),
         (run(num_learners=2), [{"CPU": 3}]),
         (run(1, num_learners=2), [{"CPU": 1, "GPU": 1}, {"GPU": 1}]),
         (run(1, num_learners=2).without_learners(), [{"CPU": 1}]),
+        (run(1, 2, replica_gpus=1, num_replicas=2, colocate=True), [{"CPU": 2, "GPU": 2}]),
+        (run(1, 1, replica_gpus=1, colocate=True).without_learners(), [{"CPU": 1, "GPU": 1}]),
     ],
 )
 def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -> None:
-    check_supply(config, nodes)
+    check_run(config, nodes)
 
 
 @pytest.mark.parametrize(
@@ -91,25 +94,55 @@ def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -
         # Together they would have enough, but a replica lives on one node.
         (run(replica_cpus=2), [{"CPU": 1}, {"CPU": 1}], ["2 CPU each", "holds 0"]),
         (run(num_replicas=3), [{"CPU": 1}, {"CPU": 1}], ["num_replicas=3", "holds 2"]),
-        (run(1), [{"CPU": 9}], ["learner", "1 GPU"]),
+        (run(1, 1), [{"CPU": 9}], ["num_learners=1", "1 GPU each", "holds 0"]),
         (run(num_learners=3), [{"CPU": 2}], ["num_learners=3", "1 CPU each"]),
         (run(num_learners=2), [{"CPU": 2}], ["num_replicas=1", "holds 0"]),
         (run(1, num_learners=2), [{"CPU": 9, "GPU": 1}], ["num_learners=2", "1 GPU each"]),
-        (run(1, replica_gpus=1), [{"CPU": 9, "GPU": 1}], ["1 CPU and 1 GPU each", "holds 0"]),
-        (run(1, replica_gpus=0.5), [{"CPU": 9, "GPU": 1}], ["0.5 GPU each"]),
+        (run(1, 1, replica_gpus=1), [{"CPU": 9, "GPU": 1}], ["1 CPU and 1 GPU each", "holds 0"]),
+        (run(1, 1, replica_gpus=0.5), [{"CPU": 9, "GPU": 1}], ["0.5 GPU each"]),
         (
             run(replica_resources={"rollout": 1}, num_replicas=2),
             [{"CPU": 2}, {"CPU": 4, "rollout": 1}],
             ["1 rollout each", "holds 1"],
         ),
         (run(replica_cpus=0, replica_resources={"rollout": 1}), [{"CPU": 2}], ["1 rollout each"]),
+        (run(max_replicas=3), [{"CPU": 2}], ["max_replicas=3", "holds 2"]),
+        (
+            run(1, 2, replica_gpus=1, num_replicas=2, colocate=True),
+            [{"CPU": 9, "GPU": 1}],
+            ["1 GPU and 1 CPU each", "holds 1"],
+        ),
     ],
 )
 def test_what_no_node_holds_is_named(config: RunConfig, nodes: list[dict], said: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_supply(config, nodes)
+        check_run(config, nodes)
     for text in said:
         assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"cluster": {"num_learners": 0}}, "needs learner processes"),
+        ({"cluster": {"learner_gpus": 0.5}}, "on whole GPUs"),
+        ({"policy_server": {"replica_gpus": 0.5}}, "on whole GPUs"),
+        ({"policy_server": {"num_replicas": 2}}, "num_replicas=1, as cluster.num_learners"),
+        ({"policy_server": {"max_replicas": 2}}, "max_replicas=null"),
+        ({"rollout": {"schedule": "one_step_off"}}, "schedule=synchronous"),
+    ],
+)
+def test_learners_and_replicas_that_cannot_take_turns(changes: dict, said: str) -> None:
+    settings: dict[str, dict] = {
+        "cluster": {"num_learners": 1, "learner_gpus": 1},
+        "policy_server": {"replica_gpus": 1, "colocate": True},
+        "rollout": {},
+    }
+    parse_config(settings)
+    for section, values in changes.items():
+        settings[section] |= values
+    with pytest.raises(ConfigError, match=said):
+        parse_config(settings)
 
 
 @pytest.mark.parametrize("resources", [{"CPU": 1}, {"rollout": 0}])

@@ -105,19 +105,20 @@ class TestMemory:
 
     def test_where_it_lies(self) -> None:
         """On a GPU where one is asked for, else in the memory of the host."""
-        gpus = run(cluster={"learner_gpus": 1}, policy_server={"replica_gpus": 0.5})
+        cluster = {"num_learners": 1, "learner_gpus": 1}
+        gpus = run(cluster=cluster, policy_server={"replica_gpus": 0.5})
         places = {i.process: i.where for i in estimate.memory(gpus, TINY)}
-        assert places[estimate.MAIN] == places[estimate.REPLICA] == "GPU"
+        assert places[estimate.LEARNER] == places[estimate.REPLICA] == "GPU"
         places = {i.process: i.where for i in estimate.memory(run(), TINY)}
         assert places[estimate.MAIN] == places[estimate.REPLICA] == "host"
 
 
 def test_resources() -> None:
-    """The main process reserves the learner's GPU, every replica what is set."""
+    """The main process reserves nothing, every replica what is set."""
     server = {"num_replicas": 3, "replica_cpus": 2, "replica_gpus": 0.5}
-    config = run(policy_server=server, cluster={"learner_gpus": 1})
+    config = run(policy_server=server)
     assert estimate.resources(config) == [
-        Resources(estimate.MAIN, 1, 0, 1),
+        Resources(estimate.MAIN, 1, 0, 0),
         Resources(estimate.REPLICA, 3, 2, 0.5),
     ]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hgpo_rllib.cli.sweep import repeat_grid
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.reporting.console import TrainingConsole
-from hgpo_rllib.run.demand import Demand, check_demand, concurrent_trials, trial_demand
+from hgpo_rllib.run.demand import check_trial, concurrent_trials, run_bundles
 from hgpo_rllib.run.grid import (
     ASHA,
     NAME_LENGTH,
@@ -155,31 +155,25 @@ def test_a_new_folder_is_among_those_of_runs() -> None:
     assert folder.name.startswith("alfworld_pocket-sweep-")
 
 
-def demand_of(*overrides: str) -> Demand:
-    return trial_demand([load_config(POCKET, list(overrides))])
+def trial(*overrides: str) -> list[dict[str, float]]:
+    return run_bundles(load_config(POCKET, list(overrides)))
 
 
-def test_demand_is_that_of_the_most_demanding_trial() -> None:
-    sweep = small_sweep("policy_server.num_replicas=1,3", "cluster.learner_gpus=1,0")
-    demand = trial_demand(trial.config for trial in sweep.trials)
-    assert demand.total == {"CPU": 4, "GPU": 1}
-    assert str(demand) == (
-        "4 CPU (learner 1, policy server 3) and 1 GPU (learner 1, policy server 0)"
-    )
+def test_a_trial_reserves_its_own_process_learners_and_replicas() -> None:
+    gpus = ["cluster.learner_gpus=1", "policy_server.replica_gpus=1"]
+    bundles = trial(*gpus, "cluster.num_learners=2", "policy_server.num_replicas=2")
+    assert bundles == [{"CPU": 1}, {"GPU": 1}, {"GPU": 1}, *2 * [{"CPU": 1, "GPU": 1}]]
+    assert trial("policy_server.replica_cpus=0") == [{"CPU": 1}]
 
 
-def test_trials_learn_in_their_own_process() -> None:
-    with pytest.raises(ConfigError, match=r"cluster\.num_learners: .* leave it at 0"):
-        demand_of("cluster.num_learners=2")
-
-
-def test_a_trial_is_as_large_as_rllib_asks_for() -> None:
-    """Tune places the algorithm itself by RLlib's own request: the learner's part must be it."""
+def test_rllib_asks_tune_for_the_same() -> None:
+    """For users who pass the algorithm to Tune themselves."""
     from hgpo_rllib.algorithm import HGPO, HGPOConfig
 
-    run = load_config(POCKET, ["env.data=x", "model.model_path=x", "cluster.learner_gpus=1"])
+    gpus = ["cluster.learner_gpus=1", "cluster.num_learners=1"]
+    run = load_config(POCKET, ["env.data=x", "model.model_path=x", *gpus])
     asked = HGPO.default_resource_request(HGPOConfig.from_run_config(run))
-    assert asked.required_resources == trial_demand([run]).learner
+    assert asked.bundles == run_bundles(run)
 
 
 @pytest.mark.parametrize(
@@ -194,28 +188,27 @@ def test_a_trial_is_as_large_as_rllib_asks_for() -> None:
     ],
 )
 def test_as_many_trials_as_the_nodes_hold(nodes: list[dict[str, float]], count: int) -> None:
-    assert concurrent_trials(demand_of(), nodes) == count
+    assert concurrent_trials(trial(), nodes) == count
 
 
 def test_a_process_is_on_one_node() -> None:
     """Four CPUs in all, and three on no node."""
-    demand = demand_of("policy_server.replica_cpus=3")
-    assert concurrent_trials(demand, [{"CPU": 2.0}, {"CPU": 2.0}]) == 0
-    assert concurrent_trials(demand, [{"CPU": 1.0}, {"CPU": 3.0}]) == 1
-    replicas = demand_of("policy_server.num_replicas=3")
+    large = trial("policy_server.replica_cpus=3")
+    assert concurrent_trials(large, [{"CPU": 2.0}, {"CPU": 2.0}]) == 0
+    assert concurrent_trials(large, [{"CPU": 1.0}, {"CPU": 3.0}]) == 1
+    replicas = trial("policy_server.num_replicas=3")
     assert concurrent_trials(replicas, [{"CPU": 2.0}, {"CPU": 2.0}]) == 1
 
 
 def test_custom_resources_say_where_replicas_are() -> None:
-    demand = demand_of("policy_server.replica_resources={rollout: 1}")
-    assert "1 rollout (learner 0, policy server 1)" in str(demand)
-    assert concurrent_trials(demand, [{"CPU": 9.0}]) == 0
-    assert concurrent_trials(demand, [{"CPU": 9.0}, {"CPU": 2.0, "rollout": 3.0}]) == 2
+    custom = trial("policy_server.replica_resources={rollout: 1}")
+    assert concurrent_trials(custom, [{"CPU": 9.0}]) == 0
+    assert concurrent_trials(custom, [{"CPU": 9.0}, {"CPU": 2.0, "rollout": 3.0}]) == 2
 
 
 def test_shares_of_a_gpu() -> None:
-    demand = Demand({"CPU": 1.0, "GPU": 0.2}, {"CPU": 0.0, "GPU": 0.1})
-    assert concurrent_trials(demand, [{"CPU": 9.0, "GPU": 0.9}]) == 3
+    shares = [{"CPU": 1.0, "GPU": 0.2}, {"GPU": 0.1}]
+    assert concurrent_trials(shares, [{"CPU": 9.0, "GPU": 0.9}]) == 3
 
 
 @pytest.mark.parametrize(
@@ -231,7 +224,7 @@ def test_too_little_is_one_line(
     overrides: list[str], nodes: list[dict[str, float]], named: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_demand(demand_of(*overrides), nodes)
+        check_trial(trial(*overrides), nodes)
     assert "\n" not in str(caught.value)
     for part in (*named, "policy_server.*"):
         assert part in str(caught.value)

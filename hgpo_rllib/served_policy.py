@@ -1,0 +1,48 @@
+"""Check after each update that the policy server generates with the learner's new weights."""
+
+import numpy as np
+from numpy.typing import NDArray
+from ray.rllib.core.learner.learner_group import LearnerGroup
+
+from hgpo_rllib.learner.distribution import on_learners
+from hgpo_rllib.learner.learner import HGPOLearner
+from hgpo_rllib.policy_server.types import Prompt, RequestFailedError, Sampling, WeightTag
+from hgpo_rllib.rollout.runner import HGPOEnvRunner
+
+SEED = 0
+TOKENS = 16
+
+
+def check_served_policy(
+    runner: HGPOEnvRunner, learners: LearnerGroup, weights: WeightTag, probe: NDArray[np.int32]
+) -> float:
+    """Compare the served and the learner's log-probabilities of a response to a probe prompt.
+
+    Args:
+        runner: sends the prompt to the policy server.
+        learners: score the response.
+        weights: tag of the weights that the learners have published.
+        probe: token ids of the prompt.
+
+    Returns:
+        The largest difference.
+
+    Raises:
+        RuntimeError: the difference exceeds `max_logp_gap`. Training on samples from other weights
+            than the learner's would fail silently.
+    """
+    config = runner.config
+    tokens = min(TOKENS, config.max_response_tokens)
+    sampling = Sampling(config.temperature, tokens, stop_token_ids=())
+    (answer,) = runner.ask([Prompt(probe.tolist(), SEED)], sampling, weights)
+    if isinstance(answer, RequestFailedError):
+        raise answer
+    learner_logp = on_learners(learners, HGPOLearner.score_tokens, probe, answer.token_ids)
+    gap = float(np.abs(learner_logp - answer.logp).max())
+    limit = config.max_logp_gap
+    if limit is not None and not gap <= limit:
+        raise RuntimeError(
+            f"the served policy differs from the learner after an update: log-probabilities of "
+            f"the probe differ by {gap:.2g}, more than max_logp_gap={limit:g}"
+        )
+    return gap
