@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hgpo_rllib import algorithm as algorithm_module
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import RunConfig, load_config
-from hgpo_rllib.policy_server import standalone
+from hgpo_rllib.policy_server import server
 from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.warmstart import prepare
@@ -99,5 +98,4 @@ def shared_server(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
     app, of = algorithm.config.serve_app, Replicas.of
     assert app is not None
     monkeypatch.setattr(Replicas, "of", lambda _, max_outage_s: of(app, max_outage_s))
-    for module in (algorithm_module, standalone):
-        monkeypatch.setattr(module, "start_policy_server", lambda *_, **__: algorithm._server)
+    monkeypatch.setattr(server, "start_policy_server", lambda *_, **__: algorithm._server)
