@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hgpo_rllib.cli import bench, data, evaluate, play, serve, sweep
+from hgpo_rllib.cli import bench, data, doctor, evaluate, play, serve, sweep
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.imports import large_imports
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
@@ -27,6 +27,7 @@ app.add_typer(play.app, name="play")
 app.command()(evaluate.evaluate)
 app.command()(evaluate.compare)
 app.command()(serve.serve)
+app.command()(doctor.doctor)
 app.command(cls=sweep.SweepCommand)(sweep.sweep)
 
 

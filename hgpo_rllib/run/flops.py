@@ -76,7 +76,7 @@ def work(config: RunConfig, model: ModelSize, turn: Turn) -> Work:
         turns * turn.response,
         turns * turn.tokens * config.learner.num_epochs,
         turns * forward_flop(model, turn.tokens, turn.response),
-        turns * _update_flop(config, model, turn, turns),
+        turns * update_flop(config, model, turn, turns),
     )
 
 
@@ -120,7 +120,7 @@ def _attention(model: ModelSize, tokens: int) -> float:
     return 4.0 * model.attention * model.layers * tokens * (tokens + 1) / 2
 
 
-def _update_flop(config: RunConfig, model: ModelSize, turn: Turn, turns: int) -> float:
+def update_flop(config: RunConfig, model: ModelSize, turn: Turn, turns: int) -> float:
     """Return the FLOP of one turn in an update.
 
     A backward pass has twice the FLOP of the forward pass, of which LoRA needs half for the frozen

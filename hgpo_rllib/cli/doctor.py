@@ -1,0 +1,56 @@
+"""`hgpo doctor`: check whether a run file will work on this machine."""
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hgpo_rllib.cli.output import JsonOption, show
+from hgpo_rllib.config import load_config
+from hgpo_rllib.imports import large_imports
+
+DEFAULT = Path("alfworld_pocket")
+SMALL = (
+    "games.train=6",
+    "games.valid_seen=3",
+    "games.valid_unseen=3",
+    "store.products=50",
+    "warm_start.games=12",
+    "warm_start.demonstrations=1",
+    "warm_start.optimizer_steps=20",
+)
+"""Sizes of data and pocket model, if the run generates them."""
+
+
+def doctor(
+    config: Annotated[
+        Path, typer.Argument(help="run file, or the name of one in tuned_examples/")
+    ] = DEFAULT,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="settings to override, as section.key=value"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check whether CONFIG will work on this machine, and measure a short run.
+
+    Checks software, GPUs, memory, disk, ports, model and data. Then starts the engine and the
+    learner, updates the engine's weights, and takes a learner step. The exit code is 1 if there is
+    a problem.
+    """
+    with tempfile.TemporaryDirectory() as cache:
+        settings = load_config(config, [*SMALL, *(overrides or []), f"cache={cache}"])
+        with large_imports():
+            from hgpo_rllib.doctor.examine import examine
+            from hgpo_rllib.reporting.console import TrainingConsole
+        checks = list(examine(settings, TrainingConsole(sys.stderr)))
+    rows = [
+        {"check": c.name, "state": "problem" if c.problem else "ok", "found": c.found}
+        for c in checks
+    ]
+    problems = [{"check": c.name, "problem": c.problem} for c in checks if c.problem]
+    show({"checks": rows, "problems": problems} if problems else {"checks": rows}, as_json)
+    if problems:
+        raise typer.Exit(1)

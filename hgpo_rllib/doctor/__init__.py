@@ -1,0 +1,1 @@
+"""`hgpo doctor`: check whether a run file will work on this machine."""

@@ -1,0 +1,66 @@
+"""What `hgpo doctor` finds before it starts anything."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from hgpo_rllib.cli.main import app
+from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.doctor.machine import GIB, machine_checks
+from hgpo_rllib.run.model_size import find_size
+from tests.paths import ROOT
+
+QWEN = ROOT / "tuned_examples" / "alfworld_qwen1.5b_hgpo.yaml"
+
+
+def problems(config: RunConfig) -> dict[str, str]:
+    checks = machine_checks(config, find_size(config))
+    return {check.name: check.problem for check in checks if check.problem}
+
+
+def have_gpus(monkeypatch: pytest.MonkeyPatch, count: int, gib: float, capability: int = 9) -> None:
+    card: Any = SimpleNamespace(name="Test", total_memory=gib * GIB)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (capability, 0))
+
+
+@pytest.mark.parametrize(
+    ("count", "gib", "capability", "problem"),
+    [
+        (2, 80, 9, None),
+        (0, 80, 9, "CUDA finds no GPU"),
+        (1, 80, 9, "the run needs 2"),
+        (2, 24, 9, "a learner needs 46 GiB"),
+        (2, 80, 7, "learner.compute_dtype=float32"),
+    ],
+)
+def test_gpus(
+    monkeypatch: pytest.MonkeyPatch, count: int, gib: float, capability: int, problem: str | None
+) -> None:
+    have_gpus(monkeypatch, count, gib, capability)
+    found = problems(load_config(QWEN, []))
+    assert "software" not in found
+    assert problem is None if "GPUs" not in found else str(problem) in found["GPUs"]
+
+
+def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of 1.5 billion parameters does not learn in 8 GiB of host memory."""
+    free: Any = SimpleNamespace(available=8 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    on_cpu = ["cluster.num_learners=0", "cluster.learner_gpus=0", "policy_server.replica_gpus=0"]
+    found = problems(load_config(QWEN, on_cpu))
+    assert "too little" in found["host memory"]
+
+
+def test_problems_are_named_with_exit_code_1() -> None:
+    """A run file for GPUs, without its data; nothing is started."""
+    result = CliRunner().invoke(app, ["doctor", str(QWEN), "env.data=nowhere", "--json"])
+    assert result.exit_code == 1
+    for text in ("HGPO_BACKEND=gpu make setup", "CUDA finds no GPU", "nowhere", "not started"):
+        assert text in result.stdout
