@@ -34,8 +34,9 @@ def ray_processes() -> dict[int, str]:
     (socket,) = (node["RayletSocketName"] for node in ray.nodes() if node["NodeID"] == here)
     found = {}
     for process in psutil.process_iter(["name", "cmdline"]):
-        arguments = process.info["cmdline"] or ()
-        if process.info["name"] == "raylet" and any(socket in part for part in arguments):
+        # Compare the whole name: that of a second node of this machine begins with the first one's.
+        values = {part.partition("=")[2] for part in process.info["cmdline"] or ()}
+        if process.info["name"] == "raylet" and socket in values:
             found[process.pid] = "raylet"
     for child in psutil.Process().children():
         if child.name() == "gcs_server":
