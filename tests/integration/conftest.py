@@ -57,21 +57,16 @@ def run_config(overrides: list[str]) -> RunConfig:
     )
 
 
-def command_words(run_config: RunConfig, overrides: list[str], output: Path) -> list[str]:
+@pytest.fixture
+def arguments(run_config: RunConfig, overrides: list[str], tmp_path: Path) -> list[str]:
     """Arguments of `hgpo train` for a small run on the games and the model that are there."""
     return [
         str(EXAMPLE),
         *overrides,
-        f"output={output}",
+        f"output={tmp_path}",
         f"env.data={run_config.env.data}",
         f"model.model_path={run_config.model.model_path}",
     ]
-
-
-@pytest.fixture
-def arguments(run_config: RunConfig, overrides: list[str], tmp_path: Path) -> list[str]:
-    """The same, writing to the folder of the test."""
-    return command_words(run_config, overrides, tmp_path)
 
 
 @pytest.fixture(scope="session")

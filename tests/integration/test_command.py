@@ -1,19 +1,39 @@
-"""`hgpo train` as a user runs it: followed, interrupted, resumed, to its end."""
+"""`hgpo train` as a user runs it: installed from its wheel, with a run file by name, from an empty
+folder, with nothing made before; followed, interrupted, resumed, to its end.
+"""
 
+import gzip
 import json
+import re
+import shutil
 import signal
+import subprocess
+import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hgpo_rllib.config import RunConfig
-from tests.integration.conftest import command_words
+from env_wrappers.webshop.session import parse_action
 from tests.integration.test_live_metrics import assert_prometheus_follows, free_port
+from tests.paths import ROOT
 from tests.processes import Command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+PACKAGES = ("hgpo_rllib", "env_wrappers", "tuned_examples")
+SMALL = (
+    "iterations=50",
+    "env.max_steps=6",
+    "store.products=300",
+    "warm_start.games=40",
+    "warm_start.optimizer_steps=150",
+    "rollout.groups_per_iteration=4",
+    "rollout.group_size=4",
+    "learner.minibatch_size=64",
+    "evaluation.episodes=4",
+)
 
 
 def rows(file: Path) -> list[dict]:
@@ -21,8 +41,33 @@ def rows(file: Path) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that has the wheel, and this one's other packages."""
+    folder = tmp_path_factory.mktemp("wheel")
+    sources = folder / "sources"  # a build leaves files beside its sources
+    for name in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, sources / name, ignore=ignored)
+    for name in ("pyproject.toml", "requirements.txt", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, sources)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(sources)]
+    subprocess.run([*pip, *build], check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
+    python = folder / "env" / "bin" / "python"
+    (site,) = (folder / "env").glob("lib/python*/site-packages")
+    # Lines of a .pth file are added as they are: this checkout, installed there by a .pth file of
+    # its own, is not.
+    (site / "packages.pth").write_text(sysconfig.get_path("purelib"))
+    install = ["--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([*pip, *install], check=True, capture_output=True)
+    return python
+
+
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return where the run and its logs are."""
+    """Return the empty folder in which all commands run."""
     return tmp_path_factory.mktemp("command")
 
 
@@ -46,15 +91,11 @@ def sockets_before() -> set[Path]:
 
 @pytest.fixture(scope="module")
 def command(
-    run_config: RunConfig,
-    overrides: list[str],
-    folder: Path,
-    ray_files: Path,
-    sockets_before: set[Path],
+    python: Path, folder: Path, ray_files: Path, sockets_before: set[Path]
 ) -> Iterator[Command]:
     """Start the one run of these tests, with a dashboard and a tracker. They go on with it."""
     settings = [
-        "iterations=50",
+        *SMALL,
         "checkpoint_interval=1",
         f"cluster.dashboard_port={free_port()}",
         "tracking.trackers=[mlflow]",
@@ -63,15 +104,33 @@ def command(
         patch.setenv("RAY_TMPDIR", str(ray_files))
         patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
         patch.setenv("MLFLOW_TRACKING_URI", (folder / "mlflow").as_uri())
-        words = [*command_words(run_config, overrides, folder), *settings]
-        with Command(words, folder / "log.txt") as command:
+        words = ["webshop_pocket", *settings]
+        with Command(words, folder / "log.txt", python=python, folder=folder) as command:
             yield command
 
 
 @pytest.fixture(scope="module")
 def run(command: Command, folder: Path) -> Path:
     """Return its directory, with the metrics of an iteration."""
-    return command.wait_for(folder / "*" / "metrics.jsonl").parent
+    return command.wait_for(folder / "runs" / "webshop_pocket-*" / "metrics.jsonl").parent
+
+
+def test_it_is_what_runs(python: Path, folder: Path) -> None:
+    """Otherwise the other tests would show nothing."""
+    code = f"import {', '.join(PACKAGES)}; print(hgpo_rllib.__file__, env_wrappers.__file__)"
+    done = subprocess.run(
+        [python, "-c", code], cwd=folder, capture_output=True, text=True, check=True
+    )
+    assert [Path(file).is_relative_to(python.parents[1]) for file in done.stdout.split()] == [
+        True
+    ] * 2
+
+
+def test_run_files_that_extend_others_have_names(python: Path, tmp_path: Path) -> None:
+    words = ["--dry-run", "alfworld_pocket_ppo"]
+    with Command(words, tmp_path / "log.txt", python=python, folder=tmp_path) as command:
+        command.process.wait(120)
+    assert "name: alfworld_pocket_ppo" in command.log.read_text()
 
 
 def test_prometheus_can_follow_it(run: Path, ray_files: Path) -> None:
@@ -79,14 +138,16 @@ def test_prometheus_can_follow_it(run: Path, ray_files: Path) -> None:
     assert_prometheus_follows(run, ray_files)
 
 
-def test_another_command_cannot_resume_it(command: Command, run: Path, folder: Path) -> None:
-    second = Command(["--resume", str(run)], folder / "second.txt")
+def test_another_command_cannot_resume_it(
+    command: Command, run: Path, python: Path, folder: Path
+) -> None:
+    second = Command(["--resume", str(run)], folder / "second.txt", python=python, folder=folder)
     assert second.process.wait(120) == 2
     assert f"is in use: process {command.process.pid} on " in second.log.read_text()
 
 
 def test_interrupted_then_resumed_to_the_end(
-    command: Command, run: Path, folder: Path, sockets_before: set[Path]
+    command: Command, run: Path, python: Path, folder: Path, sockets_before: set[Path]
 ) -> None:
     """Ctrl-C says how to go on; going on repeats and loses no iteration, and says what changed.
 
@@ -95,14 +156,15 @@ def test_interrupted_then_resumed_to_the_end(
     command.wait_for(run / "episodes" / "iteration_0002.jsonl.gz")
     command.process.send_signal(signal.SIGINT)
     assert command.process.wait(90) == 130, command.log.read_text()
-    assert f"hgpo train --resume {run}" in command.log.read_text()
+    assert f"hgpo train --resume {run.relative_to(folder)}" in command.log.read_text()
     assert "Traceback" not in command.log.read_text()
     command.assert_nothing_survives()
 
     last = len(rows(run / "metrics.jsonl")) + 1
     config = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(config.replace("iterations: 50", f"iterations: {last}"))
-    resumed = Command(["--resume", str(run)], folder / "resumed.txt")
+    config = re.sub("^iterations: 50$", f"iterations: {last}", config, flags=re.MULTILINE)
+    (run / "config.yaml").write_text(config)
+    resumed = Command(["--resume", str(run)], folder / "resumed.txt", python=python, folder=folder)
     assert resumed.process.wait(400) == 0, resumed.log.read_text()
     resumed.assert_nothing_survives()
     assert sockets() <= sockets_before
@@ -110,6 +172,7 @@ def test_interrupted_then_resumed_to_the_end(
     assert f"changed since the run was last started: iterations 50 -> {last}\n" in log
     assert "hgpo train --resume" not in log
     check_metrics(run, last)
+    check_episodes(run)
     check_files(run, last, folder / "mlflow")
 
 
@@ -122,16 +185,30 @@ def check_metrics(run: Path, last: int) -> None:
         assert row["served_learner_logp_gap"] < 1e-4
         assert row["behaviour_logp_gap"] < 1e-3
         assert row["tokens_per_s"] > 0
+        assert row["invalid_rate"] < 0.5, "a clone of 150 steps answers in the agents' format"
         assert row["level_fraction_k0"] >= row["level_fraction_k2"] >= row["oracle_fraction"] > 0
         assert row["oracle_gap_step"] >= 0  # 0 where all members of each group end alike
         assert [sum(shares) for shares in row["level_size_shares"]] == pytest.approx([1, 1, 1])
-    assert max(row["return_mean"] for row in metrics) > 0, "no episode to learn from"
+        assert row["grad_norm"] > 0, "no step to learn from"
     evaluations = rows(run / "evaluation.jsonl")
     assert {(row["iteration"], row["split"]) for row in evaluations} == {
-        (iteration, split)
-        for iteration in (0, last)
-        for split in ("all", "valid_seen", "valid_unseen")
+        (iteration, split) for iteration in (0, last) for split in ("all", "dev", "test")
     }
+
+
+def check_episodes(run: Path) -> None:
+    """Shoppers search, and what they do is recorded."""
+    lines = gzip.decompress((run / "episodes/iteration_0001.jsonl.gz").read_bytes()).splitlines()
+    episodes = [json.loads(line) for line in lines]
+    assert {episode["game"].partition("/")[0] for episode in episodes} == {"train"}
+    for episode in episodes:
+        first, *_ = episode["steps"]
+        assert first["anchor"] == f"WebShop [SEP] Instruction: [SEP] {episode['goal']} [SEP] Search"
+        assert first["prompt"].count(episode["goal"]) == 2
+    first_steps = [episode["steps"][0] for episode in episodes]
+    searches = [s for s in first_steps if (parse_action(s["action"]) or ("",))[0] == "search"]
+    assert searches, "the first page has a search bar"
+    assert not any(s["inadmissible"] for s in searches)
 
 
 def check_files(run: Path, last: int, mlflow: Path) -> None:

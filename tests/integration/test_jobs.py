@@ -1,19 +1,22 @@
-"""`ray job submit -- hgpo train …` on a head node: followed to its end, stopped, killed."""
+"""`ray job submit -- hgpo train …` on a head node: followed, stopped, killed."""
 
+import contextlib
+import json
 import os
 import re
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
-import yaml
 
 from hgpo_rllib.run.cluster import LOOPBACK
 from tests.integration.test_command import rows
@@ -44,7 +47,8 @@ class Head:
             "RAY_AUTH_TOKEN_PATH": str(files / "token"),
             **self.processes.environment,
         }
-        (files / "token").write_text(secrets.token_hex(32))
+        self._token = secrets.token_hex(32)
+        (files / "token").write_text(self._token)
         command = [
             "ray",
             "start",
@@ -69,36 +73,57 @@ class Head:
             start_new_session=True,
         )
 
-    def run(self, *words: str) -> str:
-        """What a command of Ray's prints."""
-        done = self.attempt(*words)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def attempt(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """The same, which may fail."""
-        return subprocess.run(
-            self.command(*words), env=self.environment, cwd=ROOT, capture_output=True, text=True
+    def run(self, *words: str) -> None:
+        """Run a command of Ray's to its end."""
+        done = subprocess.run(
+            words, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False
         )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def submit(self, job: str, seconds: int, *options: str, train: list[str]) -> list[str]:
+        """Return the command that submits a job, which has so many seconds to end when stopped."""
+        environment = f'{{"env_vars": {{"RAY_JOB_STOP_WAIT_TIME_S": "{seconds}"}}}}'
+        about = ["--submission-id", job, "--runtime-env-json", environment, *options]
+        submit = ["ray", "job", "submit", *about, "--working-dir", str(ROOT)]
+        return self.command(*submit, "--", "hgpo", "train", RUN_FILE, *train)
 
     def command(self, *words: str) -> list[str]:
-        """`ray job …` or `serve …` of this cluster."""
+        """Return `ray job …` of this cluster."""
         separator = words.index("--") if "--" in words else len(words)
         return [*words[:separator], f"--address={self.address}", *words[separator:]]
 
+    def ask(self, path: str) -> Any:
+        """Return what the node's API says, in no time; each `ray job …` takes seconds to start."""
+        headers = {"Authorization": f"Bearer {self._token}"}
+        request = urllib.request.Request(f"{self.address}/api/{path}", headers=headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def is_up(self) -> bool:
+        """Whether jobs can be submitted."""
+        with contextlib.suppress(OSError):
+            return self.ask("jobs/") == []
+        return False
+
+    def status(self, job: str) -> str:
+        """Return a job's status."""
+        return str(self.ask(f"jobs/{job}")["status"])
+
     def applications(self) -> dict[str, dict]:
         """Serve's applications by name."""
-        return yaml.safe_load(self.attempt("serve", "status").stdout)["applications"]
+        return self.ask("serve/applications/")["applications"]
 
     def ours(self) -> list[str]:
         """Processes of the cluster that are our jobs', not Ray's or Serve's own."""
         return [line for line in self.processes.command_lines() if OURS.search(line)]
 
-    def stop(self) -> None:
-        """End the node as Ctrl-C of `ray start --block` does."""
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
-        wait_for(lambda: not self.processes.command_lines(), 60)
+    def kill(self) -> None:
+        """Kill the node; to end by itself would take it half a minute."""
+        for process in self.processes.alive():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+        self.processes.assert_none()
 
 
 def wait_for(condition: Callable[[], object], seconds: float) -> None:
@@ -115,26 +140,72 @@ def head() -> Iterator[Head]:
     files = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     node = Head(files)
     try:
-        wait_for(lambda: node.attempt("ray", "job", "list").returncode == 0, 120)
+        wait_for(node.is_up, 120)
         yield node
     finally:
-        node.stop()
+        node.kill()
         shutil.rmtree(files)
 
 
-def test_a_job_is_followed_to_its_end(head: Head, arguments: list[str], tmp_path: Path) -> None:
-    """The command prints the job's lines as they come; results are where they should be."""
+@contextlib.contextmanager
+def following(head: Head, command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `ray job submit`, which prints the job's lines as they come."""
+    with log.open("w") as lines:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=lines, stderr=subprocess.STDOUT, env=head.environment
+        )
+    try:
+        wait_for(lambda: "starting Ray" in log.read_text(), 300)
+        assert process.poll() is None, "its lines do not stream"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_stopped_jobs_leave_nothing(head: Head, arguments: list[str], tmp_path: Path) -> None:
+    """One is followed and has time to end by itself, another is killed; neither disturbs the other.
+
+    What the first says arrives at once, and results are where they should be.
+    """
+
+    def train(name: str) -> list[str]:
+        return [*arguments[1:], f"output={tmp_path / name}", "iterations=500"]
+
     log = tmp_path / "log.txt"
-    train = ["hgpo", "train", RUN_FILE, *arguments[1:], "iterations=1"]
-    follow = subprocess.Popen(
-        head.command("ray", "job", "submit", "--working-dir", str(ROOT), "--", *train),
-        stdout=log.open("w"),
-        stderr=subprocess.STDOUT,
-        env=head.environment,
-    )
-    wait_for(lambda: "starting Ray" in log.read_text(), 300)
-    assert follow.poll() is None, "its lines do not stream"
-    assert follow.wait(300) == 0, log.read_text()
+    head.run(*head.submit("killed", 0, "--no-wait", train=train("killed")))
+    submit = head.submit("gentle", 60, train=train("gentle"))
+    with following(head, submit, log) as follow:
+        for name in ("gentle", "killed"):
+            wait_for(lambda name=name: list((tmp_path / name).glob("*/metrics.jsonl")), 300)
+        assert len(head.applications()) == 2
+        assert sum("ServeReplica" in line for line in head.ours()) == 2
+        (run,) = (tmp_path / "gentle").iterdir()
+        assert f"run directory: {run}" in log.read_text()
+
+        head.run(*head.command("ray", "job", "stop", "gentle"))
+        follow.wait(60)
+        assert "continue with: hgpo train --resume" in log.read_text()
+    (left,) = head.applications().values()
+    assert left["status"] == "RUNNING"
+    (run,) = (tmp_path / "killed").iterdir()
+    before = len(rows(run / "metrics.jsonl"))
+    wait_for(lambda: len(rows(run / "metrics.jsonl")) > before, 120)
+
+    head.run(*head.command("ray", "job", "stop", "killed"))
+    assert "continue with" not in head.ask("jobs/killed/logs")["logs"]
+    wait_for(lambda: not head.applications(), 60)
+    wait_for(lambda: not head.ours(), 30)
+    for name in ("gentle", "killed"):
+        assert head.status(name) == "STOPPED"
+
+
+@pytest.mark.slow  # a minute; the test above follows a job, too
+def test_a_job_is_followed_to_its_end(head: Head, arguments: list[str], tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    submit = head.submit("whole", 60, train=[*arguments[1:], "iterations=1"])
+    with following(head, submit, log) as follow:
+        assert follow.wait(300) == 0, log.read_text()
     assert "' succeeded" in log.read_text()
     (run,) = tmp_path.glob("alfworld_pocket-*")
     assert f"run directory: {run}" in log.read_text()
@@ -142,33 +213,3 @@ def test_a_job_is_followed_to_its_end(head: Head, arguments: list[str], tmp_path
     assert (run / "report.html").is_file()
     assert head.applications() == {}
     wait_for(lambda: not head.ours(), 30)
-
-
-def test_stopped_jobs_leave_nothing(head: Head, arguments: list[str], tmp_path: Path) -> None:
-    """One has time to end by itself, another is killed; neither disturbs the other."""
-    jobs = {"gentle": 60, "killed": 0}
-    for name, seconds in jobs.items():
-        settings = [f"output={tmp_path / name}", "iterations=500"]
-        environment = f'{{"env_vars": {{"RAY_JOB_STOP_WAIT_TIME_S": "{seconds}"}}}}'
-        options = ["--no-wait", "--submission-id", name, "--runtime-env-json", environment]
-        submit = ["ray", "job", "submit", *options, "--working-dir", str(ROOT)]
-        head.run(*submit, "--", "hgpo", "train", RUN_FILE, *arguments[1:], *settings)
-    for name in jobs:
-        wait_for(lambda name=name: list((tmp_path / name).glob("*/metrics.jsonl")), 300)
-    assert len(head.applications()) == 2
-    assert sum("ServeReplica" in line for line in head.ours()) == 2
-
-    head.run("ray", "job", "stop", "gentle")
-    assert "continue with: hgpo train --resume" in head.run("ray", "job", "logs", "gentle")
-    (left,) = head.applications().values()
-    assert left["status"] == "RUNNING"
-    (run,) = (tmp_path / "killed").iterdir()
-    before = len(rows(run / "metrics.jsonl"))
-    wait_for(lambda: len(rows(run / "metrics.jsonl")) > before, 120)
-
-    head.run("ray", "job", "stop", "killed")
-    assert "continue with" not in head.run("ray", "job", "logs", "killed")
-    wait_for(lambda: not head.applications(), 60)
-    wait_for(lambda: not head.ours(), 30)
-    for name in jobs:
-        assert f"Job '{name}' was stopped" in head.run("ray", "job", "status", name)

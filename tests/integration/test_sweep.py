@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import ray
 
 from hgpo_rllib.run.directory import RunDirectory
 from tests.integration.test_command import rows
@@ -81,8 +82,12 @@ def test_trials_that_fail_do_not_block_the_next(arguments: list[str], tmp_path: 
     command.assert_nothing_survives()
 
 
-def test_too_small_a_cluster_is_one_line(arguments: list[str], tmp_path: Path) -> None:
+def test_too_small_a_cluster_is_one_line(
+    arguments: list[str], tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exit code 2 before anything is made, instead of waiting for CPUs that never come."""
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # look for the node on loopback
     cpus = os.cpu_count() or 1
     settings = [*arguments, f"policy_server.replica_cpus={cpus}", "--grid", f"{ALPHA}=0,1"]
     command = Command([*settings, "--out", str(tmp_path / "sweep")], tmp_path / "log.txt", "sweep")
