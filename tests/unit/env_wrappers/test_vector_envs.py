@@ -63,7 +63,15 @@ def _plain(infos: Any) -> Any:
     return [*map(_plain, infos)] if isinstance(infos, np.ndarray | list) else infos
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("name", "context"),
+    [
+        ("ALFWorld", "fork"),
+        ("ALFWorld", "spawn"),
+        ("WebShop", "fork"),
+        pytest.param("WebShop", "spawn", marks=pytest.mark.slow),  # imports it all in each process
+    ],
+)
 def test_processes_give_the_same_text(name: str, settings: dict[str, Any], context: str) -> None:
     sync = gymnasium.make_vec(f"hgpo/{name}-v0", COUNT, vectorization_mode="sync", **settings[name])
     there = gymnasium.make_vec(

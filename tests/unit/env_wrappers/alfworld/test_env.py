@@ -1,5 +1,7 @@
 """The Gymnasium environment of ALFWorld."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -90,17 +92,18 @@ def test_the_same_seed_gives_the_same_episode(generated_games: Path) -> None:
     assert play() == play()
 
 
-def test_two_processes_play_the_same_sequence(generated_games: Path) -> None:
+def test_two_processes_play_the_same_sequence(
+    generated_games: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Strings hash differently in each process: no order may depend on it."""
-
-    def play(hash_seed: str) -> list[tuple[str, dict[str, object]]]:
-        command = [sys.executable, "-c", PLAY, str(generated_games)]
-        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return json.loads(done.stdout)
-
-    first = play("1")
-    assert first == play("2")
+    command = [sys.executable, "-c", PLAY, str(generated_games)]
+    environment = os.environ | {"PYTHONHASHSEED": "1"}
+    there = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    first = json.loads(there.stdout)
+    monkeypatch.setattr(sys, "argv", ["", str(generated_games)])
+    with contextlib.redirect_stdout(io.StringIO()) as here:
+        exec(PLAY, {})
+    assert first == json.loads(here.getvalue())
     assert len(first) > 6
     assert len({info["game"] for _, info in first}) > 1
 

@@ -153,7 +153,7 @@ def test_checking_data_refuses(
     assert proof.exists()
 
 
-@pytest.mark.parametrize("expert", ["oracle", "planner"])
+@pytest.mark.parametrize("expert", ["oracle", pytest.param("planner", marks=pytest.mark.slow)])
 def test_demonstrating_and_playing_refuse(
     generated_games: Path, tmp_path: Path, proof: Path, hgpo: Run, expert: str
 ) -> None:

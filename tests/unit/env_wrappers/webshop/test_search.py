@@ -205,7 +205,7 @@ def test_queries_without_a_known_word_find_nothing(tmp_path: Path, query: str) -
     "query",
     [
         "red " * (MEGABYTE // 4),
-        " ".join(map(str, range(MEGABYTE // 7))),
+        pytest.param(" ".join(map(str, range(MEGABYTE // 7))), marks=pytest.mark.slow),
         "red" + "\n漢" * (MEGABYTE // 4),
     ],
     ids=["one word", "all different", "no space"],
