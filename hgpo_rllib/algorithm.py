@@ -27,11 +27,6 @@ from ray.rllib.utils.metrics import (
 )
 from ray.rllib.utils.typing import StateDict
 from ray.tune import PlacementGroupFactory
-from ray.util.placement_group import (
-    PlacementGroup,
-    get_current_placement_group,
-    remove_placement_group,
-)
 from torch import Tensor
 
 from hgpo_rllib import placement
@@ -99,7 +94,6 @@ class HGPOConfig(AlgorithmConfig):
         self.eval_temperature = EvaluationSettings().temperature
         self.serve_prefix = "hgpo-policy"  # prefix of the application's name
         self.serve_app: str | None = None  # set by the algorithm: one application per run or trial
-        self.placement_group: PlacementGroup | None = None  # set by the algorithm, except in trials
         self.env = EnvSettings().env_id
         self.env_runner_cls = HGPOEnvRunner
         self.num_env_runners = 0
@@ -185,13 +179,11 @@ class HGPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def build_learner_group(self, **settings: Any) -> LearnerGroup:
-        """Build the learners in the placement group."""
+        """Build the learners, with a part of a GPU each if they share it with replicas."""
         config = self.copy(copy_frozen=False)
         server = self.settings(PolicyServerSettings)
         config.num_gpus_per_learner = placement.learner_gpus(self.cluster, server)
-        return AlgorithmConfig.build_learner_group(
-            config, placement_group=self.placement_group, **settings
-        )
+        return AlgorithmConfig.build_learner_group(config, **settings)
 
     @override(AlgorithmConfig)
     def get_default_learner_class(self) -> type[HGPOLearner]:
@@ -254,14 +246,14 @@ class HGPO(Algorithm):
     @classmethod
     @override(Algorithm)
     def default_resource_request(cls, config: HGPOConfig | dict) -> PlacementGroupFactory:
-        """Return the bundles of a trial: its own process, learners, and replicas."""
+        """Return the bundles of a trial: its own process and its learners."""
         settings = cls.get_default_config().update_from_dict(config)
         server = settings.settings(PolicyServerSettings)
         return PlacementGroupFactory(placement.trial_bundles(settings.cluster, server))
 
     @override(Algorithm)
     def setup(self, config: HGPOConfig) -> None:
-        """Start this run's policy server and RLlib's components in one placement group."""
+        """Start this run's policy server and RLlib's components."""
         if self.config.memory_length is None:
             logger.warning(
                 "prompts show as many turns as groups share, %d: set memory_length to keep prompts "
@@ -271,15 +263,12 @@ class HGPO(Algorithm):
         tokenizer = load_tokenizer(self.config.model_path)
         if not tokenizer.chat_template:
             raise ValueError(f"{self.config.model_path} has no chat template to build prompts with")
-        cluster, server = self.config.cluster, self.config.settings(PolicyServerSettings)
+        server = self.config.settings(PolicyServerSettings)
         self.config = self.config.copy(copy_frozen=False)
         self.config.serve_app = f"{self.config.serve_prefix}-{self._run_id}"
-        trial_group = get_current_placement_group()
-        if trial_group is None:
-            self.config.placement_group = placement.reserve(placement.bundles(cluster, server))
         self.config.freeze()
         try:
-            if placement.learners_first(cluster, server):
+            if server.colocate:  # the learners have to be there first, see `placement`
                 super().setup(self.config)
             self._server = PolicyServer(
                 self.config.settings(ModelSettings),
@@ -287,15 +276,14 @@ class HGPO(Algorithm):
                 server,
                 self.config.seed or 0,
                 self.config.serve_app,
-                trial_group or self.config.placement_group,
             )
-            if not placement.learners_first(cluster, server):
+            if not server.colocate:
                 super().setup(self.config)
         except BaseException as error:  # includes an interrupt while the engines start
             # Delete learners that did not start while Ray is running: without it, their `__del__`
             # would start a new Ray.
             traceback.clear_frames(error.__traceback__)
-            self._stop_actors()
+            self._stop_policy_server()
             raise
 
     @override(Algorithm)
@@ -397,14 +385,12 @@ class HGPO(Algorithm):
             self.learner_group.foreach_learner(_close_module)
             self.env_runner.stop()  # RLlib stops it again, after the server that it needs
         finally:
-            self._stop_actors()
+            self._stop_policy_server()
             super().cleanup()
 
-    def _stop_actors(self) -> None:
+    def _stop_policy_server(self) -> None:
         if hasattr(self, "_server"):  # else the learners or the engines did not start
             self._server.stop()
-        if self.config.placement_group is not None:
-            remove_placement_group(self.config.placement_group)
 
 
 def _model_state(learner: HGPOLearner) -> dict[str, Tensor]:

@@ -1,25 +1,19 @@
-"""Placement of a run's processes: the Ray resources of each, reserved in one placement group.
+"""Ray resources of a run's processes.
 
-Learners and policy server replicas are Ray actors with resources of the run's placement group. They
-start together or not at all, and two of them share a GPU only where the settings say so. The main
-process uses no GPU.
+Every process that uses a GPU is a Ray actor, a learner or a replica of the policy server, to which
+Ray assigns GPUs. The main process uses none.
 """
 
-import logging
 from collections.abc import Mapping
-
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from hgpo_rllib.settings.cluster import ClusterSettings
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
 
-logger = logging.getLogger(__name__)
 Amounts = dict[str, float]
 """Amounts of resources, by Ray's resource names."""
-LEARNER_SHARE = 0.6
-"""GPUs that a colocated learner requests: more than half, so that two learners never share one."""
-REPLICA_SHARE = 0.4
-WARN_S = 30.0
+# Fractions of a GPU that a colocated learner and its replica request. Two learners do not fit one
+# GPU, so they start first, one on each. Ray then assigns a replica the GPU with the smallest rest.
+LEARNER_SHARE, REPLICA_SHARE = 0.6, 0.4
 
 
 def learner_gpus(cluster: ClusterSettings, server: PolicyServerSettings) -> float:
@@ -40,65 +34,21 @@ def replica_resources(server: PolicyServerSettings) -> Amounts:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-def bundles(cluster: ClusterSettings, server: PolicyServerSettings) -> list[Amounts]:
-    """Return the bundles of a run's placement group, without those that reserve nothing.
-
-    There is one for each learner process and each replica, or, if they are colocated, for each
-    learner with its replica.
-    """
-    learners = cluster.num_learners * [learner_resources(cluster, server)]
-    replicas = (server.max_replicas or server.num_replicas) * [replica_resources(server)]
-    if server.colocate:
-        return [_sum(*pair) for pair in zip(learners, replicas, strict=True)]
-    return [bundle for bundle in (*learners, *replicas) if bundle]
-
-
 def trial_bundles(cluster: ClusterSettings, server: PolicyServerSettings) -> list[Amounts]:
-    """Return the bundles of a Tune trial, whose main process is an actor with one CPU."""
-    return [{"CPU": 1.0}, *bundles(cluster, server)]
+    """Return the bundles of a Tune trial: its main process, which has one CPU, and its learners.
 
-
-def learners_first(cluster: ClusterSettings, server: PolicyServerSettings) -> bool:
-    """Whether the learners have to start before the replicas.
-
-    Ray assigns an actor to any bundles of the group that have room, so actors that need more of a
-    GPU start first. Colocated replicas then get the rest of each learner's GPU.
+    Replicas are outside of Tune's placement group, as Serve accepts none.
     """
-    return learner_gpus(cluster, server) > replica_resources(server).get("GPU", 0)
-
-
-def reserve(amounts: list[Amounts]) -> PlacementGroup | None:
-    """Create a placement group and wait until its resources are free; None without bundles."""
-    if not amounts:
-        return None
-    group = placement_group(amounts, strategy="PACK")
-    try:
-        while not group.wait(WARN_S):
-            logger.warning("waiting for resources that others use: %s", describe(amounts))
-    except BaseException:
-        remove_placement_group(group)
-        raise
-    return group
-
-
-def in_group(group: PlacementGroup | None, amounts: Amounts) -> Amounts:
-    """Return the amounts as resources of the group.
-
-    Serve creates the actors of replicas and accepts no placement group for them, only resources.
-    Ray represents the resources of a group by custom resources with these names, and sets
-    `CUDA_VISIBLE_DEVICES` accordingly.
-    """
-    if group is None:
-        return amounts
-    return {f"{name}_group_{group.id.hex()}": amount for name, amount in amounts.items()}
+    return [{"CPU": 1.0}, *cluster.num_learners * [learner_resources(cluster, server)]]
 
 
 def describe(amounts: list[Amounts]) -> str:
     """Format the sum of amounts, as ``2 CPU and 1 GPU``."""
-    parts = [f"{amount:g} {name}" for name, amount in _sum(*amounts).items()]
+    parts = [f"{amount:g} {name}" for name, amount in add(*amounts).items()]
     return " and ".join(parts)
 
 
-def _sum(*amounts: Mapping[str, float]) -> Amounts:
+def add(*amounts: Mapping[str, float]) -> Amounts:
+    """Return the sum of amounts."""
     names = dict.fromkeys(name for some in amounts for name in some)
     return {name: sum(some.get(name, 0.0) for some in amounts) for name in names}

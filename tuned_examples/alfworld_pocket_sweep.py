@@ -19,8 +19,9 @@ from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.placement import describe
 from hgpo_rllib.reporting.console import TrainingConsole
-from hgpo_rllib.run.cluster import alive_nodes, ray_cluster
-from hgpo_rllib.run.demand import check_trial, run_bundles
+from hgpo_rllib.run.cluster import ray_cluster
+from hgpo_rllib.run.demand import check_trial, trial_processes
+from hgpo_rllib.run.scheduling import TrialsThatFit, alive_nodes
 from hgpo_rllib.run.sweep import with_absolute_paths
 from hgpo_rllib.run.trainer import PhaseTimes, prepare_inputs
 
@@ -51,6 +52,8 @@ def make_tuner(run: RunConfig) -> tune.Tuner:
     return tune.Tuner(
         HGPO,
         param_space=param_space(run),
+        # Tune counts the resources of the algorithm only; `TrialsThatFit` adds its policy server.
+        tune_config=tune.TuneConfig(search_alg=TrialsThatFit([trial_processes(run)])),
         run_config=tune.RunConfig(
             name=run.name,
             storage_path=str(Path(run.output).absolute()),
@@ -65,12 +68,12 @@ def main(
 ) -> None:
     """Train the pocket model at every point of a grid over alpha and K."""
     run = load_config(RUN_FILE, [*SHORT, *(overrides or [])])
-    print(f"a trial needs {describe(run_bundles(run))}")
+    print(f"a trial needs {describe(trial_processes(run))}")
     if dry_run:
         print(f"grid: {param_space(run).weight_alpha} x {param_space(run).context_length}")
         return
     with ray_cluster(run):
-        check_trial(run_bundles(run), alive_nodes())
+        check_trial(trial_processes(run), alive_nodes())
         run = with_absolute_paths(prepare_inputs(run, TrainingConsole(), PhaseTimes()))
         results = make_tuner(run).fit()
     print(results.get_dataframe()[COLUMNS].to_string(index=False))

@@ -89,7 +89,7 @@ def memory_notes(config: RunConfig, model: ModelSize) -> list[str]:
 def work_table(config: RunConfig, model: ModelSize) -> Table:
     """Return tokens, FLOP and seconds of an iteration, by the length of turns."""
     full = flops.full_turn(config)
-    typical = flops.TYPICAL.get((config.env.env_id, config.agent.prompt))
+    typical = flops.TYPICAL.get(config.agent.prompt)
     columns = {f"turns of {full.tokens:,} tokens": flops.work(config, model, full)}
     if typical is not None and typical.tokens < full.tokens:
         name = f"typical: {typical.tokens:,} tokens"
@@ -118,7 +118,7 @@ def work_notes(config: RunConfig) -> list[str]:
         "Iterations take longer: memory limits decoding more, and environments, evaluations and "
         "weight updates are not counted."
     ]
-    paper = flops.PAPER.get((config.env.env_id, str(config.model.model_path)))
+    paper = flops.PAPER.get((config.agent.prompt, str(config.model.model_path)))
     return notes if paper is None else [*notes, f"The paper's iterations took {paper}."]
 
 

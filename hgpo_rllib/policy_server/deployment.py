@@ -13,10 +13,9 @@ from ray import serve
 from ray.actor import ActorHandle
 from ray.serve.config import RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
-from ray.util.placement_group import PlacementGroup
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
-from hgpo_rllib.placement import in_group, replica_resources
+from hgpo_rllib.placement import replica_resources
 from hgpo_rllib.policy_server.client import MAX_BATCH
 from hgpo_rllib.policy_server.engine import engine_module, transport_module
 from hgpo_rllib.policy_server.engine_watch import engine_failure
@@ -148,11 +147,9 @@ def replica_seed(seed: int, replica: int) -> int:
     return int(np.random.SeedSequence((seed, replica)).generate_state(1)[0])
 
 
-def replica_options(
-    server: PolicyServerSettings, group: PlacementGroup | None = None
-) -> dict[str, Any]:
+def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
     """Return Serve's deployment options: number of replicas, their resources, request router."""
-    resources = in_group(group, replica_resources(server))
+    resources = replica_resources(server)
     variables = engine_module(ENGINES[server.engine]).environment(server)
     options: dict[str, Any] = {
         "num_replicas": server.num_replicas,
@@ -182,7 +179,6 @@ def start_policy_server(
     server: PolicyServerSettings,
     seed: int,
     owner: ActorHandle,
-    group: PlacementGroup | None = None,
 ) -> DeploymentHandle:
     """Deploy the policy as the application `name` and wait until it is ready.
 
@@ -199,7 +195,6 @@ def start_policy_server(
         server: policy server settings.
         seed: seed of the run.
         owner: the `OwnerLiveness` of this process.
-        group: placement group that has the resources of the replicas; None: any free resources.
 
     Raises:
         RuntimeError: the engines did not start after Serve's three attempts.
@@ -212,7 +207,7 @@ def start_policy_server(
         graceful_shutdown_wait_loop_s=0.1,  # default: 2 seconds before it stops without requests
         graceful_shutdown_timeout_s=5,
         logging_config={"enable_access_log": False},
-        **replica_options(server, group),
+        **replica_options(server),
     )
     path = Path(str(model.model_path))
     if path.is_dir():  # else a name on the hub; replicas may have another working directory

@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import ray
 from ray import serve
-from ray.util.placement_group import PlacementGroup
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.policy_server.deployment import start_policy_server
@@ -29,7 +28,6 @@ class PolicyServer:
         server: PolicyServerSettings,
         seed: int = 0,
         app: str | None = None,
-        group: PlacementGroup | None = None,
     ):
         """Start the replicas and wait until they are ready.
 
@@ -39,7 +37,6 @@ class PolicyServer:
             server: policy server settings.
             seed: seed of the run.
             app: name of the Serve application; None: a new name.
-            group: placement group with the resources of the replicas; None: any free resources.
 
         Raises:
             RuntimeError: the engines did not start after Serve's three attempts.
@@ -48,7 +45,7 @@ class PolicyServer:
         self._owner = start_owner_liveness()
         try:
             self._handle = start_policy_server(
-                self.app, model, agent, server, seed=seed, owner=self._owner, group=group
+                self.app, model, agent, server, seed=seed, owner=self._owner
             )
         except BaseException:  # includes an interrupt while the engines start
             self.stop()

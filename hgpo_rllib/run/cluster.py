@@ -12,7 +12,7 @@ from ray import serve
 from ray._private import ray_constants
 
 from hgpo_rllib.config import ConfigError, RunConfig
-from hgpo_rllib.run.demand import Supply, check_run
+from hgpo_rllib.run.demand import check_run
 from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port
 from hgpo_rllib.run.session import ray_session
 from hgpo_rllib.section import RunStoppedError
@@ -116,9 +116,4 @@ def check_address(address: str) -> None:
 
 def check_resources(config: RunConfig) -> None:
     """Raise ConfigError if the actors do not fit the cluster; Ray would wait forever."""
-    check_run(config, alive_nodes())
-
-
-def alive_nodes() -> list[Supply]:
-    """Return the total resources of each live node of the connected cluster."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    check_run(config, [node["Resources"] for node in ray.nodes() if node["Alive"]])

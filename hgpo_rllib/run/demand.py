@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.placement import (
     Amounts,
-    bundles,
+    add,
     describe,
     learner_resources,
     replica_resources,
@@ -26,17 +26,13 @@ def check_run(config: RunConfig, nodes: Sequence[Supply]) -> None:
     """
     cluster, server = config.cluster, config.policy_server
     free = [dict(node) for node in nodes]
+    learner, replica = learner_resources(cluster, server), replica_resources(server)
     if server.colocate:
-        both = bundles(cluster, server)
-        _place_all("cluster.num_learners=policy_server.num_replicas", both, free)
+        pairs = cluster.num_learners * [add(learner, replica)]
+        _place_all("cluster.num_learners=policy_server.num_replicas", pairs, free)
         return
-    learners = cluster.num_learners * [learner_resources(cluster, server)]
-    _place_all("cluster.num_learners", learners, free)
-    if server.max_replicas is None:
-        name, count = "policy_server.num_replicas", server.num_replicas
-    else:
-        name, count = "policy_server.max_replicas", server.max_replicas
-    _place_all(name, count * [replica_resources(server)], free)
+    _place_all("cluster.num_learners", cluster.num_learners * [learner], free)
+    _place_all("policy_server.num_replicas", server.num_replicas * [replica], free)
 
 
 def _place_all(setting: str, processes: list[Amounts], free: list[Amounts]) -> None:
@@ -48,13 +44,21 @@ def _place_all(setting: str, processes: list[Amounts], free: list[Amounts]) -> N
         )
 
 
-def run_bundles(config: RunConfig) -> list[Amounts]:
-    """Return the bundles of a Tune trial with these settings."""
-    return trial_bundles(config.cluster, config.policy_server)
+def trial_processes(config: RunConfig) -> list[Amounts]:
+    """Return the resources of all processes of a Tune trial with these settings.
+
+    Raises:
+        ConfigError: learners and replicas are colocated. Ray could assign the replica of one trial
+            the GPU of another trial's learner.
+    """
+    cluster, server = config.cluster, config.policy_server
+    if server.colocate:
+        raise ConfigError("policy_server.colocate=true is for single runs: leave it out in sweeps")
+    return [*trial_bundles(cluster, server), *server.num_replicas * [replica_resources(server)]]
 
 
 def concurrent_trials(trial: list[Amounts], nodes: Sequence[Supply]) -> int:
-    """Return how many trials with these bundles run at a time."""
+    """Return how many trials of these processes run at a time."""
     free = [dict(node) for node in nodes]
     count = 0
     while all(place(bundle, free) for bundle in trial):

@@ -29,15 +29,15 @@ class Turn:
         return self.prompt + self.response
 
 
-TYPICAL = {("hgpo/ALFWorld-v0", "alfworld_full"): Turn(450, 150)}
-"""Mean turns by environment and prompt, of Qwen2.5 with K = 2.
+TYPICAL = {"alfworld_full": Turn(450, 150)}
+"""Mean turns by prompt, of Qwen2.5 with K = 2.
 
 ALFWorld: a log of the first of such iterations has 3,830,959 tokens in 128 episodes of at most 50
 steps (https://github.com/ZJU-REAL/SDAR/issues/51), i.e. 600 per turn. Its prompts have 1,350
 characters on average (24 generated games, random actions) plus the chat template.
 """
-PAPER = {("hgpo/ALFWorld-v0", "Qwen/Qwen2.5-1.5B-Instruct"): "282 to 298 s on 2 x H100"}
-"""Seconds of an iteration by environment and model, from the paper's Table 3."""
+PAPER = {("alfworld_full", "Qwen/Qwen2.5-1.5B-Instruct"): "282 to 298 s on 2 x H100"}
+"""Published seconds of an iteration by prompt and model."""
 
 
 @dataclass(frozen=True)

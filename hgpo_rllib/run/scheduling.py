@@ -1,14 +1,19 @@
-"""Schedule the trials of a sweep: which ones stop early."""
+"""Schedule the trials of a sweep: when they start, and which ones stop early."""
 
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import ray
+from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.jsonl import ALL
+from hgpo_rllib.placement import Amounts
+from hgpo_rllib.run.demand import Supply, concurrent_trials
 from hgpo_rllib.run.directory import RunDirectory
 
 ITERATION = "iteration"
@@ -16,6 +21,32 @@ ITERATION = "iteration"
 SUCCESS = "held_out_success"
 """Key of a trial's report to Tune: success rate over all splits in its latest evaluation."""
 REDUCTION = 2  # half of the compared trials continue
+
+
+class TrialsThatFit(BasicVariantGenerator):
+    """Tune's grid search, which starts a trial only if all its processes fit the cluster.
+
+    A trial's policy server is outside of its placement group. Tune alone would start trials on the
+    CPUs that policy servers of other trials are waiting for. Nodes are counted before every trial,
+    so nodes can join or leave during a sweep.
+    """
+
+    def __init__(self, trials: Sequence[list[Amounts]]) -> None:
+        """Create the search for trials with the processes of `trial_processes`."""
+        super().__init__()
+        self._trials = trials
+
+    def next_trial(self) -> TuneTrial | None:
+        """See `BasicVariantGenerator`."""
+        nodes = alive_nodes()
+        count = min(concurrent_trials(trial, nodes) for trial in self._trials)
+        self.max_concurrent = max(1, count)
+        return super().next_trial()
+
+
+def alive_nodes() -> list[Supply]:
+    """Return the total resources of each live node of the connected cluster."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def make_scheduler(

@@ -13,20 +13,22 @@ from ray import serve, tune
 from transformers.utils import logging as transformers_logging
 
 from hgpo_rllib.config import ConfigError, RunConfig, save_config
-from hgpo_rllib.placement import Amounts, describe
+from hgpo_rllib.placement import Amounts, describe, trial_bundles
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.numbers import percent
 from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.reporting.sweep_results import results_table, write_results
 from hgpo_rllib.results import ALL, load_runs, load_sweep
-from hgpo_rllib.run.cluster import alive_nodes, ray_cluster
-from hgpo_rllib.run.demand import check_trial, concurrent_trials, run_bundles, supply
+from hgpo_rllib.run.cluster import ray_cluster
+from hgpo_rllib.run.demand import check_trial, concurrent_trials, supply, trial_processes
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.grid import SWEEP_FILE, Sweep, Trial
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.scheduling import (
     ITERATION,
+    TrialsThatFit,
+    alive_nodes,
     make_scheduler,
 )
 from hgpo_rllib.run.trainer import PhaseTimes, prepare_inputs
@@ -73,7 +75,7 @@ def _run_trials(
 ) -> None:
     """Start Ray, prepare the inputs of all trials, and run as many at a time as fit."""
     os.environ.update(TUNE_ENVIRONMENT)
-    bundles = [run_bundles(trial.config) for trial in trials]
+    processes = [trial_processes(trial.config) for trial in trials]
     try:
         with contextlib.ExitStack() as stack:
             with console.stage("starting Ray"):
@@ -81,7 +83,7 @@ def _run_trials(
             stack.enter_context(terminate_like_interrupt())  # replaces Ray's handler
             remedy = f"continue with: hgpo sweep --resume {folder}"
             stack.enter_context(exit_when_ray_ends(lambda: remedy))
-            _compare_with_supply(bundles, console)
+            _compare_with_supply(processes, console)
             sweep.save(folder)
             paths = [folder.absolute() / trial.name for trial in trials]
             for trial, path in zip(trials, paths, strict=True):
@@ -89,10 +91,14 @@ def _run_trials(
             prefix = f"hgpo-sweep-{uuid.uuid4().hex[:8]}"
             stack.callback(delete_applications, prefix)
             spaces = [
-                {"path": str(path), "serve_prefix": f"{prefix}-{number:03d}", "bundles": bundles}
-                for number, (path, bundles) in enumerate(zip(paths, bundles, strict=True))
+                {
+                    "path": str(path),
+                    "serve_prefix": f"{prefix}-{number:03d}",
+                    "bundles": trial_bundles(trial.config.cluster, trial.config.policy_server),
+                }
+                for number, (path, trial) in enumerate(zip(paths, trials, strict=True))
             ]
-            _tune(sweep, spaces, folder)
+            _tune(sweep, spaces, processes, folder)
     finally:
         shutil.rmtree(folder / "tune", ignore_errors=True)
 
@@ -146,7 +152,9 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     )
 
 
-def _tune(sweep: Sweep, spaces: list[dict[str, Any]], folder: Path) -> None:
+def _tune(
+    sweep: Sweep, spaces: list[dict[str, Any]], processes: list[list[Amounts]], folder: Path
+) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # errors are in the logs of trials
     finished = finished_runs(sweep, folder)
     tune.Tuner(
@@ -155,6 +163,7 @@ def _tune(sweep: Sweep, spaces: list[dict[str, Any]], folder: Path) -> None:
         ),
         param_space={"trial": tune.grid_search(spaces)},
         tune_config=tune.TuneConfig(
+            search_alg=TrialsThatFit(processes),
             scheduler=make_scheduler(
                 sweep.scheduler, (trial.config for trial in sweep.trials), finished
             ),

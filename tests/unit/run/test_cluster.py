@@ -106,7 +106,6 @@ def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -
             ["1 rollout each", "holds 1"],
         ),
         (run(replica_cpus=0, replica_resources={"rollout": 1}), [{"CPU": 2}], ["1 rollout each"]),
-        (run(max_replicas=3), [{"CPU": 2}], ["max_replicas=3", "holds 2"]),
         (
             run(1, 2, replica_gpus=1, num_replicas=2, colocate=True),
             [{"CPU": 9, "GPU": 1}],

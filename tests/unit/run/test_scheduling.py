@@ -1,19 +1,45 @@
-"""Which trials end early: with Tune's own classes, without Ray's processes."""
+"""When trials begin and which end early: with Tune's own classes, without Ray's processes."""
 
 import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from ray.tune.experiment import Experiment
 from ray.tune.schedulers import TrialScheduler
+from ray.tune.search.basic_variant import BasicVariantGenerator
+from ray.tune.search.variant_generator import grid_search
 
 from hgpo_rllib.config import load_config
-from hgpo_rllib.run.scheduling import make_scheduler, report
+from hgpo_rllib.run import scheduling
+from hgpo_rllib.run.demand import trial_processes
+from hgpo_rllib.run.scheduling import TrialsThatFit, make_scheduler, report
 from tests.unit.cli.test_cli import POCKET
 from tests.unit.reporting.reporting_rows import evaluation_row
 
 STOP, GO = TrialScheduler.STOP, TrialScheduler.CONTINUE
 CONFIG = load_config(POCKET, ["iterations=8", "evaluation.interval=2"])
+
+
+def test_as_many_trials_begin_as_the_cluster_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pocket trial needs two CPUs; nodes that join while the sweep goes on are used."""
+    nodes: list[dict[str, float]] = [{"CPU": 3.0}]
+    monkeypatch.setattr(scheduling, "alive_nodes", lambda: nodes)
+    search = TrialsThatFit([trial_processes(CONFIG)])
+    assert isinstance(search, BasicVariantGenerator), "Tune would ask for one trial at a time"
+    space = {"trial": grid_search([1, 2, 3, 4])}
+    search.add_configurations([Experiment("x", lambda _: None, config=space)])
+    first = search.next_trial()
+    assert first is not None
+    assert search.next_trial() is None
+    nodes.append({"CPU": 2.0})
+    assert search.next_trial() is not None
+    assert search.next_trial() is None
+    search.on_trial_complete(first.trial_id)
+    third = search.next_trial()
+    assert third is not None
+    assert third.config == {"trial": 3}
 
 
 def write_run(path: Path, success: dict[int, float]) -> Path:

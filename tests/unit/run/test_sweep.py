@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from hgpo_rllib.cli.sweep import repeat_grid
 from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.placement import trial_bundles
 from hgpo_rllib.reporting.console import TrainingConsole
-from hgpo_rllib.run.demand import check_trial, concurrent_trials, run_bundles
+from hgpo_rllib.run.demand import check_trial, concurrent_trials, trial_processes
 from hgpo_rllib.run.grid import (
     ASHA,
     NAME_LENGTH,
@@ -156,24 +157,33 @@ def test_a_new_folder_is_among_those_of_runs() -> None:
 
 
 def trial(*overrides: str) -> list[dict[str, float]]:
-    return run_bundles(load_config(POCKET, list(overrides)))
+    return trial_processes(load_config(POCKET, list(overrides)))
 
 
-def test_a_trial_reserves_its_own_process_learners_and_replicas() -> None:
+def test_a_trial_has_its_own_process_learners_and_replicas() -> None:
     gpus = ["cluster.learner_gpus=1", "policy_server.replica_gpus=1"]
-    bundles = trial(*gpus, "cluster.num_learners=2", "policy_server.num_replicas=2")
-    assert bundles == [{"CPU": 1}, {"GPU": 1}, {"GPU": 1}, *2 * [{"CPU": 1, "GPU": 1}]]
-    assert trial("policy_server.replica_cpus=0") == [{"CPU": 1}]
+    processes = trial(*gpus, "cluster.num_learners=2", "policy_server.num_replicas=2")
+    assert processes == [{"CPU": 1}, {"GPU": 1}, {"GPU": 1}, *2 * [{"CPU": 1, "GPU": 1}]]
+    assert trial("policy_server.replica_cpus=0") == [{"CPU": 1}, {}]
 
 
-def test_rllib_asks_tune_for_the_same() -> None:
+def test_trials_are_not_colocated() -> None:
+    """Ray could pair the learner of one with the replica of another."""
+    gpus = ["cluster.learner_gpus=1", "cluster.num_learners=1", "policy_server.replica_gpus=1"]
+    with pytest.raises(ConfigError, match="leave it out in sweeps"):
+        trial(*gpus, "policy_server.colocate=true")
+
+
+def test_rllib_asks_tune_for_the_main_process_and_learners() -> None:
     """For users who pass the algorithm to Tune themselves."""
     from hgpo_rllib.algorithm import HGPO, HGPOConfig
 
     gpus = ["cluster.learner_gpus=1", "cluster.num_learners=1"]
     run = load_config(POCKET, ["env.data=x", "model.model_path=x", *gpus])
     asked = HGPO.default_resource_request(HGPOConfig.from_run_config(run))
-    assert asked.bundles == run_bundles(run)
+    assert (
+        asked.bundles == trial_bundles(run.cluster, run.policy_server) == [{"CPU": 1}, {"GPU": 1}]
+    )
 
 
 @pytest.mark.parametrize(
