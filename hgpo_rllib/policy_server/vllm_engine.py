@@ -155,9 +155,8 @@ class VLLMEngine:
         return self._vllm.errored
 
     def shutdown(self) -> None:
-        """See `Engine`."""
-        # Without waiting: the engine has nothing to save, and takes seconds to end by itself.
-        self._vllm.shutdown(timeout=0)
+        """See `Engine`. The engine gets time to end, as a killed one leaves a temporary file."""
+        self._vllm.shutdown()
 
 
 def sampling_parameters(sampling: Sampling, seed: int | None) -> SamplingParams:
