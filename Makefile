@@ -23,7 +23,7 @@ train: setup  ## train an agent: make train [CONFIG=tuned_examples/X.yaml] [ARGS
 test: export PYTHONDONTWRITEBYTECODE =
 test: setup  ## run the unit and integration tests: make test [ARGS="-k name"]
 	$(BIN)/python -m pytest tests/unit --numprocesses auto --maxprocesses 8 --dist worksteal $(ARGS) || $(NOTHING_CHOSEN)
-	$(BIN)/python -m pytest tests/integration $(ARGS) || $(NOTHING_CHOSEN)
+	$(BIN)/python -m pytest tests/integration --numprocesses 2 $(ARGS) || $(NOTHING_CHOSEN)
 
 lint: setup  ## check style, spelling, types and imports
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import glob
+import json
 import os
 import secrets
 import shutil
@@ -24,7 +25,7 @@ def is_generated(out: Path, version: int, spec: Mapping[str, Any]) -> bool:
     Args:
         out: the data directory.
         version: version of the generator.
-        spec: what to generate, as it reads back from JSON.
+        spec: what to generate.
 
     Raises:
         DataError: `out` holds something else.
@@ -38,12 +39,18 @@ def is_generated(out: Path, version: int, spec: Mapping[str, Any]) -> bool:
         raise DataError(
             f"{out} exists and is no generated data set: remove it or choose another directory"
         ) from error
-    if found != (version, spec):
+    if found != (version, json.loads(json.dumps(spec))):
         raise DataError(
             f"{out} holds data of another spec (see its {MANIFEST}): "
             "remove it or choose another directory"
         )
     return True
+
+
+def write_manifest(folder: Path, version: int, spec: Mapping[str, Any]) -> None:
+    """Write the manifest by which `is_generated` recognises finished data."""
+    content = {"generator_version": version, "spec": spec}
+    (folder / MANIFEST).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 @contextmanager

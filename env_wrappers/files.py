@@ -1,8 +1,4 @@
-"""Safe reading of untrusted files, and checks of names used in paths.
-
-JSON parsers recurse or store the path of every level: 100 KB of ``[`` cause a RecursionError, or
-23 GB of memory use in ijson. Opening a FIFO blocks until another process writes to it.
-"""
+"""Safe reading of untrusted files, atomic writing, and checks of names used in paths."""
 
 import errno
 import json
@@ -12,19 +8,14 @@ import secrets
 import stat
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, TypeVar
 
-import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from env_wrappers.errors import DataError
 
-MAX_DEPTH = 32
-"""Maximum nesting of lists and objects; ALFWorld and WebShop files use at most ten levels."""
-
+_Value = TypeVar("_Value")
 _NAME = re.compile(r"\w[\w.,=+@-]{0,119}")
-_CHUNK = 1 << 20
-_STEPS = bytes.maketrans(b"[{]}", np.array([1, 1, -1, -1], np.int8).tobytes())
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 
 
 def check_name(name: str) -> str:
@@ -76,7 +67,7 @@ def read_json(path: Path) -> Any:
 
     Raises:
         OSError: the file cannot be read, or is not a regular file.
-        ValueError: the content is not JSON, or is nested deeper than ``MAX_DEPTH``.
+        ValueError: the content is not JSON, or is nested too deeply.
     """
     with open_regular(path) as file:
         return parse_json(file.read())
@@ -86,55 +77,29 @@ def parse_json(content: bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: the text is not JSON, or is nested deeper than ``MAX_DEPTH``.
+        ValueError: the text is not JSON, or is nested too deeply.
     """
-    _DepthLimit().check(content)
-    # json.loads would also accept UTF-16, whose bytes hide brackets from the check.
-    return json.loads(content.decode("utf-8"))
+    try:
+        return json.loads(content.decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError(f"nested too deeply: {error}") from None
 
 
-class BoundedFile:
-    """A binary file for incremental JSON parsers that checks the nesting of each chunk read."""
+def validate_json(model: TypeAdapter[_Value], content: str | bytes, place: str) -> _Value:
+    """Return the value of a JSON text that fits a model.
 
-    def __init__(self, file: BinaryIO) -> None:
-        """Read from ``file``."""
-        self._file = file
-        self._limit = _DepthLimit()
+    Args:
+        model: the expected types.
+        content: the text.
+        place: where it comes from, with which an error begins.
 
-    def read(self, size: int = -1) -> bytes:
-        """Return what ``file.read(size)`` returns.
-
-        Raises:
-            ValueError: the content read so far is nested deeper than ``MAX_DEPTH``.
-        """
-        content = self._file.read(size)
-        self._limit.check(content)
-        return content
-
-
-class _DepthLimit:
-    """Track bracket depth outside strings; a few C-level passes, faster than any parser."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._in_string = False
-        self._escape = b""  # backslash at the end of the previous chunk
-
-    def check(self, content: bytes) -> None:
-        """Raise ValueError if the text is nested too deeply once ``content`` is appended."""
-        for start in range(0, len(content), _CHUNK):
-            self._check_chunk(content[start : start + _CHUNK])
-
-    def _check_chunk(self, chunk: bytes) -> None:
-        chunk = (self._escape + chunk).replace(rb"\\", b"")
-        self._escape = b"\\" if chunk.endswith(b"\\") else b""
-        # Once escaped quotes are removed, every quotation mark begins or ends a string.
-        parts = chunk.replace(rb"\"", b"").split(b'"')
-        outside = b"".join(parts[self._in_string :: 2])
-        self._in_string ^= len(parts) % 2 == 0
-        steps = np.frombuffer(outside.translate(_STEPS, _NO_BRACKETS), np.int8)
-        if len(steps):
-            depths = self._depth + np.cumsum(steps, dtype=np.int64)
-            if depths.max() > MAX_DEPTH:
-                raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-            self._depth = int(depths[-1])
+    Raises:
+        DataError: the text is not JSON, or does not fit; the message names the field.
+    """
+    try:
+        return model.validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        problem = f"{field}: {first['msg']}" if field else first["msg"]
+        raise DataError(f"{place}: {problem}; correct or remove it") from error

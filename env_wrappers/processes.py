@@ -4,9 +4,15 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_ITEMS_PER_WORKER = 8  # with fewer, starting a process takes longer
 
 
 @contextmanager
@@ -22,10 +28,13 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         try:
             yield pool
         except BaseException:
+            # In this order: Python 3.11 prints a traceback if a pool breaks with cancelled work.
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                if process not in others:
-                    process.terminate()
+            processes = [p for p in multiprocessing.active_children() if p not in others]
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.join()
             raise
 
 
@@ -40,3 +49,26 @@ def _end_with_parent() -> None:
     assert parent is not None, "workers have one"
     parent.join()
     os._exit(1)
+
+
+def map_in_processes(
+    work: Callable[[_Item], _Result], items: Sequence[_Item], workers: int | None = None
+) -> Iterator[_Result]:
+    """Yield results in the order of the items.
+
+    Args:
+        work: a module-level function, or a partial one.
+        items: its arguments.
+        workers: number of processes, of which one is this; None: as many as are worth it.
+    """
+    if workers is None:
+        workers = min(os.cpu_count() or 1, len(items) // _ITEMS_PER_WORKER)
+    if workers <= 1:
+        yield from map(work, items)
+        return
+    with process_pool(workers) as pool:
+        # Not `pool.map`, which cancels its futures when it is interrupted: Python 3.11 prints a
+        # traceback if it then marks these futures as failed because their process has ended.
+        futures = deque(pool.submit(work, item) for item in items)
+        while futures:
+            yield futures.popleft().result()

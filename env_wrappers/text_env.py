@@ -1,6 +1,7 @@
 """Base class of the text environments: spaces, step limit, rendering and input checks."""
 
 import abc
+import operator
 from typing import Any
 
 import gymnasium
@@ -19,8 +20,14 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium's convention)
+    num_tasks: int
+    """Number of tasks."""
     _task_option: str
     """Key in ``reset(options=...)`` that selects the task."""
+    _task_values: str
+    """Its values, for error messages."""
+    _tasks: str = ""
+    """Where tasks are counted, for error messages, such as " in test"."""
 
     def __init__(self, max_steps: int, render_mode: str | None) -> None:
         """Set the step limit and the render mode.
@@ -61,7 +68,13 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         self._require_open()
         self._running, self._shown, self._steps = False, None, 0
         _check_seed(seed)
-        self._check_options(options)
+        if options is not None and not isinstance(options, dict):
+            raise DataError(f"reset: options is a dictionary, not {type(options).__name__}")
+        unknown = (options or {}).keys() - {self._task_option}
+        if unknown:
+            raise DataError(
+                f"reset: unknown option {min(unknown)!r}: the only one is {self._task_option!r}"
+            )
         super().reset(seed=seed)
         self._shown, info = self._begin(seed, (options or {}).get(self._task_option))
         self._running = True
@@ -107,19 +120,29 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         """End the episode; a closed environment cannot be used again."""
         self._running, self._closed, self._shown = False, True, None
 
+    def _choose(self, seed: int | None, task: Any) -> int:
+        """Return the index of the task: ``task``, one by seed, or a random one.
+
+        Raises:
+            DataError: the task does not exist.
+        """
+        if task is None:
+            index = int(self.np_random.integers(self.num_tasks)) if seed is None else seed
+            return index % self.num_tasks
+        try:
+            index = operator.index(task)
+        except TypeError:
+            raise DataError(f"a {self._task_option} is {self._task_values}, not {task!r}") from None
+        if not 0 <= index < self.num_tasks:
+            raise DataError(
+                f"no {self._task_option} {index}{self._tasks}: there are {self.num_tasks} "
+                "(0 is the first)"
+            )
+        return index
+
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedEnvironmentError("the environment is closed: make another one")
-
-    def _check_options(self, options: Any) -> None:
-        if options is None:
-            return
-        if not isinstance(options, dict):
-            raise DataError(f"reset: options is a dictionary, not {type(options).__name__}")
-        known = self._task_option
-        for key in options:
-            if key != known:
-                raise DataError(f"reset: unknown option {key!r}: the only one is {known!r}")
 
 
 def _check_seed(seed: Any) -> None:

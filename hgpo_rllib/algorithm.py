@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
@@ -41,8 +41,6 @@ from hgpo_rllib.config import (
     PolicyServerSettings,
     RolloutSettings,
     RunConfig,
-    check_critic,
-    check_group_size,
 )
 from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.learner.batching import signal_columns, token_columns
@@ -53,14 +51,12 @@ from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.models import load_tokenizer, save_model
 from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import WeightTag
-from hgpo_rllib.rollout.group import POLICY_ID, policy_of_member
 from hgpo_rllib.rollout.held_out import evaluate_splits
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score, stale_rate
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.served_policy import check_served_policy
-from hgpo_rllib.settings.cluster import ClusterSettings, check_gpus
-from hgpo_rllib.settings.learner import check_sharding
+from hgpo_rllib.settings.cluster import ClusterSettings
 from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
 
 logger = logging.getLogger(__name__)
@@ -69,14 +65,14 @@ ResultT = TypeVar("ResultT")
 
 # The fields of these sections are flat attributes of HGPOConfig, so that
 # `training(weight_alpha=…)` and Tune's param_space work as for any RLlib algorithm.
-FLAT_SECTIONS: tuple[type[BaseModel], ...] = (
-    ModelSettings,
-    AgentSettings,
-    RolloutSettings,
-    PolicyServerSettings,
-    AlgorithmSettings,
-    LearnerSettings,
-)
+FLAT_SECTIONS: dict[str, type[BaseModel]] = {
+    "model": ModelSettings,
+    "agent": AgentSettings,
+    "rollout": RolloutSettings,
+    "policy_server": PolicyServerSettings,
+    "algorithm": AlgorithmSettings,
+    "learner": LearnerSettings,
+}
 
 
 class HGPOConfig(AlgorithmConfig):
@@ -85,7 +81,7 @@ class HGPOConfig(AlgorithmConfig):
     def __init__(self, algo_class: type[Algorithm] | None = None):
         """Set the paper's defaults."""
         super().__init__(algo_class=algo_class or HGPO)
-        for section in FLAT_SECTIONS:
+        for section in FLAT_SECTIONS.values():
             for name, value in section():
                 setattr(self, name, value)
         self.train_split = "train"
@@ -109,12 +105,11 @@ class HGPOConfig(AlgorithmConfig):
         self.env_runner_health_probe_timeout_s = 5.0
         self.custom_evaluation_function = evaluate_splits
         self.evaluation_interval = None
-        self.multi_agent(policies={POLICY_ID}, policy_mapping_fn=policy_of_member)
 
     @override(AlgorithmConfig)
     def training(self, **settings: Any) -> Self:
         """Set fields of the flat sections or RLlib's own training settings."""
-        own = {name for section in FLAT_SECTIONS for name in section.model_fields}
+        own = {name for section in FLAT_SECTIONS.values() for name in section.model_fields}
         super().training(**{k: v for k, v in settings.items() if k not in own})
         for name in own & settings.keys():
             if settings[name] is not NotProvided:
@@ -141,20 +136,12 @@ class HGPOConfig(AlgorithmConfig):
     def validate(self) -> None:
         """Check the combination of values; RLlib calls this before building."""
         super().validate()
-        for section in FLAT_SECTIONS:
-            self.settings(section)
-        learner = self.settings(LearnerSettings)
-        algorithm = self.settings(AlgorithmSettings)
-        check_gpus(self.cluster, self.settings(PolicyServerSettings), self.schedule)
-        check_critic(algorithm, learner)
-        check_group_size(algorithm, self.group_size)
-        check_sharding(learner, self.num_learners)
+        sections = {name: self.settings(section) for name, section in FLAT_SECTIONS.items()}
+        RunConfig(**sections, cluster=self.cluster)  # checks that they fit together
         if self.model_path is None:
             raise ValueError("model_path is not set: HGPOConfig().training(model_path=…)")
         if self.num_env_runners > 0:
             raise ValueError("HGPO rolls out in its main process: set num_env_runners=0")
-        if not self.is_multi_agent:
-            raise ValueError("HGPO needs its multi_agent() settings: one agent per group member")
 
     @override(AlgorithmConfig)
     def get_default_rl_module_spec(self) -> RLModuleSpec:
@@ -182,7 +169,9 @@ class HGPOConfig(AlgorithmConfig):
         """Build the learners, with a part of a GPU each if they share it with replicas."""
         config = self.copy(copy_frozen=False)
         server = self.settings(PolicyServerSettings)
-        config.num_gpus_per_learner = placement.learner_gpus(self.cluster, server)
+        config.num_gpus_per_learner = placement.learner_resources(self.cluster, server).get(
+            "GPU", 0
+        )
         return AlgorithmConfig.build_learner_group(config, **settings)
 
     @override(AlgorithmConfig)
@@ -194,23 +183,10 @@ class HGPOConfig(AlgorithmConfig):
     def from_run_config(cls, run: RunConfig) -> Self:
         """Convert a run config; `run.env.data` and `run.model.model_path` must be set."""
         config = cls()
-        for section in (
-            run.model,
-            run.agent,
-            run.rollout,
-            run.policy_server,
-            run.algorithm,
-            run.learner,
-        ):
-            config.training(**dict(section))
-        config.environment(
-            run.env.env_id,
-            env_config={
-                "data": run.env.data,
-                "max_steps": run.env.max_steps,
-                **run.env.options,
-            },
-        )
+        for name in FLAT_SECTIONS:
+            config.training(**dict(getattr(run, name)))
+        options = {"data": run.env.data, "max_steps": run.env.max_steps, **run.env.options}
+        config.environment(run.env.env_id, env_config=options)
         config.train_split = run.env.train_split
         config.eval_splits = list(run.evaluation.splits)
         config.eval_episodes = run.evaluation.episodes
@@ -249,7 +225,7 @@ class HGPO(Algorithm):
         """Return the bundles of a trial: its own process and its learners."""
         settings = cls.get_default_config().update_from_dict(config)
         server = settings.settings(PolicyServerSettings)
-        return PlacementGroupFactory(placement.trial_bundles(settings.cluster, server))
+        return PlacementGroupFactory(placement.trial_demand(settings.cluster, server).bundles)
 
     @override(Algorithm)
     def setup(self, config: HGPOConfig) -> None:
@@ -280,8 +256,8 @@ class HGPO(Algorithm):
             if not server.colocate:
                 super().setup(self.config)
         except BaseException as error:  # includes an interrupt while the engines start
-            # Delete learners that did not start while Ray is running: without it, their `__del__`
-            # would start a new Ray.
+            # The traceback keeps RLlib's half-built learner group alive. Its `__del__` calls Ray:
+            # after the end of Ray, that would start another one. So delete it now.
             traceback.clear_frames(error.__traceback__)
             self._stop_policy_server()
             raise
@@ -348,22 +324,22 @@ class HGPO(Algorithm):
             scored.steps, scored.advantage, scored.levels, settings.estimator_settings()
         )
         rows = SampleBatch(columns | signal_columns(scored))
-        batch = MultiAgentBatch({POLICY_ID: rows}, env_steps=len(scored.steps))
+        batch = MultiAgentBatch({DEFAULT_MODULE_ID: rows}, env_steps=len(scored.steps))
         steps = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
         results = self.learner_group.update(
             training_data=whole_batch(self.learner_group, batch),
             timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: steps},
         )
         self.metrics.aggregate(results[:1], key=LEARNER_RESULTS)  # equal on all learners
-        self.metrics.log_dict(of_groups, key=(LEARNER_RESULTS, POLICY_ID), window=1)
-        reported = self.metrics.peek((LEARNER_RESULTS, POLICY_ID))
+        self.metrics.log_dict(of_groups, key=(LEARNER_RESULTS, DEFAULT_MODULE_ID), window=1)
+        reported = self.metrics.peek((LEARNER_RESULTS, DEFAULT_MODULE_ID))
         of_update = {name: float(value) for name, value in reported.items() if name in METRICS}
         return scored, of_groups | of_update
 
     def _published_weights(self) -> WeightTag:
         component = f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}"
         state = self.learner_group.get_state(components=component, inference_only=True)
-        return state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][POLICY_ID]["weight_tag"]
+        return state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]["weight_tag"]
 
     def save_pretrained(self, path: str) -> None:
         """Write the current policy in HuggingFace format."""
@@ -382,7 +358,7 @@ class HGPO(Algorithm):
     def cleanup(self) -> None:
         """Stop rollouts, this run's policy server and RLlib's components, and free the GPUs."""
         try:
-            self.learner_group.foreach_learner(_close_module)
+            self.learner_group.foreach_learner(lambda learner: learner.policy.close())
             self.env_runner.stop()  # RLlib stops it again, after the server that it needs
         finally:
             self._stop_policy_server()
@@ -394,8 +370,4 @@ class HGPO(Algorithm):
 
 
 def _model_state(learner: HGPOLearner) -> dict[str, Tensor]:
-    return learner.module[POLICY_ID].unwrapped().model_state() if rank() == 0 else {}
-
-
-def _close_module(learner: HGPOLearner) -> None:
-    learner.module[POLICY_ID].unwrapped().close()
+    return learner.policy.model_state() if rank() == 0 else {}

@@ -14,8 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from env_wrappers.files import check_name
 from hgpo_rllib.advantages import EstimatorSettings, find_estimator
-from hgpo_rllib.advantages.contexts import Contexts
-from hgpo_rllib.advantages.groups import Normalize
+from hgpo_rllib.advantages.groups import Contexts, Normalize
 from hgpo_rllib.run_files import read_run_file
 from hgpo_rllib.section import ConfigError, Section, Seed
 from hgpo_rllib.settings.cluster import ClusterSettings, check_gpus
@@ -139,18 +138,12 @@ class AlgorithmSettings(Section):
     invalid_penalty: float = Field(0.1, ge=0)
     """Penalty subtracted from the return of an invalid step, after discounting."""
 
-    @field_validator("estimator")
+    @field_validator("estimator", "role_estimators")
     @classmethod
-    def _known(cls, name: str) -> str:
-        find_estimator(name)
-        return name
-
-    @field_validator("role_estimators")
-    @classmethod
-    def _all_known(cls, names: dict[str, str]) -> dict[str, str]:
-        for name in names.values():
+    def _known(cls, given: str | dict[str, str]) -> str | dict[str, str]:
+        for name in [given] if isinstance(given, str) else given.values():
             find_estimator(name)
-        return names
+        return given
 
     def estimator_settings(self) -> EstimatorSettings:
         """Return the settings that estimators read."""
@@ -226,7 +219,7 @@ class RunConfig(Section):
     """Directory for generated games, generated stores and pocket models, which later runs reuse."""
     seed: Seed = 0
     """Seed of task order, sampling and mini-batches."""
-    iterations: int = Field(150, ge=1)
+    iterations: int = Field(160, ge=1)
     """Number of training iterations."""
     minutes: float | None = Field(None, gt=0)
     """Stop training after this many minutes, even if iterations are left. null: no limit."""
@@ -252,27 +245,21 @@ class RunConfig(Section):
         return check_name(name)
 
     @model_validator(mode="after")
-    def _estimator_has_its_inputs(self) -> Self:
+    def _sections_fit_together(self) -> Self:
         check_critic(self.algorithm, self.learner)
         check_group_size(self.algorithm, self.rollout.group_size)
-        return self
-
-    @model_validator(mode="after")
-    def _gpus_are_assigned(self) -> Self:
         check_gpus(self.cluster, self.policy_server, self.rollout.schedule)
-        return self
-
-    @model_validator(mode="after")
-    def _sharding_is_possible(self) -> Self:
         check_sharding(self.learner, self.cluster.num_learners)
         return self
 
     def without_learners(self) -> Self:
         """Return a copy for commands that only run inference: no learner processes, no sharding."""
-        cluster = self.cluster.model_copy(update={"num_learners": 0, "learner_gpus": 0.0})
-        learner = self.learner.model_copy(update={"shard_parameters": False})
-        server = self.policy_server.model_copy(update={"colocate": False})
-        sections = {"cluster": cluster, "learner": learner, "policy_server": server}
+        changes: dict[str, dict[str, Any]] = {
+            "cluster": {"num_learners": 0, "learner_gpus": 0.0},
+            "learner": {"shard_parameters": False},
+            "policy_server": {"colocate": False},
+        }
+        sections = {k: getattr(self, k).model_copy(update=v) for k, v in changes.items()}
         return self.model_copy(update=sections)
 
     @model_validator(mode="after")

@@ -228,7 +228,7 @@ PANELS = (
 EVALUATION = (
     Panel("evaluation", "Held-out success", whole=True, metrics=(
         Metric("success_rate", "ratio", "episode mean", "episodes that reached the goal"),
-        Metric("standard_error", "ratio", "", "binomial standard error of `success_rate`",
+        Metric("standard_error", "ratio", "", "standard error of `success_rate` over games",
             "standard error"),
     )),
     Panel("evaluation", "Steps of a held-out episode", metrics=(

@@ -65,7 +65,7 @@ def _table(metrics: Iterable[Metric]) -> str:
 
 
 def render_dashboard() -> str:
-    """Return the dashboard as JSON, in the format of Grafana 9 and later."""
+    """Return the dashboard with panels for all metrics, in the format of Grafana 9 and later."""
     panels = [_panel(panel, _targets(panel, evaluation=True)) for panel in EVALUATION]
     panels += [_panel(panel, _targets(panel)) for panel in PANELS]
     waiting = Panel("", "Prompts in flight", (Metric(IN_FLIGHT, "", "", ""),))
@@ -74,49 +74,8 @@ def render_dashboard() -> str:
         row, column = divmod(index, COLUMNS)
         panel["id"] = index + 1
         panel["gridPos"] = {"h": HEIGHT, "w": WIDTH, "x": WIDTH * column, "y": HEIGHT * row}
-    run_query = f"label_values(ray_{IN_FLIGHT}, run)"
-    dashboard = {
-        "uid": "hgpo-training",
-        "title": "HGPO training",
-        "tags": ["hgpo", "ray"],
-        "schemaVersion": 38,
-        "version": 1,
-        "editable": True,
-        "timezone": "browser",
-        "refresh": "10s",
-        "time": {"from": "now-1h", "to": "now"},
-        "annotations": {"list": []},
-        "templating": {
-            "list": [
-                {
-                    "name": "datasource",
-                    "label": "Prometheus",
-                    "type": "datasource",
-                    "query": "prometheus",
-                    "current": {},
-                    "hide": 0,
-                    "includeAll": False,
-                    "multi": False,
-                },
-                {
-                    "name": "run",
-                    "label": "Run",
-                    "type": "query",
-                    "datasource": SOURCE,
-                    "query": {"query": run_query, "refId": "run"},
-                    "definition": run_query,
-                    "refresh": 2,
-                    "sort": 2,
-                    "includeAll": True,
-                    "multi": True,
-                    "allValue": ".*",
-                    "current": {"text": ["All"], "value": ["$__all"]},
-                    "hide": 0,
-                },
-            ]
-        },
-        "panels": panels,
-    }
+    # All but the panels is written by hand.
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8")) | {"panels": panels}
     return json.dumps(dashboard, indent=2) + "\n"
 
 

@@ -1,29 +1,29 @@
-"""Ray resources of a run's processes.
+"""Ray resources of a run's processes, and whether they fit the nodes of a cluster.
 
 Every process that uses a GPU is a Ray actor, a learner or a replica of the policy server, to which
 Ray assigns GPUs. The main process uses none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from hgpo_rllib.section import ConfigError
 from hgpo_rllib.settings.cluster import ClusterSettings
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
 
 Amounts = dict[str, float]
 """Amounts of resources, by Ray's resource names."""
+Nodes = Sequence[Mapping[str, float]]
+"""Amounts of each node."""
 # Fractions of a GPU that a colocated learner and its replica request. Two learners do not fit one
 # GPU, so they start first, one on each. Ray then assigns a replica the GPU with the smallest rest.
 LEARNER_SHARE, REPLICA_SHARE = 0.6, 0.4
-
-
-def learner_gpus(cluster: ClusterSettings, server: PolicyServerSettings) -> float:
-    """Return the GPUs that one learner process requests."""
-    return LEARNER_SHARE if server.colocate else cluster.learner_gpus
+SLACK = 1e-9  # tolerance for sums of fractional GPUs
 
 
 def learner_resources(cluster: ClusterSettings, server: PolicyServerSettings) -> Amounts:
     """Return the resources of one learner process; RLlib gives those without a GPU one CPU."""
-    gpus = learner_gpus(cluster, server)
+    gpus = LEARNER_SHARE if server.colocate else cluster.learner_gpus
     return {"GPU": gpus} if gpus else {"CPU": 1.0}
 
 
@@ -34,21 +34,122 @@ def replica_resources(server: PolicyServerSettings) -> Amounts:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-def trial_bundles(cluster: ClusterSettings, server: PolicyServerSettings) -> list[Amounts]:
-    """Return the bundles of a Tune trial: its main process, which has one CPU, and its learners.
+@dataclass(frozen=True)
+class Demand:
+    """Resources of the processes of a Tune trial."""
 
-    Replicas are outside of Tune's placement group, as Serve accepts none.
+    bundles: list[Amounts]
+    """Tune's placement group: the main process, which has one CPU, and the learners. Replicas are
+    outside of it, as Serve accepts none."""
+    replicas: list[Amounts]
+
+    @property
+    def total(self) -> Amounts:
+        """Sum over all processes."""
+        return _sum(*self.bundles, *self.replicas)
+
+    def __str__(self) -> str:
+        """Format as ``2 CPU (learner 1, policy server 1)``."""
+        learner, server = _sum(*self.bundles), _sum(*self.replicas)
+        return " and ".join(
+            f"{amount:g} {name} (learner {learner.get(name, 0):g}, "
+            f"policy server {server.get(name, 0):g})"
+            for name, amount in self.total.items()
+        )
+
+    def fitting(self, nodes: Nodes) -> int:
+        """Return how many such trials run on the nodes at a time."""
+        free = [dict(node) for node in nodes]
+        count = 0
+        while all(_place(process, free) for process in (*self.bundles, *self.replicas)):
+            count += 1
+        return count
+
+    def check(self, nodes: Nodes) -> None:
+        """Raise ConfigError if a trial does not fit the nodes; Tune would wait forever."""
+        if not self.fitting(nodes):
+            raise ConfigError(
+                f"a trial needs {self} and the cluster has {describe(nodes, self.total)}; "
+                f"lower policy_server.* or cluster.* settings"
+            )
+
+
+def trial_demand(cluster: ClusterSettings, server: PolicyServerSettings) -> Demand:
+    """Return the resources of a Tune trial with these settings.
+
+    Raises:
+        ConfigError: learners and replicas are colocated. Ray could assign the replica of one trial
+            the GPU of another trial's learner.
     """
-    return [{"CPU": 1.0}, *cluster.num_learners * [learner_resources(cluster, server)]]
+    if server.colocate:
+        raise ConfigError("policy_server.colocate=true is for single runs: leave it out in sweeps")
+    learners = cluster.num_learners * [learner_resources(cluster, server)]
+    return Demand([{"CPU": 1.0}, *learners], server.num_replicas * [replica_resources(server)])
 
 
-def describe(amounts: list[Amounts]) -> str:
-    """Format the sum of amounts, as ``2 CPU and 1 GPU``."""
-    parts = [f"{amount:g} {name}" for name, amount in add(*amounts).items()]
-    return " and ".join(parts)
+def check_run(cluster: ClusterSettings, server: PolicyServerSettings, nodes: Nodes) -> None:
+    """Raise ConfigError unless learners and replicas fit the nodes; Ray would wait forever."""
+    learner, replica = learner_resources(cluster, server), replica_resources(server)
+    counts = {"cluster.num_learners": (cluster.num_learners, learner)}
+    counts["policy_server.num_replicas"] = (server.num_replicas, replica)
+    if server.colocate:
+        pair = _sum(learner, replica)
+        counts = {"=".join(counts): (cluster.num_learners, pair)}
+    free = [dict(node) for node in nodes]
+    for setting, (count, process) in counts.items():
+        placed = sum(_place(process, free) for _ in range(count))
+        if placed < count:
+            amounts = " and ".join(f"{amount:g} {name}" for name, amount in process.items())
+            raise ConfigError(
+                f"{setting}={count}, of {amounts} each, and the cluster holds {placed}; lower it "
+                "or the resources of each, or start more nodes (docs/cluster.md)"
+            )
 
 
-def add(*amounts: Mapping[str, float]) -> Amounts:
-    """Return the sum of amounts."""
+def processes_by_gpu(
+    cluster: ClusterSettings, server: PolicyServerSettings
+) -> list[tuple[int, int]]:
+    """Return how many learners and replicas use each GPU, if all GPUs are on one node.
+
+    Ray assigns a process the first GPU with enough left.
+    """
+    replica = replica_resources(server).get("GPU", 0.0)
+    parts = max(1, round(replica))  # of a replica that spans several GPUs
+    asked = cluster.num_learners * [(0, learner_resources(cluster, server).get("GPU", 0.0))]
+    asked += server.num_replicas * parts * [(1, replica / parts)]
+    free: list[float] = []
+    users: list[list[int]] = []
+    for kind, share in asked:
+        if not share:
+            continue
+        gpu = next((n for n, left in enumerate(free) if left + SLACK >= share), len(free))
+        if gpu == len(free):
+            free.append(1.0)
+            users.append([0, 0])
+        free[gpu] -= share
+        users[gpu][kind] += 1
+    return [(learners, replicas) for learners, replicas in users]
+
+
+def describe(nodes: Nodes, names: Iterable[str] = ("CPU", "GPU")) -> str:
+    """Format the resources `names` of all nodes, as ``2 CPU, 2 CPU and 1 GPU``."""
+    return ", ".join(
+        " and ".join(f"{node[name]:g} {name}" for name in names if name in node)
+        or "neither CPU nor GPU"
+        for node in nodes
+    )
+
+
+def _place(process: Amounts, free: list[Amounts]) -> bool:
+    """Subtract the demand of a process from the first node that fits; return whether one does."""
+    for node in free:
+        if all(node.get(name, 0.0) + SLACK >= amount for name, amount in process.items()):
+            for name, amount in process.items():
+                node[name] -= amount
+            return True
+    return False
+
+
+def _sum(*amounts: Amounts) -> Amounts:
     names = dict.fromkeys(name for some in amounts for name in some)
     return {name: sum(some.get(name, 0.0) for some in amounts) for name in names}

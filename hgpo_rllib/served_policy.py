@@ -16,16 +16,10 @@ TOKENS = 16
 def check_served_policy(
     runner: HGPOEnvRunner, learners: LearnerGroup, weights: WeightTag, probe: NDArray[np.int32]
 ) -> float:
-    """Compare the served and the learner's log-probabilities of a response to a probe prompt.
+    """Return the largest difference of log-probabilities between server and learner.
 
-    Args:
-        runner: sends the prompt to the policy server.
-        learners: score the response.
-        weights: tag of the weights that the learners have published.
-        probe: token ids of the prompt.
-
-    Returns:
-        The largest difference.
+    The server responds to the prompt `probe` with the published `weights`; the learner scores the
+    response.
 
     Raises:
         RuntimeError: the difference exceeds `max_logp_gap`. Training on samples from other weights

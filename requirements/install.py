@@ -22,13 +22,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
 LOG = VENV / "install.log"
 SUPPORTED = ("3.11", "3.12")
 NEED_GB = {"cpu": 6, "gpu": 20}  # measured on a CPU: 3.6 GB; the GPU figure is an estimate
 COMPILERS = ("gcc", "g++", "make")
 FROM_SOURCE = ("jericho", "fast-downward-textworld")
-CUDA_PACKAGES = ("torchvision", "torchaudio", "torchcodec", "triton")
 PROBE = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+CUDA_PACKAGES = ("torchvision", "torchaudio", "torchcodec", "triton")
+CHECK = """
+import importlib.util, alfworld, ray, torch, vllm
+from vllm.platforms import current_platform
+found = [name for name in {unwanted!r} if importlib.util.find_spec(name)]
+assert not found, f'{{found}} must not be installed here: run make clean, then make setup'
+print('vllm', vllm.__version__, 'ray', ray.__version__, 'torch', torch.__version__)
+print('platform', current_platform.device_type)
+"""
 
 
 class SetupError(Exception):
@@ -37,9 +46,6 @@ class SetupError(Exception):
     def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(message)
         self.code = code
-
-
-# --- Checks ---------------------------------------------------------------------------------------
 
 
 def choose_backend() -> str:
@@ -75,26 +81,19 @@ def find_python() -> str:
     )
 
 
-def check_compilers() -> None:
-    """Demand what building jericho and fast-downward-textworld from source takes."""
+def check_machine(backend: str) -> None:
+    """Demand what building jericho and fast-downward-textworld takes, and space for a new .venv."""
     missing = [tool for tool in COMPILERS if shutil.which(tool) is None]
     if missing:
         raise SetupError(
             f"{', '.join(missing)} not found: ALFWorld's engine is compiled during set-up; "
             "install a C/C++ tool chain (Debian, Ubuntu: apt-get install gcc g++ make)"
         )
-
-
-def check_disk(backend: str) -> None:
-    """Demand enough free space, except where an earlier set-up already used part of it."""
     free = shutil.disk_usage(ROOT).free / 1e9
     if not VENV.exists() and free < NEED_GB[backend]:
         raise SetupError(
             f"{free:.1f} GB free on disk, about {NEED_GB[backend]} GB needed for .venv: make room"
         )
-
-
-# --- The stamp of a complete set-up ---------------------------------------------------------------
 
 
 def lock_file(backend: str) -> Path:
@@ -114,34 +113,17 @@ def is_complete(backend: str) -> bool:
     return stamp.is_file() and stamp.read_text() == str(ROOT)
 
 
-def write_stamp(backend: str) -> None:
-    """Write the stamp atomically."""
-    stamp = stamp_path(backend)
-    draft = stamp.with_suffix(".tmp")
-    draft.write_text(str(ROOT))
-    draft.replace(stamp)
-
-
-# --- Steps ----------------------------------------------------------------------------------------
-
-
-def environment() -> dict[str, str]:
-    """Return the variables for the steps: source builds call `python` from PATH."""
-    variables = dict(os.environ, VIRTUAL_ENV=str(VENV), VLLM_NO_USAGE_STATS="1")
-    variables["PATH"] = f"{VENV / 'bin'}{os.pathsep}{variables.get('PATH', os.defpath)}"
-    variables.pop("PYTHONHOME", None)
-    variables.pop("PYTHONPATH", None)
-    return variables
-
-
-def run_step(title: str, command: list[str]) -> None:
+def run_step(title: str, *command: str) -> None:
     """Run one step, its output in the log; say how long it took, or show the log's tail."""
     begin = time.monotonic()
     print(f"set-up: {title} ...", flush=True)
+    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH")}
+    path = f"{PYTHON.parent}{os.pathsep}{variables.get('PATH', os.defpath)}"  # for source builds
+    variables.update(VIRTUAL_ENV=str(VENV), VLLM_NO_USAGE_STATS="1", PATH=path)
     offset = LOG.stat().st_size if LOG.exists() else 0
     with LOG.open("a") as log:
         result = subprocess.run(
-            command, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
     if result.returncode == 0:
         print(f"set-up: {title}: done in {time.monotonic() - begin:.0f} s", flush=True)
@@ -158,13 +140,13 @@ def run_step(title: str, command: list[str]) -> None:
 
 def create_venv() -> None:
     """Make .venv unless a working one of a supported version is there."""
-    if python_version(str(VENV / "bin" / "python")) in SUPPORTED:
+    if python_version(str(PYTHON)) in SUPPORTED:
         return
-    command = [find_python(), "-m", "venv", str(VENV)]
+    command = (find_python(), "-m", "venv", str(VENV))
     for old in ("bin", "lib", "pyvenv.cfg"):
         path = VENV / old
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    run_step("create .venv", command)
+    run_step("create .venv", *command)
 
 
 def drop_partial_installs() -> None:
@@ -178,44 +160,23 @@ def drop_partial_installs() -> None:
             shutil.rmtree(info)
 
 
-def locked(backend: str) -> dict[str, str]:
-    """Return the lock as a mapping from package name to its pinned requirement."""
-    lines = lock_file(backend).read_text().splitlines()
-    return {line.split("==")[0]: line for line in lines if "==" in line and line[0] != "#"}
-
-
 def install_packages(backend: str) -> None:
     """Install torch, the packages built from source, the rest of the lock, and the project."""
-    pins = locked(backend)
-    pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--no-deps", "--no-input", "-q"]
-    run_step(f"install torch, {backend} build", [*pip, pins["torch"]])
-    run_step(
-        "compile the ALFWorld engine (first time: minutes)",
-        [*pip, *(pins[name] for name in FROM_SOURCE)],
-    )
-    run_step(f"install {len(pins)} locked packages", [*pip, "-r", str(lock_file(backend))])
-    run_step("install this project", [*pip, "--no-build-isolation", "-e", str(ROOT)])
-
-
-def check_result(backend: str) -> None:
-    """Import the heavy packages once and see that no CUDA package got into a CPU environment."""
-    code = (
-        "import importlib.util, alfworld, ray, torch\n"
-        "from vllm.platforms import current_platform\n"
-        "import vllm\n"
-        f"unwanted = {CUDA_PACKAGES if backend == 'cpu' else ()!r}\n"
-        "found = [name for name in unwanted if importlib.util.find_spec(name)]\n"
-        "assert not found, f'{found} must not be installed here: run make clean, then make setup'\n"
-        "print('vllm', vllm.__version__, 'ray', ray.__version__, 'torch', torch.__version__,\n"
-        "      'platform', current_platform.device_type)\n"
-    )
-    run_step("check the environment", [str(VENV / "bin" / "python"), "-c", code])
+    lines = lock_file(backend).read_text().splitlines()
+    pins = {line.split("==")[0]: line for line in lines if "==" in line and line[0] != "#"}
+    pip = (str(PYTHON), "-m", "pip", "install", "--no-deps", "--no-input", "-q")
+    run_step(f"install torch, {backend} build", *pip, pins["torch"])
+    engine = [pins[name] for name in FROM_SOURCE]
+    run_step("compile the ALFWorld engine (first time: minutes)", *pip, *engine)
+    run_step(f"install {len(pins)} locked packages", *pip, "-r", str(lock_file(backend)))
+    run_step("install this project", *pip, "--no-build-isolation", "-e", str(ROOT))
+    code = CHECK.format(unwanted=CUDA_PACKAGES if backend == "cpu" else ())
+    run_step("check the environment", str(PYTHON), "-c", code)
 
 
 def set_up(backend: str) -> None:
     """Do all steps, one process at a time, and leave the stamp."""
-    check_compilers()
-    check_disk(backend)
+    check_machine(backend)
     if not VENV.exists():
         find_python()
         VENV.mkdir()
@@ -229,8 +190,7 @@ def set_up(backend: str) -> None:
         create_venv()
         drop_partial_installs()
         install_packages(backend)
-        check_result(backend)
-        write_stamp(backend)
+        stamp_path(backend).write_text(str(ROOT))
         print(f"set-up: ready for {backend} in {time.monotonic() - begin:.0f} s", flush=True)
 
 

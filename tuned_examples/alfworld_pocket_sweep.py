@@ -17,13 +17,11 @@ from ray import tune
 
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
-from hgpo_rllib.placement import describe
+from hgpo_rllib.placement import trial_demand
 from hgpo_rllib.reporting.console import TrainingConsole
-from hgpo_rllib.run.cluster import ray_cluster
-from hgpo_rllib.run.demand import check_trial, trial_processes
-from hgpo_rllib.run.scheduling import TrialsThatFit, alive_nodes
-from hgpo_rllib.run.sweep import with_absolute_paths
-from hgpo_rllib.run.trainer import PhaseTimes, prepare_inputs
+from hgpo_rllib.run.cluster import alive_nodes, ray_cluster
+from hgpo_rllib.run.sweep import TrialsThatFit, with_absolute_paths
+from hgpo_rllib.run.trainer import prepare_inputs
 
 RUN_FILE = Path(__file__).with_name("alfworld_pocket.yaml")
 SHORT = ["name=alfworld_pocket_sweep", "iterations=4", "evaluation.episodes=48"]
@@ -53,7 +51,9 @@ def make_tuner(run: RunConfig) -> tune.Tuner:
         HGPO,
         param_space=param_space(run),
         # Tune counts the resources of the algorithm only; `TrialsThatFit` adds its policy server.
-        tune_config=tune.TuneConfig(search_alg=TrialsThatFit([trial_processes(run)])),
+        tune_config=tune.TuneConfig(
+            search_alg=TrialsThatFit([trial_demand(run.cluster, run.policy_server)])
+        ),
         run_config=tune.RunConfig(
             name=run.name,
             storage_path=str(Path(run.output).absolute()),
@@ -68,13 +68,14 @@ def main(
 ) -> None:
     """Train the pocket model at every point of a grid over alpha and K."""
     run = load_config(RUN_FILE, [*SHORT, *(overrides or [])])
-    print(f"a trial needs {describe(trial_processes(run))}")
+    demand = trial_demand(run.cluster, run.policy_server)
+    print(f"a trial needs {demand}")
     if dry_run:
         print(f"grid: {param_space(run).weight_alpha} x {param_space(run).context_length}")
         return
     with ray_cluster(run):
-        check_trial(trial_processes(run), alive_nodes())
-        run = with_absolute_paths(prepare_inputs(run, TrainingConsole(), PhaseTimes()))
+        demand.check(alive_nodes())
+        run = with_absolute_paths(prepare_inputs(run, TrainingConsole()))
         results = make_tuner(run).fit()
     print(results.get_dataframe()[COLUMNS].to_string(index=False))
     if results.num_errors:

@@ -1,11 +1,12 @@
 """Check a directory of ALFWorld games: what it contains, and which files are broken."""
 
 import functools
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, StringConstraints, TypeAdapter
 
 from env_wrappers.alfworld.engine import GameEngine
 from env_wrappers.alfworld.games import (
@@ -19,13 +20,24 @@ from env_wrappers.alfworld.games import (
 )
 from env_wrappers.alfworld.planner import why_not_won
 from env_wrappers.alfworld.trust import require_alfworld
-from env_wrappers.alfworld.workers import map_games, workers_for
 from env_wrappers.datasets import MANIFEST
-from env_wrappers.files import open_regular, read_json
+from env_wrappers.files import open_regular, validate_json
+from env_wrappers.processes import map_in_processes
 
 UNKNOWN_FAMILY = "unknown"
 
-_TEXTS = ("pddl_domain", "grammar", "pddl_problem")
+_Text = Annotated[str, StringConstraints(pattern=r"\S")]
+
+
+class _Game(BaseModel, strict=True):
+    pddl_domain: _Text
+    grammar: _Text
+    pddl_problem: _Text
+    solvable: bool
+    walkthrough: list[str] | None = None
+
+
+_game = TypeAdapter(_Game)
 
 
 @dataclass(frozen=True)
@@ -51,18 +63,13 @@ class GameCheck:
 
 @dataclass(frozen=True)
 class TreeCheck:
-    """All games of a data directory, sorted by file, and faults of the directory as a whole."""
+    """All games of a data directory, sorted by file, and all faults."""
 
     kind: str
     """"generated" (with a manifest) or "official"."""
     games: list[GameCheck]
-    faults: dict[str, str]
-    """Faults outside the games: reason by file or folder."""
-
-    @property
-    def broken(self) -> dict[str, str]:
-        """All faults: reason by file."""
-        return {game.file: game.fault for game in self.games if game.fault} | self.faults
+    broken: dict[str, str]
+    """Reason by file or folder."""
 
 
 def check_tree(
@@ -85,30 +92,27 @@ def check_tree(
     data = Path(data).expanduser()
     tree = data if data.name == TREE else data / TREE
     if not tree.is_dir():
-        raise DataError(f"no ALFWorld games: {tree} is not a directory. {_expected()}")
+        raise DataError(f"no ALFWorld games: {tree} is not a directory. {_EXPECTED}")
     unreadable: list[OSError] = []
     files = game_files(tree, levels=3, on_error=unreadable.append)
     if not files and unreadable:
         raise DataError(f"cannot read {unreadable[0].filename}: {unreadable[0].strerror}")
     if not files:
-        raise DataError(f"no ALFWorld games: no game file in {tree}. {_expected()}")
+        raise DataError(f"no ALFWorld games: no game file in {tree}. {_EXPECTED}")
     games = []
-    # Without replay, one process is faster than starting others.
-    workers = workers_for(len(files)) if replay else 1
     work = functools.partial(check_game, replay=replay, trusted=trusted)
-    for check in map_games(work, files, workers):
+    # Without replay, one process is faster than starting others.
+    for check in map_in_processes(work, files, None if replay else 1):
         games.append(check)
         on_progress(len(games), len(files))
-    manifest = tree.parent / MANIFEST
-    kind = "generated" if manifest.is_file() else "official"
-    faults = {}
+    broken = {game.file: game.fault for game in games if game.fault}
     for error in unreadable:
         name = Path(error.filename).relative_to(tree.parent).as_posix()
-        faults[name] = f"cannot be read: {error.strerror}"
-    fault = _manifest_fault(manifest, files) if kind == "generated" else None
+        broken[name] = f"cannot be read: {error.strerror}"
     if all(game.skipped for game in games):
-        faults[TREE] = "no game can be played: all are unsolvable or of an unsupported kind"
-    return TreeCheck(kind, games, faults | ({MANIFEST: fault} if fault else {}))
+        broken[TREE] = "no game can be played: all are unsolvable or of an unsupported kind"
+    kind = "generated" if (tree.parent / MANIFEST).is_file() else "official"
+    return TreeCheck(kind, games, broken)
 
 
 def check_game(file: Path, replay: bool, trusted: bool = False) -> GameCheck:
@@ -122,67 +126,31 @@ def check_game(file: Path, replay: bool, trusted: bool = False) -> GameCheck:
         family = found
         game = _read(file)
         if not trusted:
-            require_alfworld(game)
-            if "(:goal" not in game["pddl_problem"] or "UNKNOWN GOAL" in game["grammar"]:
+            require_alfworld(game.model_dump())
+            if "(:goal" not in game.pddl_problem or "UNKNOWN GOAL" in game.grammar:
                 raise DataError("it does not say what the goal is")
-        skipped = not game["solvable"] or not is_supported(file)
-        played = replay and not skipped and bool(game.get("walkthrough"))
+        skipped = not game.solvable or not is_supported(file)
+        played = replay and not skipped and bool(game.walkthrough)
         if played:
-            _replay(game, trusted)
+            engine = GameEngine(game.model_dump(), trusted)
+            fault = why_not_won(engine, engine.commands(game.walkthrough or ()))
+            if fault:
+                raise DataError(f"the walkthrough does not win: {fault}")
     except DataError as error:
         return GameCheck(name, split, family, fault=" ".join(str(error).split()))
     return GameCheck(name, split, family, skipped=skipped, replayed=played)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> _Game:
     try:
-        game = read_json(file)
+        with open_regular(file) as opened:
+            content = opened.read()
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise DataError(f"not JSON, perhaps cut off: {error}") from error
-    if not isinstance(game, dict):
-        raise DataError("not a JSON object")
-    for key in _TEXTS:
-        if not isinstance(game.get(key), str) or not game[key].strip():
-            raise DataError(f"no text under the key {key!r}")
-    if not isinstance(game.get("solvable"), bool):
-        raise DataError("no true or false under the key 'solvable'")
-    plan = game.get("walkthrough", [])
-    if plan is not None and not (isinstance(plan, list) and all(isinstance(c, str) for c in plan)):
-        raise DataError("the walkthrough is not a list of commands")
-    return game
+    return validate_json(_game, content, "no game")
 
 
-def _replay(game: dict[str, Any], trusted: bool) -> None:
-    engine = GameEngine(game, trusted)
-    fault = why_not_won(engine, engine.commands(game["walkthrough"]))
-    if fault:
-        raise DataError(f"the walkthrough does not win: {fault}")
-
-
-def _manifest_fault(manifest: Path, files: list[Path]) -> str | None:
-    """Return how a generated data set differs from its manifest, or None."""
-    try:
-        expected = read_json(manifest)["sha256"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"cannot be read: {error!r}"
-    digest = hashlib.sha256()
-    for file in files:
-        try:
-            with open_regular(file) as opened:
-                content = opened.read()
-        except OSError:
-            continue  # reported with the game; the digest cannot match
-        digest.update(file.relative_to(manifest.parent).as_posix().encode() + b"\0" + content)
-    if digest.hexdigest() != expected:
-        return "the game files are not the ones that were generated: their sha256 differs"
-    return None
-
-
-def _expected() -> str:
-    return (
-        f"Expected <data>/{TREE}/<split>/<task>/<trial>/{GAME_FILE}: make games with "
-        "`hgpo data generate alfworld`, or fetch the official ones with "
-        "`hgpo data download alfworld`"
-    )
+_EXPECTED = (
+    f"Expected <data>/{TREE}/<split>/<task>/<trial>/{GAME_FILE}: make games with "
+    "`hgpo data generate alfworld`, or fetch the official ones with `hgpo data download alfworld`"
+)

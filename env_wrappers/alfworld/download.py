@@ -3,30 +3,22 @@
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 RELEASES = "https://github.com/alfworld/alfworld/releases"
 DOWNLOADER = Path(sys.executable).with_name("alfworld-download")
 _CONNECT_SECONDS = 15
-_TRACEBACK = "Traceback (most recent call last)"
 
 
 class DownloadError(RuntimeError):
     """The download failed; the one-line message says what was tried."""
 
 
-def download(
-    data: Path,
-    on_line: Callable[[str], None],
-    releases: str = RELEASES,
-    script: Path = DOWNLOADER,
-) -> None:
-    """Run the official downloader, which keeps existing files.
+def download(data: Path, releases: str = RELEASES, script: Path = DOWNLOADER) -> None:
+    """Run the official downloader, which keeps existing files and prints its progress.
 
     Args:
         data: target directory of ``json_2.1.1``.
-        on_line: called with each line or progress-bar update that the script prints.
         releases: page of the download site, requested first to check that the site responds.
         script: path of the downloader.
 
@@ -44,28 +36,6 @@ def download(
         raise DownloadError(
             f"{script.name} needs {releases}, which does not answer: {reason}"
         ) from None
-    with subprocess.Popen(
-        [sys.executable, str(script), "--data-dir", str(data)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
-        assert process.stdout is not None
-        reason = _pass_on(process.stdout, on_line)
-    if process.returncode:
-        raise DownloadError(f"{script.name} from {releases} stopped with {reason}")
-
-
-def _pass_on(lines: Iterable[str], on_line: Callable[[str], None]) -> str:
-    """Forward lines up to a traceback; return the name of the exception at its end."""
-    error = "an error"
-    failed = False
-    for line in lines:
-        failed = failed or line.startswith(_TRACEBACK)
-        if not failed:
-            on_line(line.rstrip("\n"))
-        elif line[:1].strip():
-            # Only the name: the message may contain addresses of the local network.
-            error = line.partition(":")[0].strip().rpartition(".")[2]
-    return error
+    command = [sys.executable, str(script), "--data-dir", str(data)]
+    if status := subprocess.run(command, check=False).returncode:
+        raise DownloadError(f"{script.name} from {releases} failed with exit code {status}")

@@ -5,15 +5,16 @@ TextWorld engine per game, an episode holds only a ``State``, and each transitio
 Threads may share engines; a lock serializes calls to TextWorld, whose parsers are global.
 """
 
+import contextlib
 import functools
 import hashlib
 import re
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from textworld import GameState
 
@@ -32,24 +33,17 @@ _LOAD_ERRORS = (Exception, SystemExit)
 
 _free_cores: list[Core] = []
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
 # Held while TextWorld runs: its parsers, the PDDL translator's use of `sys.argv` and `sys.stdout`,
 # and the functions that `memo` replaces in TextWorld's modules are global to the process.
 # Reentrant, because `get_engine` loads engines, and one engine can make another call `forget`.
 _textworld = threading.RLock()
 
 
-def _alone(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate a function to hold the TextWorld lock."""
-
-    @functools.wraps(function)
-    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        with _textworld:
-            return function(*args, **kwargs)
-
-    return wrapper
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Hold the TextWorld lock; also a decorator."""
+    with _textworld:
+        yield
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -94,7 +88,7 @@ class _Operator:
 class GameEngine:
     """A loaded game; ``reset`` and ``step`` are pure functions of their arguments."""
 
-    @_alone
+    @_alone()
     def __init__(self, game: str | Path | Mapping[str, Any], trusted: bool = False) -> None:
         """Load a game.
 
@@ -130,7 +124,7 @@ class GameEngine:
         self._states: dict[bytes, State] = {}
         self._root = self._state_of(first, None)
         self._root_key = self._digest(self._read)
-        _memory.engines.add(self)
+        _engines.add(self)
         self._intro = first["feedback"].replace(_BANNER, "").strip()
 
     @property
@@ -161,7 +155,7 @@ class GameEngine:
             answer = snapshot.answers[key] = self._ask(state, command)
         return answer
 
-    @_alone
+    @_alone()
     def _ask(self, state: State, command: str) -> tuple[State, str]:
         self._restore(state._snapshot)
         after, _, _ = self._core.step(command)
@@ -186,7 +180,7 @@ class GameEngine:
         key = self._digest(self._read)
         state = self._states.get(key)
         if state is None:
-            _memory.make_room()
+            _make_room()
             positive = frozenset(name for name in self._read if not name.startswith("not_"))
             state = self._states[key] = State(
                 admissible=tuple(c for c in raw["admissible_commands"] if c != "help"),
@@ -218,17 +212,12 @@ class GameEngine:
             self._operators[key] = _Operator(operator)
         return self._operators[key]
 
-    @_alone
+    @_alone()
     def forget(self) -> None:
         """Drop all cached states but the first; episodes keep the states that they hold."""
         for state in self._states.values():
             state._snapshot.answers.clear()
         self._states = {self._root_key: self._root}
-
-    @property
-    def states_kept(self) -> int:
-        """Number of cached states."""
-        return len(self._states)
 
     def _can_change(self, name: str) -> bool:
         return name.removeprefix("not_") in self._changing
@@ -239,24 +228,14 @@ class GameEngine:
         return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).digest()
 
 
-class _Memory:
-    """Limit on the cached states of all engines in this process."""
-
-    def __init__(self) -> None:
-        self.engines: weakref.WeakSet[GameEngine] = weakref.WeakSet()
-        self._states = 0
-
-    def make_room(self) -> None:
-        """Count one more state; if there are too many, clear the engine that has the most."""
-        self._states += 1
-        if self._states > STATES_KEPT:
-            by_size = sorted(self.engines, key=lambda engine: engine.states_kept)
-            for fullest in by_size[-1:]:  # empty for the first state of the first engine
-                fullest.forget()
-            self._states = 1 + sum(engine.states_kept for engine in by_size)
+_engines: weakref.WeakSet[GameEngine] = weakref.WeakSet()
 
 
-_memory = _Memory()
+def _make_room() -> None:
+    """If all engines of this process have too many states, clear the one that has the most."""
+    kept = {engine: len(engine._states) for engine in _engines}
+    if sum(kept.values()) >= STATES_KEPT:
+        max(kept, key=kept.__getitem__).forget()
 
 
 def _predicates_read(logical: Any, core: Core) -> frozenset[str]:
@@ -291,7 +270,7 @@ def _cached_engine(game: str, trusted: bool) -> GameEngine:
     return GameEngine(game, trusted)
 
 
-@_alone
+@_alone()
 def get_engine(game: str | Path, trusted: bool = False) -> GameEngine:
     """Return the engine of a game file, shared within this process.
 

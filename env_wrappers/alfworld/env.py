@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from env_wrappers.alfworld.engine import GameEngine, State, get_engine
-from env_wrappers.alfworld.games import choose_game, find_games, task_type_of
+from env_wrappers.alfworld.games import find_games, is_solvable, task_type_of
 from env_wrappers.errors import DataError
 from env_wrappers.text_env import TextEnv
 
@@ -35,6 +35,7 @@ class ALFWorldEnv(TextEnv):
     """
 
     _task_option = "game"
+    _task_values = "an index or the path of a file"
 
     def __init__(
         self,
@@ -73,7 +74,12 @@ class ALFWorldEnv(TextEnv):
 
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
         self._engine = self._state = None  # release the engine
-        self._game = choose_game(self.games, self.np_random, seed, task)
+        if isinstance(task, (str, Path)):
+            self._game = str(task)
+            if self._game not in self.games and not is_solvable(Path(task)):
+                raise DataError(f"{task} is not marked solvable: choose another game")
+        else:
+            self._game = self.games[self._choose(seed, task)]
         self._engine = get_engine(self._game, self._trusted)
         self._state, observation = self._engine.reset()
         goal = observation.rpartition(_TASK_MARK)[2].strip()

@@ -1,14 +1,10 @@
-"""Find the game files of an ALFWorld data directory, and choose among them."""
+"""Find the game files of an ALFWorld data directory."""
 
 import functools
-import operator
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from env_wrappers.errors import DataError
 from env_wrappers.files import check_name, open_regular, parse_json, read_json
@@ -91,58 +87,15 @@ def game_files(
         levels: 2 from a split folder, 3 from the data directory.
         on_error: called for each unreadable folder, which ``Path.glob`` would silently skip.
     """
-    folders = [folder]
-    for _ in range(levels):
-        folders = [inner for outer in folders for inner in _folders_in(outer, on_error)]
-    return sorted(file for each in folders for file in _game_in(each, on_error))
-
-
-def _folders_in(folder: Path, on_error: Callable[[OSError], None]) -> list[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            return [Path(entry) for entry in entries if entry.is_dir()]
-    except OSError as error:
-        on_error(error)
-        return []
-
-
-def _game_in(folder: Path, on_error: Callable[[OSError], None]) -> Iterator[Path]:
-    file = folder / GAME_FILE
-    try:
-        if file.exists():
-            yield file
-    except OSError as error:
-        on_error(error)
-
-
-def choose_game(
-    games: Sequence[str], rng: np.random.Generator, seed: int | None = None, game: Any = None
-) -> str:
-    """Return the path of the game to play.
-
-    Args:
-        games: the sorted paths to choose from.
-        rng: draws a game if neither ``seed`` nor ``game`` is given.
-        seed: index of the game, modulo the number of games.
-        game: an index, or the path of any solvable game file; takes precedence over ``seed``.
-
-    Raises:
-        DataError: the game does not exist.
-    """
-    if isinstance(game, (str, Path)):
-        if str(game) not in games and not is_solvable(Path(game)):
-            raise DataError(f"{game} is not marked solvable: choose another game")
-        return str(game)
-    if game is None:
-        index = int(rng.integers(len(games))) if seed is None else seed
-        return games[index % len(games)]
-    try:
-        index = operator.index(game)
-    except TypeError:
-        raise DataError(f"a game is an index or the path of a file, not {game!r}") from None
-    if not 0 <= index < len(games):
-        raise DataError(f"no game {index}: there are {len(games)} (0 is the first)")
-    return games[index]
+    found = []
+    top = len(folder.parts)
+    for name, folders, files in os.walk(folder, onerror=on_error, followlinks=True):
+        here = Path(name)
+        if len(here.parts) - top == levels:
+            folders.clear()
+            if GAME_FILE in files:
+                found.append(here / GAME_FILE)
+    return sorted(found)
 
 
 def is_solvable(game: Path) -> bool:

@@ -4,11 +4,9 @@ The data set has the folder structure of ALFWorld, so code that reads ALFWorld c
 """
 
 import functools
-import hashlib
 import json
 import random
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,9 +28,9 @@ from env_wrappers.alfworld.rooms import (
     scenes,
 )
 from env_wrappers.alfworld.trust import alfworld_data
-from env_wrappers.datasets import MANIFEST, is_generated, new_directory
+from env_wrappers.datasets import is_generated, new_directory, write_manifest
 from env_wrappers.errors import DataError
-from env_wrappers.processes import process_pool
+from env_wrappers.processes import map_in_processes
 
 GENERATOR_VERSION = 3
 SPLITS = ("train", "valid_seen", "valid_unseen")
@@ -78,15 +76,6 @@ class GenerationSpec:
             raise DataError("the seed must be at least 0, and max_receptacles at least 1")
 
 
-@dataclass(frozen=True)
-class _Slot:
-    """One game to generate, with its own seeds, so that the order of generation does not matter."""
-
-    split: str
-    task_type: str
-    first_seed: int
-
-
 def generate(
     out: Path,
     spec: GenerationSpec,
@@ -106,15 +95,14 @@ def generate(
         DataError: ``out`` holds something else, or the spec cannot give that many games.
     """
     out = Path(out)
-    if is_generated(out, GENERATOR_VERSION, _plain(spec)):
+    if is_generated(out, GENERATOR_VERSION, asdict(spec)):
         return
     with new_directory(out) as partial:
         slots = _slots(spec)
         make = functools.partial(_fill_slot, partial, spec.rooms, spec.max_receptacles)
-        for done, _ in enumerate(_map(make, slots, workers), start=1):
+        for done, _ in enumerate(map_in_processes(make, slots, workers), start=1):
             on_progress(done, len(slots))
-        manifest = _manifest(partial, spec)
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        write_manifest(partial, GENERATOR_VERSION, asdict(spec))
 
 
 def generate_game(
@@ -218,65 +206,30 @@ def _traj_data(task_type: str, goal: Goal, scene: int, name: str) -> dict[str, A
 # --- data sets ---------------------------------------------------------------------------------
 
 
-def _slots(spec: GenerationSpec) -> list[_Slot]:
+def _slots(spec: GenerationSpec) -> list[tuple[str, str, int]]:
+    """Return split, task type and first seed of each game.
+
+    Every game has seeds of its own, so that the order of generation does not matter.
+    """
     slots = []
     for split in SPLITS:
         for index in range(spec.splits.get(split, 0)):
             seed = spec.seed * _SEEDS_PER_DATA_SET + index * _SEEDS_PER_GAME
-            slots.append(_Slot(split, spec.task_types[index % len(spec.task_types)], seed))
+            slots.append((split, spec.task_types[index % len(spec.task_types)], seed))
     return slots
 
 
-def _fill_slot(out: Path, rooms: tuple[str, ...], max_receptacles: int, slot: _Slot) -> Path:
-    for seed in range(slot.first_seed, slot.first_seed + _SEEDS_PER_GAME):
-        game = generate_game(out, slot.task_type, slot.split, seed, rooms, max_receptacles)
-        if game is not None:
-            return game
+def _fill_slot(
+    out: Path, rooms: tuple[str, ...], max_receptacles: int, slot: tuple[str, str, int]
+) -> None:
+    split, task_type, first_seed = slot
+    for seed in range(first_seed, first_seed + _SEEDS_PER_GAME):
+        if generate_game(out, task_type, split, seed, rooms, max_receptacles) is not None:
+            return
     raise DataError(
-        f"found no {slot.task_type} game for {slot.split} in {' or '.join(rooms)} with at most "
+        f"found no {task_type} game for {split} in {' or '.join(rooms)} with at most "
         f"{max_receptacles} receptacles: allow other rooms, more receptacles or fewer task types"
     )
-
-
-def _map(make: Callable[[_Slot], Path], slots: list[_Slot], workers: int) -> Iterator[Path]:
-    if workers <= 1:
-        yield from map(make, slots)
-        return
-    with process_pool(min(workers, len(slots))) as pool:
-        yield from pool.map(make, slots)
-
-
-def _manifest(root: Path, spec: GenerationSpec) -> dict[str, Any]:
-    """Return the manifest of a finished data set.
-
-    Raises:
-        DataError: two games are identical.
-    """
-    digest = hashlib.sha256()
-    problems: dict[str, str] = {}
-    counts: dict[str, Counter[str]] = {}
-    for game in sorted((root / TREE).glob(f"*/*/*/{GAME_FILE}")):
-        name = game.relative_to(root).as_posix()
-        content = game.read_bytes()
-        digest.update(name.encode() + b"\0" + content)
-        # The first line only contains the name of the problem.
-        text = json.loads(content)["pddl_problem"].partition("\n")[2]
-        twin = problems.setdefault(hashlib.sha256(text.encode()).hexdigest(), name)
-        if twin != name:
-            raise DataError(f"{twin} and {name} are the same game: choose another seed")
-        _, split, label, *_ = game.relative_to(root).parts
-        counts.setdefault(split, Counter())[label.split("-", 1)[0]] += 1
-    return {
-        "generator_version": GENERATOR_VERSION,
-        "spec": _plain(spec),
-        "counts": counts,
-        "sha256": digest.hexdigest(),
-    }
-
-
-def _plain(spec: GenerationSpec) -> dict[str, Any]:
-    """Return a spec as it reads back from JSON."""
-    return json.loads(json.dumps(asdict(spec)))  # type: ignore[no-any-return]
 
 
 def _check_known(what: str, values: Iterable[str], known: tuple[str, ...]) -> None:

@@ -1,15 +1,15 @@
 """Plans that solve a game: the recorded walkthrough, or Fast Downward's with a time limit."""
 
-import multiprocessing
 import os
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from env_wrappers.alfworld.engine import GameEngine, get_engine, read_content
 from env_wrappers.alfworld.memo import SWITCH, Core
 from env_wrappers.errors import DataError
 from env_wrappers.files import read_json
+from env_wrappers.processes import process_pool
 
 
 def recorded_plan(game: Path, trusted: bool = False) -> list[str]:
@@ -29,7 +29,8 @@ def recorded_plan(game: Path, trusted: bool = False) -> list[str]:
         raise DataError(f"cannot read the walkthrough of {game}: {error}") from error
     if not isinstance(plan, list) or not plan or not all(isinstance(c, str) for c in plan):
         raise DataError(f"{game} has no recorded walkthrough: let the planner find one")
-    return get_engine(game, trusted).commands(plan) if _has_ids(plan) else plan
+    has_ids = any("_bar_" in command for command in plan)  # official ids contain "|", mangled
+    return get_engine(game, trusted).commands(plan) if has_ids else plan
 
 
 def find_plan(game: Path, seconds: float, trusted: bool = False) -> list[str]:
@@ -47,13 +48,29 @@ def find_plan(game: Path, seconds: float, trusted: bool = False) -> list[str]:
         DataError: the game cannot be loaded, or no plan was found in time.
     """
     engine = get_engine(game, trusted)
-    plan = _plan_apart(game, seconds, trusted)
+    with process_pool(1) as pool:
+        try:
+            plan = pool.submit(_search, game, trusted).result(timeout=seconds)
+        except TimeoutError:
+            raise DataError(
+                f"no plan for {game} within {seconds:g} seconds: allow more time"
+            ) from None
+        except BrokenProcessPool:
+            raise DataError(f"the planner broke down on {game}: no plan") from None
     if not plan:
         raise DataError(f"the planner finds no plan for {game}: its goal cannot be reached")
     fault = why_not_won(engine, plan)
     if fault:
         raise DataError(f"the planner's plan for {game} does not win: {fault}")
     return plan
+
+
+def _search(game: Path, trusted: bool) -> list[str]:
+    os.environ[SWITCH] = "0"  # the memo layer skips the translation that the planner needs
+    core = Core()
+    core.load(read_content(game), trusted)
+    core.reset()
+    return core._pddl_state.replan(core._entity_infos)  # type: ignore[no-any-return]
 
 
 def why_not_won(engine: GameEngine, plan: Sequence[str]) -> str | None:
@@ -66,34 +83,3 @@ def why_not_won(engine: GameEngine, plan: Sequence[str]) -> str | None:
         if state.won:
             return None
     return f"after all {len(plan)} commands the goal is not reached"
-
-
-def _has_ids(plan: Sequence[str]) -> bool:
-    """Return whether a plan names entities by id: official ids contain "|", mangled."""
-    return any("_bar_" in command for command in plan)
-
-
-def _plan_apart(game: Path, seconds: float, trusted: bool) -> list[str]:
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_plan, args=(game, trusted, sender), daemon=True)
-    process.start()
-    sender.close()  # so that recv() fails with EOFError when the process ends
-    try:
-        if not receiver.poll(seconds):
-            raise DataError(f"no plan for {game} within {seconds:g} seconds: allow more time")
-        return receiver.recv()  # type: ignore[no-any-return]
-    except EOFError:
-        raise DataError(f"the planner broke down on {game}: no plan") from None
-    finally:
-        process.kill()
-        process.join()
-        receiver.close()
-
-
-def _send_plan(game: Path, trusted: bool, sender: Connection) -> None:
-    os.environ[SWITCH] = "0"  # the memo layer skips the translation that the planner needs
-    core = Core()
-    core.load(read_content(game), trusted)
-    core.reset()
-    sender.send(core._pddl_state.replan(core._entity_infos))

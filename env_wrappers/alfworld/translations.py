@@ -6,7 +6,6 @@ is named by the hash of everything it depends on.
 """
 
 import contextlib
-import gzip
 import hashlib
 import io
 import json
@@ -27,9 +26,9 @@ from env_wrappers.files import write_atomically
 SETTING = "HGPO_ALFWORLD_CACHE"
 """Environment variable: another cache directory, or "0" to disable the cache."""
 
-_FORMAT = 1
+_FORMAT = 2
 _OTHERS_CAN_WRITE = 0o022
-_UNREADABLE = (OSError, EOFError, zlib.error, UnicodeDecodeError)
+_UNREADABLE = (OSError, zlib.error, UnicodeDecodeError)
 
 
 def translate(domain: str, problem: str) -> tuple[Any, str]:
@@ -39,14 +38,16 @@ def translate(domain: str, problem: str) -> tuple[Any, str]:
     Raises what the translator raises.
     """
     folder = cache_directory()
-    if folder is None:
-        return _translate(domain, problem)
-    entry = folder / f"{_key(domain, problem)}.sas.gz"
-    sas = _read(entry)
-    if sas is not None:
-        return _parse(domain, problem), sas
-    task, sas = _translate(domain, problem)
-    _write(entry, sas)
+    entry = folder / f"{_key(domain, problem)}.sas.z" if folder else None
+    with _translator_arguments():
+        if entry:
+            with contextlib.suppress(*_UNREADABLE):
+                sas = zlib.decompress(entry.read_bytes()).decode()
+                return _parse(domain, problem), sas
+        task, sas = fast_downward.pddl2sas(domain, problem)
+    if entry:
+        with contextlib.suppress(OSError):
+            write_atomically(entry, zlib.compress(sas.encode()))
     return task, sas
 
 
@@ -86,37 +87,9 @@ def _key(domain: str, problem: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _checksum(entry: Path, sas: str) -> str:
-    """Return a hash of the text and the file name, so that a renamed entry is invalid."""
-    return hashlib.sha256(f"{entry.name}\n{sas}".encode()).hexdigest()
-
-
-def _read(entry: Path) -> str | None:
-    """Return the SAS text of an entry; None if it is missing or corrupt."""
-    try:
-        text = gzip.decompress(entry.read_bytes()).decode()
-    except _UNREADABLE:
-        return None
-    checksum, _, sas = text.partition("\n")
-    return sas if checksum == _checksum(entry, sas) else None
-
-
-def _write(entry: Path, sas: str) -> None:
-    """Write an entry atomically."""
-    data = gzip.compress(f"{_checksum(entry, sas)}\n{sas}".encode(), compresslevel=6, mtime=0)
-    with contextlib.suppress(OSError):
-        write_atomically(entry, data)
-
-
-def _translate(domain: str, problem: str) -> tuple[Any, str]:
-    with _translator_arguments():
-        task, sas = fast_downward.pddl2sas(domain, problem)
-    return task, sas
-
-
 def _parse(domain: str, problem: str) -> Any:
     """Return the task as ``pddl2sas`` does, using its functions but no translation."""
-    with _translator_arguments(), contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()):
         from fast_downward.translate import normalize
         from fast_downward.translate.pddl_parser import lisp_parser, parsing_functions
 

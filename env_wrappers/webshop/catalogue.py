@@ -9,21 +9,23 @@ import hashlib
 import json
 import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from env_wrappers.errors import DataError
+from env_wrappers.files import open_regular, read_json
 from env_wrappers.webshop import store as stores
-from env_wrappers.webshop.bm25 import FORMAT as SEARCH_FORMAT
 from env_wrappers.webshop.bm25 import Index, build_index
-from env_wrappers.webshop.cache import cache_roots, content_hashes, ensure_folder, read_seal, stamp
-from env_wrappers.webshop.records import Product
-from env_wrappers.webshop.source import Listing, Sources, find_sources, read_listings
+from env_wrappers.webshop.cache import cache_roots, ensure_folder
+from env_wrappers.webshop.records import Listing, Product
+from env_wrappers.webshop.source import Sources, find_sources, read_listings
 from env_wrappers.webshop.store import Store, write_store
 
+_FORMAT = 2  # of the derived data; caches of another version are not used
+_FACTS = "facts.json"
 _SEARCH = "search"
 _CACHED_LISTINGS = 4_096  # about 5 KB each
 _CACHED_SEARCHES = 8_192  # about 2 KB each
@@ -42,17 +44,22 @@ class Catalogue:
         store: the underlying files.
     """
 
-    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
+    def __init__(self, folder: Path) -> None:
         """Open the files of a folder; use :func:`open_catalogue` instead.
 
         Raises:
-            OSError, ValueError: the files cannot be read.
+            DataError: a file is missing or damaged.
         """
         self.folder = folder
-        self.facts = facts
-        self.data_hash: str = facts["data_hash"]
-        self.store = Store(folder)
-        self._index = Index.open(folder / _SEARCH)
+        try:
+            self.facts: dict[str, Any] = read_json(folder / _FACTS)
+            self.store = Store(folder)
+            self._index = Index(folder / _SEARCH)
+        except (OSError, EOFError, ValueError) as error:
+            raise DataError(
+                f"{folder} is damaged ({error}); remove the folder to have it built again"
+            ) from error
+        self.data_hash: str = self.facts["data_hash"]
         self._listing = functools.lru_cache(_CACHED_LISTINGS)(self.store.read)
         self._search = functools.lru_cache(_CACHED_SEARCHES)(self._search_anew)
 
@@ -128,23 +135,11 @@ def open_catalogue(data: str | Path | None = None, num_products: int | None = No
     if num_products is not None and (type(num_products) is not int or num_products < 1):
         raise DataError(f"{num_products!r} products make no catalogue: ask for at least 1, or None")
     sources = find_sources(data)
-    roots = cache_roots(sources.folder)
-    data_hash = _hash(sources, roots, num_products)
-    name = f"{data_hash[:32]}-v{stores.FORMAT}.{SEARCH_FORMAT}"
-    for root in roots:
-        try:
-            return _open(root / name)
-        except OSError:
-            continue
-
-    def build(folder: Path) -> dict[str, Any]:
-        facts = _build(folder, sources, num_products)
-        if _hash(sources, roots, num_products) != data_hash:
-            raise DataError(f"{sources.folder}: the data changed while it was read; try again")
-        return facts | {"data_hash": data_hash}
-
+    key = json.dumps([_stamps(sources), num_products])
+    name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}-v{_FORMAT}"
     reasons = []
-    for root in roots:
+    for root in cache_roots(sources.folder):
+        build = functools.partial(_build, sources=sources, num_products=num_products)
         try:
             ensure_folder(root / name, build)
             return _open(root / name)
@@ -156,25 +151,18 @@ def open_catalogue(data: str | Path | None = None, num_products: int | None = No
     )
 
 
-def _open(folder: Path) -> Catalogue:
-    """Return the catalogue of a folder; raise OSError if it is missing or damaged."""
-    return _open_once(folder, tuple(stamp(folder / "meta.json")))
+_open = functools.cache(Catalogue)
 
 
-@functools.cache
-def _open_once(folder: Path, version: tuple[int, ...]) -> Catalogue:
-    facts = read_seal(folder)
-    if facts is None:
-        raise OSError(f"{folder} is damaged")
-    return Catalogue(folder, facts)
+def _stamps(sources: Sources) -> list[list[int]]:
+    """Return metadata that changes with the files: size, mtime, ctime and inode of each."""
+    stats = [file.stat() for file in sources.files]
+    return [[s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for s in stats]
 
 
-def _hash(sources: Sources, roots: Sequence[Path], num_products: int | None) -> str:
-    hashes = content_hashes(sources.files, roots)
-    return hashlib.sha256(json.dumps([hashes, num_products]).encode()).hexdigest()
-
-
-def _build(folder: Path, sources: Sources, num_products: int | None) -> dict[str, Any]:
+def _build(folder: Path, sources: Sources, num_products: int | None) -> None:
+    before = _stamps(sources)
+    data_hash = _hash(sources, num_products)
     skipped: Counter[str] = Counter(nan=0, long=0, duplicate=0)
     facts = write_store(read_listings(sources, num_products, skipped), folder)
     if not facts["products"]:
@@ -183,7 +171,22 @@ def _build(folder: Path, sources: Sources, num_products: int | None) -> dict[str
             "fetch or generate the file again"
         )
     build_index(stores.documents(Store(folder)), folder / _SEARCH)
-    return facts | {
+    if _stamps(sources) != before:
+        raise DataError(f"{sources.folder}: the data changed while it was read; try again")
+    facts |= {
         "skipped": dict(skipped),
         "files": [file.name for file in sources.files],
+        "data_hash": data_hash,
     }
+    (folder / _FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+def _hash(sources: Sources, num_products: int | None) -> str:
+    hashes = []
+    for path in sources.files:
+        try:
+            with open_regular(path) as file:
+                hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}; make it readable") from error
+    return hashlib.sha256(json.dumps([hashes, num_products]).encode()).hexdigest()

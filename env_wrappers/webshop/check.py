@@ -1,6 +1,5 @@
 """Check a WebShop catalogue: what it contains, and whether its goals are achievable."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,16 +7,13 @@ from pathlib import Path
 
 from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
-from env_wrappers.files import open_regular, read_json
-from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
+from env_wrappers.webshop.catalogue import open_catalogue
 from env_wrappers.webshop.goals import SPLITS
 from env_wrappers.webshop.goals import Kind as GoalKind
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import NotFoundError, oracle_actions
 from env_wrappers.webshop.source import ATTRIBUTES, HUMAN, find_sources
-
-_OWN = [(split, SPLITS[split]) for split in ("test", "dev", "train")]  # disjoint splits
 
 
 @dataclass(frozen=True)
@@ -44,28 +40,22 @@ class CatalogueCheck:
         departments: number of products per department.
         skipped: number of records skipped, by reason ("nan", "long", "duplicate").
         goals: results by kind of goals.
-        changed: files of a generated catalogue that differ from the manifest, with the reason.
     """
 
     kind: str
     departments: Counter[str]
     skipped: dict[str, int]
-    goals: dict[str, GoalCheck]
-    changed: dict[str, str]
+    goals: dict[GoalKind, GoalCheck]
 
     @property
     def broken(self) -> dict[str, str]:
-        """All faults: reason by file or goal.
+        """The missed goals, with the reason; only of generated catalogues.
 
-        Missed goals count only in generated catalogues; other data contains unachievable goals.
+        Other data contains goals that cannot be achieved.
         """
-        missed = {
-            goal: why
-            for check in self.goals.values()
-            for goal, why in check.missed.items()
-            if self.kind == "generated"
-        }
-        return self.changed | missed
+        if self.kind != "generated":
+            return {}
+        return {goal: why for check in self.goals.values() for goal, why in check.missed.items()}
 
 
 def check_catalogue(
@@ -87,32 +77,29 @@ def check_catalogue(
     """
     folder = find_sources(data).folder
     catalogue = open_catalogue(folder)
-    shops = {kind: open_shop(folder, kind) for kind in _kinds(catalogue)}
+    shops: dict[GoalKind, Shop] = {}
+    if (catalogue.store.goals > 0).any():
+        shops["synthetic"] = open_shop(folder, "synthetic")
+    if catalogue.store.human.any():
+        shops["human"] = open_shop(folder, "human")
     if not shops:
         raise DataError(
             f"{folder}: no goal for any of the {len(catalogue)} products: {ATTRIBUTES} has no "
             f'"instruction" for them, nor {HUMAN} a wish; fetch or generate the files again'
         )
-    chosen = {kind: _evenly(len(shop.goals), limit) for kind, shop in shops.items()}
-    total = sum(map(len, chosen.values()))
-    goals: dict[str, GoalCheck] = {}
-    for kind, shop in shops.items():
-        check = GoalCheck(_splits(len(shop.goals)))
-        for goal in chosen[kind] if replay else ():
-            check.replayed.append(goal)
-            why = why_missed(shop, goal)
-            if why:
-                check.missed[f"{kind} goal {goal}"] = why
-            on_progress(len(check.replayed) + sum(len(c.replayed) for c in goals.values()), total)
-        goals[kind] = check
-    manifest = folder / MANIFEST
-    generated = manifest.is_file()
+    goals = {kind: GoalCheck(_splits(len(shop.goals))) for kind, shop in shops.items()}
+    chosen = [(k, goal) for k, shop in shops.items() for goal in _evenly(len(shop.goals), limit)]
+    for done, (kind, goal) in enumerate(chosen if replay else (), start=1):
+        goals[kind].replayed.append(goal)
+        why = why_missed(shops[kind], goal)
+        if why:
+            goals[kind].missed[f"{kind} goal {goal}"] = why
+        on_progress(done, len(chosen))
     return CatalogueCheck(
-        kind="generated" if generated else "other",
-        departments=Counter(catalogue[index].category for index in range(len(catalogue))),
+        kind="generated" if (folder / MANIFEST).is_file() else "other",
+        departments=Counter(product.category for product in catalogue),
         skipped=catalogue.facts["skipped"],
         goals=goals,
-        changed=_changed(manifest) if generated else {},
     )
 
 
@@ -121,27 +108,16 @@ def why_missed(shop: Shop, goal: int) -> str | None:
     session = Session(shop)
     session.start(goal)
     product = shop.catalogue[session.goal.product]
-    reward, bought = 0.0, False
+    reward = 0.0
     try:
         actions = oracle_actions(session.goal, product, shop.catalogue)
     except NotFoundError as error:
         return str(error)
     for action in actions:
-        reward, bought = session.step(action)
+        reward, _ = session.step(action)
         if session.ignored:
             return f"{action!r} did nothing"
-    if not bought or reward != 1.0:
-        return f"buying {product.asin} earned {reward:.3f}"
-    return None
-
-
-def _kinds(catalogue: Catalogue) -> list[GoalKind]:
-    """Return the kinds of goals in a catalogue."""
-    there: dict[GoalKind, bool] = {
-        "synthetic": bool((catalogue.store.goals > 0).any()),
-        "human": bool(catalogue.store.human.any()),
-    }
-    return [kind for kind, any_goals in there.items() if any_goals]
+    return None if reward == 1.0 else f"buying {product.asin} earned {reward:.3f}"
 
 
 def _evenly(count: int, limit: int | None) -> Sequence[int]:
@@ -151,23 +127,5 @@ def _evenly(count: int, limit: int | None) -> Sequence[int]:
 
 
 def _splits(count: int) -> dict[str, int]:
-    bounds = {split: (first, count if last is None else last) for split, (first, last) in _OWN}
-    return {split: max(0, min(last, count) - first) for split, (first, last) in bounds.items()}
-
-
-def _changed(manifest: Path) -> dict[str, str]:
-    """Return the generated files that have changed, with the reason."""
-    try:
-        expected = read_json(manifest)["sha256"].items()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return {manifest.name: f"cannot be read: {error!r}"}
-    why = "is not as it was generated: its sha256 differs"
-    return {name: why for name, digest in expected if _sha256(manifest.parent / name) != digest}
-
-
-def _sha256(file: Path) -> str:
-    try:
-        with open_regular(file) as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError:
-        return ""
+    disjoint = {split: SPLITS[split] for split in ("test", "dev", "train")}
+    return {split: len(range(count)[slice(*ends)]) for split, ends in disjoint.items()}

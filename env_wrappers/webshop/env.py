@@ -1,6 +1,5 @@
 """The Gymnasium environment of WebShop."""
 
-import operator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +12,6 @@ from env_wrappers.webshop.shop import open_shop
 
 MAX_ACTION = 16_384  # characters
 REWARDS = ("success", "score")
-ANY_SEARCH = "search[<your query>]"
 
 
 class WebShopEnv(TextEnv):
@@ -40,6 +38,7 @@ class WebShopEnv(TextEnv):
     """
 
     _task_option = "goal"
+    _task_values = "an index into the split"
 
     def __init__(
         self,
@@ -81,6 +80,7 @@ class WebShopEnv(TextEnv):
         self._shop = shop = open_shop(data, goals, num_products, price_seed, shuffle_seed, nouns)
         self._session = Session(shop, show_attributes)
         self._split = split
+        self._tasks = f" in {split}"
         self._goals = goal_range(split, len(shop.goals))
         self._success_reward = float(success_reward)
         self._dense = reward == "score"
@@ -106,27 +106,11 @@ class WebShopEnv(TextEnv):
         observation = self._session.observation(self._mode)
         return observation, self._success_reward * worth, bought, self._info()
 
-    def _choose(self, seed: int | None, goal: Any) -> int:
-        """Return the position of the goal in the split, counted from 0."""
-        if goal is None:
-            index = int(self.np_random.integers(self.num_tasks)) if seed is None else seed
-            return index % self.num_tasks
-        try:
-            index = operator.index(goal)
-        except TypeError:
-            raise DataError(f"a goal is an index into the split, not {goal!r}") from None
-        if not 0 <= index < self.num_tasks:
-            raise DataError(
-                f"no goal {index} in {self._split}: there are {self.num_tasks} (0 is the first)"
-            )
-        return index
-
     def _info(self) -> dict[str, Any]:
         session = self._session
         score = session.score
-        actions = [f"click[{name}]" for name in session.clickables]
         return {
-            "admissible_actions": [ANY_SEARCH, *actions] if session.has_search_bar else actions,
+            "admissible_actions": session.actions,
             "won": score is not None and score.reward == 1,
             **self._constant,
             "state_hash": session.state_hash,

@@ -1,20 +1,15 @@
 """Generate WebShop catalogues offline in the original's three files, deterministically."""
 
-import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from env_wrappers.datasets import MANIFEST, is_generated, new_directory
+from env_wrappers.datasets import is_generated, new_directory, write_manifest
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.synthetic_products import (
     MAX_BRANDS,
     MAX_LOOKALIKES,
-    SyntheticProduct,
     brands_of,
     make_product,
     order_of,
@@ -88,18 +83,16 @@ def generate(
     if is_generated(out, GENERATOR_VERSION, asdict(spec)):
         return
     with new_directory(out) as partial:
-        manifest = _write(partial, spec, on_progress)
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        _write(partial, spec, on_progress)
+        write_manifest(partial, GENERATOR_VERSION, asdict(spec))
 
 
-def _write(
-    folder: Path, spec: CatalogueSpec, on_progress: Callable[[int, int], None]
-) -> dict[str, Any]:
-    counts: Counter[str] = Counter()
-    with ExitStack() as opened:
-        items = opened.enter_context(_JsonFile(folder / ITEMS, "[]"))
-        attributes = opened.enter_context(_JsonFile(folder / ATTRIBUTES, "{}"))
-        human = opened.enter_context(_JsonFile(folder / HUMAN, "{}"))
+def _write(folder: Path, spec: CatalogueSpec, on_progress: Callable[[int, int], None]) -> None:
+    with (
+        _JsonFile(folder / ITEMS, "[]") as items,
+        _JsonFile(folder / ATTRIBUTES, "{}") as attributes,
+        _JsonFile(folder / HUMAN, "{}") as human,
+    ):
         for done, number in enumerate(order_of(spec.seed, spec.products), start=1):
             product = make_product(
                 *(spec.seed, number, spec.products),
@@ -109,55 +102,29 @@ def _write(
             attributes.add(product.attributes, product.asin)
             if product.human:
                 human.add(product.human, product.asin)
-            _count(counts, product)
             if done % _PROGRESS == 0 or done == spec.products:
                 on_progress(done, spec.products)
-    return {
-        "generator_version": GENERATOR_VERSION,
-        "spec": asdict(spec),
-        "counts": dict(sorted(counts.items())),
-        "sha256": {file.name: file.digest for file in (items, attributes, human)},
-    }
-
-
-def _count(counts: Counter[str], product: SyntheticProduct) -> None:
-    counts["products"] += 1
-    counts[product.item["category"]] += 1
-    counts["instructions"] += "instruction" in product.attributes
-    counts["human instructions"] += len(product.human)
 
 
 class _JsonFile:
     """A JSON list or object that is written one entry per line."""
 
     def __init__(self, path: Path, brackets: str):
-        self.name = path.name
-        self.digest = ""
-        """SHA-256 of the finished file."""
-        self._path, self._brackets = path, brackets
-        self._separator = f"{brackets[0]}\n"
-        self._sha = hashlib.sha256()
+        self._file = path.open("w", encoding="utf-8")
+        self._separator, self._end = f"{brackets[0]}\n", f"{brackets[1]}\n"
 
     def __enter__(self) -> "_JsonFile":
-        self._file = self._path.open("wb")
         return self
 
     def add(self, value: object, key: str | None = None) -> None:
         """Append an entry; for an object, with its key."""
-        text = _ENCODER.encode(value)
-        self._put(f"{self._separator}{text if key is None else f'{_ENCODER.encode(key)}: {text}'}")
+        name = "" if key is None else f"{_ENCODER.encode(key)}: "
+        self._file.write(f"{self._separator}{name}{_ENCODER.encode(value)}")
         self._separator = ",\n"
 
     def __exit__(self, *error: object) -> None:
-        opening = self._separator if self._separator != ",\n" else "\n"
-        self._put(f"{opening}{self._brackets[1]}\n")
-        self._file.close()
-        self.digest = self._sha.hexdigest()
-
-    def _put(self, text: str) -> None:
-        content = text.encode()
-        self._sha.update(content)
-        self._file.write(content)
+        with self._file:
+            self._file.write(("\n" if self._separator == ",\n" else self._separator) + self._end)
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)

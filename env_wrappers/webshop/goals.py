@@ -10,17 +10,16 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import Literal, get_args
 
 import numpy as np
 
 from env_wrappers.errors import DataError
-from env_wrappers.webshop.arrays import save_array
-from env_wrappers.webshop.cache import ensure_folder
+from env_wrappers.webshop.cache import ensure_folder, load_array, save_array
 from env_wrappers.webshop.catalogue import Catalogue
 from env_wrappers.webshop.records import Goal
 from env_wrappers.webshop.source import HUMAN
-from env_wrappers.webshop.store import NO_WISH, load_array
+from env_wrappers.webshop.store import NO_WISH
 
 Kind = Literal["synthetic", "human"]
 
@@ -40,7 +39,6 @@ The first three are WebShop's own and are disjoint. The "released" ones were use
 evaluate released agents and are also disjoint.
 """
 
-_FORMAT = 1
 _SEEDS = range(-(2**63), 2**63)
 _LIMITS = tuple(10.0 * tens for tens in range(1, 100))
 _CHOICES = 4  # a limit is drawn from this many values above the price
@@ -50,7 +48,7 @@ _ARRAYS = ("prices", "limits", "products", "starts", "order")
 _Arrays = dict[str, np.ndarray]
 
 
-class GoalList(Sequence[Goal]):
+class GoalList:
     """The goals of a catalogue in shuffled order, created on access."""
 
     def __init__(self, catalogue: Catalogue, kind: Kind, arrays: _Arrays) -> None:
@@ -75,18 +73,12 @@ class GoalList(Sequence[Goal]):
         """Return the number of goals."""
         return len(self._order)
 
-    @overload
-    def __getitem__(self, index: int) -> Goal: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Goal]: ...
-    def __getitem__(self, index: int | slice) -> Goal | Sequence[Goal]:
-        """Return a goal by its index, which may be negative, or several by a slice.
+    def __getitem__(self, index: int) -> Goal:
+        """Return a goal by its index, which may be negative.
 
         Raises:
             IndexError: ``index`` is out of range.
         """
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
         try:
             place = range(len(self))[index]
         except IndexError:
@@ -152,13 +144,11 @@ def open_goals(
     if kind == "synthetic":
         _check_attributes(catalogue)
 
-    def build(folder: Path) -> dict[str, Any]:
+    def build(folder: Path) -> None:
         for name, values in _draw(catalogue, kind, price_seed, shuffle_seed).items():
             save_array(folder / f"{name}.npy", values)
-        return {}
 
-    name = f"{kind}-prices{price_seed}-order{shuffle_seed}-v{_FORMAT}"
-    folder = catalogue.folder / "goals" / name
+    folder = catalogue.folder / "goals" / f"{kind}-prices{price_seed}-order{shuffle_seed}"
     try:
         ensure_folder(folder, build)
         arrays = {name: load_array(folder / f"{name}.npy") for name in _ARRAYS}
@@ -256,7 +246,7 @@ def _wrong_count(catalogue: Catalogue, kind: Kind, count: int) -> DataError:
 
 
 def _draw_prices(catalogue: Catalogue, rng: random.Random) -> np.ndarray:
-    lower, upper = catalogue.store.prices.T
+    lower, upper = catalogue.store.lower, catalogue.store.upper
     prices = lower.copy()
     for index in np.flatnonzero(~np.isnan(upper)).tolist():
         prices[index] = rng.uniform(float(lower[index]), float(upper[index]))

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from types import MappingProxyType
 from typing import NamedTuple
 
 from env_wrappers.webshop.records import Product
@@ -175,9 +174,7 @@ def _marked(words: str, clicked: bool = False) -> str:
     return f"[{mark}] {words} [{mark}_]"
 
 
-MODES: Mapping[str, Callable[[Page], str]] = MappingProxyType(
-    {"text": text, "text_rich": text_rich, "url": url}
-)
+MODES: Mapping[str, Callable[[Page], str]] = {"text": text, "text_rich": text_rich, "url": url}
 """Observation modes by name."""
 
 
@@ -300,12 +297,10 @@ def _done(page: Page) -> _Raw:
         yield Role.TEXT, words
 
 
-_RAW: Mapping[Kind, Callable[[Page], _Raw]] = MappingProxyType(
-    {
-        Kind.INDEX: _index,
-        Kind.RESULTS: _results,
-        Kind.ITEM: _item,
-        Kind.SUB_PAGE: _sub_page,
-        Kind.DONE: _done,
-    }
-)
+_RAW: Mapping[Kind, Callable[[Page], _Raw]] = {
+    Kind.INDEX: _index,
+    Kind.RESULTS: _results,
+    Kind.ITEM: _item,
+    Kind.SUB_PAGE: _sub_page,
+    Kind.DONE: _done,
+}

@@ -57,3 +57,35 @@ class Goal:
     attributes: tuple[str, ...]
     price_limit: float
     options: Mapping[str, str] | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The source of one or more goals.
+
+    Attributes:
+        instruction: the wish in words.
+        attributes: attributes that the product must have; never empty.
+        options: wanted option values; only in human wishes.
+    """
+
+    instruction: str
+    attributes: tuple[str, ...]
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A product with its wishes.
+
+    Attributes:
+        product: the product.
+        in_attributes: whether the attributes file contains the product.
+        made: the wish made from its attributes, if any.
+        human: the wishes that people wrote for it.
+    """
+
+    product: Product
+    in_attributes: bool
+    made: Wish | None
+    human: tuple[Wish, ...]

@@ -1,7 +1,7 @@
 """Score a purchase by how well product, options and price match the goal."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from env_wrappers.webshop.colors import first_color
 from env_wrappers.webshop.fuzzy import token_set_ratio
@@ -49,21 +49,9 @@ class Score:
 
         As in the original, `r_option` and `w_option` are missing if the goal has no options.
         """
-        shown: dict[str, float | bool | str] = {
-            "r_type": self.r_type,
-            "r_att": self.r_att,
-            "w_att": self.w_att,
-            "query_match": self.query_match,
-            "category_match": self.category_match,
-            "title_score": self.title_score,
-        }
-        if self.r_option is not None and self.w_option is not None:
-            shown |= {"r_option": self.r_option, "w_option": self.w_option}
-        return shown | {
-            "r_price": self.r_price,
-            "w_price": self.w_price,
-            "noun_extractor": self.noun_extractor,
-        }
+        parts = asdict(self)
+        del parts["reward"]
+        return {name: value for name, value in parts.items() if value is not None}
 
 
 def score(

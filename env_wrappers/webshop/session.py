@@ -16,6 +16,7 @@ from env_wrappers.webshop.records import Goal
 from env_wrappers.webshop.reward import Score
 from env_wrappers.webshop.shop import Shop
 
+ANY_SEARCH = "search[<your query>]"
 _SUB_PAGES = {name.lower(): name for name in pages.SUB_PAGES}
 
 
@@ -94,6 +95,12 @@ class Session:
     def has_search_bar(self) -> bool:
         """Whether the page shows a search bar; searches work on every page, though."""
         return self.page.kind is Kind.INDEX
+
+    @property
+    def actions(self) -> list[str]:
+        """The actions that the page offers; any words can be searched for with a search bar."""
+        clicks = [f"click[{name}]" for name in self.clickables]
+        return [ANY_SEARCH, *clicks] if self.has_search_bar else clicks
 
     def available_actions(self) -> dict[str, Any]:
         """Return the original's dict: has_search_bar (bool), clickables (list of str)."""

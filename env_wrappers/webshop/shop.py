@@ -1,6 +1,5 @@
 """State shared by all sessions of a process: products, goals, prices, search and scoring."""
 
-import functools
 import random
 import threading
 from collections.abc import Mapping, Sequence
@@ -99,34 +98,21 @@ def open_shop(
         DataError: the data is unusable, or an argument is unknown or out of range.
     """
     # Check cheap arguments first: building a large catalogue takes long.
-    make_noun_extractor(nouns)
+    extractor = make_noun_extractor(nouns)
     check_goals(goals, price_seed, shuffle_seed)
-    data = find_sources(data).folder
+    folder = find_sources(data).folder
+    settings = (folder, goals, num_products, price_seed, shuffle_seed, nouns)
     with _opening:
-        catalogue = open_catalogue(data, num_products)
-        return _open(catalogue, data, goals, num_products, price_seed, shuffle_seed, nouns)
+        catalogue = open_catalogue(folder, num_products)
+        shop = _shops.get((catalogue, *settings))
+        if shop is None:
+            drawn = open_goals(catalogue, goals, price_seed, shuffle_seed)
+            shop = _shops[catalogue, *settings] = Shop(catalogue, drawn, extractor, settings)
+        return shop
 
 
-# Two threads that open the same shop get the same object.
-_opening = threading.Lock()
-
-
-@functools.cache
-def _open(
-    catalogue: Catalogue,
-    data: Path,
-    goals: Literal["synthetic", "human"],
-    num_products: int | None,
-    price_seed: int,
-    shuffle_seed: int,
-    nouns: str,
-) -> Shop:
-    return Shop(
-        catalogue=catalogue,
-        goals=open_goals(catalogue, goals, price_seed, shuffle_seed),
-        nouns=make_noun_extractor(nouns),
-        opened_with=(data, goals, num_products, price_seed, shuffle_seed, nouns),
-    )
+_opening = threading.Lock()  # two threads that open the same shop get the same object
+_shops: dict[tuple[Any, ...], Shop] = {}
 
 
 def _open_again(data_hash: str, noun_extractor: str, data: Path, *settings: Any) -> Shop:

@@ -5,6 +5,7 @@ errors name a record by its file, number and field.
 """
 
 import fnmatch
+import io
 import json
 import math
 import os
@@ -14,13 +15,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
-import ijson
+from pydantic import BaseModel, BeforeValidator, TypeAdapter, model_validator
 
 from env_wrappers.errors import DataError
-from env_wrappers.files import BoundedFile, open_regular
-from env_wrappers.webshop.records import Product
+from env_wrappers.files import open_regular, validate_json
+from env_wrappers.webshop.records import Listing, Product, Wish
 
 DATA_VARIABLE = "WEBSHOP_DATA"
 """Environment variable that names the data directory."""
@@ -31,13 +32,14 @@ HUMAN = "items_human_ins.json"
 
 _LONGEST_ASIN = 10
 _NO_PRICE = 100.0  # the original's price for products without one
-_NO_ATTRIBUTES = ("DUMMY_ATTR",)  # matches nothing
 _NO_DIGIT = re.compile(r"[^\d.]")
 _REMEDY = (
     f"give the directory that holds WebShop's {PRODUCTS} and {ATTRIBUTES}, or name it in "
     f"{DATA_VARIABLE}; `hgpo data generate webshop` makes one"
 )
 _DAMAGED = "fetch or generate the file again"
+_CHUNK = 1 << 20  # characters read at a time
+_LONGEST_VALUE = 1 << 24  # characters of one product: a bound on memory in damaged files
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,38 +65,6 @@ class Sources:
     def files(self) -> tuple[Path, ...]:
         """All existing files."""
         return tuple(file for file in (self.products, self.attributes, self.human) if file)
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """The source of one or more goals.
-
-    Attributes:
-        instruction: the wish in words.
-        attributes: attributes that the product must have; never empty.
-        options: wanted option values; only in human wishes.
-    """
-
-    instruction: str
-    attributes: tuple[str, ...]
-    options: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A product with its wishes.
-
-    Attributes:
-        product: the product.
-        in_attributes: whether the attributes file contains the product.
-        made: the wish made from its attributes, if any.
-        human: the wishes that people wrote for it.
-    """
-
-    product: Product
-    in_attributes: bool
-    made: Wish | None
-    human: tuple[Wish, ...]
 
 
 def find_sources(data: str | Path | None = None) -> Sources:
@@ -147,25 +117,29 @@ def read_listings(
     made = _read_object(sources.attributes)
     human = _read_object(sources.human) if sources.human else {}
     seen: set[str] = set()
-    for number, record in enumerate(_read_list(sources.products), start=1):
+    for number, (record, raw) in enumerate(_values(sources.products, "[]"), start=1):
         if num_products is not None and number > num_products:
             return
-        place = _Place(sources.products, f"product {number}")
-        asin = place.text(place.mapping(record), "asin")
+        asin = record.get("asin") if isinstance(record, dict) else None
         reason = _reason_to_skip(asin, seen)
         if reason:
             skipped[reason] += 1
             continue
-        entry = json.loads(made[asin]) if asin in made else None
-        wishes = json.loads(human[asin]) if asin in human else []
-        attributes = _Place(sources.attributes, f"entry {asin!r}")
+        item = validate_json(_items, raw, f"product {number} ({asin!r}) in {sources.products}")
+        place = f"entry {asin!r} in {sources.attributes}"
+        entry = validate_json(_entries, made.get(item.asin, "{}"), place)
+        place = f"entry {asin!r} in {sources.human}"
+        wishes = validate_json(_human_wishes, human.get(item.asin, "[]"), place)
         yield Listing(
-            product=_product(place.named(asin), record, len(seen), attributes, entry),
-            in_attributes=entry is not None,
-            made=_made_wish(attributes, entry),
-            human=_human_wishes(_Place(sources.human or sources.folder, f"entry {asin!r}"), wishes),
+            product=_product(len(seen), item, entry),
+            in_attributes=item.asin in made,
+            made=None if entry.instruction is None else _wish(entry),
+            # The original makes no goal without attributes.
+            human=tuple(
+                _wish(w, w.instruction_options) for w in wishes if w.instruction_attributes
+            ),
         )
-        seen.add(asin)
+        seen.add(item.asin)
 
 
 def _only_match(folder: Path, names: Sequence[str], pattern: str) -> Path:
@@ -180,10 +154,10 @@ def _only_match(folder: Path, names: Sequence[str], pattern: str) -> Path:
     return folder / found[0]
 
 
-def _reason_to_skip(asin: str, seen: set[str]) -> str:
+def _reason_to_skip(asin: Any, seen: set[str]) -> str:
     if asin == "nan":
         return "nan"
-    if len(asin) > _LONGEST_ASIN:
+    if isinstance(asin, str) and len(asin) > _LONGEST_ASIN:
         return "long"
     return "duplicate" if asin in seen else ""
 
@@ -191,179 +165,143 @@ def _reason_to_skip(asin: str, seen: set[str]) -> str:
 # --- incremental JSON parsing ------------------------------------------------------------------
 
 
-def _read_list(path: Path) -> Iterator[Any]:
-    """Yield the elements of a JSON list."""
-    count = 0
-    with _opened(path, b"[", "list of products") as file:
-        try:
-            for element in ijson.items(file, "item", use_float=True):
-                count += 1
-                yield element
-        except (ijson.JSONError, ValueError) as error:
-            raise DataError(
-                f"{path} is cut off or no JSON after product {count}: {_first_line(error)}; "
-                f"{_DAMAGED}"
-            ) from error
-
-
 def _read_object(path: Path) -> dict[str, bytes]:
     """Return the values of a JSON object as JSON, which takes a tenth of the memory."""
-    entries: dict[str, bytes] = {}
-    with _opened(path, b"{", "object with an entry for each asin") as file:
-        try:
-            for key, value in ijson.kvitems(file, "", use_float=True):
-                entries[key] = json.dumps(value).encode()
-        except (ijson.JSONError, ValueError) as error:
-            raise DataError(
-                f"{path} is cut off or no JSON after entry {len(entries)}: {_first_line(error)}; "
-                f"{_DAMAGED}"
-            ) from error
-    return entries
+    values = _values(path, "{}")
+    return {key: raw.encode() for (key, _), (_, raw) in zip(values, values, strict=False)}
+
+
+def _values(path: Path, brackets: str) -> Iterator[tuple[Any, str]]:
+    """Yield the elements of a JSON list, or keys and values of an object in turn, and their text.
+
+    The file is read piece by piece, because it can take gigabytes.
+    """
+    with _opened(path) as file:
+        text, found = file.read(_CHUNK), 0
+        if not text.lstrip().startswith(brackets[0]):
+            kind = "list of products" if brackets == "[]" else "object with an entry for each asin"
+            raise DataError(f"{path} is not a JSON {kind}; {_DAMAGED}")
+        place = text.index(brackets[0]) + 1
+        while True:
+            between = _BETWEEN_VALUES.match(text, place)
+            place = between.end() if between else place
+            try:
+                value, end = _DECODER.raw_decode(text, place)
+            except (ValueError, RecursionError) as error:
+                more = file.read(_CHUNK)
+                if text[place:].startswith(brackets[1]) and not (text[place + 1 :] + more).strip():
+                    return
+                if not more or len(text) - place > _LONGEST_VALUE:
+                    raise DataError(
+                        f"{path} is cut off or no JSON after {found} values: {error}; {_DAMAGED}"
+                    ) from error
+                text, place = text[place:] + more, 0
+            else:
+                yield value, text[place:end]
+                place, found = end, found + 1
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_BETWEEN_VALUES = re.compile(r"[\s,:]+")
 
 
 @contextmanager
-def _opened(path: Path, start: bytes, expected: str) -> Iterator[BoundedFile]:
-    """Open a JSON file and check its first bytes."""
+def _opened(path: Path) -> Iterator[io.TextIOWrapper]:
     try:
         with open_regular(path) as file:
-            if file.read(4096).lstrip()[:1] != start:
-                raise DataError(f"{path} is not a JSON {expected}; {_DAMAGED}")
-            file.seek(0)
-            yield BoundedFile(file)
+            yield io.TextIOWrapper(file, "utf-8")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; make it readable") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].removeprefix("b'").partition("\\n")[0]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is no JSON: {error}; {_DAMAGED}") from error
 
 
 # --- records -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Position of a record, for error messages, with typed access to its fields."""
-
-    file: Path
-    name: str
-
-    def error(self, problem: str) -> DataError:
-        return DataError(f"{self.name} in {self.file} {problem}; correct or remove it")
-
-    def named(self, asin: str) -> "_Place":
-        return _Place(self.file, f"{self.name} ({asin})")
-
-    def mapping(self, value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise self.error(f"is not an object, but {_kind(value)}")
-        return value
-
-    def field(self, record: dict[str, Any], key: str) -> Any:
-        if key not in record:
-            raise self.error(f'has no field "{key}"')
-        return record[key]
-
-    def text(self, record: dict[str, Any], key: str) -> str:
-        value = self.field(record, key)
-        if not isinstance(value, str):
-            raise self.error(f'has {_kind(value)} as "{key}", where text belongs')
-        return value
-
-    def texts(self, record: dict[str, Any], key: str) -> tuple[str, ...]:
-        value = self.field(record, key)
-        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-            raise self.error(f'has no list of texts as "{key}"')
-        return tuple(value)
-
-
-def _kind(value: Any) -> str:
-    kinds = {dict: "an object", list: "a list", str: "text", bool: "a truth value"}
-    return "null" if value is None else kinds.get(type(value), "a number")
-
-
-def _product(
-    place: _Place,
-    record: dict[str, Any],
-    index: int,
-    attributes: _Place,
-    entry: Any,
-) -> Product:
-    prices, price_tag = _prices(place, record.get("pricing"))
-    single = isinstance(record.get("small_description"), str)
-    bullets = place.text if single else place.texts
-    found = bullets(record, "small_description")
-    known = entry is not None and "attributes" in attributes.mapping(entry)
-    return Product(
-        index=index,
-        asin=record["asin"],
-        title=place.text(record, "name"),
-        description=place.text(record, "full_description"),
-        bullets=(found,) if isinstance(found, str) else found,
-        prices=prices,
-        price_tag=price_tag,
-        options=_options(place, record),
-        category=place.text(record, "category"),
-        query=place.text(record, "query").lower().strip(),
-        product_category=place.text(record, "product_category"),
-        attributes=attributes.texts(entry, "attributes") if known else _NO_ATTRIBUTES,
-    )
-
-
-def _prices(place: _Place, text: Any) -> tuple[tuple[float, ...], str]:
-    """Return one price or the two ends of a range, and the tag as shown."""
+def _prices(text: Any) -> tuple[float, ...]:
+    """Return one price or the two ends of a range."""
     if not text:
-        return (_NO_PRICE,), f"${_NO_PRICE}"
-    if not isinstance(text, str):
-        raise place.error(f'has {_kind(text)} as "pricing", where text belongs')
-    amounts = text.split("$")[1:]
+        return (_NO_PRICE,)
+    amounts = text.split("$")[1:] if isinstance(text, str) else []
     if not amounts:
-        raise place.error(f'has the "pricing" {text!r}, which lacks a $')
+        raise ValueError(f"{text!r} is no text with a $")
     try:
         prices = tuple(float(_NO_DIGIT.sub("", amount)) for amount in amounts)
     except ValueError:
         prices = (math.inf,)
     if not all(map(math.isfinite, prices)):
-        raise place.error(f'has the "pricing" {text!r}, which is no price')
-    if len(prices) == 1:
-        return prices, f"${prices[0]}"
-    return prices[:2], f"${prices[0]} to ${prices[1]}"
+        raise ValueError(f"{text!r} is no price")
+    return prices[:2]
 
 
-def _options(place: _Place, record: dict[str, Any]) -> dict[str, tuple[str, ...]]:
-    groups = place.field(record, "customization_options")
-    options: dict[str, tuple[str, ...]] = {}
-    if not groups:
-        return options
-    if not isinstance(groups, dict):
-        raise place.error(f'has {_kind(groups)} as "customization_options", not an object')
-    for name, choices in groups.items():
-        if choices is None:
-            continue
-        where = _Place(place.file, f"option {name!r} of {place.name}")
-        if not isinstance(choices, list):
-            raise where.error(f"is not a list, but {_kind(choices)}")
-        values = (where.text(where.mapping(choice), "value") for choice in choices)
-        options[name.lower()] = tuple(value.strip().replace("/", " | ").lower() for value in values)
-    return options
+class _Choice(BaseModel, strict=True):
+    value: str
 
 
-def _made_wish(place: _Place, entry: Any) -> Wish | None:
-    if entry is None or place.mapping(entry).get("instruction") is None:
-        return None
-    attributes = place.texts(entry, "instruction_attributes")
-    if not attributes:
-        raise place.error('has an "instruction" but no "instruction_attributes"')
-    return Wish(place.text(entry, "instruction"), attributes)
+class _Item(BaseModel, strict=True):
+    asin: str
+    name: str
+    full_description: str
+    small_description: Annotated[
+        list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+    ]
+    pricing: Annotated[tuple[float, ...], BeforeValidator(_prices)] = (_NO_PRICE,)
+    customization_options: Annotated[
+        dict[str, list[_Choice] | None], BeforeValidator(lambda value: value or {})
+    ]
+    category: str
+    query: str
+    product_category: str
 
 
-def _human_wishes(place: _Place, wishes: Any) -> tuple[Wish, ...]:
-    if not isinstance(wishes, list):
-        raise place.error(f"is not a list, but {_kind(wishes)}")
-    found = []
-    for wish in map(place.mapping, wishes):
-        attributes = place.texts(wish, "instruction_attributes")
-        if attributes:  # the original makes no goal without attributes
-            options = place.texts(wish, "instruction_options")
-            found.append(Wish(place.text(wish, "instruction"), attributes, options))
-    return tuple(found)
+class _Entry(BaseModel, strict=True):
+    attributes: list[str] = ["DUMMY_ATTR"]  # matches nothing
+    instruction: str | None = None
+    instruction_attributes: list[str] | None = None
+
+    @model_validator(mode="after")
+    def _instruction_has_attributes(self) -> Self:
+        if self.instruction is not None and not self.instruction_attributes:
+            raise ValueError('an "instruction" needs "instruction_attributes"')
+        return self
+
+
+class _HumanWish(BaseModel, strict=True):
+    instruction: str
+    instruction_attributes: list[str]
+    instruction_options: list[str]
+
+
+_items, _entries = TypeAdapter(_Item), TypeAdapter(_Entry)
+_human_wishes = TypeAdapter(list[_HumanWish])
+
+
+def _product(index: int, item: _Item, entry: _Entry) -> Product:
+    options = {}
+    for name, choices in item.customization_options.items():
+        if choices is not None:
+            values = (choice.value.strip().replace("/", " | ").lower() for choice in choices)
+            options[name.lower()] = tuple(values)
+    return Product(
+        index=index,
+        asin=item.asin,
+        title=item.name,
+        description=item.full_description,
+        bullets=tuple(item.small_description),
+        prices=item.pricing,
+        price_tag=" to ".join(f"${price}" for price in item.pricing),
+        options=options,
+        category=item.category,
+        query=item.query.lower().strip(),
+        product_category=item.product_category,
+        attributes=tuple(entry.attributes),
+    )
+
+
+def _wish(wish: _Entry | _HumanWish, options: Sequence[str] = ()) -> Wish:
+    return Wish(wish.instruction or "", tuple(wish.instruction_attributes or ()), tuple(options))

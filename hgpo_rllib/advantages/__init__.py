@@ -3,14 +3,13 @@
     steps = StepArrays.from_columns(task, trajectory, time, anchor, reward=reward, invalid=invalid)
     advantage = find_estimator("hgpo")(steps, EstimatorSettings(context_length=2))
 
-Read the modules in this order: `steps` (the arrays), `contexts` (groups by shared history),
-`groups` (comparison within a group), `levels` (comparison at each depth), `baselines` and
-`hierarchy` (the estimators), `diagnostics` (statistics of the groups of a batch), `bias_variance`
-(exact errors of the estimators on a small task).
+Read the modules in this order: `steps` (the arrays), `groups` (groups by shared history and
+comparison within them), `baselines` and `hierarchy` (the estimators), `diagnostics` (statistics of
+the groups of a batch).
 """
 
 from hgpo_rllib.advantages.estimators import ESTIMATORS, Estimator, find_estimator
-from hgpo_rllib.advantages.settings import EstimatorSettings
+from hgpo_rllib.advantages.groups import EstimatorSettings
 from hgpo_rllib.advantages.steps import StepArrays
 
 __all__ = ["ESTIMATORS", "Estimator", "EstimatorSettings", "StepArrays", "find_estimator"]

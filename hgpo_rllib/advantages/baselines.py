@@ -1,19 +1,26 @@
 """Estimators with one comparison per step: by trajectory, by state, by batch or with a critic."""
 
+from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpo_rllib.advantages.contexts import context_levels, history_ids
-from hgpo_rllib.advantages.groups import Normalize, group_advantage, group_sum
-from hgpo_rllib.advantages.levels import Level, step_level
-from hgpo_rllib.advantages.settings import EstimatorSettings
+from hgpo_rllib.advantages.groups import (
+    EstimatorSettings,
+    Level,
+    Normalize,
+    compare_levels,
+    context_levels,
+    group_advantage,
+    group_sum,
+    history_ids,
+)
 from hgpo_rllib.advantages.steps import NONE, StepArrays, discounted_sums
 
 Floats = NDArray[np.float64]
 Levels = Iterable[Level] | None
-"""Precomputed `compare_levels(steps, settings)`, or None; see `Estimator`."""
+"""``compare_levels(steps, settings)`` if it is already computed, or None."""
 
 
 def grpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
@@ -62,12 +69,37 @@ def ppo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -
 
 
 def oracle(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
-    """Oracle steps alone (Table 5): compare only steps with the same whole history.
+    """Oracle steps alone: compare only steps with the same whole history.
 
-    This comparison is the least biased, but most groups are singletons, whose steps get 0.
+    This is "w/o HoG-1" (Table 2 of the paper's conference submission). The comparison is the least
+    biased, but most groups are singletons, whose steps get 0.
     Reads normalize.
     """
     return group_advantage(history_ids(steps), steps.step_return, settings.normalize)[0]
+
+
+def oracle_context(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+    """Oracle steps in the paper's other sense, k = K: the deepest level of HGPO alone.
+
+    Compares only steps with the same context C_K (Eq. 3), the current and the K previous states.
+    Steps in singleton groups, or without a group, get 0.
+    Reads context_length, normalize, contexts.
+    """
+    every = compare_levels(steps, settings) if levels is None else levels
+    return deque(every, maxlen=1).pop().advantage
+
+
+def oracle_else_step(
+    steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
+) -> Floats:
+    """Oracle advantage for steps that share their whole history, Eq. 2 for the others.
+
+    This is "w/o HoG-2" (Table 2 of the paper's conference submission): the two ends of the
+    hierarchy without the levels between them. An Oracle advantage of 0 stays 0.
+    Reads normalize.
+    """
+    own, size = group_advantage(history_ids(steps), steps.step_return, settings.normalize)
+    return np.where(size > 1, own, step_level(steps, settings, levels))
 
 
 def trajectory_level(
@@ -76,11 +108,7 @@ def trajectory_level(
     """Compute Eq. 1: compare each trajectory's return with the returns of its task.
 
     All steps of a trajectory get its advantage. Each trajectory counts once, whatever its length.
-
-    Args:
-        steps: the batch.
-        normalize: ``mean_std`` or ``mean``.
-        leave_one_out: subtract the mean of the other trajectories instead of the mean of all.
+    `leave_one_out` subtracts the mean of the other trajectories instead of the mean of all.
 
     Returns:
         Shape ``(steps,)``.
@@ -99,6 +127,14 @@ def trajectory_level(
     return by_trajectory[steps.trajectory]
 
 
+def step_level(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+    """Compute Eq. 2 (level 0): compare each step's return with steps of its task and state.
+
+    Reads normalize.
+    """
+    return next(iter(compare_levels(steps, settings) if levels is None else levels)).advantage
+
+
 def gae(steps: StepArrays, value: Floats, gamma: float, gae_lambda: float) -> Floats:
     """Compute generalised advantage estimates (arXiv 1506.02438) along each trajectory.
 
@@ -107,14 +143,8 @@ def gae(steps: StepArrays, value: Floats, gamma: float, gae_lambda: float) -> Fl
     the step returns, ``r_t = R_t - γ R_{t+1}``, so the penalty of an invalid action affects only
     its own step, and λ = 1 gives ``R_t - V_t``.
 
-    Args:
-        steps: the batch.
-        value: V of each step, shape ``(steps,)``.
-        gamma: discount γ of the step returns.
-        gae_lambda: λ, from 0 (one-step differences) to 1 (whole returns).
-
-    Returns:
-        Shape ``(steps,)``.
+    `value` is V of each step, and λ is from 0 (one-step differences) to 1 (whole returns).
+    Value and result have shape ``(steps,)``.
     """
     error = steps.step_return - value
     later = np.flatnonzero(steps.previous != NONE)

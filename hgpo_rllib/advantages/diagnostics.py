@@ -6,11 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hgpo_rllib.advantages.baselines import trajectory_level
-from hgpo_rllib.advantages.contexts import history_ids
-from hgpo_rllib.advantages.groups import group_advantage
-from hgpo_rllib.advantages.hierarchy import weighted_levels, weighted_mean
-from hgpo_rllib.advantages.levels import Level
-from hgpo_rllib.advantages.settings import EstimatorSettings
+from hgpo_rllib.advantages.groups import EstimatorSettings, Level, group_advantage, history_ids
+from hgpo_rllib.advantages.hierarchy import hgpo
 from hgpo_rllib.advantages.steps import NONE, StepArrays
 
 SIZE_BINS = (1, 2, 3, 5, 9, 17, 33)
@@ -67,11 +64,7 @@ def oracle_gaps(
     This is ``mean |A - A_oracle|`` over the steps in non-singleton Oracle groups, in the units
     that `settings.normalize` gives advantages. NaN if there are no such steps.
 
-    Args:
-        steps: the batch.
-        levels: `compare_levels` of these steps and settings.
-        history: `history_ids` of the steps.
-        settings: settings of the estimators.
+    `levels` is `compare_levels` of these steps and settings, `history` is `history_ids`.
 
     Returns:
         Distance by estimate: ``trajectory`` (Eq. 1; absent if the steps have no
@@ -79,8 +72,7 @@ def oracle_gaps(
     """
     truth, size = group_advantage(history, steps.step_return, settings.normalize)
     shared = size > 1
-    hgpo = weighted_mean(len(steps), weighted_levels(steps, settings, levels))
-    estimates = {"step": levels[0].advantage, "hgpo": hgpo}
+    estimates = {"step": levels[0].advantage, "hgpo": hgpo(steps, settings, levels)}
     if steps.trajectory_return is not None:
         estimates = {"trajectory": trajectory_level(steps, settings.normalize)} | estimates
     return {
@@ -107,11 +99,7 @@ def summary(
 ) -> dict[str, float]:
     """Return the diagnostics of one batch as flat metrics, named as in docs/algorithm.md.
 
-    Args:
-        steps: the batch.
-        advantage: advantage of each step, shape ``(steps,)``.
-        levels: `compare_levels` of these steps and settings.
-        settings: settings of the estimator.
+    `levels` is `compare_levels` of these steps and settings.
     """
     sizes = level_sizes(levels)
     history = history_ids(steps)

@@ -3,23 +3,11 @@
 Equation numbers refer to the HGPO paper (arXiv 2602.22817) unless another source is named.
 """
 
-from collections.abc import Iterable
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hgpo_rllib.advantages.baselines import gigpo, grpo, oracle, ppo, reinforce, rloo
-from hgpo_rllib.advantages.hierarchy import (
-    hgpo,
-    hgpo_base_group,
-    hgpo_leave_one_out,
-    hgpo_no_hierarchy,
-    hgpo_uncertainty,
-    hgpo_uniform,
-)
-from hgpo_rllib.advantages.levels import Level
-from hgpo_rllib.advantages.settings import EstimatorSettings
+from hgpo_rllib.advantages import baselines, hierarchy
+from hgpo_rllib.advantages.baselines import Floats, Levels
+from hgpo_rllib.advantages.groups import EstimatorSettings
 from hgpo_rllib.advantages.steps import StepArrays
 
 
@@ -29,33 +17,31 @@ class Estimator(Protocol):
     __name__: str
 
     def __call__(
-        self, steps: StepArrays, settings: EstimatorSettings, levels: Iterable[Level] | None = None
-    ) -> NDArray[np.float64]:
-        """Return one advantage per step, shape ``(steps,)``.
-
-        Pass `levels` if ``compare_levels(steps, settings)`` is already computed. Estimators that do
-        not compare by level ignore it.
-        """
+        self, steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
+    ) -> Floats:
+        """Return one advantage per step, shape ``(steps,)``."""
 
 
 ESTIMATORS: dict[str, Estimator] = {
     function.__name__: function
     for function in (
         # the paper's method and its baselines
-        hgpo,
-        gigpo,
-        grpo,
-        rloo,
-        reinforce,
-        ppo,
-        # the paper's ablations (Table 5)
-        hgpo_no_hierarchy,
-        hgpo_uniform,
-        hgpo_base_group,
-        oracle,
+        hierarchy.hgpo,
+        baselines.gigpo,
+        baselines.grpo,
+        baselines.rloo,
+        baselines.reinforce,
+        baselines.ppo,
+        # the paper's ablations (Table 5, and Table 2 of the submission)
+        hierarchy.hgpo_no_hierarchy,
+        hierarchy.hgpo_uniform,
+        hierarchy.hgpo_base_group,
+        baselines.oracle,
+        baselines.oracle_context,
+        baselines.oracle_else_step,
         # beyond the paper
-        hgpo_leave_one_out,
-        hgpo_uncertainty,
+        hierarchy.hgpo_leave_one_out,
+        hierarchy.hgpo_uncertainty,
     )
 }
 

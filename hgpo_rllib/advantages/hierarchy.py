@@ -5,14 +5,16 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpo_rllib.advantages.baselines import Levels, trajectory_level
-from hgpo_rllib.advantages.contexts import context_levels
-from hgpo_rllib.advantages.groups import EPSILON, group_advantage, group_sum
-from hgpo_rllib.advantages.levels import compare_levels, step_level
-from hgpo_rllib.advantages.settings import EstimatorSettings
+from hgpo_rllib.advantages.baselines import Floats, Levels, step_level, trajectory_level
+from hgpo_rllib.advantages.groups import (
+    EPSILON,
+    EstimatorSettings,
+    compare_levels,
+    context_levels,
+    group_advantage,
+    group_sum,
+)
 from hgpo_rllib.advantages.steps import NONE, StepArrays
-
-Floats = NDArray[np.float64]
 
 
 def hgpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
@@ -82,40 +84,8 @@ def hgpo_uncertainty(
 ) -> Floats:
     """HGPO with weights computed from group sizes and variances (beyond the paper).
 
-    The paper's weights depend on the depth only, so a deep group of two outweighs a shallow group
-    of forty. Here each level is shrunk towards the next coarser level, and less so the more
-    precise its own estimate is.
-
-    Derivation. Let a level-(k-1) group p consist of level-k groups c. Assume that returns vary
-    around the mean of their group, ``R_i ~ (μ_c, σ²)``, and the group means around the mean of p,
-    ``μ_c ~ (μ_p, τ²)``. For step i in c the best baseline is μ_c. There are two estimates of it:
-    the mean of the other n_c - 1 steps of c, unbiased with variance ``σ² / (n_c - 1)``, and the
-    baseline of the coarser level, b_{k-1}, with mean square error τ². The combination with the
-    least mean square error weights them by their precisions (Bühlmann's credibility; the posterior
-    mean if both distributions are normal)::
-
-        b_k = (1 - B) * mean of the others in c + B * b_{k-1},
-        B = (σ² / (n_c - 1)) / (σ² / (n_c - 1) + τ²)
-
-    Since ``A = R - b`` is linear in b, the advantages combine in the same way, from the coarsest
-    level to the deepest: ``A_k = (1 - B) * (R - mean of the others in c) + B * A_{k-1}``. This is
-    a weighted mean over levels whose weights sum to 1: ``(1 - B_K)``, ``B_K (1 - B_{K-1})``, …, and
-    ``B_K … B_1`` for level 0. For a singleton c, B = 1.
-
-    σ² and τ² of each p are its variance components by one-way analysis of variance, with g groups
-    of sizes n_c and n = Σ n_c::
-
-        σ² = Σ_c Σ_{i in c} (R_i - mean_c)² / (n - g)
-        τ² = max(0, (Σ_c n_c (mean_c - mean_p)² / (g - 1) - σ²) / n_0),
-        n_0 = (n - Σ n_c² / n) / (g - 1)
-
-    If history does not matter, τ² is near 0 and the large coarse group dominates. If it matters,
-    deep groups dominate as soon as they have two or three steps. With `mean_std`, the result is
-    divided by the standard deviation of the level-0 group (+ 1e-6), so all steps that share a
-    state have the same scale.
-
-    Simplifications: all groups of p share one σ², and the estimates of σ² and τ² include step i's
-    own return.
+    Each level is shrunk towards the next coarser level, and less so the more precise its own
+    estimate is. docs/advantages.md has the derivation.
 
     Reads context_length, normalize, contexts.
     """

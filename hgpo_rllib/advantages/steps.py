@@ -44,7 +44,9 @@ class StepArrays:
 
     def __post_init__(self) -> None:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        _check_lengths(columns)
+        lengths = {name: len(column) for name, column in columns.items() if column is not None}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns differ in length: {lengths}")
         for name, column in columns.items():
             if column is None:
                 continue
@@ -52,10 +54,7 @@ class StepArrays:
                 _check_finite(name, column)
             elif len(column) and column.min() < 0:
                 raise ValueError(f"row {column.argmin()}: {name} is {column.min()}, below 0")
-        self._check_times()
-        self._check_constant("task", self.task)
-        if self.trajectory_return is not None:
-            self._check_constant("trajectory_return", self.trajectory_return)
+        self._check_trajectories()
 
     def __len__(self) -> int:
         return len(self.step_return)
@@ -76,30 +75,22 @@ class StepArrays:
         previous[order[same + 1]] = order[same]
         return previous
 
-    def _check_times(self) -> None:
-        order = self.time_order
-        time, previous = self.time[order], self.previous[order]
-        expected = np.where(previous == NONE, 0, self.time[previous] + 1)
-        wrong = np.flatnonzero(time != expected)
-        if not len(wrong):
-            return
-        row, before, t = int(order[wrong[0]]), int(previous[wrong[0]]), time[wrong[0]]
-        if before == NONE:
-            raise ValueError(f"row {row}: its trajectory begins with time {t}, not 0")
-        if t == self.time[before]:
-            raise ValueError(f"rows {before} and {row}: the same trajectory and time ({t})")
-        raise ValueError(f"row {row}: time {t} comes after {self.time[before]}: a step is missing")
-
-    def _check_constant(self, name: str, column: NDArray[Any]) -> None:
-        later = np.flatnonzero(self.previous != NONE)
-        moved = later[column[later] != column[self.previous[later]]]
-        if len(moved):
-            row = moved[0]
-            before = self.previous[row]
+    def _check_trajectories(self) -> None:
+        expected = np.where(self.previous == NONE, 0, self.time[self.previous] + 1)
+        for row in np.flatnonzero(self.time != expected):
             raise ValueError(
-                f"rows {before} and {row}: one trajectory, but {name} is {column[before]} "
-                f"and {column[row]}"
+                f"row {row}: time {self.time[row]} instead of {expected[row]}: its trajectory "
+                "lacks a step or has one twice"
             )
+        later = np.flatnonzero(self.previous != NONE)
+        for name in ("task", "trajectory_return"):
+            column = getattr(self, name)
+            if column is None:
+                continue
+            for row in later[column[later] != column[self.previous[later]]]:
+                raise ValueError(
+                    f"row {row}: {name} differs from the step before in its trajectory"
+                )
 
     @classmethod
     def from_columns(
@@ -139,42 +130,27 @@ class StepArrays:
             value: values of a critic.
 
         Raises:
-            ValueError: see the class; also for columns that exclude each other.
+            ValueError: see the class.
         """
         if (step_return is None) == (reward is None):
             raise ValueError("give either step_return or reward")
-        if reward is None and invalid is not None:
-            raise ValueError("invalid goes with reward: a step_return has its penalties in it")
-        if reward is not None and trajectory_return is not None:
-            raise ValueError("trajectory_return goes with step_return: reward determines it")
-        given: dict[str, Any] = {
-            "task": task,
-            "trajectory": trajectory,
-            "time": time,
-            "anchor": anchor,
-            "step_return": step_return,
-            "trajectory_return": trajectory_return,
-            "reward": reward,
-            "invalid": invalid,
-            "value": value,
-        }
-        _check_lengths(given)
         times = np.asarray(time)
         if len(times) and times.dtype.kind not in "iu":
             raise ValueError(f"time must hold integers, not {times.dtype}")
+        if reward is not None:
+            _check_finite("reward", _floats(reward))
         steps = cls(
             task=intern(task),
             trajectory=intern(trajectory),
             time=times.astype(np.int64),
             anchor=intern(anchor),
-            step_return=np.zeros(len(times)) if reward is not None else _floats(step_return),
+            step_return=_floats(step_return if reward is None else reward),
             trajectory_return=None if trajectory_return is None else _floats(trajectory_return),
             value=None if value is None else _floats(value),
         )
         if reward is None:
             return steps
-        rewards = _floats(reward)
-        _check_finite("reward", rewards)
+        rewards = steps.step_return
         penalty = invalid_penalty * _floats(np.zeros(len(steps)) if invalid is None else invalid)
         totals = np.bincount(steps.trajectory, rewards - penalty).astype(np.float64)
         return replace(
@@ -209,12 +185,6 @@ def intern(keys: Keys) -> NDArray[np.int64]:
 
 def _floats(column: Any) -> NDArray[np.float64]:
     return np.asarray(column, np.float64)
-
-
-def _check_lengths(columns: dict[str, Any]) -> None:
-    lengths = {name: len(column) for name, column in columns.items() if column is not None}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"columns differ in length: {lengths}")
 
 
 def _check_finite(name: str, column: NDArray[np.float64]) -> None:

@@ -29,12 +29,9 @@ class BeginAgent(Protocol):
     """Create the agent of a task."""
 
     def __call__(self, info: Mapping[str, Any], group: str, name: str) -> Agent:
-        """Create the agent of an episode.
+        """Create the agent of a task, given the info of the first observation.
 
-        Args:
-            info: info of the first observation.
-            group: name of the group, unique in a run.
-            name: name of the episode in its group; `group` and `name` seed the sampling.
+        `group` is unique in a run and `name` in its group. Both seed the sampling.
         """
 
 
@@ -50,16 +47,10 @@ class ModelAgent(Agent):
         name: str,
         memory: Memory | None = None,
     ):
-        """Start an episode.
+        """Start an episode; see `BeginAgent`. Subclasses define the type of `model`.
 
-        Args:
-            model: model to query; subclasses define its type.
-            renderer: renders prompts and parses completions.
-            info: info of the first observation.
-            group: name of the group, unique in a run; prompts of its members share a prefix.
-            name: name of the episode in its group. `group` and `name` determine the seed of each
-                response, so an episode does not depend on the episodes played concurrently.
-            memory: initial memory.
+        The seed of each response depends only on `group`, `name` and its turn, so an episode does
+        not depend on the episodes played concurrently. `memory` is the initial memory.
         """
         self._model = model
         self._renderer = renderer

@@ -28,10 +28,11 @@ from hgpo_rllib.bench.measure import Row, Tables, new_process, resident, timed
 POLICIES = ("random", "oracle", "nonsense")
 NONSENSE_RATE = 0.05  # share of invalid commands of the third policy, otherwise random
 NONSENSE = ("dance", "", "go to\nnowhere", "“take” the ☕", "take all", " look ", "help")
-GROUP_SIZE = 8  # environments that play the same game
+SPLIT = "valid_seen"  # it has walkthroughs
+GROUP_SIZE = 8
 _BANNER = "-= Welcome to TextWorld, ALFRED! =-"
-_RESETS = 1000  # resets of a loaded game by the fast engine, to get a measurable time
 _KITCHENS = range(1, 31)  # numbers of floor plans
+_RESETS = 1000  # resets of a loaded game by the fast engine, to get a measurable time
 
 Answer = tuple[str, list[str], bool]
 """Observation, admissible actions, and whether the game is won."""
@@ -54,7 +55,6 @@ class Episode:
 
 def bench_alfworld(
     data: Path | None,
-    split: str,
     genuine: int,
     generated: int,
     environments: int = 128,
@@ -63,11 +63,11 @@ def bench_alfworld(
     """Compare the engines game by game, and start many environments.
 
     Args:
-        data: an ALFWorld data directory; None: no genuine games.
-        split: split of the data.
+        data: an ALFWorld data directory with the split valid_seen; None: no genuine games.
         genuine: number of games of the data, half of them in kitchens.
         generated: number of games to generate.
-        environments: number of environments to start in one process, in groups of 8.
+        environments: number of environments to start in one process, in groups of at least 8 that
+            play the same game.
         max_steps: maximum number of steps per episode.
 
     Returns:
@@ -76,57 +76,53 @@ def bench_alfworld(
         engine.
 
     Raises:
-        DataError: there are too few games, or ``environments`` is not a multiple of 8.
+        DataError: there are too few games.
     """
-    groups, rest = divmod(environments, GROUP_SIZE)
-    if rest or not groups:
-        raise DataError(f"{environments} environments: take multiples of {GROUP_SIZE}")
     with tempfile.TemporaryDirectory() as name, _translations_in(Path(name) / "translations"):
-        made = _generated(Path(name), max(generated, 0 if data else groups))
-        found = _shuffled(find_games(data, split)) if data else []
-        kitchens = [game for game in found if _floor_plan(game) in _KITCHENS]
-        others = [game for game in found if _floor_plan(game) not in _KITCHENS]
-        in_kitchens = min(genuine - min(genuine // 2, len(others)), len(kitchens))
-        kinds = {
-            "kitchens": kitchens[:in_kitchens],
-            "other rooms": _first(others, genuine - in_kitchens),
-            "generated": made[:generated],
-        }
+        kinds: dict[str, list[str]] = {}
+        if data is not None and genuine:
+            kinds |= _by_room(data, genuine)
+        if generated:
+            with _translations_in(None):
+                generate(Path(name) / "games", GenerationSpec(splits={"train": generated}))
+            kinds["generated"] = _first(_shuffled(Path(name) / "games", "train"), generated)
+        if not kinds:
+            raise DataError("no games to compare: ask for some with --genuine or --generated")
         steps, starts = [], []
         with new_process() as textworld:
             for kind, games in kinds.items():
-                if games:
-                    played = _compare([str(game) for game in games], max_steps, textworld)
-                    steps.append({"games": kind} | played[0])
-                    starts.append({"games": kind} | played[1])
-        several = [str(game) for game in _first([*kitchens, *others, *made], groups)]
-        for game in several:
-            GameEngine(game)  # caches its translation
+                played = _compare(games, max_steps, textworld)
+                steps.append({"games": kind} | played[0])
+                starts.append({"games": kind} | played[1])
+        several = [game for games in kinds.values() for game in games]
+        several = several[: max(1, environments // GROUP_SIZE)]
+        each = [several[i % len(several)] for i in range(environments)]
         with new_process() as fresh:
-            row = fresh.submit(start_environments, several, max_steps).result()
+            row = fresh.submit(start_environments, each, max_steps).result()
     return {"steps": steps, "starts": starts, "environments": [row]}
 
 
-def _generated(scratch: Path, count: int) -> list[Path]:
-    if count == 0:
-        return []
-    with _translations_in(None):
-        generate(scratch / "games", GenerationSpec(splits={"train": count}))
-    return _shuffled(find_games(scratch / "games", "train"))
+def _by_room(data: Path, count: int) -> dict[str, list[str]]:
+    """Return games of `SPLIT`: half in kitchens, which have the largest states, half elsewhere."""
+    games: dict[bool, list[str]] = {True: [], False: []}
+    for game in _shuffled(data, SPLIT):
+        floor_plan = Path(game).parents[1].name.rsplit("-", 1)[-1]
+        games[floor_plan.isdecimal() and int(floor_plan) in _KITCHENS].append(game)
+    kitchens = min(count - min(count // 2, len(games[False])), len(games[True]))
+    kinds = {
+        "kitchens": games[True][:kitchens],
+        "other rooms": _first(games[False], count - kitchens),
+    }
+    return {kind: chosen for kind, chosen in kinds.items() if chosen}
 
 
-def _floor_plan(game: Path) -> int:
-    """Return the number at the end of a task's name, or 0 if there is none."""
-    number = game.parent.parent.name.rsplit("-", 1)[-1]
-    return int(number) if number.isdecimal() else 0
+def _shuffled(data: Path, split: str) -> list[str]:
+    """Return the games of a split in a fixed order that mixes task families."""
+    games = find_games(data, split)
+    return [str(game) for game in random.Random(0).sample(games, len(games))]
 
 
-def _shuffled(games: list[Path]) -> list[Path]:
-    """Return the games in a fixed order that mixes task families."""
-    return random.Random(0).sample(games, len(games))
-
-
-def _first(games: list[Path], count: int) -> list[Path]:
+def _first(games: list[str], count: int) -> list[str]:
     if len(games) < count:
         raise DataError(f"{count} games wanted, but there are {len(games)}: ask for fewer")
     return games[:count]
@@ -271,15 +267,15 @@ def _mean(episodes: list[Episode], what: str) -> float:
 
 
 def start_environments(games: list[str], max_steps: int) -> Row:
-    """Create a group of environments per game, reset them, and play random episodes."""
+    """Create an environment for each game, reset them, and play random episodes."""
     tree, split = Path(games[0]).parents[3], Path(games[0]).parents[2].name
     before = resident()
 
     def ready() -> list[tuple[ALFWorldEnv, dict[str, Any]]]:
-        envs = [ALFWorldEnv(tree, split, max_steps=max_steps) for _ in games * GROUP_SIZE]
+        envs = [ALFWorldEnv(tree, split, max_steps=max_steps) for _ in games]
         return [
             (env, env.reset(options={"game": game})[1])
-            for env, game in zip(envs, games * GROUP_SIZE, strict=True)
+            for env, game in zip(envs, games, strict=True)
         ]
 
     ready_s, envs = timed(ready)
@@ -287,7 +283,7 @@ def start_environments(games: list[str], max_steps: int) -> Row:
     steps_s, steps = timed(lambda: sum(_play_random(*pair, i) for i, pair in enumerate(envs)))
     return {
         "environments": len(envs),
-        "games": len(games),
+        "games": len(set(games)),
         "ready_s": ready_s,
         "mb_each": (then - before) / len(envs) / 1e6,
         "random_steps_per_s": steps / steps_s,

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Text
 from numpy.typing import NDArray
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -24,11 +24,11 @@ from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench.bare_loop import BareLoop
 from hgpo_rllib.bench.measure import Tables, new_process, resident
 from hgpo_rllib.config import RunConfig
+from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.learner.batching import Columns, micro_batches, pad_rows, plan_update, token_batch
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.models import load_model, load_tokenizer
-from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.settings.learner import ComputeDtype, dtype_of_passes
 
 Side = tuple[Callable[[], None], Callable[[], Iterable[Tensor]]]
@@ -94,8 +94,7 @@ def random_steps(run: RunConfig, steps: int) -> Columns:
         run.agent.max_prompt_tokens,
         run.agent.shorten_prompts,
     )
-    options = {"data": run.env.data, "max_steps": run.env.max_steps, **run.env.options}
-    env = gym.make(run.env.env_id, split=run.env.train_split, **options)
+    env: Any = make_environment(run.env, run.env.train_split)
     prompts: list[list[int]] = []
     responses: list[list[int]] = []
     while len(prompts) < steps:
@@ -150,15 +149,15 @@ def build_ours(run: RunConfig, columns: Columns) -> Side:
     config = HGPOConfig.from_run_config(run)
     spec = config.get_default_rl_module_spec()
     spec.observation_space = spec.action_space = Text(1)
-    specs = MultiRLModuleSpec(rl_module_specs={POLICY_ID: spec})
+    specs = MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: spec})
     learner = HGPOLearner(config=config, module_spec=specs)
     learner.build()
 
     def update_once() -> None:
         learner._weights_seq_no += 1
-        learner._update({POLICY_ID: columns})
+        learner._update({DEFAULT_MODULE_ID: columns})
 
-    return update_once, learner.module[POLICY_ID].parameters
+    return update_once, learner.policy.parameters
 
 
 def build_bare(run: RunConfig, columns: Columns) -> Side:

@@ -10,33 +10,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from hgpo_rllib.agent import Memory, TokenRenderer, response_seed
-from hgpo_rllib.policy_server.types import Prompt
-from hgpo_rllib.rollout.policy_agent import Policy
-
-
-class _Member:
-    """One environment and its agent; it still gets responses after its episode ends."""
-
-    def __init__(self, env: gym.Env, task: int):
-        self.env = env
-        self.observation, self.info = env.reset(seed=task)
-        self.goal = self.info["goal"]
-        self.memory = Memory()
-        self.over = False
-
-    def prompt(self, renderer: TokenRenderer) -> list[int]:
-        admissible = self.info["admissible_actions"]
-        return renderer.prompt(self.goal, self.observation, admissible, self.memory).token_ids
-
-    def act(self, renderer: TokenRenderer, response_ids: Sequence[int]) -> None:
-        _, parsed = renderer.read(response_ids, self.info["admissible_actions"])
-        if self.over:
-            return
-        self.memory.add(self.observation, parsed.action)
-        step: Any = self.env.step(parsed.action)
-        self.observation, _, terminated, truncated, self.info = step
-        self.over = terminated or truncated
+from hgpo_rllib.agent import TokenRenderer
+from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 
 
 async def play_in_lock_step(
@@ -54,16 +29,18 @@ async def play_in_lock_step(
     Returns:
         Number of environment steps, without turns after the end of an episode.
     """
-    members = [_Member(env, task) for env, task in zip(envs, tasks, strict=True)]
-    steps = turn = 0
-    while not all(member.over for member in members):
-        prompts = [
-            Prompt(member.prompt(renderer), response_seed(f"{key}/{index}", turn))
-            for index, member in enumerate(members)
-        ]
-        responses = await asyncio.gather(*(policy.generate(prompt) for prompt in prompts))
-        steps += sum(not member.over for member in members)
-        for member, response in zip(members, responses, strict=True):
-            member.act(renderer, response.token_ids.tolist())
-        turn += 1
+    seen: list[Any] = [env.reset(seed=task) for env, task in zip(envs, tasks, strict=True)]
+    agents = [
+        PolicyAgent(policy, renderer, info, f"{key}/{task}", str(index))
+        for index, (task, (_, info)) in enumerate(zip(tasks, seen, strict=True))
+    ]
+    over, steps = [False] * len(agents), 0
+    while not all(over):
+        turns = await asyncio.gather(*(a.act(*last) for a, last in zip(agents, seen, strict=True)))
+        for index, turn in enumerate(turns):
+            if not over[index]:
+                step: Any = envs[index].step(turn.action)
+                observation, _, terminated, truncated, info = step
+                seen[index], over[index] = (observation, info), terminated or truncated
+                steps += 1
     return steps

@@ -13,9 +13,9 @@ import gymnasium as gym
 
 from hgpo_rllib.agent import response_seed
 from hgpo_rllib.algorithm import HGPOConfig
-from hgpo_rllib.bench.bare_engine import BareEngine
+from hgpo_rllib.bench import bare_engine
 from hgpo_rllib.bench.lock_step import play_in_lock_step
-from hgpo_rllib.bench.measure import Row, Tables
+from hgpo_rllib.bench.measure import Row, Tables, new_process
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.policy_server import vllm_settings
 from hgpo_rllib.policy_server.client import PolicyClient
@@ -84,17 +84,15 @@ def compare_requests(
     sampling = runner.sampling(config.rollout.temperature)
     server = config.policy_server
     arguments = vllm_settings.engine_arguments(config.model, config.agent, server, config.seed)
-    bare = BareEngine(arguments, vllm_settings.environment(server))
     rows = []
-    try:
+    with new_process() as bare:
+        bare.submit(bare_engine.start, arguments, vllm_settings.environment(server)).result()
         for part in parts:
-            alone = bare.generate(part, sampling)
+            alone = bare.submit(bare_engine.generate, part, sampling).result()
             client = PolicyClient(runner.replicas, sampling, STARTING_WEIGHTS)
             start = time.perf_counter()
             answers = asyncio.run(_ask_all(client, part, concurrency))
             rows.append(describe_requests(alone, time.perf_counter() - start, answers))
-    finally:
-        bare.close()
     return rows[1:]
 
 

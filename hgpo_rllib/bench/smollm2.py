@@ -4,11 +4,10 @@
 """
 
 import importlib.util
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
+from env_wrappers.datasets import new_directory
 from hgpo_rllib.section import ConfigError
 
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -25,21 +24,10 @@ def smollm2_directory(cache: Path) -> Path:
         ConfigError: a required package is not installed.
     """
     directory = cache / DIRECTORY
-    if directory.is_dir():
-        return directory
-    source = _package_file()
-    cache.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY}.partial-", dir=cache))
-    try:
-        _convert(source, partial)
-        partial.chmod(0o755)
-        try:
-            partial.rename(directory)
-        except OSError:
-            if not directory.is_dir():  # else another process created it
-                raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    if not directory.is_dir():
+        source = _package_file()
+        with new_directory(directory) as partial:
+            _convert(source, partial)
     return directory
 
 
@@ -58,7 +46,7 @@ def _package_file() -> Path:
 def _convert(source: Path, target: Path) -> None:
     """Save the model of a GGUF file in HuggingFace format.
 
-    `AutoModelForCausalLM.from_pretrained(gguf_file=…)` would require accelerate.
+    The model of `AutoModelForCausalLM.from_pretrained(gguf_file=…)` cannot be saved.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer

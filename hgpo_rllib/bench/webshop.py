@@ -1,4 +1,4 @@
-"""`hgpo bench webshop`: agreement with recordings, and speed and memory of a store.
+"""`hgpo bench webshop`: speed and memory of a store.
 
 Each measurement runs in a separate process. Times are CPU seconds of that process without imports;
 memory is resident memory, including mapped files.
@@ -21,52 +21,39 @@ from env_wrappers.webshop.goals import GoalList, open_goals
 from env_wrappers.webshop.shop import open_shop
 from env_wrappers.webshop.shopper import read_wish
 from hgpo_rllib.bench.measure import Result, Row, Tables, new_process, resident, timed
-from hgpo_rllib.bench.webshop_recordings import compare_recordings
 
-SMALL = 1000  # products of the generated store if no data is given
-SERVED = 64  # environments in the large store
-QUERIES = 1000  # queries to the large store
+QUERIES = 1000
 _SPLIT = "test"  # exists in every store
 _SEARCH_WORDS = 4  # words of the instruction in a random search that does not use all of them
 
 
 def bench_webshop(
-    data: Path | None,
-    recordings: Path | None = None,
-    products: int = 0,
-    steps: int = 20_000,
-    environments: int = 128,
+    data: Path | None, products: int, steps: int = 20_000, environments: int = 128
 ) -> Tables:
-    """Measure a store, and optionally a large generated one.
+    """Measure a store.
 
     Args:
-        data: a WebShop data directory; None: a generated store of a thousand products.
-        recordings: recordings of the original WebShop with this data; None: no comparison.
-        products: number of products of the large store; 0: no large store.
+        data: a WebShop data directory; None: a generated store.
+        products: number of products of the generated store.
         steps: steps of one environment.
         environments: environments that are added in the same process.
 
     Returns:
-        ``recordings`` if compared; ``store``; ``building`` and ``serving`` of the large store.
+        ``building`` of a generated store, and ``store``, whose cache is built.
 
     Raises:
-        DataError: the data or the recordings are invalid.
+        DataError: the data are invalid.
     """
+    tables: Tables = {}
     with tempfile.TemporaryDirectory() as name:
         if data is None:
-            data = Path(name) / "small"
-            generate(data, CatalogueSpec(products=SMALL))
-        found: Tables = {}
-        if recordings is not None:
-            found["recordings"] = compare_recordings(data, recordings)
-        open_shop(data)  # builds its cache
-        found["store"] = [_alone(measure_speed, data, steps, environments)]
-        if products:
-            large = Path(name) / "large"
-            _alone(generate, large, CatalogueSpec(products=products))
-            found["building"] = [_alone(measure_build, large)]
-            found["serving"] = [_alone(measure_service, large)]
-    return found
+            data = Path(name) / "store"
+            _alone(generate, data, CatalogueSpec(products=products))
+            tables["building"] = [_alone(measure_build, data)]
+        open_shop(data)  # builds the cache of given data
+        played = _alone(measure_play, data, steps, environments)
+        tables["store"] = [played | _alone(measure_queries, data)]
+    return tables
 
 
 def _alone(function: Callable[..., Result], *arguments: Any) -> Result:
@@ -75,10 +62,20 @@ def _alone(function: Callable[..., Result], *arguments: Any) -> Result:
         return process.submit(function, *arguments).result()
 
 
-# --- one store, whose cache is built --------------------------------------------------------------
+def measure_build(data: Path) -> Row:
+    """Measure building a store's caches from its files; peak memory is that of the process."""
+    catalogue_s, catalogue = timed(lambda: open_catalogue(data))
+    goals_s, goals = timed(lambda: open_goals(catalogue, "synthetic", price_seed=0))
+    return {
+        "products": len(catalogue),
+        "goals": len(goals),
+        "products_and_index_min": catalogue_s / 60,
+        "goals_min": goals_s / 60,
+        "peak_gb": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9,
+    }
 
 
-def measure_speed(data: Path, steps: int, environments: int) -> Row:
+def measure_play(data: Path, steps: int, environments: int) -> Row:
     """Measure one environment that plays steps, then more that play one episode each."""
     construction_s, env = timed(lambda: _ready(data))
     shop = open_shop(data)
@@ -92,10 +89,10 @@ def measure_speed(data: Path, steps: int, environments: int) -> Row:
         "products": len(shop.catalogue),
         "goals": len(shop.goals),
         "first_environment_ms": 1000 * construction_s,
-        "steps": played,
-        "steps_per_s_of_one": played / seconds,
-        "more_environments": len(more),
+        "steps_per_s": played / seconds,
+        "more_envs": len(more),
         "mb_for_these": (resident() - before) / 1e6,
+        "resident_gb": resident() / 1e9,
     }
 
 
@@ -133,38 +130,15 @@ def _random_action(info: dict[str, Any], rng: random.Random) -> str:
     return f"search[{' '.join(words)}]"
 
 
-# --- a large store --------------------------------------------------------------------------------
-
-
-def measure_build(data: Path) -> Row:
-    """Measure building a store's caches from its files; peak memory is that of the process."""
-    catalogue_s, catalogue = timed(lambda: open_catalogue(data))
-    goals_s, goals = timed(lambda: open_goals(catalogue, "synthetic", price_seed=0))
-    return {
-        "products": len(catalogue),
-        "goals": len(goals),
-        "products_and_index_min": catalogue_s / 60,
-        "goals_min": goals_s / 60,
-        "peak_gb": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e9,
-    }
-
-
-def measure_service(data: Path) -> Row:
-    """Measure environments that play in a store, and new search queries."""
-    envs = [_ready(data) for _ in range(SERVED)]
+def measure_queries(data: Path) -> Row:
+    """Measure search queries that the shop has not answered before."""
     shop = open_shop(data)
-    _play(envs[0], 1, seed=-1)  # imports the stemmer
-    plays = [_play(env, 1, seed) for seed, env in enumerate(envs)]
-    search = shop.catalogue.search
-    queries = [partial(search, query) for query in make_queries(shop.catalogue, shop.goals)]
-    query_ms = [1000 * timed(query, clean=False)[0] for query in queries]
+    shop.catalogue.search("a")  # imports the stemmer
+    search, queries = shop.catalogue.search, make_queries(shop.catalogue, shop.goals)
+    query_ms = [1000 * timed(partial(search, query), clean=False)[0] for query in queries]
     return {
-        "environments": len(envs),
-        "steps_per_s": sum(steps for _, steps in plays) / sum(seconds for seconds, _ in plays),
-        "new_queries": len(query_ms),
         "median_query_ms": float(np.median(query_ms)),
         "p95_query_ms": float(np.quantile(query_ms, 0.95)),
-        "resident_gb": resident() / 1e9,
     }
 
 

@@ -20,7 +20,6 @@ ConfigArgument = Annotated[
 OverridesArgument = Annotated[
     list[str] | None, typer.Argument(help="settings to override, as section.key=value")
 ]
-EnvsOption = typer.Option("--envs", min=1, help="number of environments to start in one process")
 
 
 @app.command()
@@ -48,21 +47,14 @@ def alfworld(
     data: Annotated[
         Path | None, typer.Option(help="ALFWorld data (default: only generated games)")
     ] = None,
-    split: Annotated[
-        str, typer.Option(help="split of the data; valid_seen has walkthroughs")
-    ] = "valid_seen",
-    genuine: Annotated[
-        int,
-        typer.Option(min=0, help="number of games of the data to compare, half of them kitchens"),
-    ] = 8,
+    genuine: Annotated[int, typer.Option(min=0, help="number of games of the data to compare")] = 8,
     generated: Annotated[int, typer.Option(min=0, help="number of generated games to compare")] = 4,
-    environments: Annotated[int, EnvsOption] = 128,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the fast ALFWorld engine with TextWorld's; exit code 1 if any answers differ."""
     from hgpo_rllib.bench.alfworld import bench_alfworld
 
-    tables = bench_alfworld(data, split, genuine if data else 0, generated, environments)
+    tables = bench_alfworld(data, genuine, generated)
     show(tables, as_json)
     if any(row["differing_answers"] for row in tables["steps"]):
         raise typer.Exit(1)
@@ -71,25 +63,24 @@ def alfworld(
 @app.command()
 def webshop(
     data: Annotated[
-        Path | None, typer.Option(help="WebShop data (default: a thousand generated products)")
-    ] = None,
-    recordings: Annotated[
-        Path | None,
-        typer.Option(help="folder of recordings made with that data, to compare with"),
+        Path | None, typer.Option(help="WebShop data (default: generated products)")
     ] = None,
     products: Annotated[
-        int, typer.Option(min=0, help="also generate and measure a store of this many products")
-    ] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="steps of one environment")] = 20_000,
-    environments: Annotated[int, EnvsOption] = 128,
+        int, typer.Option(min=1, help="number of generated products, up to millions")
+    ] = 1000,
+    recordings: Annotated[
+        Path | None, typer.Option(help="folder of recordings of the original on the same data")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure WebShop's speed and memory; exit code 1 if it differs from recordings."""
+    """Measure a WebShop store, and compare it with recordings; exit code 1 if any differ."""
     from hgpo_rllib.bench.webshop import bench_webshop
+    from hgpo_rllib.bench.webshop_recordings import compare_recordings
 
-    tables = bench_webshop(data, recordings, products, steps, environments)
-    show(tables, as_json)
-    if any(row["same"] != row["recorded"] for row in tables.get("recordings", ())):
+    compared = compare_recordings(data, recordings) if recordings else []
+    tables = {"recordings": compared} if compared else {}
+    show(tables | bench_webshop(data, products), as_json)
+    if any(row["same"] < row["recorded"] for row in compared):
         raise typer.Exit(1)
 
 
@@ -143,10 +134,10 @@ def learner(
 def _prepare(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, TrainingConsole]":
     """Return settings whose data and model exist, and a console on standard error."""
     from hgpo_rllib.reporting.console import TrainingConsole
-    from hgpo_rllib.run.trainer import PhaseTimes, prepare_inputs
+    from hgpo_rllib.run.trainer import prepare_inputs
 
     console = TrainingConsole(sys.stderr)
-    return prepare_inputs(load_config(config, overrides or []), console, PhaseTimes()), console
+    return prepare_inputs(load_config(config, overrides or []), console), console
 
 
 @app.command("bias-variance")
@@ -157,37 +148,9 @@ def bias_variance(
     as_json: JsonOption = False,
 ) -> None:
     """Compute the exact bias and variance of the estimators on a small task (Proposition 4.1)."""
-    from hgpo_rllib.advantages.bias_variance import study
+    from hgpo_rllib.bench.bias_variance import bench_bias_variance
 
     try:
-        studies = [study(size) for size in group_sizes or [2, 4, 8]]
+        show(bench_bias_variance(group_sizes or [2, 4, 8]), as_json)
     except ValueError as error:
         raise ConfigError(f"--group-size: {error}") from error
-    parts = {
-        "everywhere": "all steps, as used in training",
-        "levels": "steps in the hall, as used in training",
-        "grouped": "steps in the hall in non-singleton groups at the deepest level, leave-one-out",
-    }
-    tables = {
-        title: [
-            {"estimate": name}
-            | {
-                f"N={result.group_size} {measure}": getattr(getattr(result, part)[name], key)
-                for result in studies
-                for measure, key in (("bias", "bias"), ("std", "deviation"), ("rmse", "rmse"))
-            }
-            for name in getattr(studies[0], part)
-        ]
-        for part, title in parts.items()
-    }
-    title = "Proposition 4.1 in the hall: levels as used in training, and in non-singleton groups"
-    tables[title] = [
-        {"claim": claim}
-        | {
-            f"N={result.group_size} {part}": "holds" if result.claims[part][claim] else "no"
-            for part in ("levels", "grouped")
-            for result in studies
-        }
-        for claim in studies[0].claims["levels"]
-    ]
-    show(tables, as_json)

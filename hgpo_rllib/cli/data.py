@@ -2,10 +2,9 @@
 
 import json
 import os
-import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -108,7 +107,9 @@ def check_alfworld(
     with progress("checking games") as on_progress:
         found = check_tree(data, replay, trusted, on_progress)
     if as_json:
-        typer.echo(json.dumps(_as_json(data, found)))
+        broken = [{"file": file, "reason": why} for file, why in found.broken.items()]
+        facts = {"data": str(data), "kind": found.kind}
+        typer.echo(json.dumps(facts | {"splits": _counts(found), "broken": broken}))
     else:
         _print_check(data, found, replay)
     if found.broken:
@@ -123,7 +124,7 @@ def download_alfworld(data: DataArgument = None) -> None:
 
     data = data or _default_data()
     try:
-        download(data, _show_line)
+        download(data)
     except DownloadError as error:
         tree = f"{TREE}/<split>/<task>/<trial>/{GAME_FILE}"
         typer.echo(
@@ -205,14 +206,6 @@ def _default_data() -> Path:
     return Path(ALFWORLD_DATA)
 
 
-def _show_line(line: str) -> None:
-    """Print a line of the downloader; on a terminal its progress bar overwrites itself."""
-    if sys.stderr.isatty():
-        typer.echo(f"\r{line}", err=True, nl="%|" not in line)
-    elif "%|" not in line:
-        typer.echo(line, err=True)
-
-
 def _counts(found: "TreeCheck") -> dict[str, dict[str, Counter[str]]]:
     """Count games by split, family and result of the check."""
     counts: dict[str, dict[str, Counter[str]]] = {}
@@ -225,25 +218,20 @@ def _counts(found: "TreeCheck") -> dict[str, dict[str, Counter[str]]]:
     return counts
 
 
-def _as_json(data: Path, found: "TreeCheck") -> dict[str, Any]:
-    return {
-        "data": str(data),
-        "kind": found.kind,
-        "splits": _counts(found),
-        "broken": [{"file": file, "reason": why} for file, why in found.broken.items()],
-    }
-
-
 def _print_check(data: Path, found: "TreeCheck", replay: bool) -> None:
     columns = [name for name in COUNTS if replay or name != "replayed"]
     typer.echo(f"{data} ({found.kind})")
-    total: Counter[str] = Counter()
-    rows: list[dict[str, Any]] = []
-    for split, families in _counts(found).items():
-        for family, row in sorted(families.items()):
-            total += row
-            rows.append({"split": split, "family": family, **{name: row[name] for name in columns}})
-    rows.append({"split": "all", "family": "", **{name: total[name] for name in columns}})
-    print_rows(rows)
+    counts = {
+        (split, family): row
+        for split, families in _counts(found).items()
+        for family, row in sorted(families.items())
+    }
+    counts["all", ""] = sum(counts.values(), Counter())
+    print_rows(
+        [
+            {"split": split, "family": family} | {name: row[name] for name in columns}
+            for (split, family), row in counts.items()
+        ]
+    )
     for file, why in found.broken.items():
         typer.echo(f"broken: {file}: {why}")

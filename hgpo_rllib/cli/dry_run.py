@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hgpo_rllib.config import RunConfig
+from hgpo_rllib.placement import Amounts, learner_resources, replica_resources
+from hgpo_rllib.reporting.console import make_table
 from hgpo_rllib.run import estimate, flops
 from hgpo_rllib.run.inputs import check_files
 from hgpo_rllib.run.model_size import ModelSize, find_size
@@ -36,32 +38,54 @@ def print_dry_run(config: RunConfig) -> None:
         )
         return
     console.print(memory_table(config, model))
-    for line in memory_notes(config, model):
-        console.print(line, soft_wrap=True)
+    for note in memory_notes(config, model):
+        console.print(note, soft_wrap=True)
     console.print(work_table(config, model))
-    for line in work_notes(config):
-        console.print(line, soft_wrap=True)
+    if config.cluster.learner_gpus:
+        paper = flops.PAPER.get((config.agent.prompt, str(config.model.model_path)))
+        console.print(
+            f"Seconds are of learners and replicas at {flops.USED:.0%} of the peak in bfloat16. "
+            "Iterations take longer: memory limits decoding more, and environments, evaluations "
+            "and weight updates are not counted."
+            + (f"\nThe paper's iterations took {paper}." if paper else ""),
+            soft_wrap=True,
+        )
 
 
 def resource_table(config: RunConfig) -> Table:
-    """Return the resources that the run requests from Ray."""
-    table = _table("Resources requested from Ray", "process", "processes", "CPUs each", "GPUs each")
-    rows = estimate.resources(config)
-    for row in rows:
-        table.add_row(row.process, f"{row.count}", f"{row.cpus:g}", f"{row.gpus:g}")
-    cpus = sum(row.count * row.cpus for row in rows)
-    gpus = sum(row.count * row.gpus for row in rows)
-    table.add_section()
-    table.add_row("total", "", f"{cpus:g}", f"{gpus:g}")
-    return table
+    """Return the resources that the run requests from Ray.
+
+    Environments, rollouts and, without learner processes, the learner run in the main process,
+    which reserves no CPU (under Tune it is an actor with one CPU). Serve's controller and Ray's own
+    processes reserve nothing.
+    """
+    cluster, server = config.cluster, config.policy_server
+    kinds: list[tuple[str, int, Amounts]] = [
+        (estimate.ROLLOUTS if cluster.num_learners else estimate.MAIN, 1, {}),
+        (estimate.LEARNER, cluster.num_learners, learner_resources(cluster, server)),
+        (estimate.REPLICA, server.num_replicas, replica_resources(server)),
+    ]
+    rows, total = [], {"CPU": 0.0, "GPU": 0.0}
+    for process, count, amounts in kinds:
+        each = {name: amounts.get(name, 0.0) for name in total}
+        total = {name: total[name] + count * amount for name, amount in each.items()}
+        if count:
+            rows.append(_resources(process, f"{count}", each))
+    return make_table([*rows, _resources("total", "", total)], "Resources requested from Ray")
+
+
+def _resources(process: str, count: str, amounts: Amounts) -> dict[str, str]:
+    each = {f"{name}s each": f"{amount:g}" for name, amount in amounts.items()}
+    return {"process": process, "processes": count, **each}
 
 
 def memory_table(config: RunConfig, model: ModelSize) -> Table:
     """Return the estimated memory of one process of each kind."""
     name = config.model.model_path or "the pocket model"
     title = f"Memory, estimated: {name}, {model.parameters:,} parameters"
-    table = _table(title, "process", "where", "what", "GiB")
-    table.columns[1].justify = table.columns[2].justify = "left"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for column in ("process", "where", "what", "GiB"):
+        table.add_column(column, justify="right" if column == "GiB" else "left")
     parts = estimate.memory(config, model)
     for (process, where), group in groupby(parts, lambda item: (item.process, item.where)):
         items = list(group)
@@ -77,6 +101,9 @@ def memory_notes(config: RunConfig, model: ModelSize) -> list[str]:
     """Return notes on the table, one line each."""
     notes = ["Add one to three GiB per process for torch, vLLM, Ray, CUDA and the games."]
     server = config.policy_server
+    if sizes := estimate.gpu_sizes(config, model):
+        listed = ", ".join(_gib(size) for size in sizes)
+        notes.append(f"GiB that each GPU needs, with 2 for each process on it: {listed}.")
     if server.replica_gpus:
         size = _gib(estimate.smallest_gpu(config, model))
         notes.append(
@@ -94,45 +121,20 @@ def work_table(config: RunConfig, model: ModelSize) -> Table:
     if typical is not None and typical.tokens < full.tokens:
         name = f"typical: {typical.tokens:,} tokens"
         columns[name] = flops.work(config, model, typical)
-    works = columns.values()
-    table = _table("Work of an iteration, estimated", "", *columns)
-    table.add_row("turns", *(f"{work.turns:,}" for work in works))
-    table.add_row("tokens in prompts", *(_short(work.prompt_tokens) for work in works))
-    table.add_row("tokens sampled", *(_short(work.response_tokens) for work in works))
-    table.add_row("tokens trained", *(_short(work.trained_tokens) for work in works))
-    table.add_row("FLOP of sampling", *(f"{work.sampling:.2g}" for work in works))
-    table.add_row("FLOP of the update", *(f"{work.update:.2g}" for work in works))
-    for gpu, peak in flops.PEAK_FLOPS.items():
-        times = [flops.seconds(config, work, peak) for work in works]
-        if None not in times:
-            table.add_row(f"seconds on {gpu}", *(f"{time:,.0f}" for time in times))
-    return table
-
-
-def work_notes(config: RunConfig) -> list[str]:
-    """Return notes on the table, one line each; none without GPUs."""
-    if not config.cluster.learner_gpus:
-        return []
-    notes = [
-        f"Seconds are of learners and replicas at {flops.USED:.0%} of the peak in bfloat16. "
-        "Iterations take longer: memory limits decoding more, and environments, evaluations and "
-        "weight updates are not counted."
+    names = next(iter(columns.values()))
+    rows = [
+        {"": name} | {heading: _short(name, work[name]) for heading, work in columns.items()}
+        for name in names
     ]
-    paper = flops.PAPER.get((config.agent.prompt, str(config.model.model_path)))
-    return notes if paper is None else [*notes, f"The paper's iterations took {paper}."]
+    return make_table(rows, "Work of an iteration, estimated")
 
 
-def _short(number: int) -> str:
-    return f"{number / 1e6:,.1f} M" if number >= 1e6 else f"{number:,}"
+def _short(name: str, number: float) -> str:
+    if "FLOP" in name:
+        return f"{number:.2g}"
+    return f"{number / 1e6:,.1f} M" if number >= 1e6 else f"{number:,.0f}"
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    return table
-
-
-def _gib(size: int) -> str:
+def _gib(size: float) -> str:
     """Format bytes in GiB with one decimal, or two digits below 1 GiB."""
     return f"{size / 2**30:.2g}" if size < 2**30 else f"{size / 2**30:.1f}"

@@ -1,6 +1,7 @@
 """`hgpo evaluate` and `hgpo compare`: evaluate by a protocol; compare two evaluations."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +63,8 @@ def evaluate(
     from hgpo_rllib.cli.progress import progress
     from hgpo_rllib.evaluation.evaluate import evaluate as run_evaluation
     from hgpo_rllib.evaluation.request import make_request
-    from hgpo_rllib.evaluation.show import make_console, show_evaluation
+    from hgpo_rllib.evaluation.show import show_evaluation
+    from hgpo_rllib.reporting.console import make_console
 
     request = make_request(
         words or [], env, split, agent, protocol, data, games, seeds, trials, name, output
@@ -83,13 +85,13 @@ def compare(
 ) -> None:
     """Test whether B is better than A: a paired interval and test on the games of both."""
     from hgpo_rllib.evaluation.compare import compare as run_comparison
-    from hgpo_rllib.evaluation.compare import show_comparison
-    from hgpo_rllib.evaluation.show import make_console
+    from hgpo_rllib.evaluation.show import show_comparison
+    from hgpo_rllib.reporting.console import make_console
     from hgpo_rllib.results import load_evaluation
 
     left, right = load_evaluation(a), load_evaluation(b)
     comparison = run_comparison(left, right, common)
     if as_json:
-        typer.echo(json.dumps({"a": str(a), "b": str(b), **comparison.as_dict()}))
+        typer.echo(json.dumps({"a": str(a), "b": str(b), **asdict(comparison)}))
         return
     show_comparison(left, right, comparison, make_console())

@@ -7,11 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-WIDTH = 116  # if the output is not a terminal
+from hgpo_rllib.reporting.console import make_console, make_table
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
 
@@ -33,13 +30,8 @@ def show(tables: Mapping[str, Sequence[Mapping[str, Any]]], as_json: bool) -> No
 
 def print_rows(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
     """Print a table with the rows' keys as headings, of fixed width unless on a terminal."""
-    table = Table(title=title, title_justify="left")
-    for place, head in enumerate(rows[0] if rows else ()):
-        table.add_column(head.replace("_", " "), justify="right" if place else "left")
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
-    console = Console()
-    Console(width=None if console.is_terminal else WIDTH).print(table)
+    shown = [{k.replace("_", " "): _cell(value) for k, value in row.items()} for row in rows]
+    make_console().print(make_table(shown, title))
 
 
 def _cell(value: Any) -> str:

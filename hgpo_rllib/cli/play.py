@@ -14,16 +14,38 @@ if TYPE_CHECKING:
 SHOP_STEPS = 15  # WebShop's default
 
 app = typer.Typer(help="Play a game, or show a recorded episode.", no_args_is_help=True)
+WebOption = Annotated[bool, typer.Option("--web", help="serve it to a browser on this machine")]
+PortOption = Annotated[
+    int | None,
+    typer.Option(help="port of --web; 0: any free port (default: 3000)", min=0, max=65535),
+]
 
-EpisodeOption = Annotated[
-    Path | None, typer.Option(help="show an episode of this file, from the episodes/ of a run")
-]
-IndexOption = Annotated[
-    int | None, typer.Option(help="index of the episode in the file, from 0 (default: 0)")
-]
-StepByStepOption = Annotated[
-    bool, typer.Option("--step-by-step", help="wait for Enter before each turn of the episode")
-]
+
+@app.command()
+def episode(
+    file: Annotated[Path, typer.Argument(help="file of the episodes/ of a run, or episodes.jsonl")],
+    index: Annotated[int, typer.Option(help="index of the episode in the file, from 0")] = 0,
+    step_by_step: Annotated[
+        bool, typer.Option("--step-by-step", help="wait for Enter before each turn")
+    ] = False,
+    web: WebOption = False,
+    port: PortOption = None,
+) -> None:
+    """Show a recorded episode turn by turn, in the terminal or a browser."""
+    from hgpo_rllib.play.console import make_console
+    from hgpo_rllib.play.episodes import read_episode, show_episode
+
+    _check_port(web, port)
+    if web and step_by_step:
+        raise ConfigError("--step-by-step does not work with --web: remove it")
+    recorded = read_episode(file, index)
+    if web:
+        from hgpo_rllib.play.web.episode import episode_app
+        from hgpo_rllib.play.web.server import serve
+
+        serve(episode_app(recorded), port)
+    else:
+        show_episode(recorded, make_console(), step_by_step)
 
 
 @app.command()
@@ -38,18 +60,11 @@ def alfworld(
             help="index of a game in the split, from 0, or path of a game file (default: 0)"
         ),
     ] = None,
-    episode: EpisodeOption = None,
-    index: IndexOption = None,
-    step_by_step: StepByStepOption = False,
     trusted: TrustedOption = False,
 ) -> None:
-    """Play a game in the terminal, or show a recorded episode turn by turn (--episode)."""
+    """Play a game in the terminal."""
     from env_wrappers.alfworld.env import ALFWorldEnv
 
-    _check(episode, index, step_by_step, data is not None or game is not None)
-    if episode is not None:
-        _show_recorded(episode, index, step_by_step)
-        return
     task: int | str = int(game or 0) if (game or "0").isdecimal() else str(game)
     if isinstance(task, str):
         file = Path(task).absolute()
@@ -74,27 +89,21 @@ def webshop(
     goal: Annotated[
         int | None, typer.Option(help="index of a goal in the split, from 0 (default: 0)")
     ] = None,
-    episode: EpisodeOption = None,
-    index: IndexOption = None,
-    step_by_step: StepByStepOption = False,
-    web: Annotated[
-        bool, typer.Option("--web", help="serve it to a browser on this machine")
-    ] = False,
-    port: Annotated[
-        int | None,
-        typer.Option(help="port of --web; 0: any free port (default: 3000)", min=0, max=65535),
-    ] = None,
+    web: WebOption = False,
+    port: PortOption = None,
 ) -> None:
-    """Shop for a goal in the terminal, or show a recorded episode turn by turn (--episode)."""
-    _check(episode, index, step_by_step, data is not None or goal is not None)
-    if web and (goal is not None or step_by_step):
-        raise ConfigError("--goal and --step-by-step do not work with --web: remove them")
-    if port is not None and not web:
-        raise ConfigError("--port needs --web: add --web")
+    """Shop for a goal in the terminal or, with --web, for any goal in a browser."""
+    if web and goal is not None:
+        raise ConfigError("--goal does not work with --web: remove it")
+    _check_port(web, port)
     if web:
-        _serve(data, split, goals, episode, index, port)
-    elif episode is not None:
-        _show_recorded(episode, index, step_by_step)
+        from env_wrappers.webshop.goals import goal_range
+        from env_wrappers.webshop.shop import open_shop
+        from hgpo_rllib.play.web.server import serve
+        from hgpo_rllib.play.web.store import store_app
+
+        shop = open_shop(data, goals)
+        serve(store_app(shop, goal_range(split, len(shop.goals))), port)
     else:
         from env_wrappers.webshop.env import WebShopEnv
 
@@ -102,12 +111,9 @@ def webshop(
         _play(env, {"goal": goal or 0}, SHOP_STEPS)
 
 
-def _check(episode: Path | None, index: int | None, step_by_step: bool, names_task: bool) -> None:
-    """Raise ConfigError if options without an effect are given."""
-    if episode is None and (index is not None or step_by_step):
-        raise ConfigError("--index and --step-by-step need a recorded episode: add --episode")
-    if episode is not None and names_task:
-        raise ConfigError("--episode shows a recorded episode: remove --data, --game and --goal")
+def _check_port(web: bool, port: int | None) -> None:
+    if port is not None and not web:
+        raise ConfigError("--port needs --web: add --web")
 
 
 def _play(env: "gym.Env", task: dict[str, int | str], max_steps: int) -> None:
@@ -115,33 +121,3 @@ def _play(env: "gym.Env", task: dict[str, int | str], max_steps: int) -> None:
     from hgpo_rllib.play.terminal import play_episode
 
     play_episode(env, task, max_steps, make_console())
-
-
-def _show_recorded(episode: Path, index: int | None, step_by_step: bool) -> None:
-    from hgpo_rllib.play.console import make_console
-    from hgpo_rllib.play.episodes import read_episode, show_episode
-
-    show_episode(read_episode(episode, index or 0), make_console(), step_by_step)
-
-
-def _serve(
-    data: Path | None,
-    split: str,
-    goals: Literal["synthetic", "human"],
-    episode: Path | None,
-    index: int | None,
-    port: int | None,
-) -> None:
-    """Serve a store, or a recorded episode, to the browser."""
-    from env_wrappers.webshop.goals import goal_range
-    from env_wrappers.webshop.shop import open_shop
-    from hgpo_rllib.play.episodes import read_episode
-    from hgpo_rllib.play.web.episode import episode_app
-    from hgpo_rllib.play.web.server import serve
-    from hgpo_rllib.play.web.store import store_app
-
-    if episode is not None:
-        serve(episode_app(read_episode(episode, index or 0)), port)
-        return
-    shop = open_shop(data, goals)
-    serve(store_app(shop, goal_range(split, len(shop.goals))), port)

@@ -73,9 +73,8 @@ def sweep(
         plan = make_sweep(config, overrides or [], axes, seeds or 1, scheduler)
         check_trials(plan)
         folder = new_folder(plan, out)
-    from hgpo_rllib.run.job import check_paths_are_kept
-
     with large_imports():
+        from hgpo_rllib.run.inputs import check_paths_are_kept
         from hgpo_rllib.run.sweep import run_sweep
 
     check_paths_are_kept(plan.trials[0].config, folder)

@@ -1,4 +1,4 @@
-"""Start every process of a run once: engine, weight update, learner step; then measure them."""
+"""All checks of `hgpo doctor`: of the machine, then of a short run with every process."""
 
 import resource
 import time
@@ -6,20 +6,25 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+from transformers.utils import logging as transformers_logging
 
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.bench.learner import peak_flops
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.doctor.machine import GIB, Check
+from hgpo_rllib.doctor.machine import GIB, Check, machine_checks
 from hgpo_rllib.learner.batching import Columns, pad_rows
 from hgpo_rllib.learner.distribution import on_learners, whole_batch
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.models import load_tokenizer
-from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run import estimate
+from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.flops import full_turn, update_flop
-from hgpo_rllib.run.model_size import ModelSize
+from hgpo_rllib.run.model_size import ModelSize, find_size
+from hgpo_rllib.run.trainer import prepare_inputs
+from hgpo_rllib.run.trial import describe
 from hgpo_rllib.settings.learner import ComputeDtype
 
 GAP = {"float32": 1e-3, "bfloat16": 0.5}
@@ -27,11 +32,27 @@ GAP = {"float32": 1e-3, "bfloat16": 0.5}
 REPEATS = 2  # iterations and learner steps; the first one warms up engine and learner
 
 
-def trial_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]:
-    """Start a short version of the run, and yield what works and how fast.
+def examine(config: RunConfig, console: TrainingConsole) -> Iterator[Check]:
+    """Yield the checks of the machine and, if they find no problem, those of a short run."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    model, healthy = find_size(config), True
+    for check in machine_checks(config, model):
+        healthy = healthy and check.problem is None
+        yield check
+    if not healthy:
+        yield Check("short run", "not started", "solve the problems above first")
+        return
+    try:
+        config = prepare_inputs(config, console)
+        with ray_cluster(config):
+            yield from _trial_checks(config, model)
+    except Exception as error:  # any error here would end a real run
+        yield Check("short run", "failed", describe(error))
 
-    Ray and Serve must be running, data and model must exist.
-    """
+
+def _trial_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]:
+    """Start a short version of the run, and yield what works and how fast."""
     start = time.perf_counter()
     algorithm = HGPOConfig.from_run_config(short(config)).build_algo()
     try:
@@ -75,7 +96,7 @@ def _learner_step(config: RunConfig, model: ModelSize | None, algorithm: HGPO) -
     count = max(1, config.learner.micro_batch_tokens // turn.tokens)
     count *= max(1, config.cluster.num_learners)
     columns = full_rows(config, count)
-    batch = MultiAgentBatch({POLICY_ID: SampleBatch(columns)}, env_steps=count)
+    batch = MultiAgentBatch({DEFAULT_MODULE_ID: SampleBatch(columns)}, env_steps=count)
     for _ in range(REPEATS):
         start = time.perf_counter()
         group.update(training_data=whole_batch(group, batch))

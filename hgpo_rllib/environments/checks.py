@@ -115,7 +115,9 @@ def check_contract(config: RunConfig, split: str) -> None:
             f"{where}: it cannot be made with {options}: {one_line(error)} ({PAGE})"
         ) from error
     try:
-        observation, info = _Check(env, where).run()
+        observation, info = _play_a_step(env)
+    except _NotMetError as error:
+        raise ConfigError(f"{where}: {error} ({PAGE})") from error
     finally:
         env.close()
     _check_prompt(config.agent.prompt, observation, info)
@@ -135,64 +137,57 @@ def _check_prompt(prompt: str, observation: str, info: dict[str, Any]) -> None:
         raise ConfigError(f"agent.prompt: {prompt}: {one_line(error)} ({PAGE})") from error
 
 
-class _Check:
-    """Checks the requirements in order."""
+class _NotMetError(Exception):
+    """The environment does not meet a requirement; the message names it."""
 
-    def __init__(self, env: gymnasium.Env, where: str):
-        self.env = env
-        self.where = where
 
-    def run(self) -> tuple[str, dict[str, Any]]:
-        """Return the first observation and info; raise ConfigError if a requirement is not met."""
-        try:
-            tasks = self.env.get_wrapper_attr("num_tasks")
-        except AttributeError:
-            tasks = None
-        if not isinstance(tasks, int) or tasks < 1:
-            raise self.wrong("it has no num_tasks, the number of tasks of the split, 1 or more")
-        observation, info = self.look("reset(seed=0)", 2, lambda: self.env.reset(seed=0))
-        self.text("reset(seed=0)", observation)
-        self.info("reset(seed=0)", info, INFO)
-        again, other = self.look("reset(seed=0)", 2, lambda: self.env.reset(seed=0))
-        if (again, other["goal"]) != (observation, info["goal"]):
-            raise self.wrong(
-                "reset(seed=0) begins another task when it is called again: all members of a "
-                "group play the task of one seed"
-            )
-        action = other["admissible_actions"][0]
-        step = f"step({action!r})"
-        then, *_, after = self.look(step, 5, lambda: self.env.step(action))
-        self.text(step, then)
-        self.info(step, after, INFO | AFTER_A_STEP)
-        return observation, info
+def _play_a_step(env: gymnasium.Env) -> tuple[str, dict[str, Any]]:
+    """Play one step of the first task and check all results; return what the reset returned."""
+    try:
+        tasks = env.get_wrapper_attr("num_tasks")
+    except AttributeError:
+        tasks = None
+    if not isinstance(tasks, int) or tasks < 1:
+        raise _NotMetError("it has no num_tasks, the number of tasks of the split, 1 or more")
+    reset = "reset(seed=0)"
+    observation, info = _call(reset, 2, lambda: env.reset(seed=0))
+    _check_result(reset, observation, info, INFO)
+    if not info["admissible_actions"]:
+        raise _NotMetError(f"'admissible_actions' in the info of {reset} is empty")
+    again, other = _call(reset, 2, lambda: env.reset(seed=0))
+    if (again, other["goal"]) != (observation, info["goal"]):
+        raise _NotMetError(
+            f"{reset} begins another task when it is called again: all members of a group play the "
+            "task of one seed"
+        )
+    action = other["admissible_actions"][0]
+    step = f"step({action!r})"
+    then, *_, after = _call(step, 5, lambda: env.step(action))
+    _check_result(step, then, after, INFO | AFTER_A_STEP)
+    return observation, info
 
-    def look(self, name: str, size: int, call: Callable[[], Any]) -> tuple[Any, ...]:
-        """Call the environment and check that the result has `size` values."""
-        try:
-            returned = call()
-        except Exception as error:
-            raise self.wrong(f"{name} raises {one_line(error)}") from error
-        if not isinstance(returned, tuple) or len(returned) != size:
-            raise self.wrong(f"{name} does not return {size} things, as Gymnasium has it")
-        return returned
 
-    def text(self, name: str, observation: Any) -> None:
-        """Check that an observation is text, for the prompt."""
-        if not isinstance(observation, str):
-            kind = type(observation).__name__
-            raise self.wrong(f"the observation of {name} is no text, but a {kind}")
+def _call(name: str, size: int, call: Callable[[], Any]) -> tuple[Any, ...]:
+    """Call the environment and check that the result has `size` values."""
+    try:
+        returned = call()
+    except Exception as error:
+        raise _NotMetError(f"{name} raises {one_line(error)}") from error
+    if not isinstance(returned, tuple) or len(returned) != size:
+        raise _NotMetError(f"{name} does not return {size} things, as Gymnasium has it")
+    return returned
 
-    def info(self, name: str, info: Any, demands: dict[str, tuple[Any, str]]) -> None:
-        """Check that an info has the required keys with the right types."""
-        for key, (kind, use) in demands.items():
-            if not isinstance(info, dict) or key not in info:
-                raise self.wrong(f"the info of {name} has no {key!r}: {use}")
-            if not isinstance(info[key], kind):
-                found = type(info[key]).__name__
-                raise self.wrong(f"{key!r} in the info of {name} is a {found}: it has to be {use}")
-        if name.startswith("reset") and not info["admissible_actions"]:
-            raise self.wrong(f"'admissible_actions' in the info of {name} is empty")
 
-    def wrong(self, what: str) -> ConfigError:
-        """Return an error with a one-line message for the user."""
-        return ConfigError(f"{self.where}: {what} ({PAGE})")
+def _check_result(
+    name: str, observation: Any, info: Any, demands: dict[str, tuple[Any, str]]
+) -> None:
+    """Check that the observation is text, and that the info has the required keys and types."""
+    if not isinstance(observation, str):
+        kind = type(observation).__name__
+        raise _NotMetError(f"the observation of {name} is no text, but a {kind}")
+    for key, (kind, use) in demands.items():
+        if not isinstance(info, dict) or key not in info:
+            raise _NotMetError(f"the info of {name} has no {key!r}: {use}")
+        if not isinstance(info[key], kind):
+            found = type(info[key]).__name__
+            raise _NotMetError(f"{key!r} in the info of {name} is a {found}: it has to be {use}")

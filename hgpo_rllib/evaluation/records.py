@@ -25,15 +25,10 @@ def episode_record(
 ) -> Record:
     """Return one episode as JSON, without times or machine data: equal episodes are equal lines.
 
-    Args:
-        trajectory: the episode; the last trial if the agent has several.
-        slot: slot of the episode in the plan.
-        split: split of the environment.
-        game: name of the game.
-        decode: converts token ids to text.
+    The trajectory is that of the last trial if the agent has several.
     """
     last = trajectory.steps[-1].info
-    prompt, response = tokens(trajectory)
+    tokens = [turn.tokens for turn in _turns(trajectory)]  # of earlier trials and reflections too
     return {
         "format": EVALUATED_EPISODES,
         "seed": slot.seed,
@@ -45,8 +40,8 @@ def episode_record(
         "success": trajectory.won,
         "score": float(last.get("task_score", trajectory.won)),
         "episode_return": trajectory.episode_return,
-        "prompt_tokens": prompt,
-        "response_tokens": response,
+        "prompt_tokens": sum(prompt for prompt, _ in tokens),
+        "response_tokens": sum(response for _, response in tokens),
         "trials": 1 + len(trajectory.earlier),
         "lost_trials": [
             {
@@ -57,12 +52,6 @@ def episode_record(
         ],
         "steps": [_step(time, step, decode) for time, step in enumerate(trajectory.steps)],
     }
-
-
-def tokens(trajectory: Trajectory) -> tuple[int, int]:
-    """Count the tokens of all prompts and of all responses, with earlier trials and reflections."""
-    turns = list(_turns(trajectory))
-    return sum(turn.tokens[0] for turn in turns), sum(turn.tokens[1] for turn in turns)
 
 
 def _turns(trajectory: Trajectory) -> Iterable[Turn]:

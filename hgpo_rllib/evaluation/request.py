@@ -10,7 +10,7 @@ from hgpo_rllib.environments import environment_id, find_environment, short_name
 from hgpo_rllib.evaluation.agents import AGENTS, REFLEXION_TRIALS, agent_overrides
 from hgpo_rllib.evaluation.chat import find_remote_model, is_url
 from hgpo_rllib.evaluation.evaluate import Request
-from hgpo_rllib.evaluation.models import local_model
+from hgpo_rllib.evaluation.models import LocalModel, Subject
 from hgpo_rllib.evaluation.plan import CENSUS_SEEDS
 from hgpo_rllib.evaluation.scripted import SCRIPTED
 from hgpo_rllib.run.checkpoint import find_policy, run_file_of
@@ -62,27 +62,24 @@ def make_request(
     split = split or environment.eval_split or config.evaluation.splits[0]
     check_name(split)
     environment.check(config, split)
-    subject = None
+    subject: Subject | None = None
     if agent not in SCRIPTED:
+        temperature = config.evaluation.temperature
         at_url = is_url(str(model))
-        subject = find_remote_model(str(model), name, config) if at_url else local_model(config)
+        subject = find_remote_model(str(model), name, temperature) if at_url else LocalModel(config)
     return Request(
         config=config,
         subject=subject,
         agent=agent,
         split=split,
         kind="parity" if protocol == "parity" else "census",
-        seeds=seeds or default_seeds(agent),
+        # The oracle and a human player get one: another would repeat the same episodes.
+        seeds=seeds or (1 if agent in ("oracle", "human") else CENSUS_SEEDS),
         games=games,
         trials=trials or REFLEXION_TRIALS,
         output=output,
         given_as=model or "",
     )
-
-
-def default_seeds(agent: str) -> int:
-    """Return 1 for oracle, which is deterministic, and for a human player; else the default."""
-    return 1 if agent in ("oracle", "human") else CENSUS_SEEDS
 
 
 def settings_of(

@@ -1,38 +1,35 @@
-"""Print an evaluation as tables."""
+"""Print evaluations and comparisons as tables."""
 
+import math
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hgpo_rllib.evaluation.compare import Comparison, verdict
 from hgpo_rllib.evaluation.evaluate import Finished
+from hgpo_rllib.evaluation.statistics import MEASURES, PairedTest
+from hgpo_rllib.reporting.console import make_table
+from hgpo_rllib.reporting.numbers import MISSING, points
+from hgpo_rllib.results import ALL, Evaluation
 from hgpo_rllib.results.evaluations import EPISODES
 
-WIDTH = 116  # if the output is not a terminal
 SHORT_HASH = 10
-
-
-def make_console() -> Console:
-    """Return a console on standard output that is wide enough for the tables."""
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = WIDTH
-    return console
 
 
 def show_evaluation(finished: Finished, console: Console) -> None:
     """Print the results and their protocol."""
     summary = finished.summary
     console.print(results_table(summary))
+    lines = protocol_lines(summary)
     lost = summary["results"]["all"]["lost"]
     if summary["protocol"]["agent"]["name"] == "oracle" and lost:
-        line = f"the oracle lost {lost} episodes: their goals are out of its reach, see {EPISODES}"
-        console.print(Text(line), soft_wrap=True)
-    for line in protocol_lines(summary):
-        console.print(Text(line), soft_wrap=True)
+        reason = f"their goals are out of its reach, see {EPISODES}"
+        lines.insert(0, f"the oracle lost {lost} episodes: {reason}")
     what = f"{finished.played} episodes played" if finished.played else "nothing left to play"
-    console.print(Text(f"{finished.path}: {what}"), soft_wrap=True)
+    for line in [*lines, f"{finished.path}: {what}"]:
+        console.print(line, soft_wrap=True)
 
 
 def results_table(summary: dict[str, Any]) -> Table:
@@ -40,26 +37,39 @@ def results_table(summary: dict[str, Any]) -> Table:
     protocol, results = summary["protocol"], summary["results"]
     env = protocol["env"]
     title = f"{protocol['agent']['name']} on {env['id']} {env['split']}, {protocol['protocol']}"
-    table = Table(title=Text(title, "bold"), title_justify="left")
-    table.add_column("tasks", overflow="fold")
     scored = results["all"]["score"] != results["all"]["success_rate"]
-    for heading in _cells(results["all"], scored):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, row in results["by_task_type"].items():
-        table.add_row(name, *_cells(row, scored).values())
-    table.add_section()
-    table.add_row("all", *_cells(results["all"], scored).values())
-    return table
+    rows = results["by_task_type"] | {ALL: results["all"]}
+    return make_table([{"tasks": name} | _cells(row, scored) for name, row in rows.items()], title)
+
+
+def _cells(row: dict[str, Any], scored: bool) -> dict[str, str]:
+    """Return the cells by heading, without the score unless `scored`."""
+    success = row["success_rate"]
+    low, high = success["low"], success["high"]
+    return {
+        "games": str(row["games"]),
+        "success %": _with_error(success),
+        "95 %": MISSING if low is None else f"{100 * low:.1f} … {100 * high:.1f}",
+        **({"score %": _with_error(row["score"])} if scored else {}),
+        "steps": f"{row['steps']:.1f}",
+        "invalid %": f"{100 * row['invalid_rate']:.1f}",
+        "inadm. %": f"{100 * row['inadmissible_rate']:.1f}",
+        "tokens": f"{row['prompt_tokens']:.0f}+{row['response_tokens']:.0f}",
+    }
+
+
+def _with_error(estimate: dict[str, Any]) -> str:
+    error = estimate["standard_error"]
+    return f"{100 * estimate['mean']:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
 
 
 def protocol_lines(summary: dict[str, Any]) -> list[str]:
     """Summarize the protocol, which summary.json holds in full."""
     protocol = summary["protocol"]
-    agent, model = protocol["agent"], protocol["model"]
-    seeds = ", ".join(map(str, protocol["seeds"]))
+    agent, model, games = protocol["agent"], protocol["model"], protocol["games"]
     lines = [
-        f"{protocol['episodes']} episodes of {protocol['games']['different']} games "
-        f"(of {protocol['games']['in_split']}), seeds {seeds}, "
+        f"{protocol['episodes']} episodes of {games['different']} games (of {games['in_split']}), "
+        f"seeds {', '.join(map(str, protocol['seeds']))}, "
         f"at most {protocol['env']['max_steps']} steps"
     ]
     if model is not None:
@@ -68,51 +78,46 @@ def protocol_lines(summary: dict[str, Any]) -> list[str]:
             f"temperature {agent['temperature']:g}, at most {agent['max_response_tokens']} tokens "
             f"a response, trials {agent['trials']}"
         )
-        lines.append(f"model {describe_model(model)}")
+        if model["served_by"] == "openai":
+            where = f"{model['name']} at {model['address']} (its weights are not known)"
+        else:
+            hashes = (f"{name} {h[:SHORT_HASH]}" for name, h in model["weights_sha256"].items())
+            where = f"{', '.join(hashes)} in {model['dtype']}, on {model['device']}"
+        lines.append(f"model {where}")
     lines.append(
         f"protocol {summary['protocol_sha256'][:SHORT_HASH]}, "
-        f"games {protocol['games']['sha256'][:SHORT_HASH]}, "
+        f"games {games['sha256'][:SHORT_HASH]}, "
         f"data {(protocol['env']['data_sha256'] or 'unknown')[:SHORT_HASH]}"
     )
     return lines
 
 
-def describe_model(model: dict[str, Any]) -> str:
-    """Describe the model in a few words."""
-    if model["served_by"] == "openai":
-        return f"{model['name']} at {model['address']} (its weights are not known)"
-    hashes = ", ".join(f"{n} {h[:SHORT_HASH]}" for n, h in model["weights_sha256"].items())
-    return f"{hashes} in {model['dtype']}, on {model['device']}"
+def show_comparison(a: Evaluation, b: Evaluation, comparison: Comparison, console: Console) -> None:
+    """Print the verdict, a table by task family for each measure, and the notes."""
+    for name, evaluation in (("A", a), ("B", b)):
+        line = f"{name}: {evaluation.path}, {evaluation.protocol['agent']['name']}"
+        console.print(line, soft_wrap=True)
+    console.print(Text(verdict(comparison), "bold"), soft_wrap=True)
+    for measure in MEASURES:
+        tests = comparison.tests[measure]
+        if measure == "score" and tests == comparison.tests["success_rate"]:
+            continue
+        rows = [_test_row(name, test) for name, test in tests.items()]
+        console.print(make_table(rows, f"B - A, {measure.removesuffix('_rate')}, points"))
+    for note in comparison.notes:
+        console.print(f"note: {note}", soft_wrap=True)
 
 
-def _cells(row: dict[str, Any], scored: bool) -> dict[str, str]:
-    """Return the cells by heading, without the score unless `scored`."""
-    success = row["success_rate"]
+def _test_row(family: str, test: PairedTest) -> dict[str, str]:
+    found = test.difference
+    error = math.nan if found.standard_error is None else found.standard_error
+    known = found.low is not None and found.high is not None
     return {
-        "games": str(row["games"]),
-        "success %": with_error(success),
-        "95 %": interval(success),
-        **({"score %": with_error(row["score"])} if scored else {}),
-        "steps": f"{row['steps']:.1f}",
-        "invalid %": percent(row["invalid_rate"]),
-        "inadm. %": percent(row["inadmissible_rate"]),
-        "tokens": f"{row['prompt_tokens']:.0f}+{row['response_tokens']:.0f}",
+        "tasks": family,
+        "difference": points(found.mean, error),
+        "95 %": f"{points(found.low or 0)} … {points(found.high or 0)}" if known else MISSING,
+        "p": f"{test.p_value:.4g}",
+        "B better": str(test.better),
+        "B worse": str(test.worse),
+        "equal": str(test.equal),
     }
-
-
-def percent(value: float) -> str:
-    """Format a share in percent, without the sign."""
-    return f"{100 * value:.1f}"
-
-
-def with_error(estimate: dict[str, Any]) -> str:
-    """Format mean and standard error in percent, as ``12.3 ± 4.5``."""
-    error = estimate["standard_error"]
-    return percent(estimate["mean"]) + ("" if error is None else f" ± {percent(error)}")
-
-
-def interval(estimate: dict[str, Any]) -> str:
-    """Format the interval in percent, as ``3.4 … 21.0``."""
-    if estimate["low"] is None:
-        return "n/a"
-    return f"{percent(estimate['low'])} … {percent(estimate['high'])}"

@@ -1,4 +1,4 @@
-"""Means over games with their uncertainty, and paired tests, in pure NumPy and SciPy.
+"""Results of an evaluation: means over games with their uncertainty, and paired tests.
 
 Episodes of one game with different seeds are correlated, so games are resampled, not episodes.
 """
@@ -11,6 +11,9 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from hgpo_rllib.rollout.outcomes import clustered_error, summarize
+
+MEASURES = ("success_rate", "score")
 CONFIDENCE = 0.95
 RESAMPLES = 9999
 """Resamples of bootstraps and permutation tests; p-values of the latter are multiples of 1e-4."""
@@ -30,10 +33,6 @@ class Estimate:
     """Lower bound of the percentile bootstrap interval at `CONFIDENCE`."""
     high: float | None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return a dictionary for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class PairedTest:
@@ -51,16 +50,14 @@ class PairedTest:
 def estimate(values: ArrayLike, games: ArrayLike) -> Estimate:
     """Estimate the mean of `values`, one per episode, where ``games[i]`` is the game of episode i.
 
-    The standard error is that of a ratio of sums over games (cluster-robust), so games can have
-    different numbers of episodes.
+    The standard error is `clustered_error`; games can have different numbers of episodes.
     """
     sums, counts = per_game(values, games)
     mean, number = float(sums.sum() / counts.sum()), len(sums)
     if number < 2:
         return Estimate(mean, None, None, None)
-    residuals = sums - mean * counts
-    variance = number / (number - 1) * (residuals**2).sum()
-    if not residuals.any():
+    error = clustered_error(values, games)
+    if error == 0:
         return Estimate(mean, 0.0, mean, mean)
     interval = stats.bootstrap(
         (sums, counts),
@@ -73,7 +70,6 @@ def estimate(values: ArrayLike, games: ArrayLike) -> Estimate:
         batch=_BATCH,
         rng=np.random.default_rng(SEED),
     ).confidence_interval
-    error = float(np.sqrt(variance) / counts.sum())
     return Estimate(mean, error, float(interval.low), float(interval.high))
 
 
@@ -122,10 +118,8 @@ def compare_means(a: pd.Series, b: pd.Series) -> PairedTest:
 def _sign_flip_p(differences: Floats) -> float:
     """Return the p-value; games without a difference do not affect it."""
     changed = differences[differences != 0]
-    if len(changed) == 0:
-        return 1.0
-    if len(changed) == 1:
-        return 1.0  # both signs are equally extreme
+    if len(changed) < 2:
+        return 1.0  # the signs of one game are equally extreme
     result = stats.permutation_test(
         (changed,),
         lambda x, axis: x.mean(axis),
@@ -137,3 +131,44 @@ def _sign_flip_p(differences: Floats) -> float:
         rng=np.random.default_rng(SEED),
     )
     return min(1.0, float(result.pvalue))
+
+
+def results(episodes: pd.DataFrame, steps: pd.DataFrame) -> dict[str, Any]:
+    """Compute the results of an evaluation over all episodes, per task family, and per seed.
+
+    See `hgpo_rllib.results.Evaluation` for the frames.
+    """
+    keys = ["seed", "place"]
+    steps = steps.merge(episodes[[*keys, "task_type"]], on=keys)
+    return {
+        "all": result(episodes, steps),
+        "by_task_type": {
+            str(name): result(part, steps[steps["task_type"] == name])
+            for name, part in episodes.groupby("task_type")
+        },
+        "by_seed": {
+            str(seed): summarize(part) | {"score": float(part["score"].mean())}
+            for seed, part in episodes.groupby("seed")
+        },
+    }
+
+
+def result(episodes: pd.DataFrame, steps: pd.DataFrame) -> dict[str, Any]:
+    """Compute the results of the given episodes and their steps."""
+    success, length = episodes["success"], episodes["episode_length"]
+    return {
+        "episodes": len(episodes),
+        "lost": int((~success).sum()),
+        "games": episodes["game"].nunique(),
+        "success_rate": asdict(estimate_share(success.astype(float), episodes["game"])),
+        "score": asdict(estimate_share(episodes["score"], episodes["game"])),
+        "steps": float(length.mean()),
+        "steps_of_won": float(length[success].mean()) if success.any() else None,
+        "trials": float(episodes["trials"].mean()),
+        "invalid_rate": float((~steps["is_valid"]).mean()),
+        "inadmissible_rate": float(steps["inadmissible"].mean()),
+        "truncated_prompt_rate": float(steps["prompt_truncated"].mean()),
+        "truncated_response_rate": float(steps["response_truncated"].mean()),
+        "prompt_tokens": float(episodes["prompt_tokens"].mean()),
+        "response_tokens": float(episodes["response_tokens"].mean()),
+    }

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hgpo_rllib.learner.batching import Columns, prompt_batch
-from hgpo_rllib.learner.distribution import join, passes
-from hgpo_rllib.learner.statistics import Statistics
+from hgpo_rllib.learner.distribution import passes, sum_of_learners
 from hgpo_rllib.models import load_model
 from hgpo_rllib.settings.learner import CriticKind, LearnerSettings
 
@@ -86,15 +85,9 @@ def step_values(
     """Compute the values of the steps in these rows, without gradient, shape ``(len(rows),)``.
 
     Collective: all learners must call this together. They divide the rows among themselves.
-
-    Args:
-        module: computes the values of a batch of prompts.
-        columns: see `hgpo_rllib.learner.batching.token_columns`.
-        rows: rows of the steps.
-        settings: padded tokens per pass, and whether parameters are sharded.
-        device: device of the module.
+    `columns`: see `hgpo_rllib.learner.batching.token_columns`.
     """
-    values = torch.full((len(columns["prompt_length"]),), torch.nan, dtype=torch.float64)
+    values = torch.zeros(len(columns["prompt_length"]), dtype=torch.float64)
     lengths = columns["prompt_length"].numpy()
     with torch.no_grad():
         for part in passes(rows, lengths, settings.micro_batch_tokens):
@@ -103,7 +96,7 @@ def step_values(
                 values[torch.from_numpy(part)] = got.double().cpu()
             elif settings.shard_parameters:  # take part in the layer gathers of the others
                 module.compute_values(prompt_batch(columns, rows[:1], device))
-    return join(values, device).numpy()[rows]
+    return sum_of_learners(values, device).numpy()[rows]
 
 
 def value_losses(
@@ -127,21 +120,3 @@ def value_losses(
     clipped = (old_value + change.clamp(-clip, clip) - target).square()
     cut = (change.abs() > clip) & (clipped > loss)
     return torch.where(cut, clipped, loss) / 2, cut
-
-
-def value_loss_part(
-    settings: LearnerSettings, value: Tensor, batch: Mapping[str, Tensor], statistics: Statistics
-) -> Tensor:
-    """Return a micro-batch's part of the objective's value term, and record its statistics.
-
-    Args:
-        settings: clip range and coefficient.
-        value: values of the micro-batch's rows, with gradient.
-        batch: ``value``, ``value_target`` and ``value_weight`` of the same rows.
-        statistics: statistics of the mini-batch, updated in place.
-    """
-    losses, cut = value_losses(value, batch["value"], batch["value_target"], settings.value_clip)
-    loss = (losses * batch["value_weight"].to(losses.dtype)).sum()
-    statistics.add("value_clip_fraction", cut)
-    statistics.add("value_loss", loss)
-    return settings.value_coeff * loss

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
@@ -24,17 +25,16 @@ from hgpo_rllib.learner.batching import (
     plan_update,
     token_batch,
 )
-from hgpo_rllib.learner.critic import parameter_groups, step_values, value_loss_part
+from hgpo_rllib.learner.critic import parameter_groups, step_values, value_losses
 from hgpo_rllib.learner.distribution import gather, join, passes, sum_gradients
 from hgpo_rllib.learner.host_memory import keep_freed_memory
 from hgpo_rllib.learner.lora import without_lora
+from hgpo_rllib.learner.losses import mismatch, token_losses
 from hgpo_rllib.learner.module import LLMModule, TokenScorer
-from hgpo_rllib.learner.objective import mismatch, token_losses
 from hgpo_rllib.learner.optimizer import OffloadedMoments, set_learning_rate
 from hgpo_rllib.learner.sharding import load_whole_optimizer, whole, whole_optimizer
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.models import load_model
-from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.section import RunStoppedError
 from hgpo_rllib.settings.learner import LearnerSettings
 
@@ -48,6 +48,11 @@ class HGPOLearner(TorchLearner):
     up the last mini-batch with rows from the start.
     """
 
+    @property
+    def policy(self) -> LLMModule:
+        """The only module."""
+        return self.module[DEFAULT_MODULE_ID]
+
     @override(TorchLearner)
     def build(self) -> None:
         """Build module and optimiser, and the frozen reference if the objective uses one."""
@@ -55,13 +60,12 @@ class HGPOLearner(TorchLearner):
         if self._device.type == "cpu":
             keep_freed_memory()
         self._settings = self.config.settings(LearnerSettings)
-        optimizer, offload = self.get_optimizer(POLICY_ID), self._settings.offload_optimizer
-        self._moments = OffloadedMoments(optimizer, offload)
+        self._moments = OffloadedMoments(self.get_optimizer(), self._settings.offload_optimizer)
         self._gathered_optimizer: StateDict = {}
         self._reference = None
         if self._settings.kl_coeff > 0 and not self.config.lora_rank:
             model = load_model(self.config.model_path)
-            config = self.module[POLICY_ID].unwrapped().model_config
+            config = self.policy.model_config
             self._reference = TokenScorer(model, None, config | {"entropy_gradient": False})
             self._reference.freeze(self._device)
             if self._settings.shard_parameters:
@@ -73,7 +77,7 @@ class HGPOLearner(TorchLearner):
     def _map_module_to_device(self, module: MultiRLModule) -> None:
         """Move the module to the device; layer by layer if sharded, as the whole may not fit."""
         if self.config.shard_parameters:
-            module[POLICY_ID].shard(self._device)
+            module[DEFAULT_MODULE_ID].shard(self._device)
         else:
             super()._map_module_to_device(module)
 
@@ -122,8 +126,12 @@ class HGPOLearner(TorchLearner):
         weight = batch["weight"].to(losses.loss.dtype)
         loss = (losses.loss * weight).sum()
         if "value" in fwd_out:
-            value = fwd_out["value"]
-            loss = loss + value_loss_part(self._settings, value, batch, self._statistics)
+            old, target = batch["value"], batch["value_target"]
+            of_values, cut = value_losses(fwd_out["value"], old, target, self._settings.value_clip)
+            value_loss = (of_values * batch["value_weight"].to(of_values.dtype)).sum()
+            self._statistics.add("value_clip_fraction", cut)
+            self._statistics.add("value_loss", value_loss)
+            loss = loss + self._settings.value_coeff * value_loss
         for name, values in losses.statistics.items():
             self._statistics.add(name, values)
         self._statistics.add("loss", loss)
@@ -132,7 +140,7 @@ class HGPOLearner(TorchLearner):
 
     def _reference_logp(self, tokens: dict[str, Tensor]) -> Tensor:
         if self._reference is None:
-            module = self.module[POLICY_ID].unwrapped()
+            module = self.policy
             with torch.no_grad(), without_lora(module.llm):
                 return module.forward_train(tokens)["logp"]
         with torch.no_grad():
@@ -140,7 +148,7 @@ class HGPOLearner(TorchLearner):
 
     @override(TorchLearner)
     def _update(self, batch: dict[str, Any], **kwargs: Any) -> tuple[Any, Any, Any]:
-        columns = {key: batch[POLICY_ID][key] for key in batch[POLICY_ID]}
+        columns = dict(batch[DEFAULT_MODULE_ID])
         # Seed with the update number, so that a resumed run shuffles like an uninterrupted one.
         rng = np.random.default_rng([self.config.seed or 0, self._weights_seq_no])
         plan = plan_update(columns, self._settings, rng)
@@ -152,7 +160,7 @@ class HGPOLearner(TorchLearner):
             # The first mini-batch's training pass computes old_logp of its rows itself.
             rows = np.unique(np.concatenate([part.rows for part in plan]))
             rows = np.setdiff1d(rows, plan[0].rows)
-            columns = columns | {"old_logp": self._recomputed_logp(columns, rows)}
+            columns["old_logp"] = self._recomputed_logp(columns, rows)
             self._first_logp = torch.full_like(columns["old_logp"], math.nan)
         update, skipped = Statistics(), 0
         for number in range(len(plan)):
@@ -163,7 +171,7 @@ class HGPOLearner(TorchLearner):
         self._check_parameters()
         results = update.values() | self._mismatch() | {"skipped_batches": float(skipped)}
         self._log(results)
-        return {}, {POLICY_ID: results.get("loss", math.nan)}, {}
+        return {}, {DEFAULT_MODULE_ID: results.get("loss", math.nan)}, {}
 
     def free_gpu_memory(self) -> None:
         """Free gradients and torch's cache, for an engine that shares the GPU."""
@@ -173,7 +181,7 @@ class HGPOLearner(TorchLearner):
 
     def _log(self, results: dict[str, float]) -> None:
         for name, value in results.items():
-            self.metrics.log_value((POLICY_ID, name), value, window=1)
+            self.metrics.log_value((DEFAULT_MODULE_ID, name), value, window=1)
 
     def _has_no_signal(self, columns: dict[str, Tensor], plan: list[MiniBatch]) -> bool:
         """Return whether no term of the objective has a gradient; stop the run if so configured."""
@@ -203,7 +211,7 @@ class HGPOLearner(TorchLearner):
         old_logp = torch.full(columns["behaviour_logp"].shape, math.nan, dtype=dtype)
         with torch.no_grad():
             for tokens in self._micro_batches(columns, rows):
-                logp = self.module[POLICY_ID].forward_train(tokens)["logp"]
+                logp = self.policy.forward_train(tokens)["logp"]
                 self._measure_mismatch(logp, tokens["behaviour_logp"])
                 old_logp[tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
         return join(old_logp, self._device)
@@ -230,7 +238,7 @@ class HGPOLearner(TorchLearner):
             self._statistics.add(name, torch.zeros((), device=self._device))
         trouble = self._compute_gradients(columns, plan[number], first=number == 0)
         if trouble is None:
-            optimizer = self.get_optimizer(POLICY_ID)
+            optimizer = self.get_optimizer()
             done = self._weights_seq_no - 1  # RLlib already counts the current update
             set_learning_rate(optimizer, self._settings, done)
             with self._moments.loaded():
@@ -265,7 +273,7 @@ class HGPOLearner(TorchLearner):
         self._statistics = Statistics.of_parts(statistics)
         if not self._settings.shard_parameters:
             sum_gradients(list(self._params.values()))
-        groups = parameter_groups(self.module[POLICY_ID])
+        groups = parameter_groups(self.policy)
         for name, group in zip(("grad_norm", "critic_grad_norm"), groups, strict=False):
             norm = torch.nn.utils.clip_grad_norm_(group, self._settings.grad_clip)
             self._statistics.add(name, whole(norm).cpu())
@@ -273,7 +281,8 @@ class HGPOLearner(TorchLearner):
 
     def _keep_first_logp(self, columns: dict[str, Tensor]) -> None:
         """Store the ``old_logp`` computed by the first training pass, for later epochs."""
-        _fill(columns["old_logp"], join(self._first_logp, self._device))
+        found = join(self._first_logp, self._device)
+        columns["old_logp"] = columns["old_logp"].where(found.isnan(), found)
 
     def _complete_first_logp(self, columns: dict[str, Tensor], part: MiniBatch) -> None:
         """Compute the ``old_logp`` missing after a first training pass that ran out of memory.
@@ -285,7 +294,7 @@ class HGPOLearner(TorchLearner):
         old_logp = columns["old_logp"]
         missing = part.rows[old_logp[torch.from_numpy(part.rows), 0].isnan().numpy()]
         if len(missing):
-            _fill(old_logp, self._recomputed_logp(columns, missing))
+            old_logp[missing] = self._recomputed_logp(columns, missing)[missing]
 
     def _accumulate_gradients(
         self, columns: dict[str, Tensor], part: MiniBatch, first: bool
@@ -301,7 +310,7 @@ class HGPOLearner(TorchLearner):
         for tokens in self._micro_batches(columns | weights, part.rows):
             if self._settings.kl_coeff > 0:  # before activations take memory
                 tokens["reference_logp"] = self._reference_logp(tokens)
-            outputs = self.module[POLICY_ID].forward_train(tokens)
+            outputs = self.policy.forward_train(tokens)
             logp = outputs["logp"].detach()
             if first:
                 self._measure_mismatch(logp, tokens["behaviour_logp"])
@@ -309,8 +318,9 @@ class HGPOLearner(TorchLearner):
                     tokens["old_logp"] = logp
                     self._first_logp[tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
             tokens.setdefault("old_logp", tokens["behaviour_logp"])
-            losses = self.compute_losses(fwd_out={POLICY_ID: outputs}, batch={POLICY_ID: tokens})
-            losses[POLICY_ID].backward()
+            self.compute_loss_for_module(
+                module_id=DEFAULT_MODULE_ID, config=self.config, batch=tokens, fwd_out=outputs
+            ).backward()
         for parameter in self._params.values():
             if parameter.grad is None:  # all steps were dropped
                 parameter.grad = torch.zeros_like(parameter)
@@ -352,7 +362,7 @@ class HGPOLearner(TorchLearner):
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
         """Mark the weights as changed, so that the next weight sync publishes them."""
         super().after_gradient_based_update(timesteps=timesteps)
-        self.module[POLICY_ID].unwrapped().weights_changed()
+        self.policy.weights_changed()
 
     @override(TorchLearner)
     def _get_optimizer_state(self) -> StateDict:
@@ -364,18 +374,18 @@ class HGPOLearner(TorchLearner):
 
     def gather_optimizer(self) -> None:
         """Gather the optimiser state on the first learner. Collective: all learners call it."""
-        optimizer = self.get_optimizer(POLICY_ID)
+        optimizer = self.get_optimizer()
         with self._moments.loaded():
-            self._gathered_optimizer = whole_optimizer(self.module[POLICY_ID], optimizer)
+            self._gathered_optimizer = whole_optimizer(self.policy, optimizer)
 
     @override(TorchLearner)
     def _set_optimizer_state(self, state: StateDict) -> None:
         with self._moments.loaded():
-            load_whole_optimizer(self.module[POLICY_ID], self.get_optimizer(POLICY_ID), state)
+            load_whole_optimizer(self.policy, self.get_optimizer(), state)
 
     def values(self, columns: Columns) -> NDArray[np.float64]:
         """Return the critic's value of every response, shape ``(rows,)``. Collective."""
-        module, rows = self.module[POLICY_ID].unwrapped(), np.arange(len(columns["prompt_length"]))
+        module, rows = self.policy, np.arange(len(columns["prompt_length"]))
         return step_values(module, columns, rows, self._settings, self._device)
 
     def score_tokens(self, prompt_ids: np.ndarray, response_ids: np.ndarray) -> np.ndarray:
@@ -385,9 +395,4 @@ class HGPOLearner(TorchLearner):
         batch = {"ids": ids, "row": torch.zeros_like(position), "position": position}
         batch = {key: value.to(self._device) for key, value in batch.items()}
         with torch.no_grad():
-            return self.module[POLICY_ID].forward_train(batch)["logp"].cpu().numpy()
-
-
-def _fill(column: Tensor, values: Tensor) -> None:
-    """Replace NaN in `column` by `values`."""
-    column.copy_(torch.where(column.isnan(), values, column))
+            return self.policy.forward_train(batch)["logp"].cpu().numpy()

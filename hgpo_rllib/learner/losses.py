@@ -1,9 +1,12 @@
-"""Terms of the token objective, as pure functions of flat arrays of shape ``(tokens,)``."""
+"""The objective of one micro-batch: pure functions of flat arrays of shape ``(tokens,)``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from hgpo_rllib.settings.learner import KLEstimator, Level
+from hgpo_rllib.settings.learner import KLEstimator, LearnerSettings, Level
 
 LOG_RATIO_CLAMP = 20.0  # bound on log-probability differences, so that exp() cannot overflow
 
@@ -21,7 +24,9 @@ def clipped_policy_loss(
     clip_high: float,
     dual_clip: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute PPO's clipped surrogate (Eq. 8 of the paper), negated for minimisation.
+    """Compute PPO's clipped surrogate of each token, negated for minimisation.
+
+    The paper's Eq. 8 has one ratio per action (a whole response) instead of one per token.
 
     Args:
         logp: log-probability of each token under the policy being trained.
@@ -97,3 +102,77 @@ def importance_weights(
         outside = (ratio < bounds[0]) | (ratio > bounds[1])
         weight, cut = weight.masked_fill(outside, 0.0), cut | outside
     return weight, cut
+
+
+@dataclass(frozen=True)
+class TokenLosses:
+    """Losses and statistics of each token, arrays of shape ``(tokens,)``."""
+
+    loss: Tensor
+    """Sum of policy loss, KL term and entropy bonus."""
+    policy_loss: Tensor
+    """Clipped policy loss, including importance weights."""
+    statistics: dict[str, Tensor]
+    """Statistics, named as in `hgpo_rllib.metrics`."""
+
+
+def token_losses(
+    settings: LearnerSettings,
+    tokens: Mapping[str, Tensor],
+    outputs: Mapping[str, Tensor],
+    reference_logp: Tensor | None,
+) -> TokenLosses:
+    """Compute the losses of a micro-batch's tokens, not yet weighted by ``tokens["weight"]``.
+
+    `tokens` is a `token_batch` (batching.py) with ``old_logp``. `outputs` has ``logp``
+    and ``entropy`` under the policy being trained. Without `reference_logp` there is no KL term.
+    """
+    logp, entropy = outputs["logp"], outputs["entropy"]
+    policy_loss, clipped = clipped_policy_loss(
+        logp,
+        tokens["old_logp"],
+        tokens["advantage"],
+        settings.clip_low,
+        settings.clip_high,
+        settings.dual_clip,
+    )
+    statistics = {
+        "clip_fraction": clipped,
+        "entropy": entropy,
+        "ratio_max": log_ratio(logp.detach(), tokens["old_logp"]).exp(),
+    }
+    if settings.importance_cap is not None or settings.importance_mask is not None:
+        weight, cut = importance_weights(
+            tokens["old_logp"],
+            tokens["behaviour_logp"],
+            tokens["row"],
+            settings.importance_level,
+            settings.importance_cap,
+            settings.importance_mask,
+        )
+        policy_loss = policy_loss * weight
+        statistics |= {"importance_weight": weight, "importance_cut_fraction": cut}
+    loss = policy_loss
+    if settings.entropy_coeff > 0:
+        loss = loss - settings.entropy_coeff * entropy
+    if reference_logp is not None:
+        kl = kl_estimate(logp, reference_logp, settings.kl_estimator, settings.kl_clamp)
+        statistics["kl"] = kl
+        loss = loss + settings.kl_coeff * kl
+    return TokenLosses(loss, policy_loss, statistics)
+
+
+def mismatch(learner_logp: Tensor, engine_logp: Tensor) -> dict[str, Tensor]:
+    """Compare learner and engine on tokens that the engine sampled with the same weights.
+
+    Returns:
+        ``behaviour_logp_gap`` and ``behaviour_logp_gap_mean``, the absolute difference of their
+        log-probabilities, and ``behaviour_kl``, the k3 estimate of KL(engine || learner), all per
+        token.
+    """
+    gap = (learner_logp - engine_logp).abs()
+    return {
+        "behaviour_logp_gap": gap,
+        "behaviour_logp_gap_mean": gap,
+        "behaviour_kl": kl_estimate(engine_logp, learner_logp, "k3"),
+    }

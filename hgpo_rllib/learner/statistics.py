@@ -13,9 +13,8 @@ class Statistics:
     """Metrics by name, each reduced as declared in `hgpo_rllib.metrics`."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
+        self._totals: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
-        self._maxima: dict[str, Tensor] = {}
 
     def add(self, name: str, values: Tensor) -> None:
         """Add a micro-batch's values of a metric.
@@ -24,33 +23,29 @@ class Statistics:
             name: name of a declared metric; KeyError otherwise.
             values: one per token or step; for a mini-batch mean, this micro-batch's summand.
         """
-        values = values.detach()
+        values = values.detach().double()
         match METRICS[name].reduction:
             case "token maximum":
                 if len(values):
-                    self._maximum(name, values.double().max())
+                    self._combine(name, values.max(), 1)
             case "mini-batch mean":
-                self._add(name, values.double(), 0)
+                self._combine(name, values, 1)
                 self._counts[name] = 1
             case _:
-                self._add(name, values.sum(dtype=torch.float64), len(values))
+                self._combine(name, values.sum(), len(values))
 
     def merge(self, other: Self) -> None:
         """Add the statistics of another mini-batch."""
-        for name, total in other._sums.items():
-            self._add(name, total, other._counts[name])
-        for name, value in other._maxima.items():
-            self._maximum(name, value)
+        for name, total in other._totals.items():
+            self._combine(name, total, other._counts[name])
 
     def on_host(self) -> Self:
         """Return a copy in host memory to send to other learners, in one transfer."""
         moved = type(self)()
         moved._counts = self._counts
-        numbers = [*self._sums.values(), *self._maxima.values()]
-        if numbers:
-            values, sums = torch.stack(numbers).cpu(), len(self._sums)
-            moved._sums = dict(zip(self._sums, values[:sums], strict=True))
-            moved._maxima = dict(zip(self._maxima, values[sums:], strict=True))
+        if self._totals:
+            totals = torch.stack(list(self._totals.values())).cpu()
+            moved._totals = dict(zip(self._totals, totals, strict=True))
         return moved
 
     @classmethod
@@ -66,17 +61,14 @@ class Statistics:
 
     def values(self) -> dict[str, float]:
         """Return means and maxima, in one transfer from the device."""
-        means = {name: total / self._counts[name] for name, total in self._sums.items()}
-        numbers = means | self._maxima
-        if not numbers:
-            return {}
-        stacked = torch.stack(list(numbers.values())).tolist()
-        return dict(zip(numbers, stacked, strict=True))
+        totals = self.on_host()._totals
+        return {name: (total / self._counts[name]).item() for name, total in totals.items()}
 
-    def _add(self, name: str, total: Tensor, count: int) -> None:
-        self._sums[name] = self._sums[name] + total if name in self._sums else total
-        self._counts[name] = self._counts.get(name, 0) + count
-
-    def _maximum(self, name: str, value: Tensor) -> None:
-        """Keep the largest value; NaN propagates."""
-        self._maxima[name] = torch.maximum(self._maxima.get(name, value), value)
+    def _combine(self, name: str, total: Tensor, count: int) -> None:
+        """Add to the sum, or keep the larger value of a maximum; NaN propagates."""
+        if METRICS[name].reduction == "token maximum":
+            self._totals[name] = torch.maximum(self._totals.get(name, total), total)
+            self._counts[name] = 1
+        else:
+            self._totals[name] = self._totals[name] + total if name in self._totals else total
+            self._counts[name] = self._counts.get(name, 0) + count

@@ -4,16 +4,15 @@ import functools
 import gzip
 import json
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from env_wrappers.alfworld.env import ALFWorldEnv
-from env_wrappers.alfworld.workers import map_games, workers_for
 from env_wrappers.datasets import new_file
 from env_wrappers.errors import DataError
+from env_wrappers.processes import map_in_processes
 from hgpo_rllib.config import EnvSettings
 from hgpo_rllib.play.experts import make_expert
 from hgpo_rllib.warmstart.demonstrations import play
@@ -69,9 +68,9 @@ def write_demos(
     """
     games = _choose(_environment(spec.data, spec.split, spec.trusted).games, spec.limit)
     demos: list[Demo] = []
-    with _replacing(out) as stream:
+    with new_file(out) as file, _packed(file) if out.suffix == ".gz" else file as stream:
         work = functools.partial(demonstrate_game, spec)
-        for demo in map_games(work, games, workers_for(len(games))):
+        for demo in map_in_processes(work, games):
             stream.writelines(json.dumps(record).encode() + b"\n" for record in demo.records)
             demos.append(demo)
             on_progress(len(demos), len(games))
@@ -110,19 +109,12 @@ def _environment(data: Path, split: str, trusted: bool) -> ALFWorldEnv:
     return ALFWorldEnv(data, split, max_steps=EnvSettings().max_steps, trusted=trusted)
 
 
+def _packed(file: BinaryIO) -> gzip.GzipFile:
+    # Without name and time, equal demonstrations give identical bytes.
+    return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
+
+
 def _choose(games: list[str], limit: int | None) -> list[str]:
     """Return evenly spaced games: the sorted list begins with a single family."""
     count = len(games) if limit is None else min(limit, len(games))
     return [games[index * len(games) // count] for index in range(count)]
-
-
-@contextmanager
-def _replacing(out: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
-    """Yield a stream that replaces the file `out` if the block succeeds."""
-    with new_file(out) as raw:
-        if out.suffix == ".gz":
-            # Without name and time, equal demonstrations give identical bytes.
-            with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-                yield packed
-        else:
-            yield raw

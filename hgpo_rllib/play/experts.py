@@ -1,7 +1,7 @@
 """Experts that follow a plan, or search like the explorer of the warm start."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,9 @@ from env_wrappers.alfworld.explorer import APPLIANCES, Explorer, goal_of
 from env_wrappers.alfworld.planner import find_plan, recorded_plan
 from env_wrappers.errors import DataError
 from hgpo_rllib.environments.spec import Expert
+
+EXPERTS = ("oracle", "explorer", "planner")
+"""oracle: recorded walkthrough; explorer: random search; planner: Fast Downward."""
 
 
 class PlanFollower:
@@ -64,35 +67,13 @@ def make_expert(
     Raises:
         DataError: the expert cannot play this game.
     """
-    return EXPERTS[expert](info, rng, planner_seconds, trusted)
-
-
-def _oracle(
-    info: Mapping[str, Any], rng: random.Random, planner_seconds: float, trusted: bool
-) -> Expert:
-    return PlanFollower(recorded_plan(Path(info["game"]), trusted))
-
-
-def _planner(
-    info: Mapping[str, Any], rng: random.Random, planner_seconds: float, trusted: bool
-) -> Expert:
-    return PlanFollower(find_plan(Path(info["game"]), planner_seconds, trusted))
-
-
-def _explorer(
-    info: Mapping[str, Any], rng: random.Random, planner_seconds: float, trusted: bool
-) -> Expert:
     game = Path(info["game"])
+    if expert == "oracle":
+        return PlanFollower(recorded_plan(game, trusted))
+    if expert == "planner":
+        return PlanFollower(find_plan(game, planner_seconds, trusted))
     try:
         goal = goal_of(game)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"the explorer needs traj_data.json beside {game}: {error!r}") from error
     return Explorer(goal, info["admissible_actions"], rng)
-
-
-EXPERTS: dict[str, Callable[[Mapping[str, Any], random.Random, float, bool], Expert]] = {
-    "oracle": _oracle,
-    "explorer": _explorer,
-    "planner": _planner,
-}
-"""oracle: recorded walkthrough; explorer: random search; planner: Fast Downward."""

@@ -31,12 +31,8 @@ class PolicyClient:
     ):
         """Create a client that requests responses sampled with `weights`.
 
-        Args:
-            replicas: replicas of the policy server.
-            sampling: sampling parameters of all responses.
-            weights: current weights. The attribute may be replaced while requests are running.
-            by_session: send all prompts of a session to the same replica. Use it with several
-                replicas only, because calls become smaller.
+        The attribute `weights` may be replaced while requests are running. With `by_session`, all
+        prompts of a session go to the same replica, and calls become smaller.
         """
         self._replicas = replicas
         self._sampling = sampling

@@ -1,26 +1,29 @@
-"""The Ray Serve deployment: each replica runs one engine, on CPU or GPU as configured."""
+"""A replica of the policy server: it runs one engine, on CPU or GPU as configured.
+
+Serve would keep the policy server running after the process that started it, and a command that is
+killed on a long-lived cluster (`ray job stop` kills after three seconds) would leave its engines on
+their GPUs. Replicas therefore delete it when that process exits for any reason.
+"""
 
 import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import psutil
 import ray
 from ray import serve
+from ray._common import tls_utils
 from ray.actor import ActorHandle
-from ray.serve.config import RequestRouterConfig
-from ray.serve.handle import DeploymentHandle
+from ray.exceptions import ActorUnavailableError, RayActorError
+from ray.serve._private import replica
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
-from hgpo_rllib.placement import replica_resources
-from hgpo_rllib.policy_server.client import MAX_BATCH
 from hgpo_rllib.policy_server.engine import engine_module, transport_module
 from hgpo_rllib.policy_server.engine_watch import engine_failure
-from hgpo_rllib.policy_server.loopback import keep_grpc_on_loopback
-from hgpo_rllib.policy_server.owner_liveness import delete_with_owner
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 from hgpo_rllib.policy_server.types import (
     EngineDiedError,
@@ -31,10 +34,8 @@ from hgpo_rllib.policy_server.types import (
     WeightTag,
 )
 from hgpo_rllib.policy_server.versioned_engine import VersionedEngine
-from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS
 
-MAX_ONGOING_REQUESTS = 4096  # per replica; the engine queues requests beyond max_num_seqs
-SESSION_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+LOOPBACK = "127.0.0.1"
 EXIT_DELAY_S = 0.5  # lets the error reach the callers before the process exits
 
 
@@ -58,14 +59,9 @@ class PolicyReplica:
     ):
         """Start the engine.
 
-        Args:
-            engine: module name of an `EngineModule`.
-            transport: module name of a `WeightTransport`.
-            model: model settings; the path is absolute or a name on the hub.
-            agent: agent settings, for the limits of prompts and responses.
-            server: policy server settings.
-            seed: seed of the run, from which each replica derives its own.
-            owner: the `OwnerLiveness` of the process that started the policy server.
+        `engine` and `transport` are names of modules. `seed` is that of the run, from which each
+        replica derives its own. `owner` is the `OwnerLiveness` of the process that started the
+        policy server.
         """
         # Ray's workers check that their raylet is alive, but the check accepts a zombie. A raylet
         # that has exited is a zombie until the driver, its parent, reaps it.
@@ -147,71 +143,50 @@ def replica_seed(seed: int, replica: int) -> int:
     return int(np.random.SeedSequence((seed, replica)).generate_state(1)[0])
 
 
-def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
-    """Return Serve's deployment options: number of replicas, their resources, request router."""
-    resources = replica_resources(server)
-    variables = engine_module(ENGINES[server.engine]).environment(server)
-    options: dict[str, Any] = {
-        "num_replicas": server.num_replicas,
-        "ray_actor_options": {
-            "num_cpus": resources.pop("CPU", 0),
-            "num_gpus": resources.pop("GPU", 0),
-            "resources": resources,
-            "runtime_env": {"env_vars": variables},
-        },
-    }
-    if server.max_replicas is not None:
-        options["num_replicas"] = "auto"
-        options["autoscaling_config"] = {
-            "min_replicas": server.num_replicas,
-            "max_replicas": server.max_replicas,
-            "target_ongoing_requests": max(1, server.max_num_seqs // MAX_BATCH),
-        }
-    if max(server.num_replicas, server.max_replicas or 0) > 1:
-        options["request_router_config"] = RequestRouterConfig(request_router_class=SESSION_ROUTER)
-    return options
+def keep_grpc_on_loopback() -> None:
+    """Bind this replica's gRPC port to the loopback address if the node uses that address.
 
-
-def start_policy_server(
-    name: str,
-    model: ModelSettings,
-    agent: AgentSettings,
-    server: PolicyServerSettings,
-    seed: int,
-    owner: ActorHandle,
-) -> DeploymentHandle:
-    """Deploy the policy as the application `name` and wait until it is ready.
-
-    With several replicas, requests with the same ``handle.options(session_id=…)`` go to the same
-    replica while it runs.
-
-    `serve.delete(name)` deletes the application. It is also deleted when the process that created
-    `owner` exits.
-
-    Args:
-        name: name of the application.
-        model: model settings.
-        agent: agent settings, for the limits of prompts and responses.
-        server: policy server settings.
-        seed: seed of the run.
-        owner: the `OwnerLiveness` of this process.
-
-    Raises:
-        RuntimeError: the engines did not start after Serve's three attempts.
+    Serve opens the port on all interfaces after the constructor of a deployment, and has no setting
+    for the address. Call this in the constructor to replace the function that opens the port.
+    Clients connect to the node's address.
     """
-    deployment = serve.deployment(
-        PolicyReplica,
-        name="policy",
-        max_ongoing_requests=MAX_ONGOING_REQUESTS,
-        health_check_period_s=2,  # time to detect a process that has exited
-        graceful_shutdown_wait_loop_s=0.1,  # default: 2 seconds before it stops without requests
-        graceful_shutdown_timeout_s=5,
-        logging_config={"enable_access_log": False},
-        **replica_options(server),
-    )
-    path = Path(str(model.model_path))
-    if path.is_dir():  # else a name on the hub; replicas may have another working directory
-        model = model.model_copy(update={"model_path": str(path.absolute())})
-    modules = ENGINES[server.engine], WEIGHT_TRANSPORTS[server.weight_transport]
-    bound = deployment.bind(*modules, model, agent, server, seed, owner)
-    return serve.run(bound, name=name, route_prefix=None)
+    if ray.util.get_node_ip_address() == LOOPBACK:
+        replica.add_port_to_grpc_server = _on_loopback
+
+
+def _on_loopback(server: object, address: str) -> int:
+    return tls_utils.add_port_to_grpc_server(server, f"{LOOPBACK}:0")
+
+
+class OwnerLiveness:
+    """An actor that lives as long as its owner, the process that created it.
+
+    Ray stops an actor when its owner exits. Ray restarts the actor if only its own process dies.
+    """
+
+    async def wait(self) -> None:
+        """Wait forever."""
+        await asyncio.Event().wait()
+
+
+def start_owner_liveness() -> ActorHandle:
+    """Start an `OwnerLiveness` of this process on its node, so that only this node can end it."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(OwnerLiveness).remote()
+
+
+async def owner_ended(owner: ActorHandle) -> None:
+    """Wait until the owner of an `OwnerLiveness` has exited."""
+    while True:
+        try:
+            await owner.wait.remote()
+        except ActorUnavailableError:  # being restarted, or a network error
+            await asyncio.sleep(1)
+        except RayActorError:
+            return
+
+
+async def delete_with_owner(owner: ActorHandle, app: str) -> None:
+    """Delete the application `app` when its owner exits."""
+    await owner_ended(owner)
+    await asyncio.to_thread(serve.delete, app, _blocking=False)

@@ -42,12 +42,7 @@ async def engine_failure(
     weight update or a compilation. The timeout is the larger of `timeout_s` and `SLOWER` times the
     slowest reply so far. The engine hangs if it has not replied within the timeout and uses no
     CPU, or has not replied within `BUSY` times the timeout.
-
-    Args:
-        engine: the engine to monitor.
-        period_s: seconds between pings, and between checks of a pending ping.
-        timeout_s: the shortest timeout in seconds.
-        cpu_s: returns the CPU seconds used by the engine so far.
+    `cpu_s` returns the CPU seconds used by the engine so far.
     """
     slowest_s = 0.0
     while True:

@@ -28,12 +28,10 @@ from hgpo_rllib.section import RunStoppedError
 
 KEY_VARIABLE = "HGPO_API_KEY"
 VLLM_SERVE = "hgpo_rllib.policy_server.vllm_serve"
-PATHS = "hgpo_rllib.policy_server.openai_paths.OpenAIPathsOnly"
-PATHS_AND_METRICS = "hgpo_rllib.policy_server.openai_paths.OpenAIPathsAndMetrics"
-MIDDLEWARE = (
-    "hgpo_rllib.policy_server.openai_requests.GrammarErrors",
-    "hgpo_rllib.policy_server.openai_requests.Drain",
-)
+MIDDLEWARE = "hgpo_rllib.policy_server.openai_middleware"
+GRAMMAR = "hgpo_rllib.policy_server.openai_grammar.GrammarErrors"
+PATHS = f"{MIDDLEWARE}.OpenAIPathsOnly"
+PATHS_AND_METRICS = f"{MIDDLEWARE}.OpenAIPathsAndMetrics"
 ENGINE_EXIT_S = 10
 """Seconds that vLLM waits for its engine to exit after all requests are done."""
 SOCKET_FOLDER_LENGTH = 70
@@ -179,7 +177,11 @@ def server_arguments(config: RunConfig, endpoint: Endpoint, tokenizer: str) -> d
         # compiles all grammars with the library of the first request. Which grammars it rejects
         # would depend on the order of requests.
         "structured_outputs_config": json.dumps({"backend": "xgrammar"}),
-        "middleware": [*MIDDLEWARE, PATHS_AND_METRICS if endpoint.metrics else PATHS],
+        "middleware": [
+            GRAMMAR,
+            f"{MIDDLEWARE}.Drain",
+            PATHS_AND_METRICS if endpoint.metrics else PATHS,
+        ],
     }
 
 

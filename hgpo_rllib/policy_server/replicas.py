@@ -47,12 +47,8 @@ class Replicas:
     ):
         """Create the replicas of a deployment; see `of` for those of an application.
 
-        Args:
-            handle: handle of the deployment.
-            running: returns the number of running replicas; called in a thread.
-            max_outage_s: seconds without a running replica, or of retries, before a request fails.
-            look_s: seconds between calls of `running`.
-            pause_s: seconds before a retry.
+        `running` returns the number of running replicas. It is called in a thread, every `look_s`
+        seconds. Retries are `pause_s` apart.
         """
         self._handle = handle
         self._running = running
@@ -74,13 +70,8 @@ class Replicas:
         """Return one response per prompt, sampled with `weights`, or the error of that prompt.
 
         Requests of a replica that dies are retried on another replica or on its replacement, which
-        loads `weights` first. Requests wait while no replica runs.
-
-        Args:
-            prompts: the prompts.
-            sampling: sampling parameters.
-            weights: current weights.
-            session: requests of a session go to the same replica while it runs.
+        loads `weights` first. Requests wait while no replica runs. Those of a `session` go to the
+        same replica while it runs.
 
         Raises:
             RunStoppedError: for `max_outage_s` no replica ran, or every attempt was lost.

@@ -2,23 +2,31 @@
 
 import logging
 import uuid
+from pathlib import Path
 from typing import Any, Self
 
 import ray
 from ray import serve
+from ray.serve.config import RequestRouterConfig
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
-from hgpo_rllib.policy_server.deployment import start_policy_server
-from hgpo_rllib.policy_server.owner_liveness import start_owner_liveness
+from hgpo_rllib.placement import replica_resources
+from hgpo_rllib.policy_server.client import MAX_BATCH
+from hgpo_rllib.policy_server.deployment import PolicyReplica, start_owner_liveness
+from hgpo_rllib.policy_server.engine import engine_module
 from hgpo_rllib.policy_server.replicas import LOST, describe
+from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS
 
 logger = logging.getLogger(__name__)
+MAX_ONGOING_REQUESTS = 4096  # per replica; the engine queues requests beyond max_num_seqs
+SESSION_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 
 
 class PolicyServer:
     """A running policy server. As a context manager it stops after the block.
 
-    Ray and Serve must be running (`hgpo_rllib.run.cluster.ray_cluster`).
+    Ray and Serve must be running (`hgpo_rllib.run.cluster.ray_cluster`). With several replicas,
+    requests with the same ``handle.options(session_id=…)`` go to the same replica while it runs.
     """
 
     def __init__(
@@ -31,22 +39,30 @@ class PolicyServer:
     ):
         """Start the replicas and wait until they are ready.
 
-        Args:
-            model: model settings.
-            agent: agent settings, for the limits of prompts and responses.
-            server: policy server settings.
-            seed: seed of the run.
-            app: name of the Serve application; None: a new name.
+        `agent` limits prompts and responses. `app` names the Serve application; None: a new name.
 
         Raises:
             RuntimeError: the engines did not start after Serve's three attempts.
         """
         self.app = app or f"policy-{uuid.uuid4().hex[:8]}"
+        path = Path(str(model.model_path))
+        if path.is_dir():  # else a name on the hub; replicas may have another working directory
+            model = model.model_copy(update={"model_path": str(path.absolute())})
+        deployment = serve.deployment(
+            PolicyReplica,
+            name="policy",
+            max_ongoing_requests=MAX_ONGOING_REQUESTS,
+            health_check_period_s=2,  # time to detect a process that has exited
+            graceful_shutdown_wait_loop_s=0.1,  # default: 2 s before it stops without requests
+            graceful_shutdown_timeout_s=5,
+            logging_config={"enable_access_log": False},
+            **replica_options(server),
+        )
+        modules = ENGINES[server.engine], WEIGHT_TRANSPORTS[server.weight_transport]
         self._owner = start_owner_liveness()
         try:
-            self._handle = start_policy_server(
-                self.app, model, agent, server, seed=seed, owner=self._owner
-            )
+            bound = deployment.bind(*modules, model, agent, server, seed, self._owner)
+            self._handle = serve.run(bound, name=self.app, route_prefix=None)
         except BaseException:  # includes an interrupt while the engines start
             self.stop()
             raise
@@ -73,3 +89,28 @@ class PolicyServer:
     def __exit__(self, *_: Any) -> None:
         """Stop it."""
         self.stop()
+
+
+def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
+    """Return Serve's deployment options: number of replicas, their resources, request router."""
+    resources = replica_resources(server)
+    variables = engine_module(ENGINES[server.engine]).environment(server)
+    options: dict[str, Any] = {
+        "num_replicas": server.num_replicas,
+        "ray_actor_options": {
+            "num_cpus": resources.pop("CPU", 0),
+            "num_gpus": resources.pop("GPU", 0),
+            "resources": resources,
+            "runtime_env": {"env_vars": variables},
+        },
+    }
+    if server.max_replicas is not None:
+        options["num_replicas"] = "auto"
+        options["autoscaling_config"] = {
+            "min_replicas": server.num_replicas,
+            "max_replicas": server.max_replicas,
+            "target_ongoing_requests": max(1, server.max_num_seqs // MAX_BATCH),
+        }
+    if max(server.num_replicas, server.max_replicas or 0) > 1:
+        options["request_router_config"] = RequestRouterConfig(request_router_class=SESSION_ROUTER)
+    return options

@@ -2,17 +2,22 @@
 
 vLLM runs the model in child processes of the replica, which are not Ray workers. Ray maps an object
 into the replica but cannot share the mapping with them. The replica therefore writes the weights to
-memory with a file descriptor, which the engine's processes map.
+memory with a file descriptor, which the engine's processes map. LoRA adapters are small: the
+replica writes them to a folder in peft's format, which vLLM loads.
 """
 
 import asyncio
+import json
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from hgpo_rllib.policy_server.types import PublishedWeights
 
@@ -56,3 +61,23 @@ def mapped_tensors(
     return [
         (name, part.view(shape)) for name, part, shape in zip(names, parts, shapes, strict=True)
     ]
+
+
+@contextmanager
+def adapter_folder(weights: PublishedWeights) -> Iterator[Path]:
+    """Write published adapters to a temporary folder, which is deleted when the block ends."""
+    assert weights.adapter is not None, "these are weights of a whole model"
+    dtype = getattr(torch, weights.dtype)
+    tensors = {name: torch.tensor(array).view(dtype) for name, array in weights.tensors.items()}
+    with tempfile.TemporaryDirectory(prefix="hgpo-adapter-") as name:
+        folder = Path(name)
+        save_file(tensors, folder / "adapter_model.safetensors")
+        config = {
+            "peft_type": "LORA",
+            "r": weights.adapter.rank,
+            "lora_alpha": weights.adapter.alpha,
+            "target_modules": list(weights.adapter.targets),
+            "bias": "none",
+        }
+        (folder / "adapter_config.json").write_text(json.dumps(config))
+        yield folder

@@ -33,10 +33,9 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from hgpo_rllib.policy_server.adapters import adapter_folder
-from hgpo_rllib.policy_server.engine import Load
+from hgpo_rllib.policy_server.engine import Engine, Load
 from hgpo_rllib.policy_server.parent_death import die_with_parent
-from hgpo_rllib.policy_server.transfer import mapped_tensors, shared_with_engine
+from hgpo_rllib.policy_server.transfer import adapter_folder, mapped_tensors, shared_with_engine
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
     EngineDiedError,
@@ -62,8 +61,8 @@ def _engine_died() -> Iterator[None]:
         raise EngineDiedError("the engine has ended") from error
 
 
-class VLLMEngine:
-    """See `Engine`."""
+class VLLMEngine(Engine):
+    """vLLM in child processes."""
 
     def __init__(self, arguments: dict[str, Any]):
         """Start vLLM in child processes; `arguments` are its `AsyncEngineArgs`."""
@@ -72,7 +71,6 @@ class VLLMEngine:
         self._request_numbers = itertools.count()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
-        """See `Engine`."""
         start = time.perf_counter()
         try:
             with _engine_died():
@@ -97,7 +95,6 @@ class VLLMEngine:
 
     @asynccontextmanager
     async def receive(self, weights: PublishedWeights) -> AsyncIterator[Load]:
-        """See `Engine`."""
         if weights.adapter is None:
             async with shared_with_engine(weights) as arguments:
 
@@ -121,17 +118,15 @@ class VLLMEngine:
                 yield load_adapters
 
     async def pause(self, mode: UpdateMode) -> None:
-        """See `Engine`."""
         with _engine_died():
             await self._vllm.pause_generation(mode=mode, clear_cache=True)
 
     async def resume(self) -> None:
-        """See `Engine`."""
         with _engine_died():
             await self._vllm.resume_generation()
 
     async def sleep(self) -> None:
-        """See `Engine`. Level 1 keeps the weights in host memory and drops the KV cache.
+        """Free GPU memory. Level 1 keeps the weights in host memory and drops the KV cache.
 
         Level 2 would drop the weights as well. They are needed: a run with LoRA publishes adapters
         only, and an evaluation after a resume uses the weights that the engine started with.
@@ -140,22 +135,19 @@ class VLLMEngine:
             await self._vllm.sleep(level=1, mode="wait")
 
     async def wake(self) -> None:
-        """See `Engine`."""
         with _engine_died():
             await self._vllm.wake_up()
 
     async def ping(self) -> None:
-        """See `Engine`."""
         with _engine_died():
             await self._vllm.get_weight_version()
 
     @property
     def has_ended(self) -> bool:
-        """See `Engine`."""
         return self._vllm.errored
 
     def shutdown(self) -> None:
-        """See `Engine`. The engine gets time to end, as a killed one leaves a temporary file."""
+        """Stop vLLM, which gets time to end: a killed one leaves a temporary file."""
         self._vllm.shutdown()
 
 

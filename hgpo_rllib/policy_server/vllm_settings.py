@@ -10,9 +10,9 @@ import ray
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.imports import large_imports
-from hgpo_rllib.policy_server.adapters import room_for
 from hgpo_rllib.policy_server.engine import Engine
 
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of max_lora_rank in vLLM
 SOCKET_NAME = 1 + 36  # characters that vLLM adds to the folder: a slash and a UUID
 SOCKET_PATH = 107  # maximum length of a socket's path on Linux
 
@@ -39,7 +39,7 @@ def engine_arguments(
         "disable_log_stats": True,
     }
     if model.lora_rank:
-        room = room_for(model.lora_rank)
+        room = next(room for room in LORA_RANKS if room >= model.lora_rank)
         arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": room}
     if server.replica_gpus > 0:
         arguments["gpu_memory_utilization"] = server.memory_utilization

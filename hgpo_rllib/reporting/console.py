@@ -25,31 +25,44 @@ PROGRESS_SHARE = 0.1
 LOGGERS = ("hgpo_rllib", "env_wrappers")
 
 Row = Mapping[str, Any]
-Format = Callable[[float], str]
-
-
-def _fixed(digits: int) -> Format:
-    return lambda value: f"{value:.{digits}f}"
-
 
 # Metric, heading, width and format of each column of an iteration's line.
-COLUMNS: tuple[tuple[str, str, int, Format], ...] = (
-    ("iteration", "iter", 5, _fixed(0)),
-    ("success_rate", "success", 8, lambda value: f"{100 * value:.1f}%"),
-    ("return_mean", "return", 8, _fixed(2)),
-    ("env_steps", "steps", 10, lambda value: f"{value:,.0f}"),
-    ("rollout_s", "rollout", 9, lambda value: f"{value:.1f}s"),
-    ("advantage_s", "adv", 7, lambda value: f"{value:.1f}s"),
-    ("update_s", "update", 8, lambda value: f"{value:.1f}s"),
-    ("tokens_per_s", "tok/s", 8, lambda value: f"{value:,.0f}"),
-    ("kl", "KL", 9, _fixed(4)),
-    ("clip_fraction", "clip", 7, _fixed(3)),
+COLUMNS = (
+    ("iteration", "iter", 5, "{:.0f}"),
+    ("success_rate", "success", 8, "{:.1%}"),
+    ("return_mean", "return", 8, "{:.2f}"),
+    ("env_steps", "steps", 10, "{:,.0f}"),
+    ("rollout_s", "rollout", 9, "{:.1f}s"),
+    ("advantage_s", "adv", 7, "{:.1f}s"),
+    ("update_s", "update", 8, "{:.1f}s"),
+    ("tokens_per_s", "tok/s", 8, "{:,.0f}"),
+    ("kl", "KL", 9, "{:.4f}"),
+    ("clip_fraction", "clip", 7, "{:.3f}"),
 )
 
 
 def timed(event: str) -> str:
     """Return a line about an event, prefixed with the time of day."""
     return f"{time.strftime('%H:%M:%S')} {event}"
+
+
+def make_console() -> Console:
+    """Return a console on standard output, wide enough for tables where that is no terminal."""
+    width = None if Console().is_terminal else PLAIN_WIDTH
+    return Console(highlight=False, markup=False, width=width)
+
+
+def make_table(rows: Sequence[Mapping[str, object]], title: str | None = None) -> Table:
+    """Return a table with the rows' keys as headings; a row named "all" is set apart."""
+    table = Table(title=None if title is None else Text(title, "bold"), title_justify="left")
+    for place, heading in enumerate(rows[0] if rows else ()):
+        table.add_column(heading, justify="right" if place else "left", overflow="fold")
+    for row in rows:
+        cells = [Text(str(value)) for value in row.values()]
+        if cells[0].plain == ALL:
+            table.add_section()
+        table.add_row(*cells)
+    return table
 
 
 class EventHandler(logging.Handler):
@@ -95,6 +108,8 @@ class TrainingConsole:
         self._live = stream.isatty()
         self._clock = clock
         self._lines = 0
+        self.seconds: dict[str, float] = {}
+        """Seconds spent in each `phase`."""
         # Environment variables such as FORCE_COLOR would otherwise add colour to a log file.
         self.console = (
             Console(file=stream, highlight=False)
@@ -110,6 +125,15 @@ class TrainingConsole:
         """Print a line without markup, which names of games and tasks could contain."""
         self.console.print(Text(text), soft_wrap=True)
         self.console.file.flush()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of the block to `seconds`."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + self._clock() - start
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -165,8 +189,11 @@ class TrainingConsole:
         if self._lines % HEADER_EVERY == 0:
             self._line("".join(heading.rjust(width) for _, heading, width, _ in COLUMNS))
         self._lines += 1
-        cells = (_cell(metrics, key, form).rjust(width) for key, _, width, form in COLUMNS)
-        self._line("".join(cells))
+        line = ""
+        for key, _, width, form in COLUMNS:
+            value = number(metrics, key)
+            line += ("-" if math.isnan(value) else form.format(value)).rjust(width)
+        self._line(line)
 
     def evaluation(self, rows: Sequence[Row]) -> None:
         """Print one line per evaluated split."""
@@ -177,40 +204,27 @@ class TrainingConsole:
                 f"{percent(*_success(row))} of {decimal(number(row, 'episodes'), 0)} episodes"
             )
 
-    def summary(
-        self,
-        before: Sequence[Row],
-        after: Sequence[Row],
-        facts: Mapping[str, object] | None = None,
-    ) -> None:
-        """Print held-out success by split before and after training, and other facts."""
-        table = Table(title="Held-out success", title_justify="left")
-        table.add_column("split")
-        for heading in ("episodes", "before", "after", "difference (points)"):
-            table.add_column(heading, justify="right")
+    def summary(self, before: Sequence[Row], after: Sequence[Row]) -> None:
+        """Print held-out success by split before and after training, and seconds by phase."""
+        rows = []
         old, new = ({str(row["split"]): row for row in rows} for rows in (before, after))
         for split in dict.fromkeys([*old, *new]):
             first, error = _success(old.get(split, {}))
             last, last_error = _success(new.get(split, {}))
-            table.add_row(
-                Text("all held-out" if split == ALL else split),
-                decimal(number(new.get(split) or old[split], "episodes"), 0),
-                percent(first, error),
-                percent(last, last_error),
-                points(last - first, math.hypot(error, last_error)),
-                style="bold" if split == ALL else "",
+            rows.append(
+                {
+                    "split": "all held-out" if split == ALL else split,
+                    "episodes": decimal(number(new.get(split) or old[split], "episodes"), 0),
+                    "before": percent(first, error),
+                    "after": percent(last, last_error),
+                    "difference (points)": points(last - first, math.hypot(error, last_error)),
+                }
             )
-        self.console.print(table)
-        for key, value in (facts or {}).items():
-            self._line(f"{key}: {value}")
-        self.console.file.flush()
+        self.console.print(make_table(rows, "Held-out success"))
+        phases = ", ".join(f"{name} {value:.0f}" for name, value in self.seconds.items())
+        self._line(f"seconds: {phases}")
 
 
 def _success(row: Row) -> tuple[float, float]:
     """Return the success rate and its standard error."""
     return number(row, "success_rate"), number(row, "standard_error")
-
-
-def _cell(metrics: Row, key: str, form: Format) -> str:
-    value = number(metrics, key)
-    return "-" if math.isnan(value) else form(value)

@@ -7,7 +7,7 @@ by number. The page inserts them as text, never as markup.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,16 +35,14 @@ FULL_COLOUR = 0.95
 class Texts(dict[str, int]):
     """Map texts to their numbers, up to `limit` characters in total."""
 
-    limit = 0
+    limit = characters = 0
 
     def add(self, text: str) -> int:
         """Return the number of a text, adding it if necessary."""
-        return self.setdefault(text, len(self))
-
-    @property
-    def characters(self) -> int:
-        """Total number of characters."""
-        return sum(map(len, self))
+        if text not in self:
+            self[text] = len(self)
+            self.characters += len(text)
+        return self[text]
 
     @property
     def full(self) -> bool:
@@ -109,28 +107,24 @@ def _set(
         if texts.full and groups:
             break
         groups.append(_group(members, texts, keep_one=not groups))
-    shown = (
-        step["advantage"]
+    sizes = [
+        abs(step["advantage"])
         for group in groups
         for member in group["members"]
         for step in member["steps"]
-    )
+        if step["advantage"]
+    ]
     return {
         "label": label,
         "run": run.path.name,
         "iteration": iteration,
         "split": str(episodes[0].get("split") or ""),
-        "scale": _scale(shown),
+        # Advantage of full colour: a quantile, since outliers would fade the rest.
+        "scale": float(np.quantile(sizes, FULL_COLOUR, method="lower")) if sizes else 0.0,
         "total": len(episodes),
         "total_groups": len(by_group),
         "groups": groups,
     }
-
-
-def _scale(advantages: Iterable[float]) -> float:
-    """Return the advantage size of full colour: a quantile, since outliers would fade the rest."""
-    sizes = [abs(value) for value in advantages if value]
-    return float(np.quantile(sizes, FULL_COLOUR, method="lower")) if sizes else 0.0
 
 
 def _member(episode: Row) -> tuple[int, str]:
@@ -155,30 +149,24 @@ def _group(members: Sequence[Row], texts: Texts, keep_one: bool) -> dict[str, An
     for member in members:
         if texts.full and (shown or not keep_one):
             break
-        shown.append(_episode(member, texts))
+        shown.append(
+            {
+                "name": str(member.get("member")),
+                "success": bool(member.get("success")),
+                "return": number(member, "episode_return"),
+                "steps": [_step(t, step, texts) for t, step in enumerate(member["steps"])],
+            }
+        )
     first = members[0]
+    game = str(first.get("game") or "").split("/")
     return {
         "goal": str(first.get("goal") or ""),
-        "game": _tail(str(first.get("game") or "")),
+        # The end of a path distinguishes games.
+        "game": "/".join(game if len(game) <= GAME_PARTS else ["…", *game[-GAME_PARTS:]]),
         "task_type": str(first.get("task_type") or "").replace("_", " "),
         "size": len(members),
         "won": sum(bool(member.get("success")) for member in members),
         "members": shown,
-    }
-
-
-def _tail(game: str) -> str:
-    """Return the end of a path, which distinguishes games."""
-    parts = game.split("/")
-    return game if len(parts) <= GAME_PARTS else "/".join(["…", *parts[-GAME_PARTS:]])
-
-
-def _episode(episode: Row, texts: Texts) -> dict[str, Any]:
-    return {
-        "name": str(episode.get("member")),
-        "success": bool(episode.get("success")),
-        "return": number(episode, "episode_return"),
-        "steps": [_step(index, step, texts) for index, step in enumerate(episode["steps"])],
     }
 
 
@@ -201,12 +189,7 @@ def _step(index: int, step: Row, texts: Texts) -> dict[str, Any]:
         "reward": number(step, "reward"),
         "return": number(step, "step_return"),
         "advantage": number(step, "advantage"),
-        "sizes": _sizes(step.get("group_sizes")),
+        "sizes": step.get("group_sizes") or [],  # absent in older files
         "tokens": number(step, "response_tokens"),
         "weights": str(step.get("weight_version", "")),
     }
-
-
-def _sizes(value: object) -> list[int]:
-    """Return the group sizes of a step by depth; older files lack them."""
-    return [size for size in value if isinstance(size, int)] if isinstance(value, list) else []

@@ -45,18 +45,14 @@ def histograms(experiments: Experiments) -> Figure | None:
         return None
     depths = shares.index.unique("depth")
     figure, axes = style.grid(len(depths), 2.6)
-    thick = 0.86 / len(experiments)
+    colours = [style.colour_of(index) for index in range(len(experiments))]
     for depth, place in zip(depths, axes, strict=True):
-        heights = shares.loc[depth].reindex(SIZE_LABELS)
-        for index, name in enumerate(experiments):
-            left = [i - 0.43 + (index + 0.5) * thick for i in range(len(SIZE_LABELS))]
-            place.bar(left, heights[name], thick, color=style.colour_of(index))
+        heights = shares.loc[depth].reindex(list(SIZE_LABELS))
+        heights.plot.bar(ax=place, width=0.86, color=colours, legend=False, rot=0, fontsize=8)
         style.rate_axis(place, "steps")
         place.set_ylim(0, min(1.0, 1.15 * shares.to_numpy().max()) or 1.0)
-        place.set_xticks(range(len(SIZE_LABELS)), SIZE_LABELS, fontsize=8)
         place.grid(visible=False, axis="x")
-        place.set_xlabel("size of the group")
-        place.set_title(f"k = {depth}")
+        place.set(xlabel="size of the group", title=f"k = {depth}")
     name_experiments(figure, experiments)
     return figure
 

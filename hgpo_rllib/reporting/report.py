@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -14,6 +13,7 @@ from hgpo_rllib.reporting import tables
 from hgpo_rllib.reporting.episodes import pack_episodes
 from hgpo_rllib.reporting.panels import Experiments
 from hgpo_rllib.reporting.plots import pictures
+from hgpo_rllib.reporting.style import colour_of
 from hgpo_rllib.results import ResultsError, load_runs
 
 NAMES_IN_TITLE = 3
@@ -59,32 +59,22 @@ def _page(experiments: Experiments, drawn: Mapping[str, bytes]) -> str:
     every = list(experiments.values())
     members = [run for runs in every for run in runs.members]
     alone = every[0] if len(every) == 1 else None
-    names = list(dict.fromkeys(run.name for run in members))
     single = members[0] if len(members) == 1 else None
-    values: dict[str, Any] = {
-        "title": ", ".join(names) if len(names) <= NAMES_IN_TITLE else f"{len(members)} runs",
-        "single": single,
-        "sizes": tables.size_of(single) if single else "",
-        "headline": tables.headline(alone) if alone else None,
-        "several": None if alone else tables.experiment_table(experiments),
-        "runs": None if single else tables.run_table(experiments),
-        "splits": tables.split_table(alone) if alone else None,
+    shown = {
         "families": tables.family_table(experiments),
         "phases": tables.phase_table(experiments),
-        "differences": tables.difference_table(experiments),
-        "facts": tables.fact_table(single) if single else None,
-        "images": {name: base64.b64encode(png).decode() for name, png in drawn.items()},
-        "episodes": pack_episodes(experiments),
-        "notes": tables.notes(experiments),
-        "configs": [
-            (name, (runs.members[0].path / "config.yaml").read_text(encoding="utf-8"))
-            for name, runs in experiments.items()
-        ],
     }
-    return _render("report.html.jinja", **values)
-
-
-def _render(template: str, **values: object) -> str:
+    if alone:
+        shown["splits"] = tables.split_table(alone)
+    else:
+        shown["curves"] = tables.experiment_table(experiments)
+        shown["differences"] = tables.difference_table(experiments)
+    if single:
+        shown["facts"] = tables.fact_table(single)
+    else:
+        shown["runs"] = tables.run_table(experiments)
+    colours = [] if alone else [colour_of(index) for index in range(len(every))]
+    names = list(dict.fromkeys(run.name for run in members))
     # Escape regardless of the file extension: model output must never be markup.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -93,4 +83,21 @@ def _render(template: str, **values: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(**values)
+    return environment.get_template("report.html.jinja").render(
+        title=", ".join(names) if len(names) <= NAMES_IN_TITLE else f"{len(members)} runs",
+        single=single,
+        sizes=tables.size_of(single) if single else "",
+        headline=tables.headline(alone) if alone else None,
+        tables={name: table for name, table in shown.items() if len(table)},
+        colours=colours,
+        colours_of_runs=[
+            colour for colour, runs in zip(colours, every, strict=False) for _ in runs.members
+        ],
+        images={name: base64.b64encode(png).decode() for name, png in drawn.items()},
+        episodes=pack_episodes(experiments),
+        notes=tables.notes(experiments),
+        configs=[
+            (name, (runs.members[0].path / "config.yaml").read_text(encoding="utf-8"))
+            for name, runs in experiments.items()
+        ],
+    )

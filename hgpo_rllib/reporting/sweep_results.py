@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
 from env_wrappers.files import write_atomically
-from hgpo_rllib.reporting import heat_map
+from hgpo_rllib.reporting import style
+from hgpo_rllib.reporting.console import make_table
 from hgpo_rllib.reporting.numbers import percent, points
 from hgpo_rllib.results import Sweep
 
+COLOURS = "cividis"  # uniform lightness, suitable for colour-blind readers
+CELL = (1.5, 1.0)  # inches
+MARGINS = (2.6, 1.9)  # for labels and colour bar
 RATES = ["before", "after", "gain"]
 
 
@@ -47,67 +53,76 @@ def as_text(value: Any) -> str:
 
 def results_table(sweep: Sweep) -> Table:
     """Return a table of points: held-out success before and after, mean and error over seeds."""
-    table = Table(title="Held-out success, mean ± standard error over seeds", title_justify="left")
-    for key in sweep.keys:
-        table.add_column(key.replace(".", ".\n"), overflow="fold")
-    for heading in ("seeds", "iterations", "before", "after", "difference (points)"):
-        table.add_column(heading, justify="right")
-    for row in summarize(sweep.trials, sweep.keys).reset_index().to_dict("records"):
-        table.add_row(
-            *(row[key] for key in sweep.keys),
-            str(row["runs"]),
-            heat_map.span(row["iterations_min"], row["iterations_max"]),
-            percent(row["before"], row["before_error"]),
-            percent(row["after"], row["after_error"]),
-            points(row["gain"], row["gain_error"]),
-        )
-    return table
+    rows = [
+        {
+            **{key.replace(".", ".\n"): row[key] for key in sweep.keys},
+            "seeds": row["runs"],
+            "iterations": span(row["iterations_min"], row["iterations_max"]),
+            "before": percent(row["before"], row["before_error"]),
+            "after": percent(row["after"], row["after_error"]),
+            "difference (points)": points(row["gain"], row["gain_error"]),
+        }
+        for row in summarize(sweep.trials, sweep.keys).reset_index().to_dict("records")
+    ]
+    return make_table(rows, "Held-out success, mean ± standard error over seeds")
 
 
 def write_results(folder: Path, sweep: Sweep) -> list[Path]:
-    """Write results.csv (one row per run), results.json (also by point), and the heat maps."""
+    """Write results.csv (one row per run), points.csv (one per grid point), and the heat maps."""
     keys, trials = sweep.keys, sweep.trials.rename(columns={"iteration": "iterations"})
     columns = ["run", *keys, "seed", "iterations", "episodes", "before", "after"]
-    trials = trials[columns].astype({"episodes": "Int64"})
     texts = trials.assign(**{key: trials[key].map(as_text) for key in keys})
     contents: dict[str, str | bytes] = {
-        "results.csv": texts.to_csv(index=False),
-        "results.json": json.dumps(_json(sweep, trials), indent=2) + "\n",
+        "results.csv": texts[columns].astype({"episodes": "Int64"}).to_csv(index=False),
+        "points.csv": summarize(sweep.trials, keys).to_csv(),
     }
     for axes in itertools.combinations(keys, min(2, len(keys))):
         name = "-".join(key.replace(".", "_") for key in axes)
-        contents[f"heat_map-{name}.png"] = heat_map.draw(summarize(sweep.trials, axes))
+        with mpl.rc_context(style.STYLE):
+            contents[f"heat_map-{name}.png"] = style.png(heat_map(summarize(sweep.trials, axes)))
     return [write_atomically(folder / name, content) for name, content in contents.items()]
 
 
-def _json(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
-    def plain(row: dict[str, Any]) -> dict[str, Any]:
-        return {key: None if _is_missing(value) else value for key, value in row.items()}
+def heat_map(points: pd.DataFrame) -> Figure:
+    """Return a heat map of success after training, in the current style.
 
-    def estimate(row: dict[str, Any], name: str) -> dict[str, Any]:
-        return plain({"mean": row[name], "standard_error": row[f"{name}_error"]})
+    Args:
+        points: see `summarize`, for one or two keys. The last key is on the
+            horizontal axis, with values in row order.
+    """
+    keys = list(points.index.names)
+    if len(keys) == 1:
+        points = pd.concat({"": points}, names=[""])
+    rows, columns = (points.index.unique(level) for level in (0, 1))
+    means, errors = (
+        points[name].unstack().reindex(index=rows, columns=columns)
+        for name in ("after", "after_error")
+    )
+    size = [c * n + m for c, n, m in zip(CELL, means.shape[::-1], MARGINS, strict=True)]
+    figure = style.blank((max(size[0], 6.0), size[1]))
+    axes = figure.subplots()
+    image = axes.imshow(means, cmap=COLOURS, aspect="auto")
+    middle = (means.min(axis=None) + means.max(axis=None)) / 2
+    for y in range(len(rows)):
+        for x in range(len(columns)):
+            mean = means.iat[y, x]
+            text = percent(mean, errors.iat[y, x]).replace(" ±", "\n±")
+            colour = "white" if mean <= middle else "black"
+            axes.text(x, y, text, ha="center", va="center", color=colour)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)) if len(keys) == 2 else [], rows if len(keys) == 2 else [])
+    axes.set(xlabel=keys[-1], ylabel=keys[0] if len(keys) == 2 else "")
+    axes.grid(visible=False)
+    runs, low, high = points["runs"], points["iterations_min"], points["iterations_max"]
+    error = "mean ± standard error, " if runs.max() > 1 else ""
+    axes.set_title(
+        f"Held-out success after training, iterations: {span(low.min(), high.max())}\n"
+        f"{error}runs per cell: {span(runs.min(), runs.max())}"
+    )
+    figure.colorbar(image, format=PercentFormatter(xmax=1))
+    return figure
 
-    values = trials[sweep.keys].to_dict("records")
-    by_text = {tuple(map(as_text, point.values())): point for point in values}
-    summary = summarize(sweep.trials, sweep.keys).reset_index().to_dict("records")
-    return {
-        "keys": sweep.keys,
-        "points": [
-            {
-                "point": by_text[tuple(row[key] for key in sweep.keys)],
-                "runs": row["runs"],
-                **{name: estimate(row, name) for name in RATES},
-            }
-            for row in summary
-        ],
-        "trials": [
-            {"run": row["run"], "point": point} | plain(row)
-            for row, point in zip(
-                trials.drop(columns=sweep.keys).to_dict("records"), values, strict=True
-            )
-        ],
-    }
 
-
-def _is_missing(value: Any) -> bool:
-    return value is pd.NA or (isinstance(value, float) and math.isnan(value))
+def span(low: int, high: int) -> str:
+    """Format a range as ``2`` or ``1 to 3``."""
+    return str(low) if low == high else f"{low} to {high}"

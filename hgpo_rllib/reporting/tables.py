@@ -1,17 +1,18 @@
-"""The numbers of a report: rates, times, and notes on their interpretation."""
+"""The numbers of a report: rates, times, and notes on their interpretation.
+
+Tables are frames of texts whose index is the first column.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from hgpo_rllib.reporting.numbers import MISSING, decimal, duration, percent, points
 from hgpo_rllib.reporting.panels import Experiments
-from hgpo_rllib.reporting.style import colour_of
 from hgpo_rllib.results import ALL, Run, Runs
 from hgpo_rllib.results.runs import SAME_EXPERIMENT, compared
 
@@ -24,17 +25,6 @@ PAPER_METRICS = {
     "success_rate": "success",
 }
 RATES = ["before", "after", "gain"]
-SUCCESS = ["before", "after", "difference"]
-"""Column headings of `_success`."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """An HTML table; each row has a name, an optional experiment colour, and cells."""
-
-    columns: Sequence[str]
-    """Headings; the first is that of the names."""
-    rows: Sequence[tuple[str, str, Sequence[str]]]
 
 
 def rates(changes: pd.DataFrame, runs: Runs, by: str) -> pd.DataFrame:
@@ -49,27 +39,22 @@ def rates(changes: pd.DataFrame, runs: Runs, by: str) -> pd.DataFrame:
     return pd.concat([groups["episodes"].first(), groups[RATES].mean(), errors], axis="columns")
 
 
-def _pooled(runs: Runs) -> pd.Series | None:
-    """Return `rates` of all splits pooled."""
-    found = rates(runs.changes, runs, "split")
-    return found.loc[ALL] if ALL in found.index else None
-
-
-def _success(row: pd.Series | None) -> list[str]:
-    """Format success before and after, and the difference."""
-    if row is None:
-        return [MISSING] * len(SUCCESS)
-    return [
-        percent(row["before"], row["before_error"]),
-        percent(row["after"], row["after_error"]),
-        points(row["gain"], row["gain_error"]),
-    ]
+def _formatted(rows: pd.DataFrame) -> pd.DataFrame:
+    """Format success before and after, and the difference, of each row."""
+    cells = {
+        "before": map(percent, rows["before"], rows["before_error"]),
+        "after": map(percent, rows["after"], rows["after_error"]),
+        "difference": map(points, rows["gain"], rows["gain_error"]),
+    }
+    return pd.DataFrame({name: list(texts) for name, texts in cells.items()}, rows.index)
 
 
 def headline(runs: Runs) -> list[str] | None:
     """Return success before, after and difference, or None if the experiment was not evaluated."""
-    row = _pooled(runs)
-    return None if row is None or row[["before", "after"]].isna().all() else _success(row)
+    pooled = rates(runs.changes, runs, "split").reindex([ALL])
+    if pooled[["before", "after"]].isna().all(axis=None):
+        return None
+    return _formatted(pooled).loc[ALL].to_list()
 
 
 def size_of(run: Run) -> str:
@@ -82,74 +67,52 @@ def size_of(run: Run) -> str:
     )
 
 
-def experiment_table(experiments: Experiments) -> Table:
+def experiment_table(experiments: Experiments) -> pd.DataFrame:
     """Return a table that compares the experiments."""
-    rows = []
-    for index, (name, runs) in enumerate(experiments.items()):
-        evaluated = ", ".join(sorted(_last_evaluated(runs).unique()))
-        cells = [str(len(runs.members)), evaluated, *_success(_pooled(runs))]
-        rows.append((name, colour_of(index), cells))
-    return Table(["curve", "runs", "last evaluated", *SUCCESS], rows)
+    every = experiments.values()
+    pooled = [rates(runs.changes, runs, "split").reindex([ALL]) for runs in every]
+    table = _formatted(pd.concat(pooled).set_axis(list(experiments)))
+    table.insert(0, "runs", [str(len(runs.members)) for runs in every])
+    evaluated = [", ".join(sorted(run_table({"": r})["last evaluated"].unique())) for r in every]
+    table.insert(1, "last evaluated", evaluated)
+    return table
 
 
-def run_table(experiments: Experiments) -> Table:
+def run_table(experiments: Experiments) -> pd.DataFrame:
     """Return a table of all runs, with the errors of their evaluations."""
-    rows = []
-    for index, runs in enumerate(experiments.values()):
-        changes = runs.changes.query("split == @ALL").set_index("run")
-        evaluated = _last_evaluated(runs)
-        for row, run in zip(runs.runs.itertuples(), runs.members, strict=True):
-            own = changes.loc[row.run] if row.run in changes.index else None
-            cells = [
-                MISSING if pd.isna(row.seed) else str(row.seed),
-                str(row.iterations),
-                evaluated[row.run],
-                MISSING if own is None else decimal(own["episodes"], 0),
-                *_success(own),
-            ]
-            rows.append((run.path.name, colour_of(index) if len(experiments) > 1 else "", cells))
-    return Table(["run", "seed", "iterations", "last evaluated", "episodes", *SUCCESS], rows)
+    every = experiments.values()
+    runs = pd.concat([runs.runs for runs in every]).set_index("run")
+    changes = pd.concat([runs.changes.query("split == @ALL") for runs in every])
+    changes = changes.set_index("run").reindex(runs.index)
+    cells = {
+        "seed": runs["seed"].astype("str").fillna(MISSING),
+        "iterations": runs["iterations"].astype("str"),
+        "last evaluated": changes["iteration"].astype("str").fillna(MISSING),
+        "episodes": [decimal(value, 0) for value in changes["episodes"]],
+    }
+    table = pd.DataFrame(cells).join(_formatted(changes))
+    return table.set_axis([run.path.name for runs in every for run in runs.members])
 
 
-def _last_evaluated(runs: Runs) -> pd.Series:
-    """Return the iteration of each run's latest evaluation during training, as text."""
-    changes = runs.changes.query("split == @ALL").set_index("run")
-    return changes["iteration"].reindex(runs.runs["run"]).astype("str").fillna(MISSING)
-
-
-def split_table(runs: Runs) -> Table:
+def split_table(runs: Runs) -> pd.DataFrame:
     """Return a table of held-out success by split."""
     found = rates(runs.changes, runs, "split")
-    names = [split for split in found.index if split != ALL]
-    pooled = [ALL] if len(names) != 1 and ALL in found.index else []  # else shown twice
-    rows = [
-        (
-            "all held-out" if split == ALL else split,
-            "",
-            [decimal(found.loc[split, "episodes"], 0), *_success(found.loc[split])],
-        )
-        for split in [*names, *pooled]
-    ]
-    return Table(["split", "episodes", *SUCCESS], rows)
+    if len(found) == 2:
+        found = found.drop(index=ALL, errors="ignore")  # else shown twice
+    table = _formatted(found)
+    table.insert(0, "episodes", [decimal(value, 0) for value in found["episodes"]])
+    names = [split for split in table.index if split != ALL]
+    return table.loc[[*names, *table.index.intersection([ALL])]].rename({ALL: "all held-out"})
 
 
-def family_table(experiments: Experiments) -> Table:
+def family_table(experiments: Experiments) -> pd.DataFrame:
     """Return held-out success by task family; for several experiments, only after training."""
-    found = {name: family_rates(runs) for name, runs in experiments.items()}
-    families = sorted({family for table in found.values() for family in table.index})
-    tables = [table.reindex(families) for table in found.values()]
-    several = len(tables) > 1
-    rows = [
-        (
-            family.replace("_", " "),
-            "",
-            [_success(table.loc[family])[1] for table in tables]
-            if several
-            else _success(tables[0].loc[family]),
-        )
-        for family in families
-    ]
-    return Table(["family", *(found if several else SUCCESS)], rows)
+    found = {name: _formatted(family_rates(runs)) for name, runs in experiments.items()}
+    if len(found) == 1:
+        (table,) = found.values()
+    else:
+        table = pd.DataFrame({name: part["after"] for name, part in found.items()})
+    return table.sort_index().fillna(MISSING).rename(lambda family: family.replace("_", " "))
 
 
 def family_rates(runs: Runs) -> pd.DataFrame:
@@ -185,21 +148,21 @@ def mean_phases(runs: Runs) -> pd.Series:
     return phase_seconds(runs).dropna(axis="columns", how="all").fillna(0.0).mean()
 
 
-def phase_table(experiments: Experiments) -> Table:
+def phase_table(experiments: Experiments) -> pd.DataFrame:
     """Return mean seconds per phase and iteration; for one experiment also totals and shares."""
     means = pd.DataFrame({name: mean_phases(runs) for name, runs in experiments.items()})
     means = means[(means > 0).any(axis="columns")].fillna(0.0)
     if len(experiments) > 1:
-        rows = [(str(name), "", [_short(value) for value in row]) for name, row in means.iterrows()]
-        return Table(["phase, mean of an iteration", *experiments], rows)
+        return means.map(_short)
     ((name, runs),) = experiments.items()
-    rows = [
-        (phase, "", [_short(each * len(runs.metrics)), _short(each), f"{100 * share:.1f} %"])
-        for phase, each, share in zip(
-            means.index, means[name], means[name] / means[name].sum(), strict=True
-        )
-    ]
-    return Table(["phase", "total", "per iteration", "share"], rows)
+    each = means[name]
+    return pd.DataFrame(
+        {
+            "total": (each * len(runs.metrics)).map(_short),
+            "per iteration": each.map(_short),
+            "share": (each / each.sum()).map(percent),
+        }
+    )
 
 
 def _short(seconds: float) -> str:
@@ -231,7 +194,7 @@ def notes(experiments: Experiments) -> list[str]:
         )
     else:
         found += [
-            "± is one binomial standard error; for the difference, it assumes that the two "
+            "± is one standard error over games; for the difference, it assumes that the two "
             "evaluations are independent.",
             "One run is one seed: it does not show the variation between seeds.",
         ]
@@ -262,19 +225,14 @@ def _evaluation_notes(every: Sequence[Runs]) -> list[str]:
     return found
 
 
-def difference_table(experiments: Experiments) -> Table:
+def difference_table(experiments: Experiments) -> pd.DataFrame:
     """Return a table of the settings in which experiments differ, with their values."""
     firsts = pd.concat([runs.settings.head(1) for runs in experiments.values()])
     settings = firsts[compared(firsts.columns.drop("run"))].fillna("not set")
-    different = settings.loc[:, settings.nunique() > 1]
-    return Table(["setting", *experiments], [(key, "", list(different[key])) for key in different])
+    return settings.loc[:, settings.nunique() > 1].set_axis(list(experiments)).T
 
 
-def fact_table(run: Run) -> Table:
+def fact_table(run: Run) -> pd.DataFrame:
     """Return a table of a finished run's summary."""
-    facts = pd.json_normalize(run.summary or {})
-    rows = [
-        (str(key), "", [str(round(value, 2) if isinstance(value, float) else value)])
-        for key, (value,) in facts.items()
-    ]
-    return Table(["", ""], rows)
+    facts = pd.json_normalize(run.summary or {}).round(2).astype("str")
+    return facts.T.set_axis([""], axis="columns")

@@ -264,10 +264,7 @@ def _evaluations(file: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         for row in rows
         for name, values in row.pop("by_task_type", {}).items()
     ]
-    frame = _newest(families, FAMILIES, file)
-    rate = frame["success_rate"]
-    frame["standard_error"] = np.sqrt(rate * (1 - rate) / frame["episodes"])
-    return _newest(rows, EVALUATIONS, file), frame
+    return _newest(rows, EVALUATIONS, file), _newest(families, FAMILIES, file)
 
 
 def _newest(rows: Sequence[Row], columns: Columns, file: Path) -> pd.DataFrame:

@@ -1,12 +1,11 @@
 """Pools of environments, which run in a separate thread with a timeout."""
 
 import asyncio
-import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import gymnasium as gym
@@ -26,13 +25,13 @@ class EnvThread:
     """Run calls one at a time in a thread, without blocking the event loop.
 
     Python cannot stop a call that hangs, so its thread is abandoned and a new thread replaces it.
-    Threads are daemons; otherwise a hanging call would prevent the process from exiting.
+    Threads are daemons; those of an executor would prevent the process from exiting.
     """
 
     def __init__(self, limit_s: float):
         """`limit_s`: timeout of a call in seconds, not counting the time in the queue."""
         self._limit_s = limit_s
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._start()
 
     async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -42,13 +41,34 @@ class EnvThread:
             EnvTimeoutError: the call timed out; it may still be running.
             EnvFailedError: the call raised an error.
         """
-        job = _Job(partial(function, *args, **kwargs), asyncio.get_running_loop())
-        job.timer = job.loop.call_later(self._limit_s, self._check, job)
+        future: Future[T] = Future()
+        started: float | None = None
+
+        def job() -> None:
+            nonlocal started
+            if not future.set_running_or_notify_cancel():
+                return
+            started = time.monotonic()
+            try:
+                future.set_result(function(*args, **kwargs))
+            except Exception as error:
+                future.set_exception(error)
+
         self._jobs.put(job)
+        answer, left = asyncio.wrap_future(future), self._limit_s
         try:
-            return await job.answer
+            while not (await asyncio.wait({answer}, timeout=left))[0]:
+                left = self._limit_s - (0 if started is None else time.monotonic() - started)
+                if left <= 0:
+                    self._start()
+                    limit = f"rollout.env_timeout_s={self._limit_s:g}"
+                    raise EnvTimeoutError(f"no answer within {limit}")
         finally:
-            job.timer.cancel()
+            answer.cancel()  # does nothing if it is done
+        try:
+            return answer.result()
+        except Exception as error:
+            raise EnvFailedError(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         """Stop the thread after the calls already in the queue."""
@@ -63,49 +83,7 @@ class EnvThread:
             job = self._jobs.get()
             if job is None:
                 return
-            if job.answer.cancelled():
-                continue
-            job.started = time.monotonic()
-            value, error = None, None
-            try:
-                value = job.call()
-            except Exception as raised:
-                error = EnvFailedError(f"{type(raised).__name__}: {raised}")
-                error.__cause__ = raised
-            with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
-                job.loop.call_soon_threadsafe(job.finish, value, error)
-
-    def _check(self, job: "_Job") -> None:
-        """Fail a job that timed out; called by the event loop."""
-        left = self._limit_s
-        if job.started is not None:
-            left -= time.monotonic() - job.started
-        if left > 0:
-            job.timer = job.loop.call_later(left, self._check, job)
-            return
-        self._start()
-        limit = f"rollout.env_timeout_s={self._limit_s:g}"
-        job.finish(None, EnvTimeoutError(f"no answer within {limit}"))
-
-
-class _Job:
-    """A call and the future of its value."""
-
-    def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop):
-        self.call = call
-        self.loop = loop
-        self.answer: asyncio.Future[Any] = loop.create_future()
-        self.started: float | None = None
-        self.timer: asyncio.TimerHandle
-
-    def finish(self, value: Any, error: Exception | None) -> None:
-        """Set the result; called in the event loop."""
-        if self.answer.done():
-            return
-        if error is None:
-            self.answer.set_result(value)
-        else:
-            self.answer.set_exception(error)
+            job()
 
 
 class EnvPool:

@@ -19,20 +19,9 @@ from hgpo_rllib.rollout.trajectory import LostEpisode, Step, Trajectory
 from hgpo_rllib.section import RunStoppedError
 
 logger = logging.getLogger(__name__)
-POLICY_ID = "policy"  # the one RLModule that all members share
 FAILURES = ("env_errors", "env_timeouts", "request_errors", "lost_members", "lost_groups")
 """Failure counts of a rollout: failed attempts by cause, members discarded after `max_attempts`
 failed attempts, and groups discarded because fewer than two members were left."""
-
-
-def member_id(index: int) -> str:
-    """Return the name of a member: its RLlib agent id, also used in the records."""
-    return f"member_{index}"
-
-
-def policy_of_member(agent_id: str, *args: Any, **kwargs: Any) -> str:
-    """Map every member to the shared policy (RLlib's agent-to-module mapping)."""
-    return POLICY_ID
 
 
 @dataclass(eq=False)
@@ -117,11 +106,8 @@ async def play_task(
 ) -> Trajectory:
     """Play a task until the agent wins it or does not retry.
 
-    Args:
-        env: environment taken from `pool`.
-        pool: pool whose thread runs the environment.
-        task: seed of the environment's reset, which selects the task.
-        begin: creates the agent from the info of the reset.
+    `env` is taken from `pool`, whose thread runs it. `task` is the seed of the reset, which selects
+    the task. `begin` creates the agent from the info of the reset.
 
     Returns:
         The last episode, with the lost ones before it in ``earlier``.

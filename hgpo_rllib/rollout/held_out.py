@@ -1,6 +1,5 @@
 """Held-out evaluation of the current policy, as RLlib's custom evaluation function."""
 
-import math
 from typing import Any
 
 import pandas as pd
@@ -8,11 +7,10 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from hgpo_rllib.rollout.outcomes import summarize
+from hgpo_rllib.jsonl import ALL
+from hgpo_rllib.rollout.outcomes import clustered_error, summarize
 from hgpo_rllib.rollout.tasks import HELD_OUT_ORDER_SEED, TaskOrder
 from hgpo_rllib.rollout.trajectory import Trajectory
-
-ALL_SPLITS = "all"
 
 
 def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any], int, int]:
@@ -33,7 +31,7 @@ def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any],
         played = runner.play(split, tasks, group_size=1, temperature=config.eval_temperature)
         results[split] = summarize_trajectories(played)
         everything += played
-    results[ALL_SPLITS] = summarize_trajectories(everything)
+    results[ALL] = summarize_trajectories(everything)
     # RLlib reads the results of a custom function from the metrics, not from the return value.
     logger = MetricsLogger(root=False)
     logger.log_dict(results, window=1)
@@ -43,15 +41,20 @@ def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any],
 
 
 def summarize_trajectories(trajectories: list[Trajectory]) -> dict[str, Any]:
-    """Return `summarize` and the binomial standard error of the success rate."""
+    """Return `summarize`, and the standard errors of the success rates (`clustered_error`)."""
     outcomes = [
         {
+            "game": trajectory.info["game"],
             "task_type": trajectory.steps[-1].info["task_type"],
             "success": trajectory.won,
             "episode_length": len(trajectory),
         }
         for trajectory in trajectories
     ]
-    common = summarize(pd.DataFrame(outcomes))
-    rate, count = common["success_rate"], common["episodes"]
-    return {**common, "standard_error": math.sqrt(rate * (1 - rate) / count)}
+    episodes = pd.DataFrame(outcomes)
+    found = summarize(episodes)
+    found["standard_error"] = clustered_error(episodes["success"], episodes["game"])
+    for name, family in episodes.groupby("task_type"):
+        error = clustered_error(family["success"], family["game"])
+        found["by_task_type"][str(name)]["standard_error"] = error
+    return found

@@ -8,11 +8,9 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from hgpo_rllib.agent import Turn
-from hgpo_rllib.rollout.group import member_id
+from hgpo_rllib.jsonl import RUN_EPISODES
 from hgpo_rllib.rollout.scoring import ScoredTrajectories
 from hgpo_rllib.rollout.trajectory import response_rows
-
-FORMAT = "hgpo-episode-1"
 
 
 def episode_records(
@@ -37,11 +35,11 @@ def episode_records(
         responses = [row.response for row in response_rows([trajectory])]
         prompts = iter(tokenizer.batch_decode([turn.prompt_ids for turn in responses]))
         yield {
-            "format": FORMAT,
+            "format": RUN_EPISODES,
             "iteration": iteration,
             "split": split,
             "group": trajectory.group,
-            "member": member_id(trajectory.member),
+            "member": f"member_{trajectory.member}",
             "game": trajectory.info["game"],
             "task_type": trajectory.info["task_type"],
             "goal": trajectory.info["goal"],

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import groupby
 
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
-from hgpo_rllib.rollout.group import member_id, policy_of_member
 from hgpo_rllib.rollout.trajectory import Trajectory
 
 OUTPUTS = (
@@ -19,18 +19,18 @@ OUTPUTS = (
 
 
 def group_episodes(trajectories: Sequence[Trajectory]) -> list[MultiAgentEpisode]:
-    """Return one RLlib episode per group, with the group's name as id. For `EnvRunner.sample` only.
+    """Return one RLlib episode per group, with the group's name as id and a module for all agents.
 
     The members' steps at time t form one environment step. They may have run at different times,
     since members are independent. Every step stores as extra model outputs: ``prompt_ids``,
     ``response_ids``, ``behaviour_logp``, ``weight_version``, ``completion`` and ``is_valid``.
     """
     groups = groupby(trajectories, key=lambda trajectory: trajectory.group)
-    return [_episode(name, {member_id(t.member): t for t in members}) for name, members in groups]
+    return [_episode(name, {f"member_{t.member}": t for t in members}) for name, members in groups]
 
 
 def _episode(name: str, members: dict[str, Trajectory]) -> MultiAgentEpisode:
-    episode = MultiAgentEpisode(id_=name, agent_to_module_mapping_fn=policy_of_member)
+    episode = MultiAgentEpisode(id_=name, agent_to_module_mapping_fn=lambda *_: DEFAULT_MODULE_ID)
     episode.add_env_reset(
         observations={m: t.steps[0].turn.observation for m, t in members.items()},
         infos={m: t.info for m, t in members.items()},

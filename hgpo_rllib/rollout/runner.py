@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import ray
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core import COMPONENT_RL_MODULE
+from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
@@ -39,7 +39,7 @@ from hgpo_rllib.policy_server.types import (
     WeightTag,
 )
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
-from hgpo_rllib.rollout.group import FAILURES, POLICY_ID, Rollout
+from hgpo_rllib.rollout.group import FAILURES, Rollout
 from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.rllib_episode import group_episodes
 from hgpo_rllib.rollout.tasks import TaskOrder
@@ -95,7 +95,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         """Return the trajectories of `rollout` as RLlib episodes, one per group."""
         return group_episodes(self.rollout(num_episodes or 1).trajectories)
 
-    def rollout(self, num_groups: int) -> "Played":
+    def rollout(self, num_groups: int) -> Played:
         """Play `num_groups` groups on the next tasks of the train split.
 
         If `sample_ahead` has started a rollout, wait for that one instead.
@@ -108,10 +108,10 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._finished += played.trajectories
         return played
 
-    def sample_ahead(self, num_episodes: int) -> None:
+    def sample_ahead(self, num_groups: int) -> None:
         """Start the rollout that the next call of `rollout` returns, in another thread."""
         first = self._tasks.position
-        self._ahead = first, self._thread.submit(self._play, *self._next(num_episodes))
+        self._ahead = first, self._thread.submit(self._play, *self._next(num_groups))
 
     def _next(self, num_groups: int) -> tuple[str, list[int], int, float, int]:
         """Return the arguments of `_play` for the next tasks."""
@@ -131,7 +131,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     def _play(
         self, split: str, tasks: list[int], group_size: int, temperature: float, first: int
-    ) -> "Played":
+    ) -> Played:
         start = time.perf_counter()
         several = max(self.config.num_replicas, self.config.max_replicas or 0) > 1
         client = PolicyClient(self.replicas, self.sampling(temperature), self._weights, several)
@@ -206,7 +206,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         return {
             INPUT_ENV_SPACES: self._spaces,
             INPUT_ENV_SINGLE_SPACES: self._spaces,
-            POLICY_ID: self._spaces,
+            DEFAULT_MODULE_ID: self._spaces,
         }
 
     @override(Checkpointable)
@@ -226,7 +226,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         if isinstance(module_state, ray.ObjectRef):
             module_state = ray.get(module_state)
         if module_state:
-            self._weights = module_state[POLICY_ID]["weight_tag"]
+            self._weights = module_state[DEFAULT_MODULE_ID]["weight_tag"]
             for _, client in tuple(self._under_way):
                 client.weights = self._weights
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hgpo_rllib.advantages import StepArrays, find_estimator
 from hgpo_rllib.advantages.baselines import value_targets
-from hgpo_rllib.advantages.levels import Level, compare_levels
+from hgpo_rllib.advantages.groups import Level, compare_levels
 from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
 

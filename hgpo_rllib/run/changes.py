@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,12 @@ def check_changes(directory: RunDirectory, config: RunConfig, console: TrainingC
         )
     before = _read(directory.started)
     if before is not None:
-        changes = dict(_changes(before.settings, now.settings))
+        old, new = _flat(before.settings), _flat(now.settings)
+        changes = {
+            key: f"{json.dumps(old.get(key))} -> {json.dumps(new.get(key))}"
+            for key in dict.fromkeys([*old, *new])
+            if old.get(key) != new.get(key)
+        }
         if misfit := _misfit(before, now, changes):
             raise ConfigError(
                 f"{directory.path} cannot go on from its checkpoint with {misfit}; set it back in "
@@ -60,14 +65,7 @@ def check_changes(directory: RunDirectory, config: RunConfig, console: TrainingC
         for key, change in changes.items():
             note = notes.get(key, "")
             console.say(f"changed since the run was last started: {key} {change}{note}")
-    directory.write_started(now.model_dump())
-
-
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    before, now = dict(_flat(old)), dict(_flat(new))
-    for key in dict.fromkeys([*before, *now]):
-        if before.get(key) != now.get(key):
-            yield key, f"{json.dumps(before.get(key))} -> {json.dumps(now.get(key))}"
+    directory.write_json(directory.started, now.model_dump())
 
 
 def _misfit(before: Start, now: Start, changes: Mapping[str, str]) -> str | None:
@@ -110,10 +108,10 @@ def _hash_model(model: str) -> str:
     return digest(json.dumps(sums, sort_keys=True).encode())
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys, as on the command line, and values that are not mappings."""
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return values that are not mappings by dotted key, as on the command line."""
+    flat: dict[str, Any] = {}
     for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+        name = f"{prefix}{key}"
+        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return flat

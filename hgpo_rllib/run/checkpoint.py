@@ -26,18 +26,15 @@ def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
     Raises:
         ConfigError: the policy does not exist or is damaged, or an override is invalid.
     """
-    folder, run_file = Path(checkpoint), run_file_of(checkpoint)
+    model, run_file = Path(checkpoint), run_file_of(checkpoint)
     if any(override.partition("=")[0] == "model.model_path" for override in overrides):
         raise ConfigError(f"model.model_path: the model is CHECKPOINT, {checkpoint}: leave it out")
-    if run_file is not None:
-        config, model = load_config(run_file, overrides), folder
-        if run_file.parent == folder:
-            model = RunDirectory(folder).checkpoint
-        if not model.is_dir():
-            raise ConfigError(f"{folder} holds no checkpoint (its first was not written)")
-    else:
-        config, model = load_config(None, overrides), folder
-    if run_file is not None or folder.exists():
+    config = load_config(run_file, overrides)
+    if run_file == model / "config.yaml":
+        model = RunDirectory(model).checkpoint
+    if run_file is not None and not model.is_dir():
+        raise ConfigError(f"{checkpoint} holds no checkpoint (its first was not written)")
+    if model.exists():
         _check_folder(model)
     elif not _may_be_hub_name(checkpoint):
         raise ConfigError(f"{checkpoint} is not there: {KINDS}")
@@ -55,21 +52,17 @@ def run_file_of(checkpoint: str) -> Path | None:
 
 def _check_folder(folder: Path) -> None:
     if (folder / MANIFEST).exists():  # only runs write one
-        _check_is_whole(folder)
+        try:
+            check_folder(folder)
+        except DamagedFolderError as error:
+            run = RunDirectory(folder.parent)
+            other = run.checkpoint if folder.name == run.best.name else run.best
+            remedy = f", or use {other}" if other.is_dir() else ""
+            raise ConfigError(f"{error}: restore it from a copy{remedy}") from error
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} holds neither config.yaml nor config.json: {KINDS}")
     if not any(any(folder.glob(pattern)) for pattern in WEIGHTS):
         raise ConfigError(f"{folder} holds no weights ({' or '.join(WEIGHTS)}): {KINDS}")
-
-
-def _check_is_whole(folder: Path) -> None:
-    try:
-        check_folder(folder)
-    except DamagedFolderError as error:
-        run = RunDirectory(folder.parent)
-        other = run.checkpoint if folder.name == run.best.name else run.best
-        remedy = f", or use {other}" if other.is_dir() else ""
-        raise ConfigError(f"{error}: restore it from a copy{remedy}") from error
 
 
 def _may_be_hub_name(checkpoint: str) -> bool:

@@ -3,17 +3,23 @@
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+import select
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
+import psutil
 import ray
 from ray import serve
 from ray._private import ray_constants
 
 from hgpo_rllib.config import ConfigError, RunConfig
-from hgpo_rllib.run.demand import check_run
+from hgpo_rllib.placement import check_run
 from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port
+from hgpo_rllib.run.interrupt import terminate_like_interrupt
 from hgpo_rllib.run.session import ray_session
 from hgpo_rllib.section import RunStoppedError
 
@@ -21,12 +27,18 @@ NOISY_LOGGERS = ("ray", "ray.serve", "ray.rllib", "ray.tune", "ray._common.depre
 
 
 @contextmanager
-def ray_cluster(config: RunConfig, run: Path | None = None) -> Iterator[None]:
+def ray_cluster(
+    config: RunConfig, run: Path | None = None, remedy: Callable[[], str] | None = None
+) -> Iterator[None]:
     """Connect to the cluster at RAY_ADDRESS, or start a local one and stop it after the block.
 
     Args:
         config: the settings.
         run: the run directory, if any; see `ray_session`.
+        remedy: returns how to continue, as the end of a sentence. With it, SIGTERM interrupts the
+            block, and the command exits with code 1 and one line if this node's Ray dies. Ray does
+            not restart by itself: its client code would print dozens of lines, wait for a minute or
+            ignore Ctrl-C, and then abort the process.
 
     Raises:
         ConfigError: the dashboard port is in use, RAY_ADDRESS is a client address, or the cluster
@@ -45,10 +57,13 @@ def ray_cluster(config: RunConfig, run: Path | None = None) -> Iterator[None]:
             check_dashboard_port(config)
             _start_ray(config.cluster.dashboard_port, stack.enter_context(ray_session(run)))
         stack.callback(ray.shutdown)  # stops all processes of a local cluster, Serve included
-        check_resources(config)
+        check_run(config.cluster, config.policy_server, alive_nodes())
         # Start Serve before any trial or algorithm: its controller does not fit into a placement
         # group.
         serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
+        if remedy is not None:
+            stack.enter_context(terminate_like_interrupt())  # replaces Ray's handler
+            stack.enter_context(on_exit_of(ray_processes(), partial(_exit, remedy)))
         yield
 
 
@@ -114,6 +129,56 @@ def check_address(address: str) -> None:
         )
 
 
-def check_resources(config: RunConfig) -> None:
-    """Raise ConfigError if the actors do not fit the cluster; Ray would wait forever."""
-    check_run(config, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+def alive_nodes() -> list[dict[str, float]]:
+    """Return the total resources of each live node of the connected cluster."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def ray_processes() -> dict[int, str]:
+    """Return the names, by process id, of the Ray processes that this command depends on.
+
+    These are this node's raylet, and the GCS if this command started it. The GCS of an existing
+    cluster may be restarted.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    (socket,) = (node["RayletSocketName"] for node in ray.nodes() if node["NodeID"] == here)
+    found = {}
+    for process in psutil.process_iter(["name", "cmdline"]):
+        # Compare the whole name: that of a second node of this machine begins with the first one's.
+        values = {part.partition("=")[2] for part in process.info["cmdline"] or ()}
+        if process.info["name"] == "raylet" and socket in values:
+            found[process.pid] = "raylet"
+    for child in psutil.Process().children():
+        if child.name() == "gcs_server":
+            found[child.pid] = "GCS"
+    return found
+
+
+@contextmanager
+def on_exit_of(processes: Mapping[int, str], call: Callable[[str], None]) -> Iterator[None]:
+    """Call `call`, in a thread, with the name of the first process that exits in the block."""
+    with ExitStack() as stack:
+        left, leave = os.pipe()
+        stack.callback(os.close, left)
+        watched = {os.pidfd_open(process): name for process, name in processes.items()}
+        for descriptor in watched:
+            stack.callback(os.close, descriptor)
+        poll = select.poll()
+        for descriptor in (left, *watched):
+            poll.register(descriptor, select.POLLIN)
+
+        def watch() -> None:
+            descriptor = poll.poll()[0][0]
+            if descriptor in watched:
+                call(watched[descriptor])
+
+        thread = threading.Thread(target=watch, name="ray-watchdog", daemon=True)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(os.close, leave)  # wakes the thread
+        yield
+
+
+def _exit(remedy: Callable[[], str], name: str) -> NoReturn:
+    os.write(2, f"hgpo: Ray's {name} process has ended; {remedy()}\n".encode())
+    os._exit(1)  # Ray's threads would block a normal exit

@@ -40,17 +40,18 @@ class RunDirectory:
     def create(cls, config: RunConfig) -> "RunDirectory":
         """Create the directory ``<output>/<name>-<time>``."""
         stem = Path(config.output) / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        for number in range(1, 1000):
-            path = stem if number == 1 else stem.with_name(f"{stem.name}-{number}")
+        path, number = stem, 1
+        while True:
             try:
                 path.mkdir(parents=True)
-            except FileExistsError:
-                continue  # another run began in the same second
+                break
+            except FileExistsError:  # another run began in the same second
+                number += 1
+                path = stem.with_name(f"{stem.name}-{number}")
             except OSError as error:
                 raise ConfigError(f"output: cannot make {path}: {error.strerror}") from error
-            save_config(config, path / "config.yaml")
-            return cls(path)
-        raise ConfigError(f"output: too many runs named {stem}")
+        save_config(config, path / "config.yaml")
+        return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunDirectory", RunConfig]:
@@ -80,10 +81,6 @@ class RunDirectory:
         with file.open("a") as stream:
             stream.write(text)
 
-    def evaluation_rows(self) -> list[dict[str, Any]]:
-        """Return the rows of evaluation.jsonl; see `read_jsonl`."""
-        return list(read_jsonl(self.evaluations))
-
     def truncate(self, file: Path, last_iteration: int) -> None:
         """Remove lines of iterations after `last_iteration`, which are repeated on resume.
 
@@ -105,13 +102,9 @@ class RunDirectory:
         file = folder / f"iteration_{iteration:04d}.jsonl.gz"
         write_atomically(file, gzip.compress(text.encode(), compresslevel=3))
 
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json."""
-        self._write_json(self.summary, summary)
-
-    def write_started(self, start: Mapping[str, Any]) -> None:
-        """Write started.json."""
-        self._write_json(self.started, start)
+    def write_json(self, file: Path, content: Mapping[str, Any]) -> None:
+        """Write `summary` or `started`."""
+        write_atomically(file, json.dumps(content, indent=2) + "\n")
 
     def keep_best(self) -> None:
         """Copy the policy of `checkpoint` to `best`."""
@@ -119,9 +112,6 @@ class RunDirectory:
             self.best,
             lambda path: shutil.copytree(self.checkpoint, path, copy_function=_link_or_copy),
         )
-
-    def _write_json(self, file: Path, content: Mapping[str, Any]) -> None:
-        write_atomically(file, json.dumps(content, indent=2) + "\n")
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota or file size limit

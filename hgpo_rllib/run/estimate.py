@@ -1,4 +1,4 @@
-"""Estimate the Ray resources and the memory of a run from its settings.
+"""Estimate the memory of a run from its settings.
 
 The functions are pure and take a model's size. They count weights, optimiser, reference and KV
 cache, and the largest parts of a backward pass. They exclude the overhead of torch, vLLM, Ray and
@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.placement import learner_resources, replica_resources
+from hgpo_rllib.placement import processes_by_gpu
 from hgpo_rllib.run.flops import full_turn
 from hgpo_rllib.run.model_size import BYTES, ModelSize
 from hgpo_rllib.settings.learner import Dtype, dtype_of_passes
@@ -18,22 +18,13 @@ LEARNER_BYTES = 4  # the learner's weights, gradients and moments are float32
 PUBLISHED_VERSIONS = 2  # in the object store: the one being written, and the previous one
 GPU_OVERHEAD = 2 * 2**30  # of a process: CUDA context, workspaces, graphs, fragmentation
 PREFILL = 2**30  # activations and logits of an engine's largest pass
+GRADIENTS = "gradients, float32"
 MOMENTS = "AdamW's two moments, float32"
 
 MAIN = "main process with learner"
 ROLLOUTS = "main process"
 LEARNER = "learner"
 REPLICA = "policy server replica"
-
-
-@dataclass(frozen=True)
-class Resources:
-    """Resources that one kind of process requests from Ray, for each of `count` processes."""
-
-    process: str
-    count: int
-    cpus: float
-    gpus: float
 
 
 @dataclass(frozen=True)
@@ -44,29 +35,6 @@ class MemoryItem:
     where: str
     what: str
     size: int
-
-
-def resources(config: RunConfig) -> list[Resources]:
-    """Return the resources that `hgpo train` requests from Ray, by process.
-
-    Environments, rollouts and, without learner processes, the learner run in the main process,
-    which reserves no CPU (under Tune it is an actor with one CPU). Serve's controller and Ray's own
-    processes reserve nothing.
-    """
-    server, cluster = config.policy_server, config.cluster
-    processes = [
-        (LEARNER, cluster.num_learners, learner_resources(cluster, server)),
-        (REPLICA, server.num_replicas, replica_resources(server)),
-    ]
-    main = Resources(ROLLOUTS if cluster.num_learners else MAIN, 1, 0, 0)
-    return [
-        main,
-        *(
-            Resources(name, count, amounts.get("CPU", 0), amounts.get("GPU", 0))
-            for name, count, amounts in processes
-            if count
-        ),
-    ]
 
 
 def memory(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
@@ -84,12 +52,47 @@ def smallest_gpu(config: RunConfig, model: ModelSize) -> int:
     return math.ceil(size / config.policy_server.memory_utilization)
 
 
+def gpu_sizes(config: RunConfig, model: ModelSize) -> list[float]:
+    """Return the memory in bytes that each GPU of the run needs, with `GPU_OVERHEAD` per process.
+
+    An engine takes `memory_utilization` of its GPU, which must hold its weights and `PREFILL`. A
+    colocated engine gives this part back during an update; at other times the learner has freed
+    gradients and activations.
+    """
+    server = config.policy_server
+    parts = {item.what: item.size for item in _learner(config, model) if item.where == "GPU"}
+    peak = kept = sum(parts.values())
+    if server.colocate:
+        kept = sum(parts.get(what, 0) for what in _stored(config, model) if what != GRADIENTS)
+    weights = model.parameters * BYTES[config.model.dtype] / server.tensor_parallel_size
+    sizes = []
+    for learners, replicas in processes_by_gpu(config.cluster, server):
+        overhead = (learners + replicas) * GPU_OVERHEAD
+        left = 1 - replicas * server.memory_utilization
+        shared = (learners * kept + overhead) / left if left > 0 else math.inf
+        engine = (weights + PREFILL) / server.memory_utilization if replicas else 0
+        sizes.append(max(learners * peak + overhead, shared, engine))
+    return sizes
+
+
+def checkpoint_bytes(config: RunConfig, model: ModelSize) -> int:
+    """Return the disk space of the checkpoints: a current, an older and a partial one.
+
+    Each has trained parameters and moments, and the whole policy (`checkpoint/`, `best/`).
+    """
+    return 3 * (3 * _trained_bytes(config, model) + model.parameters * LEARNER_BYTES)
+
+
+def compute_dtype(config: RunConfig) -> Dtype:
+    """Return the data type of the learner's passes."""
+    return dtype_of_passes(config.learner.compute_dtype, on_gpu=config.cluster.learner_gpus > 0)
+
+
 def _learner(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     """Return the parts of one learner; several learners hold the same, or shards."""
     where = "GPU" if config.cluster.learner_gpus else "host"
-    dtype = dtype_of_passes(config.learner.compute_dtype, on_gpu=where == "GPU")
     process = LEARNER if config.cluster.num_learners else MAIN
-    parts, one_pass = _stored(config, model, dtype), _one_pass(config, model, dtype)
+    parts, one_pass = _stored(config, model), _one_pass(config, model)
     items = []
     if config.learner.offload_optimizer:
         moments = parts.pop(MOMENTS)
@@ -105,32 +108,42 @@ def _learner(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     return items
 
 
-def _stored(config: RunConfig, model: ModelSize, dtype: Dtype) -> dict[str, int]:
+def _trained_bytes(config: RunConfig, model: ModelSize) -> int:
+    """Return the size of the trained parameters: with LoRA, those of adapters and critic."""
+    rank = config.model.lora_rank
+    trained = model.adapter_parameters(rank) if rank else model.parameters
+    return LEARNER_BYTES * (trained + _critic_parameters(config, model))
+
+
+def _critic_parameters(config: RunConfig, model: ModelSize) -> int:
+    # A critic on the policy's trunk adds a single row.
+    return model.trunk_parameters if config.learner.critic == "separate" else 0
+
+
+def _stored(config: RunConfig, model: ModelSize) -> dict[str, int]:
     """Return what a learner holds all the time, by name: a share of it if parameters are sharded.
 
-    4 bytes per parameter for weights and gradients, 8 for AdamW's two moments. With LoRA, only
-    adapters and critic have gradients and moments, and the base weights are the reference.
+    Per trained parameter, 4 bytes of gradients and 8 of AdamW's two moments. With LoRA, the base
+    weights are the reference.
     """
     shards = config.cluster.num_learners if config.learner.shard_parameters else 1
-    rank, whole = config.model.lora_rank, model.parameters * LEARNER_BYTES
-    adapters = model.adapter_parameters(rank) * LEARNER_BYTES
-    # A critic on the policy's trunk adds a single row.
-    has_model = config.learner.critic == "separate"
-    critic = model.trunk_parameters * LEARNER_BYTES if has_model else 0
-    trained = (adapters if rank else whole) + critic
-    parts = {"weights, float32": whole + adapters}
-    if critic:
-        parts["weights of the critic, float32"] = critic
-    parts |= {"gradients, float32": trained, MOMENTS: 2 * trained}
+    rank, trained = config.model.lora_rank, _trained_bytes(config, model)
+    weights = model.parameters + model.adapter_parameters(rank)
+    parts = {"weights, float32": weights * LEARNER_BYTES}
+    if critic := _critic_parameters(config, model):
+        parts["weights of the critic, float32"] = critic * LEARNER_BYTES
+    parts |= {GRADIENTS: trained, MOMENTS: 2 * trained}
     if config.learner.kl_coeff > 0 and not rank:
+        dtype = compute_dtype(config)
         parts[f"reference model, {dtype}"] = model.frozen_bytes(dtype)
     return {what: -(-size // shards) for what, size in parts.items()}
 
 
-def _one_pass(config: RunConfig, model: ModelSize, dtype: Dtype) -> dict[str, int]:
+def _one_pass(config: RunConfig, model: ModelSize) -> dict[str, int]:
     """Return what a forward and backward pass of the learner adds, by name."""
     learner, rank, turn = config.learner, config.model.lora_rank, full_turn(config)
     checkpointing, critic = learner.gradient_checkpointing, learner.critic == "separate"
+    dtype = compute_dtype(config)
     tokens = max(turn.tokens, learner.micro_batch_tokens)  # a long turn is one micro-batch
     responses = tokens * turn.response // turn.tokens
     parts = {}

@@ -1,8 +1,6 @@
 """Estimate tokens, FLOP and seconds of an iteration from the settings. The functions are pure.
 
 They count products of matrices (2 FLOP per parameter and token forward, 4 backward) and attention.
-Iterations take longer than the seconds here: memory limits decoding more than FLOP do, and
-environments, evaluations and weight updates are not counted.
 """
 
 from dataclasses import dataclass
@@ -40,64 +38,37 @@ PAPER = {("alfworld_full", "Qwen/Qwen2.5-1.5B-Instruct"): "282 to 298 s on 2 x H
 """Published seconds of an iteration by prompt and model."""
 
 
-@dataclass(frozen=True)
-class Work:
-    """The work of one iteration whose turns all have the same length.
-
-    Attributes:
-        turns: number of turns, if every episode has `env.max_steps` steps.
-        prompt_tokens: tokens that the policy server reads.
-        response_tokens: tokens that it samples.
-        trained_tokens: tokens of training passes, all epochs together.
-        sampling: FLOP of the policy server.
-        update: FLOP of all learners together.
-    """
-
-    turns: int
-    prompt_tokens: int
-    response_tokens: int
-    trained_tokens: int
-    sampling: float
-    update: float
-
-
 def full_turn(config: RunConfig) -> Turn:
     """Return a turn whose prompt and response have full length."""
     return Turn(config.agent.max_prompt_tokens, config.agent.max_response_tokens)
 
 
-def work(config: RunConfig, model: ModelSize, turn: Turn) -> Work:
-    """Return the work of an iteration with turns of this length."""
-    episodes = config.rollout.groups_per_iteration * config.rollout.group_size
-    turns = episodes * config.env.max_steps
-    return Work(
-        turns,
-        turns * turn.prompt,
-        turns * turn.response,
-        turns * turn.tokens * config.learner.num_epochs,
-        turns * forward_flop(model, turn.tokens, turn.response),
-        turns * update_flop(config, model, turn, turns),
-    )
+def work(config: RunConfig, model: ModelSize, turn: Turn) -> dict[str, float]:
+    """Return the work of an iteration whose turns all have this length, by name.
 
-
-def seconds(config: RunConfig, of: Work, peak: float) -> float | None:
-    """Return the seconds of sampling and update on the run's GPUs at `USED` of their peak.
-
-    Args:
-        config: the number of learners and replicas, and whether sampling overlaps the update.
-        of: the work.
-        peak: FLOP/s of a GPU.
-
-    Returns:
-        None if learner or policy server have no GPU.
+    Every episode has `env.max_steps` steps. Trained tokens are those of all epochs together, FLOP
+    those of all engines or learners. With GPUs there are the seconds of sampling and update on
+    each kind of GPU, at `USED` of its peak; one step off policy, the two overlap.
     """
-    server, cluster = config.policy_server, config.cluster
-    if not server.replica_gpus or not cluster.learner_gpus:
-        return None
-    sampling = of.sampling / (server.num_replicas * server.tensor_parallel_size)
-    update = of.update / max(1, cluster.num_learners)
-    overlap = config.rollout.schedule == "one_step_off" and cluster.learner_gpus == 1
-    return (max(sampling, update) if overlap else sampling + update) / (USED * peak)
+    server, cluster, rollout = config.policy_server, config.cluster, config.rollout
+    turns = rollout.groups_per_iteration * rollout.group_size * config.env.max_steps
+    sampling = turns * forward_flop(model, turn.tokens, turn.response)
+    update = turns * update_flop(config, model, turn, turns)
+    found = {
+        "turns": turns,
+        "tokens in prompts": turns * turn.prompt,
+        "tokens sampled": turns * turn.response,
+        "tokens trained": turns * turn.tokens * config.learner.num_epochs,
+        "FLOP of sampling": sampling,
+        "FLOP of the update": update,
+    }
+    if server.replica_gpus and cluster.learner_gpus:
+        sampling /= server.num_replicas * server.tensor_parallel_size
+        update /= cluster.num_learners
+        overlap = rollout.schedule == "one_step_off" and cluster.learner_gpus == 1
+        flop = max(sampling, update) if overlap else sampling + update
+        found |= {f"seconds on {gpu}": flop / (USED * peak) for gpu, peak in PEAK_FLOPS.items()}
+    return found
 
 
 def forward_flop(model: ModelSize, tokens: int, responses: int) -> float:

@@ -6,14 +6,15 @@ import math
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from env_wrappers.files import check_name, write_atomically
-from hgpo_rllib.config import ConfigError, RunConfig, load_config, parse_config
+from hgpo_rllib.config import ConfigError, RunConfig, load_config
 
 SWEEP_FILE = "sweep.json"
 NAME_LENGTH = 120  # maximum of a trial's directory name; file systems allow 255
@@ -78,15 +79,8 @@ class Sweep:
     def save(self, folder: Path) -> None:
         """Write sweep.json with all settings of all trials, for `open_sweep`."""
         folder.mkdir(parents=True, exist_ok=True)
-        content = {
-            "scheduler": self.scheduler,
-            "axes": [asdict(axis) for axis in self.axes],
-            "trials": [
-                {"name": trial.name, "point": trial.point, "config": trial.config.model_dump()}
-                for trial in self.trials
-            ],
-        }
-        write_atomically(folder / SWEEP_FILE, json.dumps(content, indent=2) + "\n")
+        content = json.dumps(TypeAdapter(Sweep).dump_python(self), indent=2)
+        write_atomically(folder / SWEEP_FILE, content + "\n")
 
     def __str__(self) -> str:
         sizes = [len(axis.values) for axis in self.axes]
@@ -98,7 +92,7 @@ class Sweep:
 
 
 def make_sweep(
-    config: Path,
+    run_file: Path,
     overrides: Sequence[str],
     axes: Sequence[Axis],
     seeds: int,
@@ -106,7 +100,7 @@ def make_sweep(
 ) -> Sweep:
     """Create the trials of all grid points from a run file and overrides, with `seeds` seeds each.
 
-    The first seed is that of the config.
+    The first seed is that of the run file.
 
     Raises:
         ConfigError: there is no axis, a key is on two axes, a point is not a valid config, or the
@@ -119,33 +113,22 @@ def make_sweep(
         raise ConfigError("--grid is missing: --grid section.key=value,value")
     if doubled := [key for key in keys if keys.count(key) > 1]:
         raise ConfigError(f"--grid {doubled[0]}: the key is there twice")
-    first_seed = load_config(config, list(overrides)).seed
+    first_seed = load_config(run_file, list(overrides)).seed
     trials: list[Trial] = []
     for values in itertools.product(*(axis.values for axis in axes)):
         point = dict(zip(keys, values, strict=True))
+        settings = [f"{key}={json.dumps(value)}" for key, value in point.items()]
         for seed in range(first_seed, first_seed + seeds):
-            settings = [f"{key}={json.dumps(value)}" for key, value in point.items()]
-            trials.append(
-                Trial(
-                    trial_name(len(trials) + 1, {**point, "seed": seed}),
-                    point,
-                    load_config(config, [*overrides, *settings, f"seed={seed}"]),
+            config = load_config(run_file, [*overrides, *settings, f"seed={seed}"])
+            if scheduler and not 0 < config.evaluation.interval < config.iterations:
+                raise ConfigError(
+                    f"--scheduler {scheduler} compares trials by their evaluations on the way: set "
+                    f"evaluation.interval to 1 or more and below iterations={config.iterations} "
+                    f"(got {config.evaluation.interval})"
                 )
-            )
-    sweep = Sweep(tuple(axes), tuple(trials), scheduler)
-    if scheduler is not None:
-        _check_evaluations(sweep)
-    return sweep
-
-
-def _check_evaluations(sweep: Sweep) -> None:
-    for config in (trial.config for trial in sweep.trials):
-        if not 0 < config.evaluation.interval < config.iterations:
-            raise ConfigError(
-                f"--scheduler {sweep.scheduler} compares trials by their evaluations on the way: "
-                f"set evaluation.interval to 1 or more and below iterations={config.iterations} "
-                f"(got {config.evaluation.interval})"
-            )
+            name = trial_name(len(trials) + 1, {**point, "seed": seed})
+            trials.append(Trial(name, point, config))
+    return Sweep(tuple(axes), tuple(trials), scheduler)
 
 
 def open_sweep(folder: Path) -> Sweep:
@@ -155,17 +138,12 @@ def open_sweep(folder: Path) -> Sweep:
         ConfigError: `folder` is not a sweep directory.
     """
     try:
-        content = json.loads((folder / SWEEP_FILE).read_text())
-    except (OSError, ValueError) as error:
+        sweep = TypeAdapter(Sweep).validate_json((folder / SWEEP_FILE).read_bytes())
+    except (OSError, ValidationError) as error:
         raise ConfigError(f"--resume: {folder} is no sweep directory ({SWEEP_FILE})") from error
-    return Sweep(
-        tuple(Axis(axis["key"], tuple(axis["values"])) for axis in content["axes"]),
-        tuple(
-            Trial(check_name(trial["name"]), trial["point"], parse_config(trial["config"]))
-            for trial in content["trials"]
-        ),
-        content["scheduler"],
-    )
+    for trial in sweep.trials:
+        check_name(trial.name)
+    return sweep
 
 
 def new_folder(sweep: Sweep, out: Path | None) -> Path:
@@ -185,11 +163,8 @@ def new_folder(sweep: Sweep, out: Path | None) -> Path:
 
 def trial_name(number: int, point: dict[str, Any]) -> str:
     """Return a directory name: the unique number of the trial, then its settings."""
-    parts = [f"{key.rpartition('.')[2]}={label(value)}" for key, value in point.items()]
-    name = "-".join([f"{number:02d}", *parts])
-    return re.sub(r"[^\w.,=+-]+", "_", name)[:NAME_LENGTH]
-
-
-def label(value: Any) -> str:
-    """Format a value as on the command line."""
-    return value if isinstance(value, str) else json.dumps(value)
+    parts = [f"{number:02d}"]
+    for key, value in point.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        parts.append(f"{key.rpartition('.')[2]}={text}")
+    return re.sub(r"[^\w.,=+-]+", "_", "-".join(parts))[:NAME_LENGTH]

@@ -16,6 +16,8 @@ from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.run.trackers import check_trackers
 
 LOOPBACK = "127.0.0.1"
+JOB_FOLDERS = "working_dir_files"
+"""Folder in which Ray unpacks the uploaded files of a job, on each node that the job uses."""
 WEIGHTS = ("*.safetensors", "*.bin")
 MODEL_FILES = (
     "config.json",
@@ -118,3 +120,25 @@ def check_dashboard_port(config: RunConfig) -> None:
             raise ConfigError(
                 f"cluster.dashboard_port: port {port} is in use; choose another, or null for none"
             ) from error
+
+
+def check_paths_are_kept(config: RunConfig, output: Path) -> None:
+    """Raise ConfigError if results or data would be written to the folder of a job.
+
+    Args:
+        config: settings of the run, or of any trial of a sweep.
+        output: folder of the run directory, or the sweep directory.
+    """
+    if JOB_FOLDERS not in Path.cwd().parts:
+        return
+    folders = {"output": output}
+    generator = find_environment(config.env.env_id).generator
+    made = config.env.data is None and generator is not None
+    if made or config.model.model_path is None:
+        folders["cache"] = Path(config.cache)
+    for setting, path in folders.items():
+        if not path.is_absolute():
+            raise ConfigError(
+                f"{setting}: {path} is in the folder of this job, which Ray deletes: "
+                "give an absolute path that is kept, see docs/jobs.md"
+            )

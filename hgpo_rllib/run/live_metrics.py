@@ -1,43 +1,28 @@
 """Export the metrics of a running command as Ray gauges, for Prometheus and Grafana."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import NamedTuple, Self
 
 from ray.util.metrics import Gauge
 
-from hgpo_rllib.metrics import EVALUATION_METRICS, METRICS, declared
+from hgpo_rllib.metrics import EVALUATION_METRICS, declared
 
 REFRESH_SECONDS = 5.0
 """Ray reports gauges every 10 seconds, and drops a gauge 20 seconds after it was last set."""
 IN_FLIGHT = "hgpo_prompts_in_flight"
+WAITING = "prompts that wait for a response of the policy server"
+_EVALUATION = {metric.name: metric for metric in EVALUATION_METRICS}
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """Value of a gauge for one set of tags."""
 
     name: str
-    tags: Mapping[str, str]
+    tags: dict[str, str]
     value: float
-
-
-def iteration_samples(row: Mapping[str, Any], run: str) -> Iterator[Sample]:
-    """Yield the samples of a row of metrics.jsonl, without values that are None."""
-    for name, value in row.items():
-        if isinstance(value, int | float):
-            metric, tags = declared(name)
-            yield Sample(metric.gauge, {"run": run, **tags}, float(value))
-
-
-def evaluation_samples(rows: Iterable[Mapping[str, Any]], run: str) -> Iterator[Sample]:
-    """Yield the samples of an evaluation, given one row of evaluation.jsonl per split."""
-    for row in rows:
-        for metric in EVALUATION_METRICS:
-            if (value := row.get(metric.name)) is not None:
-                tags = {"run": run, "split": row["split"]}
-                yield Sample(evaluation_gauge(metric.name), tags, float(value))
+    description: str
 
 
 def evaluation_gauge(name: str) -> str:
@@ -45,23 +30,18 @@ def evaluation_gauge(name: str) -> str:
     return f"hgpo_evaluation_{name.removeprefix('evaluation_')}"
 
 
-def _gauges() -> dict[str, Gauge]:
-    """Create all gauges, by name."""
-    gauges = {
-        metric.gauge: Gauge(
-            metric.gauge,
-            metric.description,
-            tag_keys=("run", "k") if "{k}" in metric.name else ("run",),
-        )
-        for metric in METRICS.values()
-    }
-    for metric in EVALUATION_METRICS:
-        name = evaluation_gauge(metric.name)
-        gauges[name] = Gauge(name, metric.description, tag_keys=("run", "split"))
-    gauges[IN_FLIGHT] = Gauge(
-        IN_FLIGHT, "prompts that wait for a response of the policy server", tag_keys=("run",)
-    )
-    return gauges
+def sample(name: str, value: float, run: str) -> Sample:
+    """Return the sample of a number, by its name in `hgpo_rllib.run.metrics.numbers`.
+
+    Raises:
+        KeyError: no such metric is declared.
+    """
+    split, _, evaluated = name.removeprefix("evaluation/").rpartition("/")
+    if split:
+        tags, metric = {"split": split}, _EVALUATION[evaluated]
+        return Sample(evaluation_gauge(evaluated), {"run": run, **tags}, value, metric.description)
+    metric, tags = declared(name)
+    return Sample(metric.gauge, {"run": run, **tags}, value, metric.description)
 
 
 class LiveMetrics:
@@ -75,9 +55,8 @@ class LiveMetrics:
         """Use `run` as the tag's value; `prompts_in_flight` is called from another thread."""
         self._run = run
         self._prompts_in_flight = prompts_in_flight
-        self._gauges = _gauges()
-        self._iteration: list[Sample] = []
-        self._evaluation: list[Sample] = []
+        self._gauges: dict[str, Gauge] = {}
+        self._samples: dict[bool, list[Sample]] = {False: [], True: []}  # True: of an evaluation
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._refresh, name="live-metrics", daemon=True)
 
@@ -91,16 +70,15 @@ class LiveMetrics:
         self._ended.set()
         self._thread.join()
 
-    def publish_iteration(self, row: Mapping[str, Any]) -> None:
-        """Export this row of metrics.jsonl."""
-        self._iteration = list(iteration_samples(row, self._run))
-
-    def publish_evaluation(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Export these rows of evaluation.jsonl."""
-        self._evaluation = list(evaluation_samples(rows, self._run))
+    def publish(self, values: Mapping[str, float]) -> None:
+        """Export the numbers of an iteration or an evaluation instead of those of the last one."""
+        samples = [sample(name, value, self._run) for name, value in values.items()]
+        self._samples["split" in samples[0].tags] = samples
 
     def _refresh(self) -> None:
         while not self._ended.wait(REFRESH_SECONDS):
-            waiting = Sample(IN_FLIGHT, {"run": self._run}, self._prompts_in_flight())
-            for sample in (*self._iteration, *self._evaluation, waiting):
-                self._gauges[sample.name].set(sample.value, tags=dict(sample.tags))
+            waiting = Sample(IN_FLIGHT, {"run": self._run}, self._prompts_in_flight(), WAITING)
+            for name, tags, value, description in [waiting, *chain(*self._samples.values())]:
+                if name not in self._gauges:
+                    self._gauges[name] = Gauge(name, description, tag_keys=tuple(tags))
+                self._gauges[name].set(value, tags=tags)

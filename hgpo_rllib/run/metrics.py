@@ -7,7 +7,11 @@ import numpy as np
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
 
 from hgpo_rllib.iteration import IterationResult
+from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.rollout.trajectory import Trajectory
+
+FINAL_SPLITS = ("test", "valid_unseen")
+"""Splits for final numbers: a policy chosen on them would look better there than it is."""
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -66,7 +70,28 @@ def evaluation_rows(
     ]
 
 
+def selection_rate(rows: Iterable[Mapping[str, Any]]) -> float:
+    """Return the success rate of one evaluation by which the best policy is chosen.
+
+    It is the mean over the evaluated splits other than `FINAL_SPLITS`, and the rate of all episodes
+    if only those were evaluated. `rows` are those of `evaluation_rows`.
+    """
+    rates = {row["split"]: row["success_rate"] for row in rows}
+    chosen = [rate for split, rate in rates.items() if split not in (ALL, *FINAL_SPLITS)]
+    return sum(chosen) / len(chosen) if chosen else rates[ALL]
+
+
+def numbers(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the numbers of rows by name: of an evaluation, ``evaluation/<split>/<name>``."""
+    return {
+        f"evaluation/{row['split']}/{name}" if "split" in row else name: value
+        for row in rows
+        for name, value in row.items()
+        if isinstance(value, int | float) and not ("split" in row and name == "iteration")
+    }
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    return float(value)
+    return None if np.isnan(value) else float(value)

@@ -153,8 +153,7 @@ def find_size(config: RunConfig) -> ModelSize | None:
         mlp = 3 * warm.hidden_size
         sizes = (vocabulary, warm.hidden_size, mlp, warm.layers, heads, 1, True)
         return ModelSize(Qwen2Config(**dict(zip(_SIZES, sizes, strict=True))))
-    known = KNOWN_MODELS.get(name.removesuffix("-Instruct"))
-    if known is not None:
+    if known := KNOWN_MODELS.get(name.removesuffix("-Instruct")):
         return ModelSize(known[0](**dict(zip(_SIZES, known[1], strict=True))))
     file = Path(name) / "config.json"
     if not file.is_file():

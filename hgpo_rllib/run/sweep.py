@@ -4,36 +4,33 @@ import contextlib
 import logging
 import os
 import shutil
+import types
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import serve, tune
+from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search.basic_variant import BasicVariantGenerator
 from transformers.utils import logging as transformers_logging
 
 from hgpo_rllib.config import ConfigError, RunConfig, save_config
-from hgpo_rllib.placement import Amounts, describe, trial_bundles
+from hgpo_rllib.jsonl import read_jsonl
+from hgpo_rllib.placement import Demand, describe, trial_demand
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.numbers import percent
 from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.reporting.sweep_results import results_table, write_results
 from hgpo_rllib.results import ALL, load_runs, load_sweep
-from hgpo_rllib.run.cluster import ray_cluster
-from hgpo_rllib.run.demand import check_trial, concurrent_trials, supply, trial_processes
+from hgpo_rllib.run.cluster import alive_nodes, ray_cluster
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.grid import SWEEP_FILE, Sweep, Trial
-from hgpo_rllib.run.interrupt import terminate_like_interrupt
 from hgpo_rllib.run.lock import locked
-from hgpo_rllib.run.scheduling import (
-    ITERATION,
-    TrialsThatFit,
-    alive_nodes,
-    make_scheduler,
-)
-from hgpo_rllib.run.trainer import PhaseTimes, prepare_inputs
-from hgpo_rllib.run.trial import ERROR, LOG, RunTrial, why_failed
-from hgpo_rllib.run.watchdog import exit_when_ray_ends
+from hgpo_rllib.run.trainer import prepare_inputs
+from hgpo_rllib.run.trial import ERROR, ITERATION, LOG, SUCCESS, RunTrial, report, why_failed
 
 TUNE_ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints tables even with verbose=0
@@ -75,15 +72,14 @@ def _run_trials(
 ) -> None:
     """Start Ray, prepare the inputs of all trials, and run as many at a time as fit."""
     os.environ.update(TUNE_ENVIRONMENT)
-    processes = [trial_processes(trial.config) for trial in trials]
+    configs = [trial.config for trial in trials]
+    demands = [trial_demand(config.cluster, config.policy_server) for config in configs]
     try:
         with contextlib.ExitStack() as stack:
             with console.stage("starting Ray"):
-                stack.enter_context(ray_cluster(trials[0].config))
-            stack.enter_context(terminate_like_interrupt())  # replaces Ray's handler
-            remedy = f"continue with: hgpo sweep --resume {folder}"
-            stack.enter_context(exit_when_ray_ends(lambda: remedy))
-            _compare_with_supply(processes, console)
+                remedy = f"continue with: hgpo sweep --resume {folder}"
+                stack.enter_context(ray_cluster(trials[0].config, remedy=lambda: remedy))
+            _compare_with_supply(demands, console)
             sweep.save(folder)
             paths = [folder.absolute() / trial.name for trial in trials]
             for trial, path in zip(trials, paths, strict=True):
@@ -94,29 +90,31 @@ def _run_trials(
                 {
                     "path": str(path),
                     "serve_prefix": f"{prefix}-{number:03d}",
-                    "bundles": trial_bundles(trial.config.cluster, trial.config.policy_server),
+                    "bundles": demand.bundles,
                 }
-                for number, (path, trial) in enumerate(zip(paths, trials, strict=True))
+                for number, (path, demand) in enumerate(zip(paths, demands, strict=True))
             ]
-            _tune(sweep, spaces, processes, folder)
+            _tune(sweep, spaces, demands, folder)
     finally:
         shutil.rmtree(folder / "tune", ignore_errors=True)
 
 
-def _compare_with_supply(trials: list[list[Amounts]], console: TrainingConsole) -> None:
-    """Print the resources of the largest trial and of the cluster.
+def _compare_with_supply(demands: Sequence[Demand], console: TrainingConsole) -> None:
+    """Print the demand of the largest trial and the resources of the cluster.
 
     Raises:
         ConfigError: a trial does not fit the cluster.
     """
-    nodes = alive_nodes()
-    for trial in trials:
-        check_trial(trial, nodes)
-    largest = min(trials, key=lambda trial: concurrent_trials(trial, nodes))
+    nodes, free = alive_nodes(), ray.available_resources()
+    for demand in demands:
+        demand.check(nodes)
+    largest = min(demands, key=lambda d: (d.fitting(nodes), -sum(d.total.values())))
     console.say(
-        f"a trial needs {describe(largest)}; the cluster has {supply(nodes)}: "
-        f"{concurrent_trials(largest, nodes)} at a time"
+        f"a trial needs {largest}; the cluster has {describe(nodes)}: "
+        f"{largest.fitting(nodes)} at a time"
     )
+    if any(free.get(name, 0) < amount for name, amount in largest.total.items()):
+        console.say("others use so much of it that trials have to wait for them")
 
 
 def prepare_trial(trial: Trial, path: Path, console: TrainingConsole) -> None:
@@ -130,7 +128,7 @@ def prepare_trial(trial: Trial, path: Path, console: TrainingConsole) -> None:
     if RunDirectory(path).has_state():
         (path / ERROR).unlink(missing_ok=True)
         return
-    config = with_absolute_paths(prepare_inputs(trial.config, console, PhaseTimes()))
+    config = with_absolute_paths(prepare_inputs(trial.config, console))
     with locked(path):
         pass
     shutil.rmtree(path, ignore_errors=True)
@@ -153,7 +151,7 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
 
 
 def _tune(
-    sweep: Sweep, spaces: list[dict[str, Any]], processes: list[list[Amounts]], folder: Path
+    sweep: Sweep, spaces: list[dict[str, Any]], demands: Sequence[Demand], folder: Path
 ) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # errors are in the logs of trials
     finished = finished_runs(sweep, folder)
@@ -163,7 +161,7 @@ def _tune(
         ),
         param_space={"trial": tune.grid_search(spaces)},
         tune_config=tune.TuneConfig(
-            search_alg=TrialsThatFit(processes),
+            search_alg=TrialsThatFit(demands),
             scheduler=make_scheduler(
                 sweep.scheduler, (trial.config for trial in sweep.trials), finished
             ),
@@ -176,6 +174,56 @@ def _tune(
             callbacks=[TrialEvents(len(spaces))],
         ),
     ).fit()
+
+
+class TrialsThatFit(BasicVariantGenerator):
+    """Tune's grid search, which starts a trial only if all its processes fit the cluster.
+
+    A trial's policy server is outside of its placement group. Tune alone would start trials on the
+    CPUs that policy servers of other trials are waiting for. Nodes are counted before every trial,
+    so nodes can join or leave during a sweep.
+    """
+
+    def __init__(self, demands: Sequence[Demand]) -> None:
+        """Create the search for trials with one of these demands each."""
+        super().__init__()
+        self._demands = demands
+
+    def next_trial(self) -> TuneTrial | None:
+        """See `BasicVariantGenerator`."""
+        nodes = alive_nodes()
+        self.max_concurrent = max(1, min(demand.fitting(nodes) for demand in self._demands))
+        return super().next_trial()
+
+
+def make_scheduler(
+    name: str | None, configs: Iterable[RunConfig], finished: Iterable[Path]
+) -> TrialScheduler:
+    """Return Tune's scheduler of this name.
+
+    Args:
+        name: ``asha``, or None to run every trial to completion.
+        configs: settings of all trials.
+        finished: finished run directories, with which new trials are compared.
+    """
+    if name is None:
+        return FIFOScheduler()
+    configs = list(configs)
+    scheduler = ASHAScheduler(
+        time_attr=ITERATION,
+        metric=SUCCESS,
+        mode="max",
+        grace_period=max(config.evaluation.interval for config in configs),
+        max_t=max(config.iterations for config in configs),
+        reduction_factor=2,  # half of the compared trials continue
+    )
+    for path in finished:
+        trial: Any = types.SimpleNamespace(trial_id=path.name)
+        scheduler.on_trial_add(None, trial)
+        for row in read_jsonl(RunDirectory(path).evaluations):
+            if row["split"] == ALL:
+                scheduler.on_trial_result(None, trial, report(row))
+    return scheduler
 
 
 class TrialEvents(tune.Callback):
@@ -198,9 +246,10 @@ class TrialEvents(tune.Callback):
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """See `tune.Callback`. The scheduler has stopped a run that is not finished."""
         path = Path(trial.config["trial"]["path"])
-        stopped = not RunDirectory(path).is_finished()
+        directory = RunDirectory(path)
+        stopped = not directory.is_finished()
         if stopped:
-            RunDirectory(path).write_summary({"stopped_after": trial.last_result[ITERATION]})
+            directory.write_json(directory.summary, {"stopped_after": trial.last_result[ITERATION]})
         write_report([path])
         row = load_runs(path).changes.set_index("split").loc[ALL]
         early = f" (stopped after {row['iteration']} iterations)" if stopped else ""

@@ -10,10 +10,8 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import NamedTuple, Self
 
 from env_wrappers.files import write_atomically
 from hgpo_rllib.config import ConfigError, RunConfig
@@ -34,14 +32,13 @@ def check_trackers(names: Iterable[str]) -> None:
             )
 
 
-@dataclass(frozen=True)
-class Tracker:
+class Tracker(NamedTuple):
     """One run in one tracking service."""
 
     run_id: str
     """Id of the run in the service."""
     log: Callable[[Mapping[str, float], int], object]
-    """Sends the metrics of an iteration."""
+    """Sends the numbers of an iteration."""
     finish: Callable[[str], object]
     """Closes the run as ``FINISHED``, ``FAILED`` or ``KILLED``."""
 
@@ -99,10 +96,7 @@ def start_mlflow(config: RunConfig, path: Path, group: str | None, run_id: str |
     )
 
 
-TRACKERS: dict[str, Callable[[RunConfig, Path, str | None, str | None], Tracker]] = {
-    "wandb": start_wandb,
-    "mlflow": start_mlflow,
-}
+TRACKERS = {"wandb": start_wandb, "mlflow": start_mlflow}
 
 
 class Trackers:
@@ -143,48 +137,25 @@ class Trackers:
             write_atomically(ids_file, json.dumps(ids) + "\n")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the runs with the status of the block."""
-        if kind is None:
-            self._close("FINISHED")
-        else:
-            self._close("KILLED" if issubclass(kind, STOPPED) else "FAILED")
+        stopped = kind is not None and issubclass(kind, STOPPED)
+        self._close("KILLED" if stopped else "FAILED" if kind else "FINISHED")
 
-    def log_iteration(self, row: Mapping[str, Any]) -> None:
-        """Send a row of metrics.jsonl."""
-        self._log(row, row["iteration"])
-
-    def log_evaluation(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Send rows of evaluation.jsonl, as ``evaluation/<split>/<name>``."""
-        for row in rows:
-            named = {f"evaluation/{row['split']}/{name}": value for name, value in row.items()}
-            named.pop(f"evaluation/{row['split']}/iteration")
-            self._log(named, row["iteration"])
-
-    def _log(self, row: Mapping[str, Any], iteration: int) -> None:
-        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
-        for name, tracker in list(self._open.items()):
-            try:
-                tracker.log(numbers, iteration)
-            except Exception as error:
-                del self._open[name]
-                self._give_up(name, error)
+    def log(self, values: Mapping[str, float], iteration: int) -> None:
+        """Send numbers by name."""
+        self._call(lambda tracker: tracker.log(values, iteration))
 
     def _close(self, status: str) -> None:
-        for name, tracker in self._open.items():
-            try:
-                tracker.finish(status)
-            except Exception as error:
-                self._give_up(name, error)
-        self._open.clear()
+        self._call(lambda tracker: tracker.finish(status))
 
-    def _give_up(self, name: str, error: Exception) -> None:
-        self._say(f"{name} does not answer, no more is sent to it: {describe(error)}")
+    def _call(self, call: Callable[[Tracker], object]) -> None:
+        for name, tracker in list(self._open.items()):
+            try:
+                call(tracker)
+            except Exception as error:
+                del self._open[name]
+                self._say(f"{name} does not answer, no more is sent to it: {describe(error)}")
 
 
 def describe(error: Exception) -> str:

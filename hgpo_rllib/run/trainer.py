@@ -1,7 +1,9 @@
 """`hgpo train`: prepare, start Ray, evaluate, iterate, evaluate, report."""
 
 import contextlib
+import functools
 import time
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,26 +11,24 @@ from typing import Any
 from transformers.utils import logging as transformers_logging
 
 from hgpo_rllib.advantages.diagnostics import level_sizes, size_distribution
-from hgpo_rllib.algorithm import HGPO, HGPOConfig
+from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
+from hgpo_rllib.jsonl import read_jsonl
 from hgpo_rllib.learner.distribution import name_lost_learners
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.report import write_report
-from hgpo_rllib.rollout.held_out import ALL_SPLITS
 from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.run.changes import check_changes
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
 from hgpo_rllib.run.folders import whole_version, write_folder
-from hgpo_rllib.run.interrupt import terminate_like_interrupt
 from hgpo_rllib.run.live_metrics import LiveMetrics
 from hgpo_rllib.run.lock import locked
-from hgpo_rllib.run.metrics import evaluation_rows, iteration_metrics
+from hgpo_rllib.run.metrics import evaluation_rows, iteration_metrics, numbers, selection_rate
 from hgpo_rllib.run.tensorboard import TensorBoard
 from hgpo_rllib.run.trackers import Trackers
-from hgpo_rllib.run.watchdog import exit_when_ray_ends
 from hgpo_rllib.section import RunStoppedError
 from hgpo_rllib.warmstart import prepare
 
@@ -45,9 +45,8 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     console = TrainingConsole()
-    seconds = PhaseTimes()
     try:
-        config = prepare_inputs(config, console, seconds)
+        config = prepare_inputs(config, console)
     except KeyboardInterrupt:
         console.say(
             "interrupted before the first iteration; start again: data and models that were "
@@ -59,7 +58,7 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
         console.say(f"run directory: {directory.path}")
         console.say(describe_estimator(config))
         check_changes(directory, config, console)
-        _run(config, directory, console, seconds, resume is not None)
+        _run(config, directory, console, resume is not None)
         with console.stage("writing the report"):
             report = write_report([directory.path])
     console.say(f"policy (HuggingFace format): {directory.checkpoint}")
@@ -68,24 +67,19 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
 
 
 def _run(
-    config: RunConfig,
-    directory: RunDirectory,
-    console: TrainingConsole,
-    seconds: "PhaseTimes",
-    resumed: bool,
+    config: RunConfig, directory: RunDirectory, console: TrainingConsole, resumed: bool
 ) -> None:
     """Start Ray, train, and stop all started processes; on failure, print how to continue."""
     try:
         with contextlib.ExitStack() as stack:
             label = "starting Ray, the policy server (vLLM) and the learner"
-            with console.stage(label), seconds.phase("start"):
-                stack.enter_context(ray_cluster(config, directory.path))
-                stack.enter_context(terminate_like_interrupt())  # replaces Ray's handler
-                stack.enter_context(exit_when_ray_ends(lambda: how_to_continue(directory)))
-                algorithm = HGPOConfig.from_run_config(config).build_algo()
-                Path(algorithm.logdir).rmdir()  # RLlib creates it in the home directory
-                stack.callback(algorithm.stop)
-            Training(config, directory, console, seconds, algorithm).run(resumed)
+            with console.stage(label), console.phase("start"):
+                remedy = functools.partial(how_to_continue, directory)
+                stack.enter_context(ray_cluster(config, directory.path, remedy))
+                training = Training(config, directory, console)
+                stack.callback(training.algorithm.stop)
+            for _ in training.run(resumed):
+                pass
     except ConfigError:
         raise
     except BaseException as error:
@@ -97,33 +91,33 @@ def _run(
         raise
 
 
-def prepare_inputs(config: RunConfig, console: TrainingConsole, seconds: "PhaseTimes") -> RunConfig:
+def prepare_inputs(config: RunConfig, console: TrainingConsole) -> RunConfig:
     """Create data and pocket model if the config has none, and return it with their paths."""
     env, model = config.env, config.model
     generator = find_environment(env.env_id).generator
     if env.data is None and generator is not None:
         total = generator.data_size(config)
-        with seconds.phase("data"), console.progress("generating data", total) as advance:
+        with console.phase("data"), console.progress("generating data", total) as advance:
             data = prepare.make_data(config, lambda done, _: advance(done))
         env = env.model_copy(update={"data": str(data)})
     if model.model_path is None:
         path = prepare.model_path(config)
         if not path.is_dir():
-            make_pocket_model(config, console, seconds)
+            make_pocket_model(config, console)
         model = model.model_copy(update={"model_path": str(path)})
     return config.model_copy(update={"env": env, "model": model})
 
 
-def make_pocket_model(config: RunConfig, console: TrainingConsole, seconds: "PhaseTimes") -> None:
+def make_pocket_model(config: RunConfig, console: TrainingConsole) -> None:
     """Generate demonstrations and train the pocket model on them."""
     steps = config.warm_start.optimizer_steps
     games = 2 * config.warm_start.games
     label = "demonstrating on tasks of their own"
-    with seconds.phase("demonstrations"), console.progress(label, games) as advance:
+    with console.phase("demonstrations"), console.progress(label, games) as advance:
         examples = prepare.make_demonstrations(config, lambda done, _: advance(done))
     console.say(f"{len(examples)} demonstrated steps")
     label = "cloning the pocket model"
-    with seconds.phase("cloning"), console.progress(label, steps) as advance:
+    with console.phase("cloning"), console.progress(label, steps) as advance:
         path = prepare.make_model_directory(config, examples, lambda done, _: advance(done))
     console.say(f"pocket model: {path}")
 
@@ -145,26 +139,31 @@ class Training:
         config: RunConfig,
         directory: RunDirectory,
         console: TrainingConsole,
-        seconds: "PhaseTimes",
-        algorithm: HGPO,
+        serve_prefix: str | None = None,
     ):
+        """Start the policy server and the learner, with a prefix of Serve's application, if any.
+
+        The caller stops `algorithm`.
+        """
         self.config = config
         self.directory = directory
         self.console = console
-        self.seconds = seconds
-        self.algorithm = algorithm
-        self.live = LiveMetrics(directory.path.name, lambda: algorithm.env_runner.prompts_in_flight)
         self.tokenizer = load_tokenizer(str(config.model.model_path))
         self.tensorboard = TensorBoard(directory.path / "tensorboard")
         self.trackers = Trackers(config, directory.path, console.say)
+        self.live = LiveMetrics(
+            directory.path.name, lambda: self.algorithm.env_runner.prompts_in_flight
+        )
+        settings = HGPOConfig.from_run_config(config)
+        settings.serve_prefix = serve_prefix or settings.serve_prefix
+        self.algorithm = settings.build_algo()
+        Path(self.algorithm.logdir).rmdir()  # RLlib creates it in the home directory
 
-    def run(self, resumed: bool) -> None:
-        """Evaluate, train with evaluations and checkpoints, and evaluate at the end."""
-        for _ in self.evaluations(resumed):
-            pass
+    def run(self, resumed: bool) -> Generator[Rows, None, None]:
+        """Evaluate, train with evaluations and checkpoints, and evaluate at the end.
 
-    def evaluations(self, resumed: bool) -> Generator[Rows, None, None]:
-        """Run like `run`, but pause after each evaluation and yield its rows, one per split."""
+        Pauses after each evaluation and yields its rows, one per split.
+        """
         with self.live, self.trackers, name_lost_learners():
             yield from self._evaluations(resumed)
 
@@ -178,7 +177,7 @@ class Training:
         start = time.monotonic()
         interval = self.config.evaluation.interval
         while not self._finished(start):
-            with self.seconds.phase("training"):
+            with self.console.phase("training"):
                 iteration = self._iterate(start)
             due = interval and iteration % interval == 0 and not self._finished(start)
             rows = self._evaluate(iteration) if due else []
@@ -189,8 +188,8 @@ class Training:
         after = self._evaluate(self.algorithm.iteration)
         self._save(after)
         self.tensorboard.close()
-        self.directory.write_summary({"seconds": self.seconds.seconds})
-        self.console.summary(before, after, {"seconds": self.seconds.describe()})
+        self.directory.write_json(self.directory.summary, {"seconds": self.console.seconds})
+        self.console.summary(before, after)
         yield after
 
     def _finished(self, start: float) -> bool:
@@ -215,26 +214,26 @@ class Training:
         split = self.config.env.train_split
         records = episode_records(iteration.scored, sizes, self.tokenizer, number, split)
         self.directory.write_episodes(number, records)
-        numbers = {name: value for name, value in row.items() if value is not None}
-        self.tensorboard.log(numbers, number)
-        self.live.publish_iteration(row)
-        self.trackers.log_iteration(row)
+        self._log([row], number)
         self.console.iteration(row)
         return number
 
     def _evaluate(self, iteration: int) -> Rows:
         start = time.monotonic()
-        with self.seconds.phase("evaluation"):
+        with self.console.phase("evaluation"):
             result = self.algorithm.evaluate()
         seconds = time.monotonic() - start
         rows = evaluation_rows(result, iteration, self.config.evaluation.temperature, seconds)
         self.directory.append(self.directory.evaluations, rows)
-        rates = {f"evaluation/{row['split']}/success_rate": row["success_rate"] for row in rows}
-        self.tensorboard.log(rates, iteration)
-        self.live.publish_evaluation(rows)
-        self.trackers.log_evaluation(rows)
+        self._log(rows, iteration)
         self.console.evaluation(rows)
         return rows
+
+    def _log(self, rows: Rows, iteration: int) -> None:
+        values = numbers(rows)
+        self.tensorboard.log(values, iteration)
+        self.live.publish(values)
+        self.trackers.log(values, iteration)
 
     def _save(self, rows: Rows) -> None:
         """Write a checkpoint; `rows` is the evaluation of the same policy, or empty."""
@@ -252,11 +251,10 @@ class Training:
         """Whether this evaluation, which is already in the file, beats all previous ones."""
         if not rows:
             return False
-        rates = {
-            row["iteration"]: row["success_rate"]
-            for row in self.directory.evaluation_rows()
-            if row["split"] == ALL_SPLITS
-        }
+        evaluations = defaultdict(list)
+        for row in read_jsonl(self.directory.evaluations):
+            evaluations[row["iteration"]].append(row)
+        rates = {iteration: selection_rate(same) for iteration, same in evaluations.items()}
         return rates.pop(rows[0]["iteration"]) > max(rates.values(), default=-1.0)
 
     def _restore(self) -> Rows:
@@ -270,27 +268,7 @@ class Training:
         self.directory.truncate(self.directory.metrics, iteration)
         self.directory.truncate(self.directory.evaluations, iteration)
         self.console.say(f"resumed after iteration {iteration}")
-        return [row for row in self.directory.evaluation_rows() if row["iteration"] == 0]
-
-
-class PhaseTimes:
-    """Seconds spent in the phases of the command."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Add the time of the block to `name`."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
-
-    def describe(self) -> str:
-        """Format the times as ``data 20, cloning 190, …``."""
-        return ", ".join(f"{name} {value:.0f}" for name, value in self.seconds.items())
+        return [row for row in read_jsonl(self.directory.evaluations) if row["iteration"] == 0]
 
 
 def how_to_continue(directory: RunDirectory) -> str:

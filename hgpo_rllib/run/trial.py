@@ -10,20 +10,22 @@ from typing import Any
 from ray import tune
 from transformers.utils import logging as transformers_logging
 
-from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import load_config
 from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.reporting.console import TrainingConsole, log_events, timed
 from hgpo_rllib.run.changes import check_changes
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.lock import locked
-from hgpo_rllib.run.scheduling import report
-from hgpo_rllib.run.trainer import PhaseTimes, Training
+from hgpo_rllib.run.trainer import Training
 
 LOG = "log.txt"
 """File in the run directory with the output of the trial."""
 ERROR = "error.txt"
 """File in the run directory with the reason of a failure, in one line."""
+ITERATION = "iteration"
+"""Key of a trial's report to Tune: training iterations completed."""
+SUCCESS = "held_out_success"
+"""Key of a trial's report to Tune: success rate over all splits in its latest evaluation."""
 
 
 class RunTrial(tune.Trainable):
@@ -37,7 +39,7 @@ class RunTrial(tune.Trainable):
         """Start the policy server and the learner; see `tune.Trainable`."""
         self._path = Path(config["trial"]["path"])
         self._log = (self._path / LOG).open("a")
-        self._algorithm: HGPO | None = None
+        self._training: Training | None = None
         self._held = contextlib.ExitStack()
         with self._logged_errors():
             self._held.enter_context(locked(self._path))
@@ -49,14 +51,9 @@ class RunTrial(tune.Trainable):
         run = load_config(self._path / "config.yaml", [])
         directory = RunDirectory(self._path)
         check_changes(directory, run, console)
-        seconds = PhaseTimes()
-        with console.stage("starting the policy server and the learner"), seconds.phase("start"):
-            settings = HGPOConfig.from_run_config(run)
-            settings.serve_prefix = serve_prefix
-            self._algorithm = settings.build_algo()
-            Path(self._algorithm.logdir).rmdir()  # RLlib creates it in the home directory
-        training = Training(run, directory, console, seconds, self._algorithm)
-        self._evaluations = training.evaluations(directory.has_state())
+        with console.stage("starting the policy server and the learner"), console.phase("start"):
+            self._training = Training(run, directory, console, serve_prefix)
+        self._evaluations = self._training.run(directory.has_state())
 
     def step(self) -> dict[str, Any]:
         """Train up to the next evaluation; see `tune.Trainable`."""
@@ -71,9 +68,9 @@ class RunTrial(tune.Trainable):
     def cleanup(self) -> None:
         """Stop what `setup` started; see `tune.Trainable`."""
         with self._log, self._held, self._logged_errors():
-            if self._algorithm is not None:
+            if self._training is not None:
                 self._evaluations.close()
-                self._algorithm.stop()
+                self._training.algorithm.stop()
 
     @contextlib.contextmanager
     def _logged_errors(self) -> Iterator[None]:
@@ -85,6 +82,11 @@ class RunTrial(tune.Trainable):
                 traceback.print_exc(file=self._log)
                 self._log.flush()
             raise
+
+
+def report(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the report to Tune for an evaluation, given its row over all splits."""
+    return {ITERATION: row["iteration"], SUCCESS: row["success_rate"]}
 
 
 def why_failed(path: Path, error: Exception | None) -> str:

@@ -1,9 +1,13 @@
 """One Ray cluster, one set of small games, one small clone and one algorithm for all tests."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from filelock import FileLock
+from xdist.scheduler import LoadScopeScheduling
 
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import RunConfig, load_config
@@ -13,6 +17,18 @@ from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.warmstart import prepare
 from tests.paths import ROOT
 
+# Files that use the fixture `algorithm`, which takes more than a minute to start. A file that is
+# missing here passes as well, but starts another.
+SHARED_CLUSTER = (
+    "test_algorithm",
+    "test_evaluate",
+    "test_live_metrics",
+    "test_own_engine",
+    "test_own_environment",
+    "test_ports",
+    "test_readme",
+    "test_weight_updates",
+)
 EXAMPLE = ROOT / "tuned_examples" / "alfworld_pocket.yaml"
 SMALL = (
     "iterations=2",
@@ -35,10 +51,27 @@ SMALL = (
 )
 
 
+class FileScheduling(LoadScopeScheduling):
+    """Let one process run all tests of a file, or of all files in `SHARED_CLUSTER`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(nodeid.partition("::")[0]).stem
+        return "shared cluster" if file in SHARED_CLUSTER else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Replace the scheduler that ``--dist`` names."""
+    return FileScheduling(config, log)
+
+
 @pytest.fixture(scope="session")
 def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Overrides of the pocket example that make a run of seconds, with files of its own."""
-    folder = tmp_path_factory.mktemp("integration")
+    """Overrides of the pocket example that make a run of seconds, with files of its own.
+
+    All processes of pytest-xdist share the folder.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "integration"
     return [*SMALL, f"cache={folder / 'cache'}", f"output={folder / 'runs'}"]
 
 
@@ -46,9 +79,12 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def run_config(overrides: list[str]) -> RunConfig:
     """A small run with generated games and a hastily cloned pocket model."""
     config = load_config(EXAMPLE, overrides)
-    data = prepare.make_data(config, lambda done, total: None)
-    examples = prepare.make_demonstrations(config, lambda done, total: None)
-    model = prepare.make_model_directory(config, examples, lambda step, loss: None)
+    folder = Path(config.cache)
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "lock"):  # another process may need the same files
+        data = prepare.make_data(config, lambda done, total: None)
+        examples = prepare.make_demonstrations(config, lambda done, total: None)
+        model = prepare.make_model_directory(config, examples, lambda step, loss: None)
     return config.model_copy(
         update={
             "env": config.env.model_copy(update={"data": str(data)}),
@@ -86,11 +122,10 @@ def algorithm(run_config: RunConfig, cluster: None) -> Iterator[HGPO]:
 
 @pytest.fixture
 def shared_server(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever starts a policy server in this process gets that of `algorithm`, which saves half a
-    minute: with the same model and limits of tokens, all that differs are weights, and a server
-    loads those that requests bring.
+    """Use the policy server of `algorithm` wherever this process would start one, to save half a
+    minute. The model and the token limits are the same, and a request loads the weights it needs.
     """
     app, of = algorithm.config.serve_app, Replicas.of
     assert app is not None
     monkeypatch.setattr(Replicas, "of", lambda _, max_outage_s: of(app, max_outage_s))
-    monkeypatch.setattr(server, "start_policy_server", lambda *_, **__: algorithm._server)
+    monkeypatch.setattr(server.serve, "run", lambda *_, **__: None)

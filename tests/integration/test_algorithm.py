@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 from ray import serve
+from ray.rllib.core import DEFAULT_MODULE_ID
 
-from hgpo_rllib.advantages import ESTIMATORS, baselines, contexts, hierarchy, levels
+from hgpo_rllib.advantages import ESTIMATORS, baselines, groups, hierarchy
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, RunConfig
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.models import load_model
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError, Sampling
-from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.run.metrics import iteration_metrics
@@ -178,7 +178,7 @@ def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
         time.sleep(0.001)
     while runner.prompts_in_flight == 8 * algorithm.config.group_size:
         time.sleep(0.001)  # until some are answered: the engine has all of the first turn then
-    algorithm.learner_group._learner.module[POLICY_ID].unwrapped().weights_changed()
+    algorithm.learner_group._learner.policy.weights_changed()
     algorithm.env_runner_group.sync_weights(
         from_worker_or_learner_group=algorithm.learner_group, inference_only=True
     )
@@ -219,12 +219,12 @@ def test_checkpoint_restores_weights_and_task_order(algorithm: HGPO, tmp_path: P
 
 
 def _parameters(algorithm: HGPO) -> dict[str, torch.Tensor]:
-    return algorithm.learner_group._learner.module[POLICY_ID].unwrapped().llm.state_dict()
+    return algorithm.learner_group._learner.policy.llm.state_dict()
 
 
 def test_same_prompt_scores_alike_in_any_batch(algorithm: HGPO) -> None:
     """Padding to longer neighbours does not change a row's log-probabilities."""
-    llm = algorithm.learner_group._learner.module[POLICY_ID].unwrapped().llm
+    llm = algorithm.learner_group._learner.policy.llm
     short, long = [50, 51, 52, 53], list(range(60, 80))
     ids = torch.zeros(2, 20, dtype=torch.long)
     ids[0, :4], ids[1] = torch.tensor(short), torch.tensor(long)
@@ -248,15 +248,15 @@ def test_advantages_are_computed_once(algorithm: HGPO, monkeypatch: pytest.Monke
         return call
 
     monkeypatch.setitem(ESTIMATORS, "hgpo", counted("estimator", ESTIMATORS["hgpo"]))
-    comparison = counted("levels", contexts.context_levels)
-    for module in (baselines, hierarchy, levels):  # every module that calls it
+    comparison = counted("levels", groups.context_levels)
+    for module in (baselines, hierarchy, groups):  # every module that calls it
         monkeypatch.setattr(module, "context_levels", comparison)
     result = algorithm.train()
     iteration = algorithm.last_iteration
     row = iteration_metrics(iteration)
     assert calls == {"estimator": 1, "levels": 1}
     assert len(iteration.scored.advantage) == row["env_steps"]
-    reported = result["learners"][POLICY_ID]
+    reported = result["learners"][DEFAULT_MODULE_ID]
     for name in ("level_fraction_k0", *METRICS):
         if name in reported:  # what RLlib reports is what the run directory gets
             np.testing.assert_equal(iteration.statistics[name], reported[name], name)

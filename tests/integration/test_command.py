@@ -48,8 +48,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in PACKAGES:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, sources / name, ignore=ignored)
-    for name in ("pyproject.toml", "requirements.txt", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, sources)
+    for name in ("pyproject.toml", "requirements/base.txt", "README.md", "LICENSE"):
+        (sources / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, sources / name)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(sources)]
     subprocess.run([*pip, *build], check=True, capture_output=True)
@@ -72,27 +73,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ray_files() -> Iterator[Path]:
-    """Return where temporary files are, Ray's too. A short path: those of sockets are limited."""
+def temporary_files() -> Iterator[Path]:
+    """Return the folder of all temporary files. Its path is short, as paths of sockets must be."""
     with tempfile.TemporaryDirectory(prefix="hgpo-", dir="/tmp") as path:
         yield Path(path)
 
 
-def sockets() -> set[Path]:
-    """Return those in the folder of temporary files, where vLLM puts its own."""
-    return {file for file in Path(tempfile.gettempdir()).iterdir() if file.is_socket()}
-
-
 @pytest.fixture(scope="module")
-def sockets_before() -> set[Path]:
-    """Return those from before the run."""
-    return sockets()
-
-
-@pytest.fixture(scope="module")
-def command(
-    python: Path, folder: Path, ray_files: Path, sockets_before: set[Path]
-) -> Iterator[Command]:
+def command(python: Path, folder: Path, temporary_files: Path) -> Iterator[Command]:
     """Start the one run of these tests, with a dashboard and a tracker. They go on with it."""
     settings = [
         *SMALL,
@@ -101,7 +89,8 @@ def command(
         "tracking.trackers=[mlflow]",
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", str(ray_files))
+        for name in ("TMPDIR", "RAY_TMPDIR"):
+            patch.setenv(name, str(temporary_files))
         patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
         patch.setenv("MLFLOW_TRACKING_URI", (folder / "mlflow").as_uri())
         words = ["webshop_pocket", *settings]
@@ -133,9 +122,9 @@ def test_run_files_that_extend_others_have_names(python: Path, tmp_path: Path) -
     assert "name: alfworld_pocket_ppo" in command.log.read_text()
 
 
-def test_prometheus_can_follow_it(run: Path, ray_files: Path) -> None:
+def test_prometheus_can_follow_it(run: Path, temporary_files: Path) -> None:
     """With a dashboard, Ray says where to scrape; there is the row that the run has written."""
-    assert_prometheus_follows(run, ray_files)
+    assert_prometheus_follows(run, temporary_files)
 
 
 def test_another_command_cannot_resume_it(
@@ -147,7 +136,7 @@ def test_another_command_cannot_resume_it(
 
 
 def test_interrupted_then_resumed_to_the_end(
-    command: Command, run: Path, python: Path, folder: Path, sockets_before: set[Path]
+    command: Command, run: Path, python: Path, folder: Path, temporary_files: Path
 ) -> None:
     """Ctrl-C says how to go on; going on repeats and loses no iteration, and says what changed.
 
@@ -167,7 +156,7 @@ def test_interrupted_then_resumed_to_the_end(
     resumed = Command(["--resume", str(run)], folder / "resumed.txt", python=python, folder=folder)
     assert resumed.process.wait(400) == 0, resumed.log.read_text()
     resumed.assert_nothing_survives()
-    assert sockets() <= sockets_before
+    assert not [file for file in temporary_files.iterdir() if file.is_socket()], "vLLM's"
     log = resumed.log.read_text()
     assert f"changed since the run was last started: iterations 50 -> {last}\n" in log
     assert "hgpo train --resume" not in log

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from hgpo_rllib.config import RunConfig, save_config
 from hgpo_rllib.evaluation.evaluate import evaluate
-from hgpo_rllib.evaluation.models import Model, served
+from hgpo_rllib.evaluation.models import LocalModel, Model, served
 from hgpo_rllib.evaluation.request import make_request
 from tests.processes import Command
 from tests.unit.cli.test_cli import hgpo
@@ -59,14 +59,22 @@ def model(run_config: RunConfig, shared_server: None) -> Iterator[Model]:
         yield model
 
 
+@dataclass(frozen=True)
+class SharedModel(LocalModel):
+    """The run's model, which the shared policy server holds already."""
+
+    model: Model
+
+    def open(self) -> nullcontext[Model]:  # type: ignore[override]
+        return nullcontext(self.model)
+
+
 def play(run: Path, output: Path, model: Model, agent: str, *words: str, **changes: Any) -> Any:
     """Return an evaluation of the run with the shared model."""
     nothing = dict.fromkeys(("env", "split", "data", "games", "seeds", "trials", "name"))
     arguments = {**nothing, "agent": agent, "protocol": "census", "games": 2, **changes}
     request = make_request([str(run), *words], output=output, **arguments)
-    assert request.subject is not None
-    shared = replace(request.subject, open=lambda: nullcontext(model))
-    return evaluate(replace(request, subject=shared))
+    return evaluate(replace(request, subject=SharedModel(request.config, model)))
 
 
 def test_the_same_numbers_in_another_directory(run: Path, tmp_path: Path, model: Model) -> None:

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import psutil
 import pytest
@@ -16,17 +16,23 @@ import ray
 from prometheus_client.parser import text_string_to_metric_families
 
 from hgpo_rllib.jsonl import read_jsonl
+from hgpo_rllib.run import live_metrics
 from hgpo_rllib.run.cluster import LOOPBACK
-from hgpo_rllib.run.live_metrics import (
-    LiveMetrics,
-    Sample,
-    iteration_samples,
-)
+from hgpo_rllib.run.live_metrics import LiveMetrics
+from hgpo_rllib.run.metrics import numbers
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 FORGOTTEN_AFTER = 25  # seconds: Ray drops a gauge 20 seconds after it was last set
 HELD_OUT = ("success_rate", "standard_error", "episodes", "episode_length", "temperature", "s")
 T = TypeVar("T")
+
+
+class Sample(NamedTuple):
+    """Value of a gauge for one set of tags."""
+
+    name: str
+    tags: dict[str, str]
+    value: float
 
 
 def scrape(address: str) -> list[Sample]:
@@ -75,8 +81,8 @@ def test_gauges_appear_at_the_endpoint_of_the_node_and_stay(cluster: None, secon
         return sorted((s for s in scrape(address) if s.tags["run"] == "endpoint"), key=repr)
 
     with LiveMetrics("endpoint", lambda: 5) as live:
-        live.publish_iteration(row)
-        live.publish_evaluation([evaluation])
+        live.publish(numbers([row]))
+        live.publish(numbers([evaluation]))
         wait_for(lambda: len(ours()) == len(wanted), 60)
         assert ours() == sorted(wanted, key=repr)
         time.sleep(seconds)
@@ -87,6 +93,12 @@ def test_gauges_appear_at_the_endpoint_of_the_node_and_stay(cluster: None, secon
         if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
     }
     assert listening == {LOOPBACK}
+
+
+def samples_of(row: dict, run: str) -> list[Sample]:
+    """The samples of a row of metrics.jsonl."""
+    shown = [live_metrics.sample(name, value, run) for name, value in numbers([row]).items()]
+    return [Sample(*sample[:3]) for sample in shown]
 
 
 def free_port() -> int:
@@ -114,13 +126,15 @@ def assert_prometheus_follows(run: Path, ray_files: Path) -> None:
         samples = wait_for(shown, 60)
         (updates,) = [s.value for s in samples if s.name == "hgpo_iteration"]
         (row,) = [row for row in read_jsonl(run / "metrics.jsonl") if row["iteration"] == updates]
-        wanted = list(iteration_samples(row, run.name))
+        wanted = samples_of(row, run.name)
         return row if all(sample in samples for sample in wanted) else None
 
     row = wait_for(complete, 60)
-    numbers = [v for key, v in row.items() if key != "level_size_shares" and v is not None]
-    published = list(iteration_samples(row, run.name))
-    assert len(published) == len(numbers), "a number of metrics.jsonl has no gauge, or two"
+    present = [v for key, v in row.items() if key != "level_size_shares" and v is not None]
+    published = samples_of(row, run.name)
+    assert len({repr(sample) for sample in published}) == len(present), (
+        "a number of metrics.jsonl has no gauge, or two"
+    )
     names = {s.name for s in shown() or ()}
     others = {f"hgpo_evaluation_{name}" for name in HELD_OUT} | {"hgpo_prompts_in_flight"}
     assert names == {sample.name for sample in published} | others

@@ -6,7 +6,7 @@ import pytest
 
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import RunConfig, load_config
-from hgpo_rllib.rollout.held_out import ALL_SPLITS
+from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.run.inputs import check_inputs
 from hgpo_rllib.run.metrics import iteration_metrics
 from tests.unit.environments.test_own_environment import folder as folder  # the files of the page
@@ -47,7 +47,7 @@ def test_the_page_trains(run_config: RunConfig, folder: Path) -> None:
             prompt = played[0].turns[0].prompt_ids
             assert "find a " in algorithm.env_runner.renderer.tokenizer.decode(prompt)
         held_out = algorithm.evaluate()["env_runners"]
-        assert held_out[ALL_SPLITS]["episodes"] == held_out["test"]["episodes"] == 20
+        assert held_out[ALL]["episodes"] == held_out["test"]["episodes"] == 20
         assert set(held_out["test"]["by_task_type"]) <= {"candle", "cloth", "soapbar", "towel"}
     finally:
         algorithm.stop()

@@ -200,7 +200,7 @@ def test_evaluation(
         {"extra_body": {"structured_outputs": {"regex": "("}}},
         {"extra_body": {"structured_outputs": {"json": {"type": "nothing"}}}},
         {"extra_body": {"structured_outputs": {"grammar": "root ::= "}}},
-        # The engine alone finds these out.
+        # Only the engine detects these.
         {"extra_body": {"structured_outputs": {"grammar": "root ::= root"}}},
         {"extra_body": {"structured_outputs": {"json": NO_PATTERN}}},
     ],

@@ -1,10 +1,10 @@
 """`hgpo sweep` as a user runs it: interrupted and resumed, with trials that fail, on too little."""
 
-import json
 import os
 import signal
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import ray
 
@@ -20,8 +20,8 @@ ALPHA = "algorithm.weight_alpha"
 ONE_AT_A_TIME = f"policy_server.replica_cpus={(os.cpu_count() or 1) // 2}"  # on any machine
 
 
-def results(folder: Path) -> dict:
-    return json.loads((folder / "results.json").read_text())
+def results(folder: Path) -> list[dict]:
+    return pd.read_csv(folder / "results.csv").to_dict("records")
 
 
 def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
     assert ": 1 at a time" in log()
     assert "Traceback" not in log()
     command.assert_nothing_survives()
-    assert [t["point"] for t in results(folder)["trials"]] == [{LIMIT: 20, ALPHA: 1}]
+    assert [(t[LIMIT], t[ALPHA]) for t in results(folder)] == [(20, 1)]
     assert RunDirectory(first).is_finished()
     assert not RunDirectory(second).is_finished()
 
@@ -56,7 +56,7 @@ def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
     assert "stopped after 1 iterations" in resumed.log.read_text()
     assert [row["iteration"] for row in rows(second / "metrics.jsonl")] == [1]
     assert (second / "report.html").is_file()
-    good, bad = results(folder)["trials"]
+    good, bad = results(folder)
     assert (good["iterations"], bad["iterations"]) == (2, 1)
     assert good["after"] > bad["after"] == 0
     assert list(folder.glob("heat_map-*.png"))

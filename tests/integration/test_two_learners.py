@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor, multiprocessing
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
@@ -18,7 +19,6 @@ from hgpo_rllib.learner import module as llm_module
 from hgpo_rllib.learner.critic import Critic, make_critic, step_values
 from hgpo_rllib.learner.distribution import rank as rank_now
 from hgpo_rllib.models import load_model
-from hgpo_rllib.rollout.group import POLICY_ID
 from tests.unit.learner.learner_reference import (
     build_learner,
     make_columns,
@@ -85,17 +85,17 @@ def play(path: str, **chosen: Any) -> Outcome:
         generator = torch.Generator().manual_seed(number)
         for name in ("value", "value_target"):  # read by a critic alone
             columns[name] = torch.randn(len(columns["advantage"]), generator=generator)
-        learner._update({POLICY_ID: columns})
-        learner.module[POLICY_ID].weights_changed()
+        learner._update({DEFAULT_MODULE_ID: columns})
+        learner.policy.weights_changed()
         learner.score_tokens(np.arange(1, 5), np.arange(5, 8))  # as the probe after an update
     if learner._settings.shard_parameters and learner._reference is not None:
         assert all(isinstance(p, DTensor) for p in learner._reference.parameters())
     if learner._settings.critic != "none":
-        module, rows = learner.module[POLICY_ID], np.arange(len(columns["advantage"]))
+        module, rows = learner.policy, np.arange(len(columns["advantage"]))
         values = step_values(module, columns, rows, learner._settings, torch.device("cpu"))
         logged.append({str(row): value for row, value in enumerate(values.tolist())})
     learner.gather_optimizer()
-    module = learner.module[POLICY_ID].unwrapped()
+    module = learner.policy
     state = module.get_state()
     if rank_now() == 0:
         state |= {f"checkpoint: {name}": tensor for name, tensor in module.model_state().items()}
@@ -115,10 +115,10 @@ def play_with_little_memory(
     logged: list[dict[str, float]] = []
     learner._log = logged.append
     if rank in (None, 1):
-        hook = learner.module[POLICY_ID].llm.base_model.register_forward_pre_hook(run_out)
+        hook = learner.policy.llm.base_model.register_forward_pre_hook(run_out)
     learner._weights_seq_no += 1
-    learner._update({POLICY_ID: make_columns(load_double(path))})
-    return learner.module[POLICY_ID].state_dict(), logged
+    learner._update({DEFAULT_MODULE_ID: make_columns(load_double(path))})
+    return learner.policy.state_dict(), logged
 
 
 def work(rank: int, folder: str, port: int) -> None:

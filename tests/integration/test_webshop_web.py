@@ -27,11 +27,11 @@ def browser(tmp_path: Path) -> Browser:
 
 
 @contextmanager
-def served(*options: object) -> Iterator[str]:
-    """Run the command on a free port; give its address, and end it as Ctrl+C does."""
-    command = ["-m", "hgpo_rllib.cli.main", "play", "webshop", "--web", "--port", "0"]
+def served(*words: object) -> Iterator[str]:
+    """Run `hgpo play` on a free port; give its address, and end it as Ctrl+C does."""
+    command = ["-m", "hgpo_rllib.cli.main", "play"]
     process = subprocess.Popen(
-        [sys.executable, *command, *map(str, options)],
+        [sys.executable, *command, *map(str, words), "--web", "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -64,7 +64,7 @@ def button(page: str, label: str) -> str:
 
 
 def test_shopping(browser: Browser, tmp_path: Path) -> None:
-    with served("--data", write_store(tmp_path / "data")) as address:
+    with served("webshop", "--data", write_store(tmp_path / "data")) as address:
         front = browser.open(address)
         number = re.search(
             r'value="(\d+)">Find me Slim Cotton Shirt with color: red, and size: s', front
@@ -88,7 +88,7 @@ def test_shopping(browser: Browser, tmp_path: Path) -> None:
 
 def test_labels_with_signs_arrive_as_they_are(browser: Browser, tmp_path: Path) -> None:
     """The browser reads back what the page escapes."""
-    with served("--data", write_store(tmp_path / "data")) as address:
+    with served("webshop", "--data", write_store(tmp_path / "data")) as address:
         visit = send(f"{address}/visits", goal="0")
         send(visit, words="odd thing")
         send(visit, click=ODD.lower())
@@ -108,7 +108,7 @@ def test_an_episode(browser: Browser, tmp_path: Path) -> None:
         step(anchor="Back to Search [SEP] B0X [SEP] <b>bold</b>", action="click[b0x]"),
     ]
     file = write_episode(tmp_path / "x.jsonl", *turns)
-    with served("--episode", file, "--index", 0) as address:
+    with served("episode", file, "--index", 0) as address:
         assert "Step 1 of 2" in browser.open(address)
         second = browser.open(f"{address}/steps/2")
         assert "<mark>B0X</mark>" in second

@@ -2,7 +2,6 @@
 
 import copy
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from transformers import PreTrainedModel
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server import deployment, object_store
-from hgpo_rllib.policy_server.owner_liveness import start_owner_liveness
+from hgpo_rllib.policy_server import server as server_module
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
@@ -66,16 +65,12 @@ class Learner:
 @pytest.fixture(scope="module")
 def server(run_config: RunConfig, cluster: None) -> Iterator[Any]:
     """Handle of a server with two replicas, beside that of the algorithm."""
-    app = f"updates-{uuid.uuid4().hex[:8]}"
     settings = run_config.policy_server.model_copy(update={"num_replicas": 2, "replica_cpus": 0})
-    owner = start_owner_liveness()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deployment, "PolicyReplica", NamedReplica)
-        yield deployment.start_policy_server(
-            app, run_config.model, run_config.agent, settings, seed=1, owner=owner
-        )
-    serve.delete(app)
-    ray.kill(owner)
+        patch.setattr(server_module, "PolicyReplica", NamedReplica)
+        start = server_module.PolicyServer(run_config.model, run_config.agent, settings, seed=1)
+    with start as running:
+        yield running._handle
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,8 @@
 """Browse a store: list its goals, and shop for one as the agent does."""
 
 import random
+import secrets
+from collections import OrderedDict
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -9,13 +11,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from env_wrappers.webshop import pages
-from env_wrappers.webshop.env import ANY_SEARCH
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop
-from hgpo_rllib.play.scores import HEADINGS, price_limit, score_rows
 from hgpo_rllib.play.web.layout import application, read_form, render
-from hgpo_rllib.play.web.visits import Visits
 
+MOST_VISITS = 64  # one per browser tab; the least recently used one ends first
 _PER_PAGE = 20  # goals per page
 
 
@@ -32,7 +32,7 @@ def store_app(shop: Shop, places: range) -> Starlette:
 class _Store:
     def __init__(self, shop: Shop, places: range):
         self._shop, self._places = shop, places
-        self._visits = Visits(shop)
+        self._visits: OrderedDict[str, Session] = OrderedDict()
         self.app = application(
             [
                 Route("/", self._front),
@@ -62,19 +62,24 @@ class _Store:
             place = random.randrange(len(self._places))
         else:
             place = _whole(wanted, 0, len(self._places) - 1)
-        return _go(self._visits.open(self._places[place]))
+        session = Session(self._shop)
+        session.start(self._places[place])
+        name = secrets.token_urlsafe(9)
+        self._visits[name] = session
+        if len(self._visits) > MOST_VISITS:
+            self._visits.popitem(last=False)
+        return _go(name)
 
     async def _look(self, request: Request) -> Response:
         session = self._session(request)
         page = session.page
-        actions = [f"click[{name}]" for name in session.clickables]
         return render(
             f"{page.kind.value}.html.jinja",
             place=self._places.index(session.goal.index),
             page=page,
             ignored=session.ignored,
             observation=[node.text.strip() for node in pages.nodes(page)],
-            actions=[ANY_SEARCH, *actions] if session.has_search_bar else actions,
+            actions=session.actions,
             receipt=self._receipt(session) if page.kind is pages.Kind.DONE else None,
         )
 
@@ -91,22 +96,20 @@ class _Store:
 
     def _receipt(self, session: Session) -> dict[str, object]:
         assert session.score is not None
-        goal, product = session.goal, session.page.item
-        price = self._shop.goals.price(product.index)
         return {
-            "headings": HEADINGS,
-            "rows": score_rows(session.score, goal, price),
+            "parts": session.score.as_dict(),
             "reward": session.score.reward,
-            "price": price,
-            "wanted": self._shop.catalogue[goal.product],
-            "limit": price_limit(goal),
+            "price": self._shop.goals.price(session.page.item.index),
+            "goal": session.goal,
+            "wanted": self._shop.catalogue[session.goal.product],
         }
 
     def _session(self, request: Request) -> Session:
-        session = self._visits.find(request.path_params["name"])
-        if session is None:
+        name = request.path_params["name"]
+        if name not in self._visits:
             raise HTTPException(404, "This visit is over: choose a goal again.")
-        return session
+        self._visits.move_to_end(name)
+        return self._visits[name]
 
 
 def _go(visit: str) -> Response:

@@ -11,12 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgpo_rllib.advantages import ESTIMATORS, EstimatorSettings, StepArrays, find_estimator
-from hgpo_rllib.advantages.contexts import context_levels, history_ids
+from hgpo_rllib.advantages.baselines import step_level
 from hgpo_rllib.advantages.diagnostics import level_sizes, utilisation
-from hgpo_rllib.advantages.groups import group_advantage
+from hgpo_rllib.advantages.groups import (
+    compare_levels,
+    context_levels,
+    group_advantage,
+    history_ids,
+)
 from hgpo_rllib.advantages.hierarchy import hgpo
-from hgpo_rllib.advantages.levels import compare_levels, step_level
-from hgpo_rllib.bench.dictionary import hgpo_by_dictionary
+from hgpo_rllib.bench.advantages import hgpo_by_dictionary
 from tests.paths import SHARED
 from tests.unit.advantages.advantage_batches import (
     BATCHES,
@@ -33,6 +37,7 @@ CASES = json.loads(RECORDINGS.read_text())["cases"] if RECORDINGS.is_file() else
 # Those that compare a step only with steps or trajectories of its own task.
 WITHIN_A_TASK = (
     *("hgpo", "gigpo", "grpo", "rloo", "oracle", "hgpo_no_hierarchy", "hgpo_uniform"),
+    *("oracle_context", "oracle_else_step"),
     *("hgpo_base_group", "hgpo_leave_one_out", "hgpo_uncertainty"),
 )
 

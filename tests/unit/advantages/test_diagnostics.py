@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from hgpo_rllib.advantages import EstimatorSettings, diagnostics
-from hgpo_rllib.advantages.contexts import history_ids
+from hgpo_rllib.advantages.groups import compare_levels, history_ids
 from hgpo_rllib.advantages.hierarchy import hgpo
-from hgpo_rllib.advantages.levels import compare_levels
 from tests.unit.advantages.advantage_batches import arrays, one_step_each
 
 SETTINGS = EstimatorSettings(context_length=1, normalize="mean")

@@ -11,6 +11,7 @@ from hypothesis import given
 
 from hgpo_rllib.advantages import ESTIMATORS, EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.advantages.baselines import gae
+from hgpo_rllib.advantages.groups import compare_levels
 from tests.paths import ROOT
 from tests.unit.advantages.advantage_batches import (
     BATCHES,
@@ -76,6 +77,35 @@ def test_whole_histories(batch, settings) -> None:
     expected = centred(batch, settings, lambda task, states, t: (task, *states[: t + 1]))
     got = find_estimator("oracle")(arrays(batch), settings)
     np.testing.assert_allclose(got, expected, atol=1e-9)
+
+
+@given(BATCHES, SETTINGS)
+def test_contexts_of_depth_k(batch, settings) -> None:
+    """The Oracle with k = K: steps whose last K + 1 states are equal; `released`: none before K."""
+    depth = settings.context_length
+    expected = np.array(centred(batch, settings, history(depth)))
+    if settings.contexts == "released":
+        early = [t < depth for _, states, _ in batch for t in range(len(states))]
+        expected[early] = 0.0
+    steps = arrays(batch)
+    got = find_estimator("oracle_context")
+    np.testing.assert_allclose(got(steps, settings), expected, atol=1e-9)
+    levels = list(compare_levels(steps, settings))
+    np.testing.assert_array_equal(got(steps, settings, levels), got(steps, settings))
+
+
+@given(BATCHES, SETTINGS)
+def test_whole_histories_else_states(batch, settings) -> None:
+    """The Oracle where another step has the same history, also if it gives 0; else Eq. 2."""
+    whole = centred(batch, settings, lambda task, states, t: (task, *states[: t + 1]))
+    state = centred(batch, settings, lambda task, states, t: (task, states[t]))
+    shared = others_of(batch, lambda task, states, t: (task, *states[: t + 1]))
+    expected = [a if others else b for a, b, others in zip(whole, state, shared, strict=True)]
+    steps = arrays(batch)
+    got = find_estimator("oracle_else_step")
+    np.testing.assert_allclose(got(steps, settings), expected, atol=1e-9)
+    levels = list(compare_levels(steps, settings))
+    np.testing.assert_array_equal(got(steps, settings, levels), got(steps, settings))
 
 
 @given(BATCHES, SETTINGS)

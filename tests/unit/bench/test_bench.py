@@ -47,7 +47,7 @@ def test_tables() -> None:
     done = CliRunner().invoke(app, ["bench", "bias-variance", "--group-size", "3"])
     assert done.exit_code == 0
     assert "hgpo_uncertainty" in done.stdout
-    assert "HGPO's bias between" in done.stdout
+    assert "bias of HGPO <= b_0" in done.stdout
     done = CliRunner().invoke(app, ["bench", "bias-variance", "--group-size", "3", "--json"])
     (row, *_) = json.loads(done.stdout)["all steps, as used in training"]
     assert set(row) == {"estimate", "N=3 bias", "N=3 std", "N=3 rmse"}

@@ -61,7 +61,7 @@ def test_the_same_type(run: RunConfig) -> None:
 
 
 def test_padding(run: RunConfig) -> None:
-    """Of passes over all steps: little, by the rule that makes them."""
+    """The passes over all steps have little padding, by the rule that makes them."""
     columns = make_columns(load_model(str(run.model.model_path)), steps=40)
     assert 0 <= padding_share(run, columns) <= MAX_PADDING
 

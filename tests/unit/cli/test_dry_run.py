@@ -91,7 +91,7 @@ def test_every_script(
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(path), run_name="__main__")
     assert ended.value.code == 0
-    assert "a trial needs 2 CPU\n" in capsys.readouterr().out
+    assert "a trial needs 2 CPU (learner 1, policy server 1)" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -133,25 +133,14 @@ def test_examples_say_what_they_need(path: Path) -> None:
 
 @pytest.mark.parametrize("path", ON_GPUS, ids=lambda path: path.stem)
 def test_examples_fit_the_gpus_that_they_name(path: Path) -> None:
-    """Learners and replicas with `GPU_OVERHEAD` each; in a replica's share, what it needs."""
+    """All GPUs are used, none beyond its memory, and a replica holds all sequences."""
     config = load_config(path, [])
     size = find_size(config)
     assert size is not None
     (hardware,) = HARDWARE.findall(path.read_text())
-    gpus, memory = int(hardware[0]), int(hardware[1]) * 10**9
-    server, items = config.policy_server, estimate.memory(config, size)
-    learner = sum(i.size for i in items if (i.process, i.where) == (estimate.LEARNER, "GPU"))
-    share = server.memory_utilization * memory
-    assert estimate.smallest_gpu(config, size) <= memory
-    processes = [(config.cluster.learner_gpus, learner)] * config.cluster.num_learners
-    processes += [(server.replica_gpus, share)] * server.num_replicas
-    free, used = [1.0] * gpus, [0.0] * gpus
-    for asked, needed in processes:  # as Ray places them: on the first GPU with that much left
-        gpu = next(number for number, left in enumerate(free) if left >= asked)
-        free[gpu] -= asked
-        used[gpu] += needed + estimate.GPU_OVERHEAD
-    assert min(used) > 0, "a GPU has no process"
-    assert max(used) <= memory
+    needed, memory = estimate.gpu_sizes(config, size), int(hardware[1]) * 10**9
+    assert len(needed) == int(hardware[0])
+    assert max(*needed, estimate.smallest_gpu(config, size)) <= memory
 
 
 @pytest.mark.parametrize("path", ON_GPUS, ids=lambda path: path.stem)
@@ -238,7 +227,10 @@ def test_the_tables() -> None:
     done = dry_run(path, "policy_server.num_replicas=3", "policy_server.replica_cpus=2")
     assert cells(done.stderr, "total") == [["total", "", "6", "4"]]
     assert cells(done.stderr, "policy server replica")[0][1:] == ["3", "2", "1"]
+    assert cells(done.stderr, "main process")[0][1:] == ["1", "0", "0"]
+    assert cells(done.stderr, "learner")[0][1:] == ["1", "0", "1"]
     assert "A replica takes 85% of its GPU" in done.stderr
+    assert "GiB that each GPU needs, with 2 for each process on it: 48.1, 13.3, " in done.stderr
     assert "of its GPU" not in dry_run(FOLDER / "alfworld_pocket.yaml").stderr
 
 
@@ -257,10 +249,11 @@ def test_the_work_of_an_iteration() -> None:
     assert cells(done.stderr, "turns") == [["turns", "6,400", "6,400"]]
     assert cells(done.stderr, "tokens trained") == [["tokens trained", "29.5 M", "3.8 M"]]
     ((_, full, typical),) = cells(done.stderr, "seconds on H100")
+    page = (ROOT / "docs/learner.md").read_text()
+    assert f"| seconds on H100 | {full} | {typical} |" in page
     assert 1000 < float(full.replace(",", "")) < 2000
     assert 100 < float(typical) < 282
     assert "The paper's iterations took 282 to 298 s on 2 x H100." in done.stderr
-    page = (ROOT / "docs/learner.md").read_text()
     for label in ("tokens trained", "FLOP of sampling", "FLOP of the update", "seconds on A100"):
         (row,) = cells(done.stderr, label)
         assert "| " + " | ".join(row).replace("e+", "e") + " |" in page

@@ -107,9 +107,6 @@ class TestPlaying:
             (("--game", "3"), "no game 3: there are 3"),
             (("--game", "nix"), "nix is neither a number nor a game file"),
             (("--split", "nix"), "nix is not a directory"),
-            (("--step-by-step",), "add --episode"),
-            (("--index", "0"), "add --episode"),
-            (("--episode", "x"), "remove --data"),
         ],
     )
     def test_bad_input(
@@ -133,7 +130,7 @@ class TestEpisodes:
         """Turn by turn, with what each was worth."""
         file = tmp_path / "iteration_0001.jsonl.gz"
         write_jsonl(file, EPISODES)
-        status, stdout, stderr = hgpo("play", "alfworld", "--episode", file, "--index", 1)
+        status, stdout, stderr = hgpo("play", "episode", file, "--index", 1)
         assert (status, stderr) == (0, "")
         for time, advantage in enumerate(("1.000", "0.750", "1.000")):
             turn = stdout.partition(f"step {time + 1} of 3")[2].partition("step ")[0]
@@ -145,9 +142,7 @@ class TestEpisodes:
         assert "game: game-1\n" in stdout
         assert "member 1" in stdout
         assert stdout.endswith("\nWon in 3 steps.\n")
-        assert hgpo("play", "alfworld", "--episode", file, "--index", 3)[1].endswith(
-            "\nLost in 2 steps.\n"
-        )
+        assert hgpo("play", "episode", file, "--index", 3)[1].endswith("\nLost in 2 steps.\n")
 
     def test_markup_and_control_characters_are_text(self, hgpo: Run, tmp_path: Path) -> None:
         """A model may write anything."""
@@ -162,7 +157,7 @@ class TestEpisodes:
             ),
             goal="[blink]put[/blink] it",
         )
-        status, stdout, _ = hgpo("play", "alfworld", "--episode", file)
+        status, stdout, _ = hgpo("play", "episode", file)
         assert status == 0
         assert "see [bold]this[/bold] :smile: \\x1b[31m\n" in stdout
         assert "thought: no tags [/red] \\x1b]0;title\\x07\n" in stdout
@@ -173,7 +168,7 @@ class TestEpisodes:
     def test_step_by_step(self, hgpo: Run, tmp_path: Path) -> None:
         """A turn for each line; "quit" and the end of the input end it."""
         file = write_episode(tmp_path / "x.jsonl", *(step(time=t) for t in range(3)))
-        options = ("play", "alfworld", "--episode", file, "--step-by-step")
+        options = ("play", "episode", file, "--step-by-step")
         for stdin, turns in (("", 0), ("\n\n", 2), ("\nquit\n\n", 1), ("\n\n\n", 3)):
             status, stdout, _ = hgpo(*options, stdin=stdin)
             assert status == 0
@@ -187,7 +182,7 @@ class TestEpisodes:
         del short["reward"]
         write_episode(file, short)
         file.write_text(file.read_text() + '{"format": "hgpo-epi')
-        status, stdout, _ = hgpo("play", "alfworld", "--episode", file)
+        status, stdout, _ = hgpo("play", "episode", file)
         assert status == 0
         assert "reward n/a, return 9.500, advantage n/a" in stdout
 
@@ -204,7 +199,7 @@ class TestEpisodes:
         self, hgpo: Run, tmp_path: Path, content: bytes, named: str
     ) -> None:
         (tmp_path / "x.jsonl").write_bytes(content)
-        status, stdout, stderr = hgpo("play", "alfworld", "--episode", tmp_path / "x.jsonl")
+        status, stdout, stderr = hgpo("play", "episode", tmp_path / "x.jsonl")
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()
         assert named in line
@@ -220,7 +215,7 @@ class TestEpisodes:
             ("nix.gz", "no such file"),
             (".", "no such file"),
         ):
-            status, _, stderr = hgpo("play", "alfworld", "--episode", tmp_path / name)
+            status, _, stderr = hgpo("play", "episode", tmp_path / name)
             assert status == 2
             (line,) = stderr.splitlines()
             assert named in line
@@ -229,6 +224,6 @@ class TestEpisodes:
         file = tmp_path / "x.jsonl"
         write_jsonl(file, EPISODES)
         for index in (4, -1):
-            status, _, stderr = hgpo("play", "alfworld", "--episode", file, "--index", index)
+            status, _, stderr = hgpo("play", "episode", file, "--index", index)
             assert status == 2
             assert "there are 4 (0 is the first)" in stderr

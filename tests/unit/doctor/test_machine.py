@@ -23,11 +23,10 @@ def problems(config: RunConfig) -> dict[str, str]:
 
 
 def have_gpus(monkeypatch: pytest.MonkeyPatch, count: int, gib: float, capability: int = 9) -> None:
-    card: Any = SimpleNamespace(name="Test", total_memory=gib * GIB)
+    card: Any = SimpleNamespace(name="Test", total_memory=gib * GIB, major=capability)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (capability, 0))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +35,7 @@ def have_gpus(monkeypatch: pytest.MonkeyPatch, count: int, gib: float, capabilit
         (2, 80, 9, None),
         (0, 80, 9, "CUDA finds no GPU"),
         (1, 80, 9, "the run needs 2"),
-        (2, 24, 9, "a learner needs 46 GiB"),
+        (2, 24, 9, "the processes of one GPU need 48 GiB"),
         (2, 80, 7, "learner.compute_dtype=float32"),
     ],
 )
@@ -47,6 +46,24 @@ def test_gpus(
     found = problems(load_config(QWEN, []))
     assert "software" not in found
     assert problem is None if "GPUs" not in found else str(problem) in found["GPUs"]
+
+
+def test_gpus_without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are no problem for a run in float32, which needs both settings."""
+    have_gpus(monkeypatch, 2, 80, capability=7)
+    learner = ["learner.compute_dtype=float32"]
+    assert "bfloat16" in problems(load_config(QWEN, learner))["GPUs"]
+    assert "GPUs" not in problems(load_config(QWEN, [*learner, "model.dtype=float32"]))
+
+
+def test_learner_and_engine_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fits alone, both together do not."""
+    have_gpus(monkeypatch, 1, 80)
+    shared = ["cluster.learner_gpus=0.5", "policy_server.replica_gpus=0.5"]
+    found = problems(load_config(QWEN, shared))
+    assert "the processes of one GPU need 334 GiB" in found["GPUs"]
+    fits = "policy_server.memory_utilization=0.3"
+    assert "GPUs" not in problems(load_config(QWEN, [*shared, fits]))
 
 
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def request_for(server: Server, data: Path, output: Path, agent: str = "hgpo") -
         "env.max_steps=6",
     ]
     config = load_config(None, [*overrides, "agent.max_response_tokens=40"])
-    endpoint = find_remote_model(server.url, None, config)
+    endpoint = find_remote_model(server.url, None, 0.4)
     made = make(data, output, None, seeds=1)
     return replace(made, config=config, subject=endpoint, agent=agent, games=1)
 
@@ -174,12 +174,11 @@ def test_a_server_in_trouble(
 
 def test_names(server: Server) -> None:
     """The only model, or the one that is named."""
-    config = load_config(None, [])
-    only = find_remote_model(f"{server.url}/v1/", None, config).describe()
-    assert only == find_remote_model(server.url, "policy", config).describe()
+    only = find_remote_model(f"{server.url}/v1/", None, 0.4).describe()
+    assert only == find_remote_model(server.url, "policy", 0.4).describe()
     assert (f"http://{only['address']}", only["name"]) == (f"{server.url}/v1", "policy")
     with pytest.raises(ConfigError, match=r"--name other: .* serves policy"):
-        find_remote_model(server.url, "other", config)
+        find_remote_model(server.url, "other", 0.4)
     server.models = ["a", "b"]
     with pytest.raises(ConfigError, match="serves 2 models: choose one with --name"):
-        find_remote_model(server.url, None, config)
+        find_remote_model(server.url, None, 0.4)

@@ -12,7 +12,6 @@ import pytest
 from gymnasium.spaces import Text
 
 from hgpo_rllib.config import ConfigError, load_config
-from hgpo_rllib.evaluation.directory import EvaluationDirectory
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.protocol import protocol_hash
 from hgpo_rllib.policy_server.types import RequestFailedError
@@ -200,9 +199,9 @@ class TestInterrupted:
 
     def test_one_writer(self, generated_games: Path, tmp_path: Path) -> None:
         request = make(generated_games, tmp_path / "e", ScriptedModel(draw), games=1)
-        protocol = evaluate(request).summary["protocol"]
+        evaluate(request)
         with (
-            locked(EvaluationDirectory(tmp_path / "e", protocol).path),
+            locked(tmp_path / "e"),
             pytest.raises(ConfigError, match=f"e is in use: process {os.getpid()} on"),
         ):
             evaluate(request)

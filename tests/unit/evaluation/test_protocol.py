@@ -7,10 +7,10 @@ import pytest
 
 from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.environments.spec import digest
+from hgpo_rllib.evaluation.chat import RemoteModel
 from hgpo_rllib.evaluation.protocol import (
     describe_agent,
     describe_model,
-    describe_remote_model,
     protocol_hash,
     versions,
 )
@@ -54,8 +54,8 @@ def test_an_agent_is_its_texts_and_rules(tmp_path: Path) -> None:
         file.write_text("{{ goal }}")
 
     def described(file: Path, *overrides: str) -> str:
-        settings = load_config(None, [f"agent.prompt={file}", *overrides]).agent
-        return protocol_hash(describe_agent("hgpo", settings, 0.4, 1, None))
+        config = load_config(None, [f"agent.prompt={file}", *overrides])
+        return protocol_hash(describe_agent("hgpo", config, 1))
 
     assert described(files[0]) == described(files[1])
     assert described(files[0]) != described(files[0], "agent.inadmissible_is_invalid=true")
@@ -66,7 +66,7 @@ def test_an_agent_is_its_texts_and_rules(tmp_path: Path) -> None:
 
 def test_an_endpoint_shows_no_secrets() -> None:
     """Its address and the model's name."""
-    described = describe_remote_model("https://user:secret@host:8000/v1", "policy")
+    described = RemoteModel("https://user:secret@host:8000/v1", "policy", 0.4).describe()
     assert described == {"served_by": "openai", "address": "host:8000/v1", "name": "policy"}
 
 

@@ -9,6 +9,7 @@ from scipy import stats
 
 from hgpo_rllib.evaluation.statistics import (
     RESAMPLES,
+    Estimate,
     compare_means,
     estimate,
     estimate_share,
@@ -62,12 +63,7 @@ class TestEstimate:
 
     def test_one_game(self) -> None:
         """Says nothing of others."""
-        assert estimate([1.0, 0.0], ["a", "a"]).as_dict() == {
-            "mean": 0.5,
-            "standard_error": None,
-            "low": None,
-            "high": None,
-        }
+        assert estimate([1.0, 0.0], ["a", "a"]) == Estimate(0.5, None, None, None)
 
     @pytest.mark.parametrize("value", [0.0, 1.0])
     def test_all_alike_is_not_certain(self, value: float) -> None:

@@ -10,7 +10,8 @@ from hgpo_rllib.config import load_config
 from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.evaluation.evaluate import Request, evaluate
 from hgpo_rllib.evaluation.plan import Kind
-from hgpo_rllib.evaluation.show import make_console, show_evaluation
+from hgpo_rllib.evaluation.show import show_evaluation
+from hgpo_rllib.reporting.console import make_console
 from tests.paths import SHARED
 from tests.unit.env_wrappers.webshop.webshop_data import entry, item, write_data
 from tests.unit.scripted_model import ScriptedModel, lines

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Text
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
@@ -17,7 +18,6 @@ from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.learner.batching import minibatches
 from hgpo_rllib.learner.critic import Critic
 from hgpo_rllib.learner.learner import HGPOLearner
-from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.settings.learner import LearnerSettings
 
 SEED = 4
@@ -84,7 +84,7 @@ def build_learner(model_path: str, **settings: Any) -> HGPOLearner:
     spec = config.get_default_rl_module_spec()
     spec.observation_space = spec.action_space = Text(1)
     learner = HGPOLearner(
-        config=config, module_spec=MultiRLModuleSpec(rl_module_specs={POLICY_ID: spec})
+        config=config, module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: spec})
     )
     learner.build()
     return learner
@@ -96,7 +96,7 @@ def make_learner(model_path: str, **settings: Any) -> HGPOLearner:
     Its frozen policy differs from the one it learns, so that the KL term has a gradient.
     """
     learner = build_learner(model_path, **settings)
-    learner.module[POLICY_ID].double()
+    learner.policy.double()
     if (critic := critic_of(learner)) is not None:  # it begins as 0: without gradient for its trunk
         torch.manual_seed(2)
         for parameter in critic.parameters():
@@ -110,12 +110,12 @@ def make_learner(model_path: str, **settings: Any) -> HGPOLearner:
 
 def llm_of(learner: HGPOLearner) -> PreTrainedModel:
     """The model that it trains."""
-    return learner.module[POLICY_ID].unwrapped().llm
+    return learner.policy.llm
 
 
 def critic_of(learner: HGPOLearner) -> Critic | None:
     """The critic that it trains, if any."""
-    return learner.module[POLICY_ID].unwrapped().critic
+    return learner.policy.critic
 
 
 def frozen_of(learner: HGPOLearner) -> PreTrainedModel | None:

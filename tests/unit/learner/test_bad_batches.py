@@ -1,22 +1,24 @@
 """Updates that would spoil the policy: they end the run or are left out, and say with what."""
 
 import errno
+import io
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
 from hgpo_rllib.cli import main
 from hgpo_rllib.config import EvaluationSettings, RunConfig
+from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, find_trouble
 from hgpo_rllib.learner.learner import HGPOLearner
-from hgpo_rllib.rollout.group import POLICY_ID
-from hgpo_rllib.rollout.held_out import ALL_SPLITS
+from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.directory import RunDirectory
-from hgpo_rllib.run.trainer import PhaseTimes, Training
+from hgpo_rllib.run.trainer import Training
 from hgpo_rllib.section import RunStoppedError
 from tests.unit.learner.learner_reference import (
     llm_of,
@@ -35,8 +37,10 @@ COMMON: dict[str, Any] = {"lr": 1e-3, "minibatch_size": 4, "mismatch_alarm": Non
 def update(learner: HGPOLearner, batch: dict[str, Tensor]) -> dict[str, float]:
     """One update, as RLlib calls it; returns what it reports."""
     learner._weights_seq_no += 1
-    learner._update({POLICY_ID: batch})
-    return {name: stats.peek() for name, stats in learner.metrics.reduce()[POLICY_ID].items()}
+    learner._update({DEFAULT_MODULE_ID: batch})
+    return {
+        name: stats.peek() for name, stats in learner.metrics.reduce()[DEFAULT_MODULE_ID].items()
+    }
 
 
 def weights_of(learner: HGPOLearner) -> Tensor:
@@ -108,7 +112,7 @@ def test_a_bad_mini_batch_is_left_out(
     after = weights_of(learner)
     assert after.isfinite().all()
     assert not torch.equal(after, before)
-    (state,) = {int(s["step"]) for s in learner.get_optimizer(POLICY_ID).state.values()}
+    (state,) = {int(s["step"]) for s in learner.get_optimizer(DEFAULT_MODULE_ID).state.values()}
     assert state == 1
 
 
@@ -302,7 +306,7 @@ def test_what_is_saved_is_from_before_the_bad_update(tmp_path: Path) -> None:
     training = object.__new__(Training)
     training.config = RunConfig(evaluation=EvaluationSettings(interval=0))
     training.directory = RunDirectory(tmp_path)
-    training.seconds = PhaseTimes()
+    training.console = TrainingConsole(io.StringIO())
     training.algorithm = PaperAlgorithm()  # type: ignore[assignment]
     training._evaluate = lambda iteration: []  # type: ignore[method-assign]
     with pytest.raises(RunStoppedError):
@@ -317,7 +321,7 @@ def test_the_best_policy_is_kept_before_the_state(tmp_path: Path) -> None:
     training = object.__new__(Training)
     training.directory = RunDirectory(tmp_path)
     training.algorithm = PaperAlgorithm(disk_is_full=True)  # type: ignore[assignment]
-    rows = [{"iteration": 0, "split": ALL_SPLITS, "success_rate": 0.5}]
+    rows = [{"iteration": 0, "split": ALL, "success_rate": 0.5}]
     training.directory.append(training.directory.evaluations, rows)
     with pytest.raises(OSError, match="No space left"):
         training._save(rows)

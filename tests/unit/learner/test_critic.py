@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
@@ -19,7 +20,6 @@ from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
 from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.learner.critic import step_values, value_losses
 from hgpo_rllib.learner.learner import HGPOLearner
-from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner.learner_reference import (
@@ -138,8 +138,8 @@ class TestValueLosses:
 def update(learner: HGPOLearner, columns: dict[str, Tensor]) -> dict[str, Any]:
     """One update, as RLlib calls it; returns what it logs."""
     learner._weights_seq_no += 1
-    learner._update({POLICY_ID: columns})
-    return {k: v.peek() for k, v in learner.metrics.stats[POLICY_ID].items()}
+    learner._update({DEFAULT_MODULE_ID: columns})
+    return {k: v.peek() for k, v in learner.metrics.stats[DEFAULT_MODULE_ID].items()}
 
 
 def parameters_and_gradients(*models: torch.nn.Module) -> list[Tensor]:
@@ -193,7 +193,7 @@ class TestCritic:
         """Those of single prompts, in the order of the rows, whatever the size of passes."""
         learner = make_learner(model_path, critic=kind, **COMMON)
         columns = make_columns(llm_of(learner), 8)
-        module, critic, rows = learner.module[POLICY_ID], critic_of(learner), np.array([5, 0, 7, 2])
+        module, critic, rows = learner.policy, critic_of(learner), np.array([5, 0, 7, 2])
         expected = [value_of(llm_of(learner), critic, columns, row).item() for row in rows]
         for tokens in (1, 20, 10**6):
             got = step_values(module, columns, rows, budget(tokens), torch.device("cpu"))
@@ -210,7 +210,7 @@ class TestCritic:
         with torch.no_grad():
             for parameter in critic_of(learner).head.parameters():
                 parameter.zero_()
-        rows, module = np.arange(8), learner.module[POLICY_ID]
+        rows, module = np.arange(8), learner.policy
         target = np.array([0.0, 10, 0, 10, 5, 0, 0, 10])
         columns |= {"advantage": torch.zeros(8), "value_target": torch.from_numpy(target).float()}
         losses = []
@@ -225,7 +225,7 @@ class TestCritic:
     def test_values_become_signals(self, model_path: str, kind: str) -> None:
         """Values of the module in, GAE out; targets are of the raw advantages, not normalised."""
         learner = make_learner(model_path, critic=kind, **COMMON | {"micro_batch_tokens": 7})
-        learner.module[POLICY_ID].float()
+        learner.policy.float()
         settings = AlgorithmSettings(estimator="ppo", gamma=0.9, gae_lambda=0.7)
         trajectories = [*group("a"), *group("b")]
         columns = token_columns(trajectories)
@@ -248,7 +248,7 @@ class TestCritic:
         first, second = (make_learner(model_path, critic=kind, **COMMON) for _ in range(2))
         columns = add_values(make_columns(llm_of(first)), first)
         for learner in (first, second):  # the type in which RLlib restores
-            learner.module[POLICY_ID].float()
+            learner.policy.float()
             frozen_of(learner).float()
         update(first, columns)
         assert not any("critic" in name for name in llm_of(first).state_dict())

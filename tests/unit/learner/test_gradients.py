@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.optimizer import learning_rate
-from hgpo_rllib.rollout.group import POLICY_ID
-from hgpo_rllib.run.live_metrics import iteration_samples
+from hgpo_rllib.metrics import declared
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 from tests.unit.learner.learner_reference import (
     add_values,
@@ -92,7 +92,7 @@ def columns(model_path: str) -> dict[str, Tensor]:
 def update(learner: HGPOLearner, columns: dict[str, Tensor]) -> None:
     """One update, as RLlib calls it."""
     learner._weights_seq_no += 1
-    learner._update({POLICY_ID: columns})
+    learner._update({DEFAULT_MODULE_ID: columns})
 
 
 def parameters_and_gradients(learner: HGPOLearner) -> list[Tensor]:
@@ -257,7 +257,7 @@ def test_everything_reported_is_declared(model_path: str) -> None:
     chosen = COMMON | OPTIONS["weights and mask"] | {"critic": "head", "estimator": "ppo"}
     learner = make_learner(model_path, **chosen)
     update(learner, add_values(make_columns(llm_of(learner)), learner))
-    reported = set(learner.metrics.reduce()[POLICY_ID]) - {"num_trainable_parameters"}
+    reported = set(learner.metrics.reduce()[DEFAULT_MODULE_ID]) - {"num_trainable_parameters"}
     assert reported == {
         *("loss", "policy_loss", "kl", "clip_fraction", "entropy", "grad_norm", "ratio_max"),
         *("behaviour_logp_gap", "behaviour_logp_gap_mean", "behaviour_kl"),
@@ -265,4 +265,4 @@ def test_everything_reported_is_declared(model_path: str) -> None:
         *("value_loss", "value_clip_fraction", "critic_grad_norm"),
     }
     for name in reported:
-        assert len(list(iteration_samples({name: 1.0}, "run"))) == 1, name
+        assert declared(name)[0].name == name

@@ -1,4 +1,4 @@
-"""The learner's parts: batching, weights of tokens, token log-probabilities, means, rates."""
+"""The learner's parts: batching, weights of tokens, token log-probabilities, passes."""
 
 from contextlib import nullcontext
 from itertools import combinations
@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from torch import Tensor
@@ -28,9 +29,6 @@ from hgpo_rllib.learner.batching import (
     token_weights,
 )
 from hgpo_rllib.learner.module import TokenScorer, token_log_probs
-from hgpo_rllib.learner.optimizer import learning_rate
-from hgpo_rllib.learner.statistics import Statistics
-from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings, dtype_of_passes
 from tests.unit.learner.learner_reference import (
     QWEN,
@@ -148,16 +146,7 @@ class TestTokenBatch:
 def llm() -> Qwen2ForCausalLM:
     """Return a tiny random Qwen2 with grouped heads."""
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=50,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=64,
-        initializer_range=0.5,
-    )
+    config = Qwen2Config(**QWEN.to_dict() | {"initializer_range": 0.5})
     return Qwen2ForCausalLM(config).eval()
 
 
@@ -255,29 +244,6 @@ class TestPlan:
                 assert [weights[row] for row in kept.rows.tolist()] == kept.weight.tolist()
 
 
-class TestLearningRate:
-    @pytest.mark.parametrize(
-        ("given", "expected"),
-        [
-            ({}, [1.0, 1.0, 1.0, 1.0]),
-            ({"lr_decay_iterations": 4}, [1.0, 0.75, 0.5, 0.0]),
-            ({"lr_decay_iterations": 4, "lr_decay": "cosine"}, [1.0, 0.8535533906, 0.5, 0.0]),
-            ({"lr_decay": "cosine"}, [1.0, 1.0, 1.0, 1.0]),
-        ],
-    )
-    def test_decay(self, given: dict[str, Any], expected: list[float]) -> None:
-        """By iterations; 0 from the last one on."""
-        chosen = LearnerSettings(lr=2.0, **given)
-        rates = [learning_rate(chosen, 100, iteration) / 2 for iteration in (0, 1, 2, 9)]
-        assert rates == pytest.approx(expected, abs=1e-9)
-
-    def test_warm_up(self) -> None:
-        """By optimiser steps, on top of the decay."""
-        chosen = LearnerSettings(lr=1.0, lr_warmup_steps=4, lr_decay_iterations=2)
-        assert [learning_rate(chosen, step, 0) for step in (0, 1, 3, 4)] == [0.25, 0.5, 1, 1]
-        assert learning_rate(chosen, 1, 1) == 0.25
-
-
 class TestSettings:
     @pytest.mark.parametrize(
         ("given", "message"),
@@ -300,62 +266,14 @@ class TestSettings:
             HGPOConfig().training(model_path="x", **given).validate()
 
 
-class TestStatistics:
-    """Metrics are reduced as they are declared: a mean, a maximum, a sum of parts."""
-
-    def test_means_and_maxima(self) -> None:
-        """Sums over micro-batches are divided by the tokens that have the number."""
-        numbers = Statistics()
-        for values in ([1.0, 2.0, 3.0], [10.0], []):
-            numbers.add("entropy", torch.tensor(values, requires_grad=True))
-            numbers.add("ratio_max", torch.tensor(values))
-        numbers.add("clip_fraction", torch.tensor([True, False]))
-        assert numbers.values() == {"entropy": 4.0, "clip_fraction": 0.5, "ratio_max": 10.0}
-        assert Statistics().values() == {}
-
-    def test_parts_make_a_mini_batch(self) -> None:
-        """Mini-batches are averaged, their parts added up; maxima are of all."""
-        update = Statistics()
-        for parts in ([1.0, 2.0], [5.0]):
-            batch = Statistics()
-            for part in parts:
-                batch.add("loss", torch.tensor(part))
-                batch.add("ratio_max", torch.tensor([part]))
-            assert batch.values()["loss"] == sum(parts)
-            update.merge(batch)
-        assert update.values() == {"loss": 4.0, "ratio_max": 5.0}
-
-    def test_learners_have_parts_of_a_mini_batch(self) -> None:
-        """Its losses are added up, whatever the number of learners."""
-        learners = [Statistics(), Statistics()]
-        for learner, value in zip(learners, (1.0, 2.0), strict=True):
-            learner.add("loss", torch.tensor(value))
-            learner.add("entropy", torch.tensor([value]))
-        whole = Statistics.of_parts([learner.on_host() for learner in learners])
-        assert whole.values() == {"loss": 3.0, "entropy": 1.5}
-
-    def test_no_number_stays_no_number(self) -> None:
-        """In means and maxima, before and after others."""
-        for values in ([float("nan"), 1.0], [1.0, float("nan")]):
-            numbers = Statistics()
-            for value in values:
-                numbers.add("entropy", torch.tensor([value]))
-                numbers.add("ratio_max", torch.tensor([value]))
-            assert all(np.isnan(value) for value in numbers.values().values())
-
-    def test_an_undeclared_metric_is_an_error(self) -> None:
-        with pytest.raises(KeyError):
-            Statistics().add("no_such", torch.zeros(1))
-
-
 def test_rows_stay_in_host_memory(model_path: str) -> None:
     """RLlib would move a batch to the learner's device as a whole; micro-batches go there."""
     learner = build_learner(model_path)
     rows = SampleBatch(make_columns(llm_of(learner)))
-    given = TrainingData(batch=MultiAgentBatch({POLICY_ID: rows}, env_steps=len(rows)))
+    given = TrainingData(batch=MultiAgentBatch({DEFAULT_MODULE_ID: rows}, env_steps=len(rows)))
     learner._device = torch.device("meta")
     batch = learner._make_batch_if_necessary(given)
-    assert {column.device for column in batch.policy_batches[POLICY_ID].values()} == {CPU}
+    assert {column.device for column in batch.policy_batches[DEFAULT_MODULE_ID].values()} == {CPU}
 
 
 class TestHowPassesAreComputed:
@@ -373,7 +291,7 @@ class TestHowPassesAreComputed:
 
         learner._weights_seq_no = 1
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            learner._update({POLICY_ID: make_columns(llm_of(learner))})
+            learner._update({DEFAULT_MODULE_ID: make_columns(llm_of(learner))})
         named = llm_of(learner).named_parameters()
         return {name: p.grad for name, p in named}, {"kept": sum(kept)}
 
@@ -412,7 +330,7 @@ class TestHowPassesAreComputed:
 
         monkeypatch.setattr(torch, "autocast", record)
         monkeypatch.setattr(TokenScorer, "_score", lambda *_: {})
-        for scorer in (learner.module[POLICY_ID].unwrapped().scorer, learner._reference):
+        for scorer in (learner.policy.scorer, learner._reference):
             for device in ("cpu", "cuda"):
                 scorer({"ids": SimpleNamespace(device=torch.device(device))})
         expected = [("cpu", torch.float32, False), ("cuda", torch.bfloat16, True)]

@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2ForCausalLM
@@ -12,10 +13,9 @@ from transformers import PreTrainedModel, Qwen2ForCausalLM
 from hgpo_rllib.config import AgentSettings, ModelSettings
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.lora import adapter_form, adapter_shape, without_lora
-from hgpo_rllib.policy_server.adapters import adapter_folder, room_for
 from hgpo_rllib.policy_server.publisher import servable_weights
+from hgpo_rllib.policy_server.transfer import adapter_folder
 from hgpo_rllib.policy_server.vllm_settings import engine_arguments
-from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
 from tests.unit.learner.learner_reference import (
     build_learner,
@@ -35,7 +35,7 @@ IDS = torch.arange(1, 13).view(1, 12)
 def learner(model_path: str) -> HGPOLearner:
     """One whose KL term matters."""
     learner = build_learner(model_path, **LORA, kl_coeff=0.5)
-    learner.module[POLICY_ID].double()
+    learner.policy.double()
     return learner
 
 
@@ -45,8 +45,8 @@ def trained(learner: HGPOLearner) -> HGPOLearner:
     columns = make_columns(llm_of(learner))
     for _ in range(2):
         learner._weights_seq_no += 1
-        learner._update({POLICY_ID: columns})
-    learner.module[POLICY_ID].weights_changed()
+        learner._update({DEFAULT_MODULE_ID: columns})
+    learner.policy.weights_changed()
     return learner
 
 
@@ -75,13 +75,13 @@ def test_gradients_are_those_of_the_reference(learner: HGPOLearner, model_path: 
     """With the plain model as frozen policy, after one update that took it elsewhere."""
     columns = make_columns(llm_of(learner))
     learner._weights_seq_no += 1
-    learner._update({POLICY_ID: columns})
+    learner._update({DEFAULT_MODULE_ID: columns})
     plain = Qwen2ForCausalLM.from_pretrained(model_path).double().requires_grad_(False)
     settings = learner._settings.model_copy(update={"minibatch_size": 100, "grad_clip": 1e9})
     learner._settings = settings
     start = copy.deepcopy(llm_of(learner))
     learner._weights_seq_no = 1
-    learner._update({POLICY_ID: columns})
+    learner._update({DEFAULT_MODULE_ID: columns})
     expected = reference_update(start, plain, columns, settings)
     ours = dict(llm_of(learner).named_parameters())
     compared = 0
@@ -95,7 +95,7 @@ def test_gradients_are_those_of_the_reference(learner: HGPOLearner, model_path: 
 def test_the_checkpoint_is_a_whole_model(trained: HGPOLearner, model_path: str) -> None:
     """With the adapters added in."""
     plain = Qwen2ForCausalLM.from_pretrained(model_path).double()
-    state = trained.module[POLICY_ID].unwrapped().model_state()
+    state = trained.policy.model_state()
     assert state.keys() == plain.state_dict().keys()
     plain.load_state_dict(state)
     torch.testing.assert_close(logits(plain), logits(llm_of(trained)), rtol=0, atol=1e-10)
@@ -103,15 +103,15 @@ def test_the_checkpoint_is_a_whole_model(trained: HGPOLearner, model_path: str) 
 
 def test_what_is_saved_to_resume(trained: HGPOLearner, model_path: str) -> None:
     """Adapters alone; a learner that lacks some says so."""
-    state = trained.module[POLICY_ID].get_state()
+    state = trained.policy.get_state()
     assert all("lora_" in name for name in state)
     other = build_learner(model_path, **LORA)
-    other.module[POLICY_ID].double()
-    other.module[POLICY_ID].set_state(state)
+    other.policy.double()
+    other.policy.set_state(state)
     torch.testing.assert_close(logits(llm_of(other)), logits(llm_of(trained)), rtol=0, atol=0)
     state.popitem()
     with pytest.raises(ValueError, match="the checkpoint lacks"):
-        other.module[POLICY_ID].set_state(state)
+        other.policy.set_state(state)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -136,8 +136,7 @@ def test_what_engines_read(trained: HGPOLearner, dtype: torch.dtype) -> None:
 
 def test_the_engine_has_room(model_path: str) -> None:
     """Only where there are adapters; vLLM knows some ranks alone."""
-    assert [room_for(rank) for rank in (1, 2, 8, 9, 512)] == [1, 8, 8, 16, 512]
-    for rank in (0, 3):
+    for rank, room in ((0, None), (1, 1), (2, 8), (8, 8), (9, 16), (512, 512)):
         model = ModelSettings(model_path=model_path, lora_rank=rank)
         arguments = engine_arguments(model, AgentSettings(), PolicyServerSettings(), 0)
-        assert arguments.get("max_lora_rank") == (8 if rank else None)
+        assert arguments.get("max_lora_rank") == room

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hgpo_rllib.learner.losses import clipped_policy_loss, importance_weights, kl_estimate
-from hgpo_rllib.learner.objective import mismatch
+from hgpo_rllib.learner.losses import clipped_policy_loss, importance_weights, kl_estimate, mismatch
 from hgpo_rllib.settings.learner import KLEstimator
 
 ESTIMATORS = get_args(KLEstimator)

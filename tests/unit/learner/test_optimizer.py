@@ -1,12 +1,15 @@
-"""Moments in host memory: the same steps, and no storage between them."""
+"""Learning rates; moments in host memory: the same steps, and no storage between them."""
+
+from typing import Any
 
 import pytest
 import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
 from hgpo_rllib.learner.learner import HGPOLearner
-from hgpo_rllib.learner.optimizer import OffloadedMoments
-from hgpo_rllib.rollout.group import POLICY_ID
+from hgpo_rllib.learner.optimizer import OffloadedMoments, learning_rate
+from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner.learner_reference import (
     llm_of,
     make_columns,
@@ -48,7 +51,7 @@ def test_steps(enabled: bool) -> None:
 def play(learner: HGPOLearner, columns: dict[str, Tensor], updates: int) -> None:
     for _ in range(updates):
         learner._weights_seq_no += 1
-        learner._update({POLICY_ID: columns})
+        learner._update({DEFAULT_MODULE_ID: columns})
 
 
 def test_updates_and_states(model_path: str) -> None:
@@ -61,15 +64,38 @@ def test_updates_and_states(model_path: str) -> None:
     columns = make_columns(llm_of(plain))
     play(plain, columns, 2)
     play(offloaded, columns, 1)
-    resumed.module[POLICY_ID].set_state(offloaded.module[POLICY_ID].get_state())
+    resumed.policy.set_state(offloaded.policy.get_state())
     resumed._set_optimizer_state(offloaded._get_optimizer_state())
     resumed._weights_seq_no = 1
     for learner in (offloaded, resumed):
-        assert storage(learner.get_optimizer(POLICY_ID)) == 0
+        assert storage(learner.get_optimizer(DEFAULT_MODULE_ID)) == 0
         play(learner, columns, 1)
-        assert storage(learner.get_optimizer(POLICY_ID)) == 0
+        assert storage(learner.get_optimizer(DEFAULT_MODULE_ID)) == 0
         for got, expected in zip(
             llm_of(learner).parameters(), llm_of(plain).parameters(), strict=True
         ):
             torch.testing.assert_close(got, expected, rtol=0, atol=0)
-    assert storage(plain.get_optimizer(POLICY_ID)) > 0
+    assert storage(plain.get_optimizer(DEFAULT_MODULE_ID)) > 0
+
+
+class TestLearningRate:
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            ({}, [1.0, 1.0, 1.0, 1.0]),
+            ({"lr_decay_iterations": 4}, [1.0, 0.75, 0.5, 0.0]),
+            ({"lr_decay_iterations": 4, "lr_decay": "cosine"}, [1.0, 0.8535533906, 0.5, 0.0]),
+            ({"lr_decay": "cosine"}, [1.0, 1.0, 1.0, 1.0]),
+        ],
+    )
+    def test_decay(self, given: dict[str, Any], expected: list[float]) -> None:
+        """By iterations; 0 from the last one on."""
+        chosen = LearnerSettings(lr=2.0, **given)
+        rates = [learning_rate(chosen, 100, iteration) / 2 for iteration in (0, 1, 2, 9)]
+        assert rates == pytest.approx(expected, abs=1e-9)
+
+    def test_warm_up(self) -> None:
+        """By optimiser steps, on top of the decay."""
+        chosen = LearnerSettings(lr=1.0, lr_warmup_steps=4, lr_decay_iterations=2)
+        assert [learning_rate(chosen, step, 0) for step in (0, 1, 3, 4)] == [0.25, 0.5, 1, 1]
+        assert learning_rate(chosen, 1, 1) == 0.25

@@ -12,6 +12,7 @@ import torch
 from gymnasium.spaces import Text
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
 from hgpo_rllib.agent import Agent, Span, Turn
@@ -19,7 +20,7 @@ from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
 from hgpo_rllib.learner.batching import plan_update, signal_columns, token_batch, token_columns
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
-from hgpo_rllib.rollout.group import POLICY_ID, Rollout
+from hgpo_rllib.rollout.group import Rollout
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.settings.learner import LearnerSettings
@@ -235,7 +236,7 @@ def test_an_update_with_spans(model_path: str) -> None:
             columns["span_end"] = torch.stack([length // 2, length], 1)
             columns["advantage"] = columns["advantage"][:, None].repeat(1, 2)
         learner._weights_seq_no += 1
-        learner._update({POLICY_ID: columns})
+        learner._update({DEFAULT_MODULE_ID: columns})
         results.append(llm_of(learner).state_dict())
     for name, tensor in results[0].items():
         assert torch.equal(tensor, results[1][name]), name

@@ -6,7 +6,8 @@ import pytest
 from ray import serve
 
 from hgpo_rllib.config import ConfigError, RunConfig, parse_config
-from hgpo_rllib.policy_server.deployment import PolicyReplica, replica_options, replica_seed
+from hgpo_rllib.policy_server.deployment import PolicyReplica, replica_seed
+from hgpo_rllib.policy_server.server import replica_options
 from hgpo_rllib.policy_server.vllm_settings import engine_arguments
 
 

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config
 from hgpo_rllib.config import ConfigError, PolicyServerSettings, load_config, save_config
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.policy_server import openai_server
-from hgpo_rllib.policy_server.openai_paths import OpenAIPathsAndMetrics, OpenAIPathsOnly
+from hgpo_rllib.policy_server.openai_middleware import OpenAIPathsAndMetrics, OpenAIPathsOnly
 from hgpo_rllib.policy_server.openai_server import KEY_VARIABLE, Endpoint
 from hgpo_rllib.run.checkpoint import find_policy
 from hgpo_rllib.run.folders import MANIFEST, write_folder

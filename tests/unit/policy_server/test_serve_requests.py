@@ -20,7 +20,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from hgpo_rllib.policy_server.openai_requests import Drain, GrammarErrors
+from hgpo_rllib.policy_server.openai_grammar import GrammarErrors
+from hgpo_rllib.policy_server.openai_middleware import Drain
 from tests.paths import ROOT
 
 MESSAGE = "Internal server error"  # of vLLM, for what its engine could not finish
@@ -81,7 +82,7 @@ class TestGrammarErrors:
         ],
     )
     def test_are_the_clients(self, client: TestClient, constraint: dict[str, Any]) -> None:
-        """Whichever way a request states it."""
+        """In every form that a request can have."""
         answer = client.post("/v1/completions", json=constraint)
         assert answer.status_code == 400
         assert answer.json()["error"]["code"] == 400

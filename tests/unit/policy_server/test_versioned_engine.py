@@ -9,7 +9,6 @@ import torch
 
 from hgpo_rllib.config import parse_config
 from hgpo_rllib.policy_server import object_store, vllm_settings
-from hgpo_rllib.policy_server.deployment import replica_options
 from hgpo_rllib.policy_server.engine import (
     Engine,
     EngineModule,
@@ -18,6 +17,7 @@ from hgpo_rllib.policy_server.engine import (
     transport_module,
 )
 from hgpo_rllib.policy_server.publisher import WeightPublisher
+from hgpo_rllib.policy_server.server import replica_options
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
     EngineDiedError,
@@ -123,7 +123,7 @@ def test_vllm_that_has_died_is_reported_as_the_protocol_says(
     from hgpo_rllib.policy_server import vllm_engine
 
     class Dead:
-        """Raises vLLM's error, whatever is called."""
+        """Every method raises vLLM's error."""
 
         def __getattr__(self, name: str) -> Any:
             def fail(*_: Any, **__: Any) -> Any:

@@ -25,7 +25,7 @@ from hgpo_rllib.config import (
 from tests.paths import ROOT
 
 EXAMPLES = sorted((ROOT / "tuned_examples").glob("*.yaml"))
-FLAT_NAMES = [name for section in FLAT_SECTIONS for name in section.model_fields]
+FLAT_NAMES = [name for section in FLAT_SECTIONS.values() for name in section.model_fields]
 
 
 @pytest.fixture
@@ -315,7 +315,7 @@ class TestHGPOConfig:
 
     def test_defaults_are_those_of_the_sections(self) -> None:
         """The builder has no defaults of its own."""
-        for section in FLAT_SECTIONS:
+        for section in FLAT_SECTIONS.values():
             assert HGPOConfig().settings(section) == section()
 
     def test_training_sets_fields(self) -> None:
@@ -368,7 +368,7 @@ class TestHGPOConfig:
         run = load_config(path, ["model.model_path=x", "env.data=games", "seed=5"])
         config = HGPOConfig.from_run_config(run)
         sections = {type(section): section for _, section in run}
-        for section in FLAT_SECTIONS:
+        for section in FLAT_SECTIONS.values():
             assert config.settings(section) == sections[section]
         assert config.env == run.env.env_id
         assert config.env_config["data"] == "games"

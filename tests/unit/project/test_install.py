@@ -112,13 +112,14 @@ def test_full_disk_is_refused(install: ModuleType, monkeypatch: pytest.MonkeyPat
         free = 2_000_000_000
 
     monkeypatch.setattr(install.shutil, "disk_usage", lambda _: Usage)
+    monkeypatch.setattr(install, "COMPILERS", ())
     with pytest.raises(install.SetupError, match=r"2\.0 GB free .* 6 GB needed"):
-        install.check_disk("cpu")
+        install.check_machine("cpu")
 
 
 def test_complete_setup_is_left_alone(checkout: Path, install: ModuleType, tmp_path: Path) -> None:
     (checkout / ".venv").mkdir()
-    install.write_stamp("cpu")
+    install.stamp_path("cpu").write_text(str(checkout))
     empty_path = fake_tools(tmp_path / "bin")  # any real work would miss the compilers
     assert run_setup(checkout, empty_path).returncode == 0
     (checkout / "requirements" / "lock-cpu.txt").write_text("torch==2.0\n")
@@ -127,7 +128,7 @@ def test_complete_setup_is_left_alone(checkout: Path, install: ModuleType, tmp_p
 
 def test_moved_checkout_is_not_complete(checkout: Path, install: ModuleType) -> None:
     (checkout / ".venv").mkdir()
-    install.write_stamp("cpu")
+    install.stamp_path("cpu").write_text(str(checkout))
     assert install.is_complete("cpu")
     install.stamp_path("cpu").write_text("/elsewhere")
     assert not install.is_complete("cpu")
@@ -151,7 +152,7 @@ def test_failing_step_shows_its_output(
     (checkout / ".venv").mkdir()
     command = [sys.executable, "-c", "import sys; sys.exit('the reason')"]
     with pytest.raises(install.SetupError, match="compile failed") as failure:
-        install.run_step("compile", command)
+        install.run_step("compile", *command)
     assert failure.value.code == 1
     assert "the reason" in capsys.readouterr().err
 
@@ -160,7 +161,7 @@ def test_missing_cpu_build_of_torch_names_the_remedy(install: ModuleType, checko
     (checkout / ".venv").mkdir()
     message = "ERROR: No matching distribution found for torch==2.13.0+cpu"
     with pytest.raises(install.SetupError, match="PIP_EXTRA_INDEX_URL") as failure:
-        install.run_step("torch", [sys.executable, "-c", f"import sys; sys.exit({message!r})"])
+        install.run_step("torch", sys.executable, "-c", f"import sys; sys.exit({message!r})")
     assert failure.value.code == 2
 
 

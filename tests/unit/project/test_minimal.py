@@ -23,8 +23,8 @@ from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.agent import Memory, TextRenderer, Turn, parse_completion
 from hgpo_rllib.config import AlgorithmSettings, load_config
 from hgpo_rllib.learner.batching import plan_update, token_batch
+from hgpo_rllib.learner.losses import token_losses
 from hgpo_rllib.learner.module import token_log_probs
-from hgpo_rllib.learner.objective import token_losses
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.settings.learner import LearnerSettings

@@ -68,7 +68,13 @@ def evaluation_row(
         "standard_error": error,
         "episodes": episodes,
         "temperature": 0.4,
-        "by_task_type": {"pick_and_place": {"success_rate": rate, "episodes": 25}},
+        "by_task_type": {
+            "pick_and_place": {
+                "success_rate": rate,
+                "episodes": 25,
+                "standard_error": (rate * (1 - rate) / 25) ** 0.5,
+            }
+        },
     }
 
 

@@ -59,7 +59,8 @@ class TestConsole:
         console.iteration(metrics_row(1))
         rows = [evaluation_row(0, "all", 0.2, 0.03, 100)]
         console.evaluation(rows)
-        console.summary(rows, [evaluation_row(4, "all", 0.36, 0.04, 100)], {"peak": "3 GiB"})
+        console.seconds = {"data": 20.4, "cloning": 190.0}
+        console.summary(rows, [evaluation_row(4, "all", 0.36, 0.04, 100)])
         text = stream.getvalue()
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
         assert "loading [bold]games[/bold] ...\n" in text
@@ -69,7 +70,7 @@ class TestConsole:
         assert re.search(
             r"all held-out .* 100 .* 20\.0 % ± 3\.0 .* 36\.0 % ± 4\.0 .* \+16\.0", text
         )
-        assert text.endswith("peak: 3 GiB\n")
+        assert text.endswith("seconds: data 20, cloning 190\n")
 
     def test_every_line_is_flushed(self, stream):
         console = TrainingConsole(stream)

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ray.rllib.core import DEFAULT_MODULE_ID
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.advantages import ESTIMATORS
 from hgpo_rllib.agent import Turn
 from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.learner.batching import signal_columns, token_columns
-from hgpo_rllib.rollout.group import POLICY_ID, member_id
 from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.rollout.rllib_episode import group_episodes
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score, stale_rate
@@ -68,7 +68,8 @@ def group(name: str = "group") -> list[Trajectory]:
 
 def trajectory(name: str, member: int) -> Trajectory:
     """Return one of them."""
-    plays = PLAYS[member_id(member)]
+    key = f"member_{member}"
+    plays = PLAYS[key]
     seen = ["room", *(observation for observation, _, _ in plays)]
     steps = []
     for t, (observation, reward, is_valid) in enumerate(plays):
@@ -89,10 +90,10 @@ def trajectory(name: str, member: int) -> Trajectory:
             request_s=t / 4,
             engine_s=t / 5,
         )
-        after = info(member_id(member), won=reward > 0, inadmissible=not is_valid)
+        after = info(key, won=reward > 0, inadmissible=not is_valid)
         won, lost = last and reward > 0, last and reward == 0
         steps.append(Step(turn, observation, reward, won, lost, after, t / 8))
-    return Trajectory(info(member_id(member)), steps, name, member)
+    return Trajectory(info(key), steps, name, member)
 
 
 SETTINGS = AlgorithmSettings(gamma=0.5, invalid_penalty=0.25, context_length=1, normalize="mean")
@@ -174,14 +175,14 @@ class TestScore:
         assert columns["advantage"].tolist() == [1.75, 2.375, 0.0, -0.75, -1.0, -2.375]
 
 
-def test_rllib_gets_one_episode_a_group() -> None:
-    """Its agents are the members, which act with one module and end on their own."""
+def test_rllib_gets_one_episode_per_group() -> None:
+    """Its agents are the members, which share a module and end independently."""
     first, second = group_episodes([*group("a"), *group("b")[1:]])
     assert (first.id_, second.id_) == ("a", "b")
     assert list(second.agent_episodes) == ["member_1", "member_2"]
     assert first.is_terminated
     for (name, plays), member in zip(PLAYS.items(), first.agent_episodes.values(), strict=True):
-        assert (member.agent_id, member.module_id) == (name, POLICY_ID)
+        assert (member.agent_id, member.module_id) == (name, DEFAULT_MODULE_ID)
         assert member.get_observations() == ["room", *(seen for seen, _, _ in plays)]
         assert member.get_rewards() == [reward for _, reward, _ in plays]
         assert member.get_extra_model_outputs("is_valid") == [valid for _, _, valid in plays]

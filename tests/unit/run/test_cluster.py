@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hgpo_rllib.config import ConfigError, RunConfig, parse_config
+from hgpo_rllib.placement import check_run
 from hgpo_rllib.policy_server.deployment import check_model_is_here
 from hgpo_rllib.run.cluster import check_address, protect_token
-from hgpo_rllib.run.demand import check_run
 from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port, check_inputs
 
 
@@ -85,7 +85,7 @@ def run(learner_gpus: float = 0, num_learners: int = 0, **server: Any) -> RunCon
     ],
 )
 def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -> None:
-    check_run(config, nodes)
+    check_run(config.cluster, config.policy_server, nodes)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -
 )
 def test_what_no_node_holds_is_named(config: RunConfig, nodes: list[dict], said: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_run(config, nodes)
+        check_run(config.cluster, config.policy_server, nodes)
     for text in said:
         assert text in str(caught.value)
 

@@ -1,18 +1,18 @@
 """What a run needs, estimated: against numbers worked out by hand, and against a real update."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 from transformers import Qwen2ForCausalLM
 
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.learner.lora import add_lora
-from hgpo_rllib.rollout.group import POLICY_ID
 from hgpo_rllib.run import estimate
-from hgpo_rllib.run.estimate import Resources
 from hgpo_rllib.run.model_size import ModelSize, find_size
 from tests.unit.learner.learner_reference import build_learner, one_thread
 from tests.unit.run.model_sizes import TINY, run, tiny_qwen
@@ -113,23 +113,9 @@ class TestMemory:
         assert places[estimate.MAIN] == places[estimate.REPLICA] == "host"
 
 
-def test_resources() -> None:
-    """The main process reserves nothing, every replica what is set."""
-    server = {"num_replicas": 3, "replica_cpus": 2, "replica_gpus": 0.5}
-    config = run(policy_server=server)
-    assert estimate.resources(config) == [
-        Resources(estimate.MAIN, 1, 0, 0),
-        Resources(estimate.REPLICA, 3, 2, 0.5),
-    ]
-
-
 def test_several_learners() -> None:
     """Each is a process with a share of its own; sharded, with a part of the parameters."""
     cluster = {"num_learners": 2, "learner_gpus": 1}
-    assert estimate.resources(run(cluster=cluster))[:2] == [
-        Resources(estimate.ROLLOUTS, 1, 0, 0),
-        Resources(estimate.LEARNER, 2, 0, 1),
-    ]
     whole = sizes(run(cluster=cluster), TINY, estimate.LEARNER)
     sharded = run(cluster=cluster, learner={"shard_parameters": True})
     parts = sizes(sharded, TINY, estimate.LEARNER)
@@ -180,9 +166,41 @@ def test_offloaded_moments() -> None:
     assert on_gpu(8000, offload=False) - on_gpu(8000, offload=True) == 8 * TINY.parameters
     learner = {"micro_batch_tokens": 80}
     config = run(agent=agent, learner=learner, cluster={"learner_gpus": 1, "num_learners": 1})
-    one_pass = sum(estimate._one_pass(config, TINY, "bfloat16").values())
+    one_pass = sum(estimate._one_pass(config, TINY).values())
     assert one_pass < 8 * TINY.parameters
     assert on_gpu(80, offload=False) - on_gpu(80, offload=True) == one_pass
+
+
+def test_the_processes_of_a_gpu() -> None:
+    """An engine takes its share of the GPU; a colocated one waits while the learner needs more."""
+    server = {"num_replicas": 2, "replica_gpus": 1, "memory_utilization": 0.5}
+    cluster = {"num_learners": 1, "learner_gpus": 1}
+    config = run(cluster=cluster, policy_server=server)
+    engine = 2 * (2 * TINY.parameters + GIB)
+    learner = sum(sizes(config, TINY, estimate.LEARNER).values())
+    overhead = estimate.GPU_OVERHEAD
+    assert estimate.gpu_sizes(config, TINY) == [learner + overhead, 2 * overhead, 2 * overhead]
+    assert engine < 2 * overhead
+    shares = {"num_learners": 1, "learner_gpus": 0.5}
+    config = run(cluster=shares, policy_server=server | {"num_replicas": 1, "replica_gpus": 0.5})
+    assert estimate.gpu_sizes(config, TINY) == [2 * (learner + 2 * overhead)]
+    config = run(cluster=cluster, policy_server=server | {"num_replicas": 1, "colocate": True})
+    parts = sizes(config, TINY, estimate.LEARNER)
+    kept = parts["weights, float32"] + parts[estimate.MOMENTS] + parts["reference model, bfloat16"]
+    expected = 2 * (kept + 2 * overhead)
+    assert estimate.gpu_sizes(config, TINY) == [expected]
+    assert expected > learner + 2 * overhead
+    split = {"replica_gpus": 2, "tensor_parallel_size": 2, "memory_utilization": 1}
+    assert estimate.gpu_sizes(run(policy_server=split), TINY) == 2 * [math.inf]
+    assert estimate.gpu_sizes(run(), TINY) == []
+
+
+def test_checkpoints() -> None:
+    """Three times parameters, moments and policy; with LoRA, parameters and moments of adapters."""
+    assert estimate.checkpoint_bytes(run(), TINY) == 3 * 16 * TINY.parameters
+    adapters = TINY.adapter_parameters(4)
+    expected = 3 * (12 * adapters + 4 * TINY.parameters)
+    assert estimate.checkpoint_bytes(run(model={"lora_rank": 4}), TINY) == expected
 
 
 TOKENS, RESPONSE, ROWS, VOCABULARY = 256, 32, 2, 4000
@@ -206,15 +224,15 @@ def test_the_peak_of_a_real_update(name: str, tmp_path: Path) -> None:
     batch = steps_of_full_length()
     learner._weights_seq_no = 1
     lengths = {"prompt_length": torch.ones(ROWS).long(), "response_length": torch.ones(ROWS).long()}
-    learner._update({POLICY_ID: batch | lengths})  # makes the moments
+    learner._update({DEFAULT_MODULE_ID: batch | lengths})  # makes the moments
     with PeakMemory() as memory:
-        learner._update({POLICY_ID: batch})
+        learner._update({DEFAULT_MODULE_ID: batch})
     rank = chosen.pop("lora_rank", 0)
     agent = {"max_prompt_tokens": TOKENS - RESPONSE, "max_response_tokens": RESPONSE}
     settings = run(agent=agent, learner=chosen, model={"lora_rank": rank})
-    size, dtype = ModelSize(config), chosen["compute_dtype"]
-    expected = sum(estimate._one_pass(settings, size, dtype).values())
-    expected += estimate._stored(settings, size, dtype)["gradients, float32"]
+    size = ModelSize(config)
+    expected = sum(estimate._one_pass(settings, size).values())
+    expected += estimate._stored(settings, size)[estimate.GRADIENTS]
     assert 0.8 * expected < memory.peak < 1.02 * expected
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2ForCausalLM
 
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.rollout.group import POLICY_ID
-from hgpo_rllib.run.flops import Turn, forward_flop, full_turn, seconds, work
+from hgpo_rllib.run.flops import PEAK_FLOPS, USED, Turn, forward_flop, full_turn, work
 from hgpo_rllib.run.model_size import ModelSize
 from tests.unit.learner.learner_reference import build_learner, one_thread
 from tests.unit.run.model_sizes import TINY, run, tiny_qwen
@@ -34,14 +34,13 @@ def small(**sections: Any) -> RunConfig:
 
 def update(**sections: Any) -> float:
     """Return the FLOP of the update for one of the 40 turns."""
-    return work(small(**sections), TINY, TURN).update / 40
+    return work(small(**sections), TINY, TURN)["FLOP of the update"] / 40
 
 
 def test_tokens() -> None:
     """Turns of all episodes; every epoch trains on prompts and responses."""
     got = work(small(learner={"num_epochs": 3}), TINY, TURN)
-    assert (got.turns, got.prompt_tokens, got.response_tokens) == (40, 4000, 800)
-    assert got.trained_tokens == 3 * 4800
+    assert list(got.values())[:4] == [40, 4000, 800, 3 * 4800]
     assert full_turn(small()) == Turn(4096, 512)
 
 
@@ -49,7 +48,7 @@ def test_forward() -> None:
     """The head is computed for response tokens; a token attends to those before it."""
     assert forward_flop(TINY, 120, 20) == FORWARD
     assert forward_flop(TINY, 100, 0) == PROMPT
-    assert work(small(), TINY, TURN).sampling == 40 * FORWARD
+    assert work(small(), TINY, TURN)["FLOP of sampling"] == 40 * FORWARD
 
 
 def test_update() -> None:
@@ -84,13 +83,13 @@ def test_seconds() -> None:
         cluster={"num_learners": 2, "learner_gpus": 1},
         policy_server={"num_replicas": 4, "replica_gpus": 1},
     )
-    of = work(config, TINY, TURN)
-    sampling, learning = of.sampling / 4 / 0.4e9, of.update / 2 / 0.4e9
-    assert seconds(config, of, 1e9) == pytest.approx(sampling + learning)
+    got, peak = work(config, TINY, TURN), USED * PEAK_FLOPS["H100"]
+    sampling, learning = got["FLOP of sampling"] / 4 / peak, got["FLOP of the update"] / 2 / peak
+    assert got["seconds on H100"] == pytest.approx(sampling + learning)
     rollout = config.rollout.model_copy(update={"schedule": "one_step_off"})
-    overlapping = config.model_copy(update={"rollout": rollout})
-    assert seconds(overlapping, of, 1e9) == pytest.approx(max(sampling, learning))
-    assert seconds(small(), of, 1e9) is None
+    overlapping = work(config.model_copy(update={"rollout": rollout}), TINY, TURN)
+    assert overlapping["seconds on H100"] == pytest.approx(max(sampling, learning))
+    assert "seconds on H100" not in work(small(), TINY, TURN)
 
 
 @pytest.mark.parametrize(("checkpointing", "tolerance"), [(False, 0.002), (True, 0.05)])
@@ -110,8 +109,8 @@ def test_what_torch_counts(checkpointing: bool, tolerance: float, tmp_path: Path
         "behaviour_logp": torch.full((40, TURN.response), -5.0),
     }
     with FlopCounterMode(display=False) as counter:
-        learner._update({POLICY_ID: columns})
+        learner._update({DEFAULT_MODULE_ID: columns})
     size = ModelSize(tiny_qwen())
     size.attention = 0  # torch does not count it on a CPU
-    expected = work(small(learner=chosen), size, TURN).update
+    expected = work(small(learner=chosen), size, TURN)["FLOP of the update"]
     assert counter.get_total_flops() == pytest.approx(expected, rel=tolerance)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError, RunConfig
-from hgpo_rllib.run.job import JOB_FOLDERS, check_paths_are_kept
+from hgpo_rllib.run.inputs import JOB_FOLDERS, check_paths_are_kept
 from tests.paths import ROOT
 
 CODE = ("hgpo_rllib", "env_wrappers", "tuned_examples")

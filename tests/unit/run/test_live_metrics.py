@@ -14,12 +14,8 @@ from ray._private.ray_constants import PROMETHEUS_SERVICE_DISCOVERY_FILE
 
 from hgpo_rllib.metrics import EVALUATION_METRICS, METRICS
 from hgpo_rllib.run import live_metrics
-from hgpo_rllib.run.live_metrics import (
-    LiveMetrics,
-    Sample,
-    evaluation_samples,
-    iteration_samples,
-)
+from hgpo_rllib.run.live_metrics import LiveMetrics, sample
+from hgpo_rllib.run.metrics import numbers
 from tests.paths import ROOT
 from tests.unit.reporting import reporting_rows
 
@@ -43,29 +39,26 @@ def test_each_value_has_its_gauge() -> None:
     row = {
         "iteration": 7,
         "success_rate": 0.5,
-        "update_s": 2.5,
-        "iteration_s": 3.0,
         "level_fraction_k10": 0.25,
         "oracle_gap_hgpo": None,
         "oracle_gap_step": 0.125,
         "level_size_shares": [[1.0]],
     }
-    assert list(iteration_samples(row, "r")) == [
-        Sample("hgpo_iteration", {"run": "r"}, 7.0),
-        Sample("hgpo_success_rate", {"run": "r"}, 0.5),
-        Sample("hgpo_update_s", {"run": "r"}, 2.5),
-        Sample("hgpo_iteration_s", {"run": "r"}, 3.0),
-        Sample("hgpo_level_fraction", {"run": "r", "k": "10"}, 0.25),
-        Sample("hgpo_oracle_gap_step", {"run": "r"}, 0.125),
+    assert [sample(name, value, "r")[:3] for name, value in numbers([row]).items()] == [
+        ("hgpo_iteration", {"run": "r"}, 7.0),
+        ("hgpo_success_rate", {"run": "r"}, 0.5),
+        ("hgpo_level_fraction", {"run": "r", "k": "10"}, 0.25),
+        ("hgpo_oracle_gap_step", {"run": "r"}, 0.125),
     ]
 
 
 def test_an_evaluation_has_gauges_per_split() -> None:
     rows = [reporting_rows.evaluation_row(0, split, 0.5, 0.1, 25) for split in ("seen", "all")]
-    shown = [s for s in evaluation_samples(rows, "r") if s.name == "hgpo_evaluation_success_rate"]
-    assert shown == [
-        Sample("hgpo_evaluation_success_rate", {"run": "r", "split": "seen"}, 0.5),
-        Sample("hgpo_evaluation_success_rate", {"run": "r", "split": "all"}, 0.5),
+    samples = [sample(name, value, "r") for name, value in numbers(rows).items()]
+    assert len(samples) == 2 * 4
+    assert [s[:3] for s in samples if s.name == "hgpo_evaluation_success_rate"] == [
+        ("hgpo_evaluation_success_rate", {"run": "r", "split": "seen"}, 0.5),
+        ("hgpo_evaluation_success_rate", {"run": "r", "split": "all"}, 0.5),
     ]
 
 
@@ -104,11 +97,14 @@ def test_gauges_are_set_again_until_the_block_ends(
     """Ray forgets a gauge 20 seconds after it was last set."""
     in_flight = 3
     with LiveMetrics("r", lambda: in_flight) as live:
-        live.publish_iteration({"success_rate": 0.5, "oracle_gap_step": 1.0})
+        live.publish({"success_rate": 0.5, "oracle_gap_step": 1.0})
+        live.publish({"evaluation/all/success_rate": 0.125})
         wait_for(lambda: len(calls["hgpo_success_rate"]) > 3)
-        live.publish_iteration({"success_rate": 0.75, "oracle_gap_step": None})
+        live.publish({"success_rate": 0.75})
         in_flight = 4
         wait_for(lambda: calls["hgpo_success_rate"][-1] == (0.75, {"run": "r"}))
+        evaluated = (0.125, {"run": "r", "split": "all"})
+        wait_for(lambda: calls["hgpo_evaluation_success_rate"][-1] == evaluated)
         wait_for(lambda: calls["hgpo_prompts_in_flight"][-1] == (4, {"run": "r"}))
         gaps = len(calls["hgpo_oracle_gap_step"])
         wait_for(lambda: calls["hgpo_success_rate"].count((0.75, {"run": "r"})) > 3)
@@ -121,7 +117,7 @@ def test_gauges_are_set_again_until_the_block_ends(
 def test_an_undeclared_metric_is_an_error() -> None:
     for name in ("no_such", "no_such_k1", "level_fraction_k", "success_rate_k0"):
         with pytest.raises(KeyError, match=f"'{name}' is not declared"):
-            list(iteration_samples({name: 1.0}, "r"))
+            sample(name, 1.0, "r")
 
 
 def test_names_follow_the_rules_of_prometheus() -> None:

@@ -17,7 +17,7 @@ import pytest
 from ray.exceptions import OutOfMemoryError, RayActorError
 
 from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
-from hgpo_rllib.jsonl import ResultsError
+from hgpo_rllib.jsonl import ResultsError, read_jsonl
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run import sweep, trial
 from hgpo_rllib.run.changes import check_changes
@@ -170,7 +170,7 @@ class TestLines:
             stream.write(end)
         directory.truncate(directory.evaluations, 1)
         assert directory.evaluations.read_text() == '{"iteration": 0}\n{"iteration": 1}\n'
-        assert directory.evaluation_rows() == [{"iteration": 0}, {"iteration": 1}]
+        assert list(read_jsonl(directory.evaluations)) == [{"iteration": 0}, {"iteration": 1}]
 
     def test_a_broken_line_before_others_is_an_error(self, tmp_path: Path) -> None:
         """It names the file and the line, and changes nothing."""
@@ -199,7 +199,7 @@ class TestChanges:
         assert self.resume(run, *changed) == [
             f"changed since the run was last started: {change}"
             for change in (
-                "iterations 150 -> 7",
+                "iterations 160 -> 7",
                 "learner.lr 1e-06 -> 0.0005",
             )
         ]

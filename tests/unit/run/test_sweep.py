@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from hgpo_rllib.cli.sweep import repeat_grid
 from hgpo_rllib.config import ConfigError, load_config
-from hgpo_rllib.placement import trial_bundles
+from hgpo_rllib.placement import Demand, trial_demand
 from hgpo_rllib.reporting.console import TrainingConsole
-from hgpo_rllib.run.demand import check_trial, concurrent_trials, trial_processes
+from hgpo_rllib.run import sweep as sweep_module
 from hgpo_rllib.run.grid import (
     ASHA,
     NAME_LENGTH,
@@ -156,22 +156,45 @@ def test_a_new_folder_is_among_those_of_runs() -> None:
     assert folder.name.startswith("alfworld_pocket-sweep-")
 
 
-def trial(*overrides: str) -> list[dict[str, float]]:
-    return trial_processes(load_config(POCKET, list(overrides)))
+def demand_of(*overrides: str) -> Demand:
+    config = load_config(POCKET, list(overrides))
+    return trial_demand(config.cluster, config.policy_server)
 
 
 def test_a_trial_has_its_own_process_learners_and_replicas() -> None:
     gpus = ["cluster.learner_gpus=1", "policy_server.replica_gpus=1"]
-    processes = trial(*gpus, "cluster.num_learners=2", "policy_server.num_replicas=2")
-    assert processes == [{"CPU": 1}, {"GPU": 1}, {"GPU": 1}, *2 * [{"CPU": 1, "GPU": 1}]]
-    assert trial("policy_server.replica_cpus=0") == [{"CPU": 1}, {}]
+    demand = demand_of(*gpus, "cluster.num_learners=2", "policy_server.num_replicas=2")
+    assert demand.bundles == [{"CPU": 1}, {"GPU": 1}, {"GPU": 1}]
+    assert demand.replicas == 2 * [{"CPU": 1, "GPU": 1}]
+    assert str(demand) == (
+        "3 CPU (learner 1, policy server 2) and 4 GPU (learner 2, policy server 2)"
+    )
+    assert demand_of("policy_server.replica_cpus=0").replicas == [{}]
+
+
+def test_the_sweep_names_its_most_demanding_trial(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demands = [demand_of(f"policy_server.num_replicas={count}") for count in (1, 3, 2)]
+    free = {"CPU": 5.0}
+    monkeypatch.setattr(sweep_module, "alive_nodes", lambda: [{"CPU": 5.0}])
+    monkeypatch.setattr(sweep_module.ray, "available_resources", lambda: free)
+    sweep_module._compare_with_supply(demands, TrainingConsole())
+    said = capsys.readouterr().out
+    named = "a trial needs 4 CPU (learner 1, policy server 3); the cluster has 5 CPU: 1 at a time"
+    assert named in " ".join(said.split())
+    assert "others use" not in said
+    free["CPU"] = 3.0
+    sweep_module._compare_with_supply(demands, TrainingConsole())
+    said = capsys.readouterr().out
+    assert "others use so much of it that trials have to wait for them" in " ".join(said.split())
 
 
 def test_trials_are_not_colocated() -> None:
     """Ray could pair the learner of one with the replica of another."""
     gpus = ["cluster.learner_gpus=1", "cluster.num_learners=1", "policy_server.replica_gpus=1"]
     with pytest.raises(ConfigError, match="leave it out in sweeps"):
-        trial(*gpus, "policy_server.colocate=true")
+        demand_of(*gpus, "policy_server.colocate=true")
 
 
 def test_rllib_asks_tune_for_the_main_process_and_learners() -> None:
@@ -181,9 +204,8 @@ def test_rllib_asks_tune_for_the_main_process_and_learners() -> None:
     gpus = ["cluster.learner_gpus=1", "cluster.num_learners=1"]
     run = load_config(POCKET, ["env.data=x", "model.model_path=x", *gpus])
     asked = HGPO.default_resource_request(HGPOConfig.from_run_config(run))
-    assert (
-        asked.bundles == trial_bundles(run.cluster, run.policy_server) == [{"CPU": 1}, {"GPU": 1}]
-    )
+    expected = trial_demand(run.cluster, run.policy_server).bundles
+    assert asked.bundles == expected == [{"CPU": 1}, {"GPU": 1}]
 
 
 @pytest.mark.parametrize(
@@ -198,27 +220,28 @@ def test_rllib_asks_tune_for_the_main_process_and_learners() -> None:
     ],
 )
 def test_as_many_trials_as_the_nodes_hold(nodes: list[dict[str, float]], count: int) -> None:
-    assert concurrent_trials(trial(), nodes) == count
+    assert demand_of().fitting(nodes) == count
 
 
 def test_a_process_is_on_one_node() -> None:
     """Four CPUs in all, and three on no node."""
-    large = trial("policy_server.replica_cpus=3")
-    assert concurrent_trials(large, [{"CPU": 2.0}, {"CPU": 2.0}]) == 0
-    assert concurrent_trials(large, [{"CPU": 1.0}, {"CPU": 3.0}]) == 1
-    replicas = trial("policy_server.num_replicas=3")
-    assert concurrent_trials(replicas, [{"CPU": 2.0}, {"CPU": 2.0}]) == 1
+    large = demand_of("policy_server.replica_cpus=3")
+    assert large.fitting([{"CPU": 2.0}, {"CPU": 2.0}]) == 0
+    assert large.fitting([{"CPU": 1.0}, {"CPU": 3.0}]) == 1
+    replicas = demand_of("policy_server.num_replicas=3")
+    assert replicas.fitting([{"CPU": 2.0}, {"CPU": 2.0}]) == 1
 
 
 def test_custom_resources_say_where_replicas_are() -> None:
-    custom = trial("policy_server.replica_resources={rollout: 1}")
-    assert concurrent_trials(custom, [{"CPU": 9.0}]) == 0
-    assert concurrent_trials(custom, [{"CPU": 9.0}, {"CPU": 2.0, "rollout": 3.0}]) == 2
+    custom = demand_of("policy_server.replica_resources={rollout: 1}")
+    assert "1 rollout (learner 0, policy server 1)" in str(custom)
+    assert custom.fitting([{"CPU": 9.0}]) == 0
+    assert custom.fitting([{"CPU": 9.0}, {"CPU": 2.0, "rollout": 3.0}]) == 2
 
 
 def test_shares_of_a_gpu() -> None:
-    shares = [{"CPU": 1.0, "GPU": 0.2}, {"GPU": 0.1}]
-    assert concurrent_trials(shares, [{"CPU": 9.0, "GPU": 0.9}]) == 3
+    shares = Demand([{"CPU": 1.0, "GPU": 0.2}], [{"GPU": 0.1}])
+    assert shares.fitting([{"CPU": 9.0, "GPU": 0.9}]) == 3
 
 
 @pytest.mark.parametrize(
@@ -234,7 +257,7 @@ def test_too_little_is_one_line(
     overrides: list[str], nodes: list[dict[str, float]], named: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_trial(trial(*overrides), nodes)
+        demand_of(*overrides).check(nodes)
     assert "\n" not in str(caught.value)
     for part in (*named, "policy_server.*"):
         assert part in str(caught.value)

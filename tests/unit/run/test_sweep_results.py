@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hgpo_rllib.reporting.heat_map import heat_map
 from hgpo_rllib.reporting.style import STYLE
-from hgpo_rllib.reporting.sweep_results import results_table, summarize, write_results
+from hgpo_rllib.reporting.sweep_results import heat_map, results_table, summarize, write_results
 from hgpo_rllib.results import Sweep, load_sweep
 from tests.unit.reporting.reporting_rows import evaluation_row, write_jsonl
 
@@ -154,15 +153,12 @@ def test_files(tmp_path: Path, keys: tuple[str, ...], pictures: set[str]) -> Non
     (tmp_path / "out").mkdir()
     files = write_results(tmp_path / "out", sweep)
     assert sorted(files) == sorted((tmp_path / "out").iterdir()), "no partial file is left"
-    assert {file.name for file in files} == pictures | {"results.csv", "results.json"}
+    assert {file.name for file in files} == pictures | {"results.csv", "points.csv"}
     for picture in pictures:
         assert (tmp_path / "out" / picture).read_bytes().startswith(b"\x89PNG")
     rows = list(csv.DictReader((tmp_path / "out" / "results.csv").open()))
     assert [row[keys[0]] for row in rows] == ["x", "null", "[1.0]", "1"]
     assert {(row["seed"], row["before"], row["after"]) for row in rows} == {("7", "0.2", "0.5")}
-    content = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert content["keys"] == list(keys)
-    assert [point["after"] for point in content["points"]] == 4 * [
-        {"mean": 0.5, "standard_error": None}
-    ]
-    assert [trial["point"][keys[0]] for trial in content["trials"]] == ["x", None, [1.0], 1]
+    points = list(csv.DictReader((tmp_path / "out" / "points.csv").open()))
+    assert [point[keys[0]] for point in points] == ["x", "null", "[1.0]", "1"]
+    assert {(p["runs"], p["after"], p["after_error"]) for p in points} == {("1", "0.5", "")}

@@ -3,7 +3,7 @@
 import subprocess
 import threading
 
-from hgpo_rllib.run.watchdog import on_exit_of
+from hgpo_rllib.run.cluster import on_exit_of
 
 
 def test_the_end_of_a_process_is_reported_by_name() -> None:

@@ -277,7 +277,7 @@ def test_forgetting_states_changes_no_answer(
     engine = GameEngine(game)
     assert _play(engine, walk) == expected
     assert _play(engine, walk) == expected
-    assert engine.states_kept <= 3
+    assert len(engine._states) <= 3
 
 
 def test_all_engines_together_keep_so_many_states(
@@ -285,15 +285,15 @@ def test_all_engines_together_keep_so_many_states(
 ) -> None:
     """The fullest one forgets; the others keep what they know."""
     gc.collect()  # engines of other tests
-    kept = 20 + sum(engine.states_kept for engine in engine_module._memory.engines)
+    kept = 20 + sum(len(engine._states) for engine in engine_module._engines)
     monkeypatch.setattr(engine_module, "STATES_KEPT", kept)
     small, large = map(GameEngine, find_games(generated_games, "train")[:2])
     _play(small, _walk(small, seed=1, steps=2))
-    few = small.states_kept
+    few = len(small._states)
     for seed in range(5):
         _play(large, _walk(large, seed, steps=30))
-        assert sum(engine.states_kept for engine in engine_module._memory.engines) <= kept
-    assert small.states_kept == few > 1
+        assert sum(len(engine._states) for engine in engine_module._engines) <= kept
+    assert len(small._states) == few > 1
 
 
 def test_the_state_hash_forgets_what_was_only_looked_at(generated_games: Path) -> None:

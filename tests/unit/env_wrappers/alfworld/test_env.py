@@ -204,7 +204,7 @@ def test_admissible_means_offered_before_the_step(env: ALFWorldEnv) -> None:
     env.reset(seed=0)
     observation, *_, info = env.step("help")
     assert "Available commands" in observation
-    assert info["inadmissible"], "the engine knows it, but nobody is offered it"
+    assert info["inadmissible"], "the engine accepts it, but it is never an admissible action"
 
 
 def test_inadmissible_actions_are_counted_by_episode(env: ALFWorldEnv) -> None:

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from env_wrappers.alfworld.env import ALFWorldEnv
-from env_wrappers.alfworld.games import choose_game, find_games, is_solvable, task_type_of
+from env_wrappers.alfworld.games import find_games, is_solvable, task_type_of
 from env_wrappers.errors import DataError
 
 TASK = "pick_and_place_simple-Mug-None-Desk-301"
-GAMES = ["/a", "/b", "/c"]
 
 
 def _content(generated_games: Path) -> dict[str, Any]:
@@ -214,13 +213,18 @@ def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
 # --- choosing -----------------------------------------------------------------------------------
 
 
-def test_a_seed_counts_round_and_a_game_comes_first() -> None:
-    rng = np.random.default_rng(0)
-    assert [choose_game(GAMES, rng, seed) for seed in (0, 2, 3, 10**20)] == ["/a", "/c", "/a", "/b"]
-    assert choose_game(GAMES, rng, seed=0, game=1) == "/b"
-    assert choose_game(GAMES, rng, game=np.int64(2)) == "/c"
-    assert choose_game(GAMES, rng, seed=1, game="/a") == "/a"
-    assert {choose_game(GAMES, rng) for _ in range(30)} == set(GAMES)
+def test_a_seed_counts_round_and_a_game_comes_first(generated_games: Path) -> None:
+    env = ALFWorldEnv(generated_games)
+
+    def played(seed: int | None = None, game: Any = None) -> int:
+        _, info = env.reset(seed=seed, options=None if game is None else {"game": game})
+        return env.games.index(info["game"])
+
+    assert [played(seed) for seed in (0, 2, 3, 10**20)] == [0, 2, 0, 1]
+    assert played(seed=0, game=1) == 1
+    assert played(game=np.int64(2)) == 2
+    assert played(seed=1, game=env.games[0]) == 0
+    assert {played() for _ in range(30)} == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
@@ -232,9 +236,11 @@ def test_a_seed_counts_round_and_a_game_comes_first() -> None:
         (["/a"], r"a game is an index or the path of a file, not \['/a'\]"),
     ],
 )
-def test_a_game_that_is_not_there_is_refused(game: Any, message: str) -> None:
+def test_a_game_that_is_not_there_is_refused(
+    generated_games: Path, game: Any, message: str
+) -> None:
     with pytest.raises(DataError, match=message):
-        choose_game(GAMES, np.random.default_rng(0), game=game)
+        ALFWorldEnv(generated_games).reset(options={"game": game})
 
 
 def test_a_directory_without_games_says_what_is_expected(tmp_path: Path) -> None:

@@ -12,11 +12,10 @@ import pytest
 from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.check import check_catalogue, why_missed
-from env_wrappers.webshop.env import ANY_SEARCH
 from env_wrappers.webshop.generator import ATTRIBUTES, CatalogueSpec, generate
 from env_wrappers.webshop.goals import Kind
 from env_wrappers.webshop.records import Goal, Product
-from env_wrappers.webshop.session import Session
+from env_wrappers.webshop.session import ANY_SEARCH, Session
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import Shopper, oracle_actions, read_wish
 
@@ -113,16 +112,14 @@ class TestOracle:
 class TestCheck:
     def test_what_is_counted(self, data: Path) -> None:
         """Nothing is played unless asked for, and goals are taken evenly."""
-        manifest = json.loads((data / MANIFEST).read_text())
         found = check_catalogue(data)
         assert found.kind == "generated"
         assert found.departments.total() == 320
-        assert all(manifest["counts"][name] == n for name, n in found.departments.items())
         splits = found.goals["synthetic"].splits
         assert (splits["test"], splits["dev"]) == (500, 1000)
         assert splits["train"] == len(open_shop(data).goals) - 1500 > 100
         human = found.goals["human"].splits
-        assert human == {"test": manifest["counts"]["human instructions"], "dev": 0, "train": 0}
+        assert (human["test"] > 0, human["dev"], human["train"]) == (True, 0, 0)
         assert [check.replayed for check in found.goals.values()] == [[], []]
         calls: list[tuple[int, int]] = []
         few = check_catalogue(data, True, 4, lambda *counts: calls.append(counts)).goals
@@ -131,7 +128,7 @@ class TestCheck:
         assert calls == [(done, 8) for done in range(1, 9)]
 
     def test_a_goal_out_of_reach(self, data: Path, tmp_path: Path) -> None:
-        """It is named, with the reason, and the file that was changed."""
+        """It is named, with the reason."""
         copy = tmp_path / "data"
         shutil.copytree(data, copy, ignore=shutil.ignore_patterns(".*"))
         records = json.loads((copy / ATTRIBUTES).read_text())
@@ -139,11 +136,10 @@ class TestCheck:
         records[asin]["instruction_attributes"].append("able to fly")
         (copy / ATTRIBUTES).write_text(json.dumps(records))
         found = check_catalogue(copy, replay=True)
-        assert found.changed == {ATTRIBUTES: "is not as it was generated: its sha256 differs"}
         missed = found.goals["synthetic"].missed
         assert missed
         assert all(why.startswith(f"buying {asin} earned 0.") for why in missed.values())
-        assert found.broken == found.changed | missed
+        assert found.broken == missed
         (copy / MANIFEST).unlink()
         other = check_catalogue(copy, replay=True)
         assert (other.kind, other.goals["synthetic"].missed) == ("other", missed)

@@ -1,54 +1,12 @@
-"""Middleware of `hgpo serve`: graceful shutdown and corrected status codes of grammar errors."""
+"""Middleware of vLLM's server for `hgpo serve`: status codes of grammar errors."""
 
-import asyncio
 import json
-import signal
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hgpo_rllib.policy_server.supervisor import DRAIN
-
 CONSTRAINTS = {"structured_outputs", "response_format", "tools", "text"}
 """Request keys that can hold a grammar or a schema."""
-
-
-class Drain:
-    """Middleware of vLLM's server that drains it: after `DRAIN` it exits when requests are done.
-
-    New requests get status 503. vLLM's own ``--shutdown-timeout`` returns 500 for them, and for
-    requests that it has accepted but not tokenized yet.
-    """
-
-    def __init__(self, app: ASGIApp):
-        self.app = app
-        self._running = 0
-        self._draining = False
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
-        if scope["type"] == "lifespan":  # sent at startup, in the running event loop
-            asyncio.get_running_loop().add_signal_handler(DRAIN, self._drain)
-            await self.app(scope, receive, send)
-        elif self._draining:
-            headers = {"Connection": "close"}
-            response = JSONResponse({"error": "the server is shutting down"}, 503, headers)
-            await response(scope, receive, send)
-        else:
-            self._running += 1
-            try:
-                await self.app(scope, receive, send)
-            finally:
-                self._running -= 1
-                self._end_when_idle()
-
-    def _drain(self) -> None:
-        self._draining = True
-        self._end_when_idle()
-
-    def _end_when_idle(self) -> None:
-        if self._draining and not self._running:
-            signal.raise_signal(signal.SIGTERM)  # vLLM exits
 
 
 class GrammarErrors:

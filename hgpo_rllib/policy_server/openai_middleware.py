@@ -1,0 +1,87 @@
+"""Middleware of vLLM's server for `hgpo serve`: which paths it has, and its graceful shutdown."""
+
+import asyncio
+import os
+import secrets
+import signal
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hgpo_rllib.policy_server.supervisor import DRAIN
+
+
+class OpenAIPathsOnly:
+    """Middleware of vLLM's server that returns 404 for all paths except /v1/… and /health.
+
+    vLLM checks its API key for /v1 only. Its server also has /invocations, which generates
+    responses like /v1, and /metrics, /tokenize, /scale_elastic_ep and others.
+    """
+
+    metrics = False
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+        key = os.environ.get("VLLM_API_KEY")
+        self._authorization = f"Bearer {key}".encode() if key else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        path = scope.get("path", "")
+        if scope["type"] == "lifespan" or path == "/health" or path.startswith("/v1/"):
+            await self.app(scope, receive, send)
+        elif not (self.metrics and scope["type"] == "http" and path == "/metrics"):
+            await JSONResponse({"error": "not found"}, 404)(scope, receive, send)
+        elif self._has_key(Headers(scope=scope)):
+            await self.app(scope, receive, send)
+        else:
+            await JSONResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
+
+    def _has_key(self, headers: Headers) -> bool:
+        given = headers.get("Authorization", "").encode()
+        return self._authorization is None or secrets.compare_digest(given, self._authorization)
+
+
+class OpenAIPathsAndMetrics(OpenAIPathsOnly):
+    """`OpenAIPathsOnly` with /metrics, for requests with the key if a key is set."""
+
+    metrics = True
+
+
+class Drain:
+    """Middleware of vLLM's server that drains it: after `DRAIN` it exits when requests are done.
+
+    New requests get status 503. vLLM's own ``--shutdown-timeout`` returns 500 for them, and for
+    requests that it has accepted but not tokenized yet.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+        self._running = 0
+        self._draining = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] == "lifespan":  # sent at startup, in the running event loop
+            asyncio.get_running_loop().add_signal_handler(DRAIN, self._drain)
+            await self.app(scope, receive, send)
+        elif self._draining:
+            headers = {"Connection": "close"}
+            response = JSONResponse({"error": "the server is shutting down"}, 503, headers)
+            await response(scope, receive, send)
+        else:
+            self._running += 1
+            try:
+                await self.app(scope, receive, send)
+            finally:
+                self._running -= 1
+                self._end_when_idle()
+
+    def _drain(self) -> None:
+        self._draining = True
+        self._end_when_idle()
+
+    def _end_when_idle(self) -> None:
+        if self._draining and not self._running:
+            signal.raise_signal(signal.SIGTERM)  # vLLM exits

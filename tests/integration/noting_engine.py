@@ -1,0 +1,104 @@
+"""An engine and a transport that note their calls, by the name `noting`.
+
+Ray imports this module in every process that it starts, so it imports little.
+"""
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+
+from hgpo_rllib.policy_server import object_store
+from hgpo_rllib.policy_server.engine import Load
+from hgpo_rllib.policy_server.types import (
+    STARTING_WEIGHTS,
+    Generation,
+    Prompt,
+    PublishedWeights,
+    Sampling,
+)
+from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS
+
+NOTES = "HGPO_TEST_NOTES"  # environment variable with the path of the notes
+NAME = "noting"
+
+
+def register() -> None:
+    """Give the engine and the transport their name in this process."""
+    ENGINES[NAME] = WEIGHT_TRANSPORTS[NAME] = __name__
+
+
+def note(event: str, **more: Any) -> None:
+    """Append an event of this process."""
+    node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+    line = {"event": event, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "node": node, **more}
+    with Path(os.environ[NOTES]).open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+class NotingEngine:
+    """Answers every prompt with the same token."""
+
+    version = STARTING_WEIGHTS.version
+    has_ended = False
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        """See `Engine`."""
+        tokens = np.full(sampling.max_tokens, 5, np.int32)
+        logp = np.full(sampling.max_tokens, -1.0, np.float32)
+        return Generation(tokens, logp, self.version, "length", 0.0)
+
+    @asynccontextmanager
+    async def receive(self, weights: PublishedWeights) -> AsyncIterator[Load]:
+        """See `Engine`."""
+
+        async def load(version: str) -> None:
+            self.version = version
+            note("load")
+
+        yield load
+
+    async def pause(self, mode: str) -> None:
+        """See `Engine`."""
+
+    async def resume(self) -> None:
+        """See `Engine`."""
+
+    async def sleep(self) -> None:
+        """See `Engine`."""
+        note("sleep")
+
+    async def wake(self) -> None:
+        """See `Engine`."""
+        note("wake")
+
+    async def ping(self) -> None:
+        """See `Engine`."""
+
+    def shutdown(self) -> None:
+        """See `Engine`."""
+
+
+def environment(server: Any) -> dict[str, str]:
+    """See `EngineModule`."""
+    return {}
+
+
+def start(*settings: Any) -> NotingEngine:
+    """See `EngineModule`."""
+    note("replica")
+    return NotingEngine()
+
+
+def publish(weights: PublishedWeights) -> Any:
+    """See `WeightTransport`."""
+    note("publish")
+    return object_store.publish(weights)
+
+
+fetch = object_store.fetch

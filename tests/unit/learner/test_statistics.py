@@ -1,0 +1,55 @@
+"""Running means and maxima of an update."""
+
+import numpy as np
+import pytest
+import torch
+
+from hgpo_rllib.learner.statistics import Statistics
+
+
+class TestStatistics:
+    """Metrics are reduced as they are declared: a mean, a maximum, a sum of parts."""
+
+    def test_means_and_maxima(self) -> None:
+        """Sums over micro-batches are divided by the tokens that have the number."""
+        numbers = Statistics()
+        for values in ([1.0, 2.0, 3.0], [10.0], []):
+            numbers.add("entropy", torch.tensor(values, requires_grad=True))
+            numbers.add("ratio_max", torch.tensor(values))
+        numbers.add("clip_fraction", torch.tensor([True, False]))
+        assert numbers.values() == {"entropy": 4.0, "clip_fraction": 0.5, "ratio_max": 10.0}
+        assert Statistics().values() == {}
+
+    def test_parts_make_a_mini_batch(self) -> None:
+        """Mini-batches are averaged, their parts added up; maxima are of all."""
+        update = Statistics()
+        for parts in ([1.0, 2.0], [5.0]):
+            batch = Statistics()
+            for part in parts:
+                batch.add("loss", torch.tensor(part))
+                batch.add("ratio_max", torch.tensor([part]))
+            assert batch.values()["loss"] == sum(parts)
+            update.merge(batch)
+        assert update.values() == {"loss": 4.0, "ratio_max": 5.0}
+
+    def test_learners_have_parts_of_a_mini_batch(self) -> None:
+        """Its losses are added up, whatever the number of learners."""
+        learners = [Statistics(), Statistics()]
+        for learner, value in zip(learners, (1.0, 2.0), strict=True):
+            learner.add("loss", torch.tensor(value))
+            learner.add("entropy", torch.tensor([value]))
+        whole = Statistics.of_parts([learner.on_host() for learner in learners])
+        assert whole.values() == {"loss": 3.0, "entropy": 1.5}
+
+    def test_no_number_stays_no_number(self) -> None:
+        """In means and maxima, before and after others."""
+        for values in ([float("nan"), 1.0], [1.0, float("nan")]):
+            numbers = Statistics()
+            for value in values:
+                numbers.add("entropy", torch.tensor([value]))
+                numbers.add("ratio_max", torch.tensor([value]))
+            assert all(np.isnan(value) for value in numbers.values().values())
+
+    def test_an_undeclared_metric_is_an_error(self) -> None:
+        with pytest.raises(KeyError):
+            Statistics().add("no_such", torch.zeros(1))
