@@ -92,9 +92,9 @@ def game_files(
     for name, folders, files in os.walk(folder, onerror=on_error, followlinks=True):
         here = Path(name)
         if len(here.parts) - top == levels:
-            folders.clear()
-            if GAME_FILE in files:
+            if GAME_FILE in folders + files:
                 found.append(here / GAME_FILE)
+            folders.clear()
     return sorted(found)
 
 

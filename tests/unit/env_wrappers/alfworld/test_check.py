@@ -146,14 +146,20 @@ def test_a_deeply_nested_trajectory_is_refused(tree: Path) -> None:
     assert "nested too deeply" in why
 
 
-def test_a_pipe_in_place_of_a_game_does_not_block(tree: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "reason"), [(os.mkfifo, "Not a regular file"), (os.mkdir, "Is a directory")]
+)
+def test_a_pipe_or_folder_in_place_of_a_game(
+    tree: Path, make: Callable[[Path], None], reason: str
+) -> None:
+    """A pipe does not block, and a folder is not skipped."""
     game = find_games(tree, "train")[0]
     game.unlink()
-    os.mkfifo(game)
+    make(game)
     assert check_tree(tree).broken == {
-        game.relative_to(tree).as_posix(): "cannot be read: Not a regular file"
+        game.relative_to(tree).as_posix(): f"cannot be read: {reason}"
     }
-    with pytest.raises(DataError, match="Not a regular file"):
+    with pytest.raises(DataError, match=reason):
         find_games(tree, "train")
 
 
