@@ -44,9 +44,7 @@ class StepArrays:
 
     def __post_init__(self) -> None:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        lengths = {name: len(column) for name, column in columns.items() if column is not None}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"columns differ in length: {lengths}")
+        _check_lengths(columns)
         for name, column in columns.items():
             if column is None:
                 continue
@@ -77,10 +75,14 @@ class StepArrays:
 
     def _check_trajectories(self) -> None:
         expected = np.where(self.previous == NONE, 0, self.time[self.previous] + 1)
-        for row in np.flatnonzero(self.time != expected):
+        for row in self.time_order[(self.time != expected)[self.time_order]]:
+            before, time = self.previous[row], self.time[row]
+            if before == NONE:
+                raise ValueError(f"row {row}: its trajectory begins with time {time}, not 0")
+            if time == self.time[before]:
+                raise ValueError(f"rows {before} and {row}: the same trajectory and time ({time})")
             raise ValueError(
-                f"row {row}: time {self.time[row]} instead of {expected[row]}: its trajectory "
-                "lacks a step or has one twice"
+                f"row {row}: time {time} comes after {self.time[before]}: a step is missing"
             )
         later = np.flatnonzero(self.previous != NONE)
         for name in ("task", "trajectory_return"):
@@ -88,8 +90,10 @@ class StepArrays:
             if column is None:
                 continue
             for row in later[column[later] != column[self.previous[later]]]:
+                before = self.previous[row]
                 raise ValueError(
-                    f"row {row}: {name} differs from the step before in its trajectory"
+                    f"rows {before} and {row}: one trajectory, but {name} is {column[before]} "
+                    f"and {column[row]}"
                 )
 
     @classmethod
@@ -130,10 +134,15 @@ class StepArrays:
             value: values of a critic.
 
         Raises:
-            ValueError: see the class.
+            ValueError: see the class; also for columns that exclude each other.
         """
         if (step_return is None) == (reward is None):
             raise ValueError("give either step_return or reward")
+        if reward is None and invalid is not None:
+            raise ValueError("invalid goes with reward: a step_return has its penalties in it")
+        if reward is not None and trajectory_return is not None:
+            raise ValueError("trajectory_return goes with step_return: reward determines it")
+        _check_lengths({"time": time, "reward": reward, "invalid": invalid})
         times = np.asarray(time)
         if len(times) and times.dtype.kind not in "iu":
             raise ValueError(f"time must hold integers, not {times.dtype}")
@@ -185,6 +194,12 @@ def intern(keys: Keys) -> NDArray[np.int64]:
 
 def _floats(column: Any) -> NDArray[np.float64]:
     return np.asarray(column, np.float64)
+
+
+def _check_lengths(columns: dict[str, Any]) -> None:
+    lengths = {name: len(column) for name, column in columns.items() if column is not None}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"columns differ in length: {lengths}")
 
 
 def _check_finite(name: str, column: NDArray[np.float64]) -> None:
