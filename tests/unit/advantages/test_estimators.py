@@ -11,7 +11,6 @@ from hypothesis import given
 
 from hgpo_rllib.advantages import ESTIMATORS, EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.advantages.baselines import gae
-from hgpo_rllib.advantages.groups import compare_levels
 from tests.paths import ROOT
 from tests.unit.advantages.advantage_batches import (
     BATCHES,
@@ -71,41 +70,41 @@ def test_trajectories_and_states(batch, settings) -> None:
     np.testing.assert_allclose(got["gigpo"], whole + settings.step_weight * state, atol=1e-9)
 
 
-@given(BATCHES, SETTINGS)
-def test_whole_histories(batch, settings) -> None:
-    """The Oracle compares steps whose whole history is equal."""
-    expected = centred(batch, settings, lambda task, states, t: (task, *states[: t + 1]))
-    got = find_estimator("oracle")(arrays(batch), settings)
-    np.testing.assert_allclose(got, expected, atol=1e-9)
+def of_whole_histories(batch, settings) -> Any:
+    """Compare steps whose whole history is equal."""
+    return centred(batch, settings, lambda task, states, t: (task, *states[: t + 1]))
 
 
-@given(BATCHES, SETTINGS)
-def test_contexts_of_depth_k(batch, settings) -> None:
-    """The Oracle with k = K: steps whose last K + 1 states are equal; `released`: none before K."""
+def of_contexts(batch, settings) -> Any:
+    """Compare steps whose last K + 1 states are equal; `released`: none before K."""
     depth = settings.context_length
     expected = np.array(centred(batch, settings, history(depth)))
     if settings.contexts == "released":
         early = [t < depth for _, states, _ in batch for t in range(len(states))]
         expected[early] = 0.0
-    steps = arrays(batch)
-    got = find_estimator("oracle_context")
-    np.testing.assert_allclose(got(steps, settings), expected, atol=1e-9)
-    levels = list(compare_levels(steps, settings))
-    np.testing.assert_array_equal(got(steps, settings, levels), got(steps, settings))
+    return expected
 
 
-@given(BATCHES, SETTINGS)
-def test_whole_histories_else_states(batch, settings) -> None:
-    """The Oracle where another step has the same history, also if it gives 0; else Eq. 2."""
-    whole = centred(batch, settings, lambda task, states, t: (task, *states[: t + 1]))
+def of_whole_histories_else_states(batch, settings) -> Any:
+    """The first where another step has the same history, also if it gives 0; else Eq. 2."""
+    whole = of_whole_histories(batch, settings)
     state = centred(batch, settings, lambda task, states, t: (task, states[t]))
     shared = others_of(batch, lambda task, states, t: (task, *states[: t + 1]))
-    expected = [a if others else b for a, b, others in zip(whole, state, shared, strict=True)]
-    steps = arrays(batch)
-    got = find_estimator("oracle_else_step")
-    np.testing.assert_allclose(got(steps, settings), expected, atol=1e-9)
-    levels = list(compare_levels(steps, settings))
-    np.testing.assert_array_equal(got(steps, settings, levels), got(steps, settings))
+    return [a if others else b for a, b, others in zip(whole, state, shared, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("oracle", of_whole_histories),
+        ("oracle_context", of_contexts),
+        ("oracle_else_step", of_whole_histories_else_states),
+    ],
+)
+@given(BATCHES, SETTINGS)
+def test_oracles(name, expected, batch, settings) -> None:
+    got = find_estimator(name)(arrays(batch), settings)
+    np.testing.assert_allclose(got, expected(batch, settings), atol=1e-9)
 
 
 @given(BATCHES, SETTINGS)
