@@ -46,7 +46,9 @@ def compare(a: Evaluation, b: Evaluation, common: bool = False) -> Comparison:
                 f"and {_short(right)}"
             )
     means_a, means_b = by_game(a.episodes), by_game(b.episodes)
-    games = means_a.join(means_b[[*MEASURES]], how="inner", lsuffix="_a", rsuffix="_b")
+    games = means_a.merge(
+        means_b[[*MEASURES]], left_index=True, right_index=True, suffixes=("_a", "_b")
+    )
     different = len(means_a) + len(means_b) - 2 * len(games)
     if games.empty:
         raise ConfigError(f"{a.path} and {b.path} have no game in common")
