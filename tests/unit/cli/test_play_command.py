@@ -144,6 +144,17 @@ class TestEpisodes:
         assert stdout.endswith("\nWon in 3 steps.\n")
         assert hgpo("play", "episode", file, "--index", 3)[1].endswith("\nLost in 2 steps.\n")
 
+    @pytest.mark.parametrize(
+        ("options", "named"),
+        [(("--port", "0"), "add --web"), (("--web", "--step-by-step"), "remove it")],
+    )
+    def test_options_that_exclude_each_other(
+        self, hgpo: Run, tmp_path: Path, options: tuple[str, ...], named: str
+    ) -> None:
+        status, stdout, stderr = hgpo("play", "episode", tmp_path / "x.jsonl", *options)
+        assert (status, stdout) == (2, "")
+        assert named in stderr
+
     def test_markup_and_control_characters_are_text(self, hgpo: Run, tmp_path: Path) -> None:
         """A model may write anything."""
         file = write_episode(
