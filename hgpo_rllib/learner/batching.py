@@ -210,6 +210,8 @@ def token_batch(
 ) -> dict[str, Tensor]:
     """Build right-padded ``prompt + response`` rows and flat arrays over their response tokens.
 
+    Without rows, ``ids`` is one token, so that a pass computes nothing but runs all layers.
+
     Returns:
         ``ids`` (rows, L); ``row`` and ``position`` (tokens,): index of each response token in
         ``ids``; ``step`` and ``offset`` (tokens,): index of it in the response columns; those of
@@ -221,9 +223,10 @@ def token_batch(
     prompt_length, response_length = (
         columns[key][index] for key in ("prompt_length", "response_length")
     )
-    width = int((prompt_length + response_length).max())
-    ids = torch.zeros(len(rows), width, dtype=torch.long)
-    ids[:, : columns["prompt_ids"].shape[1]] = columns["prompt_ids"][index, :width].long()
+    width = max((prompt_length + response_length).tolist(), default=1)
+    ids = torch.zeros(max(1, len(rows)), width, dtype=torch.long)
+    prompts = columns["prompt_ids"][index, :width].long()
+    ids[: len(rows), : prompts.shape[1]] = prompts
     response_index = torch.arange(columns["response_ids"].shape[1])
     row, offset = (response_index[None] < response_length[:, None]).nonzero(as_tuple=True)
     step = index[row]
@@ -253,8 +256,3 @@ def prompt_batch(
     last = columns["prompt_length"][index] - 1
     ids = columns["prompt_ids"][index, : int(last.max()) + 1].long()
     return {"ids": ids.to(device), "last_prompt": last.to(device)}
-
-
-def empty_batch(tokens: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return a token batch without response tokens, whose pass contributes nothing."""
-    return {k: v[:1, :1] if k == "ids" else v[:0] for k, v in tokens.items()}

@@ -105,15 +105,6 @@ def passes(
     return own + [rows[:0]] * (max(map(len, parts)) - len(own))
 
 
-def sum_gradients(parameters: list[torch.nn.Parameter]) -> None:
-    """Sum the gradients of all learners in place; every parameter must have one."""
-    if learners() == 1:
-        return
-    works = [dist.all_reduce(parameter.grad, async_op=True) for parameter in parameters]
-    for work in works:
-        work.wait()
-
-
 def gather(value: T) -> list[T]:
     """Return every learner's value, in rank order."""
     if learners() == 1:

@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,12 @@ from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find
 from hgpo_rllib.learner.batching import (
     Columns,
     MiniBatch,
-    empty_batch,
     plan_update,
     token_batch,
 )
 from hgpo_rllib.learner.critic import parameter_groups, step_values, value_losses
-from hgpo_rllib.learner.distribution import gather, join, passes, sum_gradients
+from hgpo_rllib.learner.distribution import gather, join, passes
+from hgpo_rllib.learner.gradients import GradientSum
 from hgpo_rllib.learner.host_memory import keep_freed_memory
 from hgpo_rllib.learner.lora import without_lora
 from hgpo_rllib.learner.losses import mismatch, token_losses
@@ -61,6 +60,8 @@ class HGPOLearner(TorchLearner):
             keep_freed_memory()
         self._settings = self.config.settings(LearnerSettings)
         self._moments = OffloadedMoments(self.get_optimizer(), self._settings.offload_optimizer)
+        parameters, sharded = list(self._params.values()), self._settings.shard_parameters
+        self._gradients = GradientSum(parameters, sharded)
         self._gathered_optimizer: StateDict = {}
         self._reference = None
         if self._settings.kl_coeff > 0 and not self.config.lora_rank:
@@ -83,7 +84,7 @@ class HGPOLearner(TorchLearner):
 
     @override(TorchLearner)
     def _make_modules_ddp_if_necessary(self) -> None:
-        """Skip DDP: gradients are summed once per mini-batch, see `learner.distribution`."""
+        """Skip DDP, which hangs when one learner runs out of memory: see `GradientSum`."""
 
     @override(TorchLearner)
     def _convert_batch_type(self, batch: MultiAgentBatch, **kwargs: Any) -> MultiAgentBatch:
@@ -210,22 +211,21 @@ class HGPOLearner(TorchLearner):
         dtype = torch.promote_types(next(iter(self._params.values())).dtype, torch.float32)
         old_logp = torch.full(columns["behaviour_logp"].shape, math.nan, dtype=dtype)
         with torch.no_grad():
-            for tokens in self._micro_batches(columns, rows):
+            for micro in self._passes(columns, rows):
+                tokens = token_batch(columns, micro, self._device)
                 logp = self.policy.forward_train(tokens)["logp"]
                 self._measure_mismatch(logp, tokens["behaviour_logp"])
                 old_logp[tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
         return join(old_logp, self._device)
 
-    def _micro_batches(
-        self, columns: Columns, rows: NDArray[np.int64]
-    ) -> Iterator[dict[str, Tensor]]:
-        """Yield the micro-batches of this learner's share of the rows."""
+    def _passes(self, columns: Columns, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return the micro-batches of this learner's share of the rows.
+
+        With sharded parameters, which are gathered layer by layer, all learners have as many.
+        """
         lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
-        for micro in passes(rows, lengths, self._settings.micro_batch_tokens):
-            if len(micro):
-                yield token_batch(columns, micro, self._device)
-            elif self._settings.shard_parameters:  # take part in layer gathers
-                yield empty_batch(token_batch(columns, rows[:1], self._device))
+        parts = passes(rows, lengths, self._settings.micro_batch_tokens)
+        return parts if self._settings.shard_parameters else [part for part in parts if len(part)]
 
     def _optimise(self, columns: dict[str, Tensor], plan: list[MiniBatch], number: int) -> bool:
         """Process one mini-batch; its metrics are in `_statistics`.
@@ -265,14 +265,13 @@ class HGPOLearner(TorchLearner):
         except torch.OutOfMemoryError as error:
             size = self._settings.micro_batch_tokens
             trouble = f"out of memory with learner.micro_batch_tokens={size} ({error})"
+        self._gradients.complete()
         troubles, statistics = zip(*gather((trouble, self._statistics.on_host())), strict=True)
         if any(troubles):
             return next(filter(None, troubles))
         if first and "old_logp" in columns:
             self._keep_first_logp(columns)
         self._statistics = Statistics.of_parts(statistics)
-        if not self._settings.shard_parameters:
-            sum_gradients(list(self._params.values()))
         groups = parameter_groups(self.policy)
         for name, group in zip(("grad_norm", "critic_grad_norm"), groups, strict=False):
             norm = torch.nn.utils.clip_grad_norm_(group, self._settings.grad_clip)
@@ -300,14 +299,15 @@ class HGPOLearner(TorchLearner):
         self, columns: dict[str, Tensor], part: MiniBatch, first: bool
     ) -> None:
         """Compute a mini-batch's gradients; `first`: weights are still the sampling weights."""
-        for parameter in self._params.values():
-            parameter.grad = None
         weight = torch.zeros(len(columns["advantage"]), dtype=torch.float64)
         weight[torch.from_numpy(part.rows)] = torch.from_numpy(part.weight)
         weights = {"weight": weight}
         if "value" in columns:
             weights["value_weight"] = torch.full_like(weight, 1 / len(part.steps))
-        for tokens in self._micro_batches(columns | weights, part.rows):
+        parts = self._passes(columns, part.rows)
+        self._gradients.begin(len(parts))
+        for micro in parts:
+            tokens = token_batch(columns | weights, micro, self._device)
             if self._settings.kl_coeff > 0:  # before activations take memory
                 tokens["reference_logp"] = self._reference_logp(tokens)
             outputs = self.policy.forward_train(tokens)
@@ -321,9 +321,6 @@ class HGPOLearner(TorchLearner):
             self.compute_loss_for_module(
                 module_id=DEFAULT_MODULE_ID, config=self.config, batch=tokens, fwd_out=outputs
             ).backward()
-        for parameter in self._params.values():
-            if parameter.grad is None:  # all steps were dropped
-                parameter.grad = torch.zeros_like(parameter)
 
     def _measure_mismatch(self, learner_logp: Tensor, engine_logp: Tensor) -> None:
         values = mismatch(learner_logp, engine_logp)

@@ -41,7 +41,7 @@ def shard(scorer: nn.Module, layers: Iterable[nn.Module], device: torch.device) 
     trained = any(parameter.requires_grad for parameter in scorer.parameters())
     fully_shard(scorer, mesh=mesh, reshard_after_forward=not trained)
     for module in scorer.modules():
-        if isinstance(module, FSDPModule):  # sum gradients, as `sum_gradients` does
+        if isinstance(module, FSDPModule):  # sum gradients, as `GradientSum` does
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)
 

@@ -14,6 +14,7 @@ from torch import Tensor, multiprocessing
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from hgpo_rllib.learner import gradients
 from hgpo_rllib.learner import learner as learner_module
 from hgpo_rllib.learner import module as llm_module
 from hgpo_rllib.learner.critic import Critic, make_critic, step_values
@@ -103,7 +104,7 @@ def play(path: str, **chosen: Any) -> Outcome:
 
 
 def play_with_little_memory(
-    path: str, rank: int | None
+    path: str, rank: int | None, when: str
 ) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
     """The first mini-batch is too large for the second learner, or for the only one."""
 
@@ -114,16 +115,40 @@ def play_with_little_memory(
     learner = build_learner(path, **COMMON, on_bad_batch="skip")
     logged: list[dict[str, float]] = []
     learner._log = logged.append
-    if rank in (None, 1):
-        hook = learner.policy.llm.base_model.register_forward_pre_hook(run_out)
+    trunk = learner.policy.llm.base_model
+    if rank in (None, 1) and when == "forward":
+        hook = trunk.register_forward_pre_hook(run_out)
+    elif rank in (None, 1):  # when the last layer has its gradients
+        hook = trunk.layers[0].register_full_backward_pre_hook(run_out)
     learner._weights_seq_no += 1
     learner._update({DEFAULT_MODULE_ID: make_columns(load_double(path))})
     return learner.policy.state_dict(), logged
 
 
+def note_reductions(path: str) -> list[list[bool]]:
+    """Whether each bucket was reduced inside of a backward pass, by mini-batch."""
+    learner = build_learner(path, **COMMON | {"micro_batch_tokens": 10})
+    mini_batches: list[list[bool]] = []
+    begin, reduce_next = learner._gradients.begin, learner._gradients._reduce_next
+
+    def note_begin(passes: int) -> None:
+        mini_batches.append([])
+        begin(passes)
+
+    def note_reduction() -> None:
+        mini_batches[-1].append(torch._C._current_graph_task_id() >= 0)
+        reduce_next()
+
+    learner._gradients.begin, learner._gradients._reduce_next = note_begin, note_reduction
+    learner._weights_seq_no += 1
+    learner._update({DEFAULT_MODULE_ID: make_columns(load_double(path), 14)})
+    return mini_batches
+
+
 def work(rank: int, folder: str, port: int) -> None:
     """One of several learners; the first writes what came out."""
     torch.set_num_threads(1)
+    gradients.BUCKET_BYTES = 2**14  # the model has more of them
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=LEARNERS)
     for sharded in (False, True):  # autocast leaves float64 as it is
@@ -136,8 +161,10 @@ def work(rank: int, folder: str, port: int) -> None:
             outcome = play(f"{folder}/model", shard_parameters=sharded, **chosen)
             if rank == 0:
                 torch.save(outcome, f"{folder}/{name}-{sharded}.pt")
-    outcome = play_with_little_memory(f"{folder}/model", rank)
-    torch.save(outcome, f"{folder}/little memory-{rank}.pt")
+    for when in ("forward", "backward"):
+        outcome = play_with_little_memory(f"{folder}/model", rank, when)
+        torch.save(outcome, f"{folder}/little memory-{when}-{rank}.pt")
+    torch.save(note_reductions(f"{folder}/model"), f"{folder}/reductions-{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -184,15 +211,30 @@ def test_shards_in_bfloat16(folder: Path) -> None:
         assert update == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
-def test_a_mini_batch_too_large_for_one_is_skipped_by_all(folder: Path, double: None) -> None:
-    alone, (alone_logged,) = play_with_little_memory(str(folder / "model"), None)
+@pytest.mark.parametrize("when", ["forward", "backward"])
+def test_a_mini_batch_too_large_for_one_is_skipped_by_all(
+    folder: Path, double: None, when: str
+) -> None:
+    """Also if some of its gradients are being summed by then."""
+    alone, (alone_logged,) = play_with_little_memory(str(folder / "model"), None, when)
     assert alone_logged["skipped_batches"] == 1
     for rank in range(LEARNERS):
-        state, (logged,) = torch.load(folder / f"little memory-{rank}.pt", weights_only=False)
+        file = folder / f"little memory-{when}-{rank}.pt"
+        state, (logged,) = torch.load(file, weights_only=False)
         assert logged["skipped_batches"] == 1
         assert logged["loss"] == pytest.approx(alone_logged["loss"])
         for key, tensor in alone.items():
             torch.testing.assert_close(state[key], tensor, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("rank", range(LEARNERS))
+def test_gradients_are_summed_during_the_last_backward_pass(folder: Path, rank: int) -> None:
+    """Each bucket once in a mini-batch, whatever the number of passes."""
+    mini_batches = torch.load(folder / f"reductions-{rank}.pt", weights_only=False)
+    (buckets,) = {len(inside) for inside in mini_batches}
+    assert len(mini_batches) > 1
+    assert buckets > 2
+    assert all(all(inside) for inside in mini_batches)
 
 
 def test_parameters_have_moved(folder: Path, double: None) -> None:

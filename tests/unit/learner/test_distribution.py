@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import RayActorError, RayTaskError
 
+from hgpo_rllib.learner import gradients
 from hgpo_rllib.learner.distribution import name_lost_learners, share
 from hgpo_rllib.section import RunStoppedError
 
@@ -41,3 +43,11 @@ def test_an_error_of_a_learner_keeps_its_traceback() -> None:
     error = RayTaskError("update", "ValueError: a defect", ValueError("a defect"))
     with pytest.raises(RayTaskError), name_lost_learners():
         raise error
+
+
+def test_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the last parameter on, up to the size; a larger one is alone."""
+    monkeypatch.setattr(gradients, "BUCKET_BYTES", 4 * 10)
+    parameters = [torch.nn.Parameter(torch.empty(size)) for size in (4, 12, 1, 3, 3, 4)]
+    cut = [[len(p) for p in bucket] for bucket in gradients.buckets(parameters)]
+    assert cut == [[4, 3, 3], [1], [12], [4]]
