@@ -213,9 +213,10 @@ def token_batch(
     Without rows, ``ids`` is one token, so that a pass computes nothing but runs all layers.
 
     Returns:
-        ``ids`` (rows, L); ``row`` and ``position`` (tokens,): index of each response token in
-        ``ids``; ``step`` and ``offset`` (tokens,): index of it in the response columns; those of
-        ``behaviour_logp``, ``old_logp``, ``advantage`` and ``weight`` that `columns` has (tokens,).
+        ``ids`` (rows, L); ``length`` (rows,): number of tokens of each row without padding; ``row``
+        and ``position`` (tokens,): index of each response token in ``ids``; ``step`` and ``offset``
+        (tokens,): index of it in the response columns; those of ``behaviour_logp``, ``old_logp``,
+        ``advantage`` and ``weight`` that `columns` has (tokens,).
         If `columns` has ``value_weight``: ``last_prompt`` (see `prompt_batch`), ``value``,
         ``value_target`` and ``value_weight`` (rows,).
     """
@@ -223,7 +224,8 @@ def token_batch(
     prompt_length, response_length = (
         columns[key][index] for key in ("prompt_length", "response_length")
     )
-    width = max((prompt_length + response_length).tolist(), default=1)
+    length = prompt_length + response_length
+    width = max(length.tolist(), default=1)
     ids = torch.zeros(max(1, len(rows)), width, dtype=torch.long)
     prompts = columns["prompt_ids"][index, :width].long()
     ids[: len(rows), : prompts.shape[1]] = prompts
@@ -237,8 +239,8 @@ def token_batch(
     if "span_start" in columns:
         begun, over = (columns[k][step] <= offset[:, None] for k in ("span_start", "span_end"))
         of_steps["advantage"] = (of_steps["advantage"] * (begun & ~over)).sum(1)
-    batch = {"ids": ids, "row": row, "position": position, "step": step, "offset": offset}
-    batch |= of_tokens | of_steps
+    batch = {"ids": ids, "length": length, "row": row, "position": position}
+    batch |= {"step": step, "offset": offset} | of_tokens | of_steps
     if "value_weight" in columns:
         batch |= {k: columns[k][index] for k in VALUE_COLUMNS} | {"last_prompt": prompt_length - 1}
     return {key: value.to(device) for key, value in batch.items()}
@@ -250,9 +252,11 @@ def prompt_batch(
     """Build right-padded prompts without responses.
 
     Returns:
-        ``ids`` (rows, L); ``last_prompt`` (rows,): index of each prompt's last token in ``ids``.
+        ``ids`` (rows, L); ``length`` (rows,), as in `token_batch`; ``last_prompt`` (rows,): index
+        of each prompt's last token in ``ids``.
     """
     index = torch.from_numpy(rows)
     last = columns["prompt_length"][index] - 1
     ids = columns["prompt_ids"][index, : int(last.max()) + 1].long()
-    return {"ids": ids.to(device), "last_prompt": last.to(device)}
+    batch = {"ids": ids, "length": last + 1, "last_prompt": last}
+    return {key: value.to(device) for key, value in batch.items()}

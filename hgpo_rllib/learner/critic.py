@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from hgpo_rllib.learner.batching import Columns, prompt_batch
 from hgpo_rllib.learner.distribution import passes, sum_of_learners
+from hgpo_rllib.learner.packing import hidden_states
 from hgpo_rllib.models import load_model
 from hgpo_rllib.settings.learner import CriticKind, LearnerSettings
 
@@ -45,7 +46,7 @@ class Critic(nn.Module):
         last = batch["last_prompt"]
         if self.trunk is not None:
             ids = batch["ids"][:, : max(last.tolist(), default=0) + 1]
-            hidden = self.trunk(input_ids=ids, use_cache=False).last_hidden_state
+            hidden = hidden_states(self.trunk, ids, last + 1)
         assert hidden is not None, "a critic without trunk reads the policy's hidden states"
         value = self.head(hidden[torch.arange(len(last), device=last.device), last])[:, 0]
         return value.to(torch.promote_types(value.dtype, torch.float32))

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from hgpo_rllib.learner.critic import Critic, make_critic
 from hgpo_rllib.learner.lora import adapter_form, adapter_shape, add_lora, base_state, merged_state
+from hgpo_rllib.learner.packing import hidden_states
 from hgpo_rllib.learner.sharding import load_whole_parameters, shard, whole_parameters
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.engine import transport_module
@@ -168,7 +169,7 @@ class TokenScorer(nn.Module):
     def _score(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         outputs, hidden = {}, None
         if "position" in batch or (self.critic is not None and self.critic.trunk is None):
-            hidden = hidden_states(self.llm, batch["ids"])
+            hidden = hidden_states(self.llm, batch["ids"], batch.get("length"))
         if "position" in batch:
             options = (self.temperature, self.entropy_gradient)
             outputs = token_log_probs(self.llm, batch, *options, hidden=hidden)
@@ -203,11 +204,6 @@ class TokenScorer(nn.Module):
         return [self.llm.base_model, *([own] if own is not None else [])]
 
 
-def hidden_states(llm: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Return the hidden states of the last layer, shape ``(rows, L, width)``."""
-    return llm.base_model(input_ids=ids, use_cache=False).last_hidden_state
-
-
 def token_log_probs(
     llm: PreTrainedModel,
     batch: dict[str, Tensor],
@@ -231,7 +227,8 @@ def token_log_probs(
         ``logp`` and ``entropy`` of the predicted distribution, shape ``(tokens,)``, in float32 or
         the model's type if it is wider.
     """
-    hidden = hidden_states(llm, batch["ids"]) if hidden is None else hidden
+    if hidden is None:
+        hidden = hidden_states(llm, batch["ids"], batch.get("length"))
     log_probs = _log_probs(llm, hidden[batch["row"], batch["position"] - 1], temperature)
     tokens = batch["ids"][batch["row"], batch["position"]]
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
