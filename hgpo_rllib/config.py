@@ -17,10 +17,10 @@ from hgpo_rllib.advantages import EstimatorSettings, find_estimator
 from hgpo_rllib.advantages.groups import Contexts, Normalize
 from hgpo_rllib.run_files import read_run_file
 from hgpo_rllib.section import ConfigError, Section, Seed
-from hgpo_rllib.settings.cluster import ClusterSettings, check_gpus
+from hgpo_rllib.settings.cluster import ClusterSettings, check_gpus, check_transport
 from hgpo_rllib.settings.generated import GamesSettings, StoreSettings, WarmStartSettings
 from hgpo_rllib.settings.learner import LearnerSettings, check_sharding
-from hgpo_rllib.settings.policy_server import PolicyServerSettings
+from hgpo_rllib.settings.policy_server import GPU_TRANSPORTS, PolicyServerSettings
 
 _ESTIMATOR = EstimatorSettings()
 WITHOUT_GROUPS = ("ppo", "reinforce")
@@ -248,7 +248,9 @@ class RunConfig(Section):
     def _sections_fit_together(self) -> Self:
         check_critic(self.algorithm, self.learner)
         check_group_size(self.algorithm, self.rollout.group_size)
-        check_gpus(self.cluster, self.policy_server, self.rollout.schedule)
+        schedule, lora_rank = self.rollout.schedule, self.model.lora_rank
+        check_gpus(self.cluster, self.policy_server, schedule)
+        check_transport(self.cluster, self.policy_server, schedule, lora_rank)
         check_sharding(self.learner, self.cluster.num_learners)
         return self
 
@@ -259,6 +261,8 @@ class RunConfig(Section):
             "learner": {"shard_parameters": False},
             "policy_server": {"colocate": False},
         }
+        if self.policy_server.weight_transport in GPU_TRANSPORTS:
+            changes["policy_server"]["weight_transport"] = "object_store"
         sections = {k: getattr(self, k).model_copy(update=v) for k, v in changes.items()}
         return self.model_copy(update=sections)
 

@@ -77,7 +77,10 @@ class WeightTransport(Protocol):
     """Transfers weights from the learner to replicas on any node."""
 
     def publish(self, weights: PublishedWeights) -> Any:
-        """Store weights and return a handle. They are kept while it, or a pickled copy, exists."""
+        """Store weights and return a handle. They are kept while it, or a pickled copy, exists.
+
+        With `GPU_TRANSPORTS`, which need a synchronous schedule, only until the next call.
+        """
 
     async def fetch(self, handle: Any) -> PublishedWeights:
         """Return the weights of a handle."""

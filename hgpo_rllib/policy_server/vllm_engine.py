@@ -1,12 +1,14 @@
 """vLLM as an `Engine`, and the weight-transfer engine that runs in vLLM's workers.
 
-Apart from benchmarks, only this module imports vLLM. Replicas import it, and so do vLLM's workers,
-because `WorkerExtension` is in it. The import registers the weight-transfer engine ``hgpo``, which
-loads the weights that a replica shares with its workers.
+Apart from benchmarks and `vllm_sender`, only this module imports vLLM. Replicas import it, and so
+do vLLM's workers, because `WorkerExtension` is in it. The import registers the weight-transfer
+engine ``hgpo``, which loads the weights that a replica shares with its workers.
 """
 
+import base64
 import itertools
 import multiprocessing
+import pickle
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -18,6 +20,7 @@ from vllm import AsyncEngineArgs, SamplingParams
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
+    WeightTransferInitRequest,
     WeightTransferUpdateInfo,
     WeightTransferUpdateRequest,
 )
@@ -34,6 +37,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from hgpo_rllib.policy_server.engine import Engine, Load
+from hgpo_rllib.policy_server.gpu_transfer import WeightsOnLearner
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 from hgpo_rllib.policy_server.transfer import adapter_folder, mapped_tensors, shared_with_engine
 from hgpo_rllib.policy_server.types import (
@@ -95,7 +99,14 @@ class VLLMEngine(Engine):
 
     @asynccontextmanager
     async def receive(self, weights: PublishedWeights) -> AsyncIterator[Load]:
-        if weights.adapter is None:
+        if isinstance(weights, WeightsOnLearner):
+
+            async def load_from_learner(version: str) -> None:
+                await self._be_called(weights)
+                await self._vllm.update_weight_version(version)
+
+            yield load_from_learner
+        elif weights.adapter is None:
             async with shared_with_engine(weights) as arguments:
 
                 async def load_model(version: str) -> None:
@@ -116,6 +127,36 @@ class VLLMEngine(Engine):
                     await self._vllm.update_weight_version(version)
 
                 yield load_adapters
+
+    async def _be_called(self, weights: WeightsOnLearner) -> None:
+        """Load weights with vLLM's own transfer, whose half in the learner calls this half.
+
+        The connection is made for each load and closed after it: it would not survive a restart
+        of any other replica.
+        """
+        desk = weights.desk
+        assert desk is not None
+        workers = self._vllm.vllm_config.parallel_config.world_size
+        transfer = await desk.ask.remote(weights.number, workers)
+        while isinstance(call := await desk.next_call.remote(transfer), tuple):
+            try:
+                await self._call(*call)
+            except Exception as error:
+                await desk.reply.remote(transfer, f"the engine failed: {error}")
+                raise
+            await desk.reply.remote(transfer, None)
+        await self._vllm.shutdown_weight_transfer_engine()
+        if call is not None:
+            raise RuntimeError(f"the learner did not send its weights: {call}")
+
+    async def _call(self, method: str, arguments: dict[str, Any]) -> None:
+        if method == "init_weight_transfer_engine":
+            await self._vllm.init_weight_transfer_engine(WeightTransferInitRequest(arguments))
+        elif method == "update_weights":
+            info = WeightTransferUpdateRequest(_in_plain_types(arguments))
+            await self._vllm.update_weights(info)
+        else:
+            await getattr(self._vllm, method)()
 
     async def pause(self, mode: UpdateMode) -> None:
         with _engine_died():
@@ -149,6 +190,15 @@ class VLLMEngine(Engine):
     def shutdown(self) -> None:
         """Stop vLLM, which gets time to end: a killed one leaves a temporary file."""
         self._vllm.shutdown()
+
+
+def _in_plain_types(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Pickle CUDA IPC handles, as vLLM's HTTP client does: its messages have no other types."""
+    plain = {name: value for name, value in arguments.items() if value is not None}
+    if "ipc_handles" in plain:
+        handles = base64.b64encode(pickle.dumps(plain.pop("ipc_handles")))
+        plain["ipc_handles_pickled"] = handles.decode()
+    return plain
 
 
 def sampling_parameters(sampling: Sampling, seed: int | None) -> SamplingParams:

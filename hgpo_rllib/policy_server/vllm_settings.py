@@ -11,6 +11,7 @@ import ray
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.imports import large_imports
 from hgpo_rllib.policy_server.engine import Engine
+from hgpo_rllib.settings.policy_server import GPU_TRANSPORTS
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of max_lora_rank in vLLM
 SOCKET_NAME = 1 + 36  # characters that vLLM adds to the folder: a slash and a UUID
@@ -35,7 +36,7 @@ def engine_arguments(
         "logprobs_mode": "processed_logprobs",  # of the sampling distribution
         # Workers import the module of the extension, which registers the backend.
         "worker_extension_cls": "hgpo_rllib.policy_server.vllm_engine.WorkerExtension",
-        "weight_transfer_config": {"backend": "hgpo"},
+        "weight_transfer_config": {"backend": transfer_backend(server)},
         "disable_log_stats": True,
     }
     if model.lora_rank:
@@ -52,9 +53,16 @@ def engine_arguments(
     return arguments
 
 
+def transfer_backend(server: PolicyServerSettings) -> str:
+    """Return the name of vLLM's weight-transfer engine: its own, or that of `vllm_engine`."""
+    return server.weight_transport if server.weight_transport in GPU_TRANSPORTS else "hgpo"
+
+
 def environment(server: PolicyServerSettings) -> dict[str, str]:
     """See `EngineModule`. `hgpo serve` uses the same variables."""
     variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    if server.weight_transport == "ipc":  # CUDA's handles are pickled; from the learner alone
+        variables["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     if server.replica_gpus == 0:
         variables |= {
             "VLLM_CPU_KVCACHE_SPACE": str(server.cpu_kv_cache_gib),

@@ -13,6 +13,7 @@ from hgpo_rllib.placement import processes_by_gpu
 from hgpo_rllib.run.flops import full_turn
 from hgpo_rllib.run.model_size import BYTES, ModelSize
 from hgpo_rllib.settings.learner import Dtype, dtype_of_passes
+from hgpo_rllib.settings.policy_server import GPU_TRANSPORTS
 
 LEARNER_BYTES = 4  # the learner's weights, gradients and moments are float32
 PUBLISHED_VERSIONS = 2  # in the object store: the one being written, and the previous one
@@ -136,7 +137,11 @@ def _stored(config: RunConfig, model: ModelSize) -> dict[str, int]:
     if config.learner.kl_coeff > 0 and not rank:
         dtype = compute_dtype(config)
         parts[f"reference model, {dtype}"] = model.frozen_bytes(dtype)
-    return {what: -(-size // shards) for what, size in parts.items()}
+    parts = {what: -(-size // shards) for what, size in parts.items()}
+    if config.policy_server.weight_transport in GPU_TRANSPORTS:
+        dtype = config.model.dtype
+        parts[f"published weights, {dtype}"] = model.parameters * BYTES[dtype]
+    return parts
 
 
 def _one_pass(config: RunConfig, model: ModelSize) -> dict[str, int]:
@@ -168,6 +173,8 @@ def _one_pass(config: RunConfig, model: ModelSize) -> dict[str, int]:
 
 def _published(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     """Count versions in Ray's object store, and a copy per replica while it loads one."""
+    if config.policy_server.weight_transport in GPU_TRANSPORTS:
+        return []
     dtype, replicas = config.model.dtype, config.policy_server.num_replicas
     rank = config.model.lora_rank
     size = (model.adapter_parameters(rank) if rank else model.parameters) * BYTES[dtype]

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from hgpo_rllib.section import Section
-from hgpo_rllib.settings.policy_server import PolicyServerSettings
+from hgpo_rllib.settings.policy_server import GPU_TRANSPORTS, PolicyServerSettings
 
 
 class ClusterSettings(Section):
@@ -49,3 +49,42 @@ def check_gpus(cluster: ClusterSettings, server: PolicyServerSettings, schedule:
             "policy_server.colocate=true stops the engines during an update: set "
             "rollout.schedule=synchronous"
         )
+
+
+def check_transport(
+    cluster: ClusterSettings, server: PolicyServerSettings, schedule: str, lora_rank: int
+) -> None:
+    """Raise a ValueError if `policy_server.weight_transport` cannot work with the other settings.
+
+    Args:
+        cluster: the learner processes.
+        server: the replicas.
+        schedule: `rollout.schedule`.
+        lora_rank: `model.lora_rank`.
+    """
+    name = server.weight_transport
+    if name not in GPU_TRANSPORTS:
+        return
+    shared = server.colocate or cluster.learner_gpus + server.replica_gpus <= 1
+    pairs = max(cluster.num_learners, server.num_replicas, server.max_replicas or 0)
+    for possible, reason in (
+        (cluster.learner_gpus > 0, "needs learners on GPUs: set cluster.learner_gpus=1"),
+        (server.replica_gpus > 0, "needs replicas on GPUs: set policy_server.replica_gpus=1"),
+        (server.engine == "vllm", "is a part of vLLM: set policy_server.engine=vllm"),
+        (not lora_rank, "does not transfer LoRA adapters: set model.lora_rank=0"),
+        (schedule == "synchronous", "keeps one version: set rollout.schedule=synchronous"),
+        (
+            name != "ipc" or (shared and pairs == 1),
+            "needs one learner and one replica that share a GPU: set cluster.num_learners=1, "
+            "policy_server.num_replicas=1 and policy_server.colocate=true",
+        ),
+        (
+            name != "nccl" or (cluster.learner_gpus == 1 <= server.replica_gpus and not shared),
+            "needs a GPU for each process: set cluster.learner_gpus=1, policy_server.replica_gpus "
+            "to 1 or more, and policy_server.colocate=false",
+        ),
+    ):
+        if not possible:
+            raise ValueError(
+                f"policy_server.weight_transport={name} {reason}, or weight_transport=object_store"
+            )

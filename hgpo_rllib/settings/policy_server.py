@@ -9,7 +9,11 @@ from hgpo_rllib.section import Section
 UpdateMode = Literal["wait", "abort", "keep"]
 ENGINES = {"vllm": "hgpo_rllib.policy_server.vllm_settings"}
 """Modules of engines by name; see `hgpo_rllib.policy_server.engine.EngineModule`."""
-WEIGHT_TRANSPORTS = {"object_store": "hgpo_rllib.policy_server.object_store"}
+GPU_TRANSPORTS = ("nccl", "ipc")
+"""Names of the transports between GPUs, which are those of vLLM's weight-transfer engines."""
+WEIGHT_TRANSPORTS = {
+    name: f"hgpo_rllib.policy_server.{name}" for name in ("object_store", *GPU_TRANSPORTS)
+}
 """Modules of transports by name; see `hgpo_rllib.policy_server.engine.WeightTransport`."""
 
 
@@ -20,7 +24,9 @@ class PolicyServerSettings(Section):
     """Name of the inference engine of each replica, a key of `ENGINES` (docs/architecture.md)."""
     weight_transport: str = "object_store"
     """Name of the transport of new weights from the learner to the replicas, a key of
-    `WEIGHT_TRANSPORTS`."""
+    `WEIGHT_TRANSPORTS`. `object_store`: through host memory. `nccl`: between GPUs, if learners and
+    replicas have GPUs of their own. `ipc`: if one learner and one replica share a GPU. The last two
+    are vLLM's, need `rollout.schedule=synchronous`, and were never run on a GPU."""
     num_replicas: int = Field(1, ge=1)
     """Number of replicas. Each runs one engine."""
     max_replicas: int | None = Field(None, ge=1)

@@ -22,6 +22,7 @@ from tests.paths import ROOT
 SHARED_CLUSTER = (
     "test_algorithm",
     "test_evaluate",
+    "test_gpu_transports",
     "test_live_metrics",
     "test_own_engine",
     "test_own_environment",

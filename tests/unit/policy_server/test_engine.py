@@ -9,6 +9,7 @@ from hgpo_rllib.config import ConfigError, RunConfig, parse_config
 from hgpo_rllib.policy_server.deployment import PolicyReplica, replica_seed
 from hgpo_rllib.policy_server.server import replica_options
 from hgpo_rllib.policy_server.vllm_settings import engine_arguments
+from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
 
 
 def arguments(**server: Any) -> dict[str, Any]:
@@ -29,6 +30,100 @@ def test_arguments_are_vllm_s() -> None:
     assert (engine.tensor_parallel_size, engine.enable_prefix_caching) == (2, False)
     assert "distributed_executor_backend" not in given  # several processes, as vLLM does by itself
     assert engine.weight_transfer_config.backend == "hgpo"
+
+
+TRANSPORTS: dict[str, dict[str, Any]] = {
+    "nccl": {"cluster": {"num_learners": 2, "learner_gpus": 1}, "policy_server.replica_gpus": 1},
+    "ipc": {
+        "cluster": {"num_learners": 1, "learner_gpus": 1},
+        "policy_server.replica_gpus": 1,
+        "policy_server.colocate": True,
+    },
+}
+
+
+def with_transport(name: str, **changes: Any) -> RunConfig:
+    """Settings that the transport works with, but for the changes."""
+    data: dict[str, Any] = {"policy_server": {"weight_transport": name}}
+    for key, value in (TRANSPORTS[name] | changes).items():
+        section, _, setting = key.partition(".")
+        data.setdefault(section, {}).update({setting: value} if setting else value)
+    return parse_config(data)
+
+
+@pytest.mark.parametrize("name", TRANSPORTS)
+def test_vllm_s_transports_are_engines_of_that_name(name: str) -> None:
+    """With the environment that CUDA's handles need; commands without a learner use none."""
+    from vllm import AsyncEngineArgs
+
+    run = with_transport(name, model={"model_path": "org/model"})
+    engine = AsyncEngineArgs(**engine_arguments(run.model, run.agent, run.policy_server, seed=3))
+    assert engine.weight_transfer_config.backend == name
+    variables = replica_options(run.policy_server)["ray_actor_options"]["runtime_env"]["env_vars"]
+    assert ("VLLM_ALLOW_INSECURE_SERIALIZATION" in variables) == (name == "ipc")
+    assert run.without_learners().policy_server.weight_transport == "object_store"
+
+
+ON_CPU = {"num_learners": 1, "learner_gpus": 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("nccl", {"cluster": ON_CPU}, "nccl needs learners on GPUs"),
+        ("ipc", {"cluster": ON_CPU, "policy_server.colocate": False}, "ipc needs learners on GPUs"),
+        ("nccl", {"policy_server.replica_gpus": 0}, "nccl needs replicas on GPUs"),
+        ("nccl", {"model": {"lora_rank": 8}}, "nccl does not transfer LoRA adapters"),
+        ("ipc", {"model": {"lora_rank": 8}}, "ipc does not transfer LoRA adapters"),
+        ("nccl", {"rollout": {"schedule": "one_step_off"}}, "set rollout.schedule=synchronous"),
+        ("ipc", {"policy_server.colocate": False}, "ipc needs one learner and one replica that"),
+        (
+            "ipc",
+            {
+                "cluster": {"num_learners": 2, "learner_gpus": 1},
+                "policy_server.num_replicas": 2,
+            },
+            "ipc needs one learner and one replica that",
+        ),
+        (
+            "nccl",
+            {
+                "cluster": {"num_learners": 1, "learner_gpus": 1},
+                "policy_server.colocate": True,
+            },
+            "nccl needs a GPU for each process",
+        ),
+        (
+            "nccl",
+            {
+                "cluster": {"num_learners": 1, "learner_gpus": 0.5},
+                "policy_server.replica_gpus": 0.5,
+            },
+            "nccl needs a GPU for each process",
+        ),
+    ],
+)
+def test_transports_that_cannot_work_are_refused(
+    name: str, changes: dict[str, Any], message: str
+) -> None:
+    """In one line, which names another transport."""
+    with pytest.raises(ConfigError, match=message) as error:
+        with_transport(name, **changes)
+    assert str(error.value).endswith("or weight_transport=object_store")
+    assert "\n" not in str(error.value)
+
+
+def test_ipc_with_fractions_of_a_gpu() -> None:
+    """The other way to share one."""
+    shared = {"num_learners": 1, "learner_gpus": 0.5}
+    changes = {"policy_server.replica_gpus": 0.5, "policy_server.colocate": False}
+    assert with_transport("ipc", cluster=shared, **changes).policy_server.weight_transport == "ipc"
+
+
+def test_transports_of_others_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only vLLM's need GPUs."""
+    monkeypatch.setitem(WEIGHT_TRANSPORTS, "mine", "my.module")
+    assert parse_config({"policy_server": {"weight_transport": "mine"}})
 
 
 def test_one_process_on_a_cpu() -> None:
@@ -69,7 +164,7 @@ def test_several_replicas_are_chosen_by_session(server: dict[str, Any]) -> None:
         ({"tensor_parallel_size": 2, "replica_gpus": 1}, "as many replica_gpus"),
         ({"update_mode": "drop"}, "update_mode"),
         ({"engine": "vlm"}, "no such engine: give one of vllm"),
-        ({"weight_transport": "nccl"}, "no such weight_transport: give one of object_store"),
+        ({"weight_transport": "rdma"}, "weight_transport: give one of object_store, nccl, ipc"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(server: dict[str, Any], message: str) -> None:

@@ -103,6 +103,17 @@ class TestMemory:
             "replicas: 3, one copy each, bfloat16": 3 * 2 * TINY.parameters
         }
 
+    def test_weights_between_gpus(self) -> None:
+        """The learner keeps a version, and none is in host memory."""
+        cluster = {"num_learners": 1, "learner_gpus": 1}
+        config = run(cluster=cluster, policy_server={"weight_transport": "nccl", "replica_gpus": 1})
+        parts = sizes(config, TINY, estimate.LEARNER)
+        assert parts["published weights, bfloat16"] == 2 * TINY.parameters
+        assert {i.process for i in estimate.memory(config, TINY)} == {
+            estimate.LEARNER,
+            estimate.REPLICA,
+        }
+
     def test_where_it_lies(self) -> None:
         """On a GPU where one is asked for, else in the memory of the host."""
         cluster = {"num_learners": 1, "learner_gpus": 1}

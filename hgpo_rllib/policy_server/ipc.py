@@ -1,0 +1,19 @@
+"""Weight transport ``ipc``: vLLM's transfer by CUDA IPC, where learner and engine share a GPU.
+
+Never run on a GPU.
+"""
+
+from hgpo_rllib.policy_server.gpu_transfer import WeightsOnLearner
+from hgpo_rllib.policy_server.types import PublishedWeights
+
+
+def publish(weights: PublishedWeights) -> WeightsOnLearner:
+    """See `WeightTransport`. Only the latest version is kept."""
+    from hgpo_rllib.policy_server.vllm_sender import sender  # replicas do not need it
+
+    return sender("ipc").publish(weights)
+
+
+async def fetch(handle: WeightsOnLearner) -> PublishedWeights:
+    """See `WeightTransport`. The engine gets the weights later, when it loads them."""
+    return handle

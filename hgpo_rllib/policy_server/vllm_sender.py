@@ -1,0 +1,114 @@
+"""The learner's half of vLLM's transfers of weights between GPUs, in a thread of the learner."""
+
+import functools
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+import torch
+from torch import Tensor
+from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, WeightSource
+from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+from vllm.utils.network_utils import get_open_port
+
+from hgpo_rllib.policy_server.gpu_transfer import Desk, WeightsOnLearner
+from hgpo_rllib.policy_server.types import PublishedWeights
+
+logger = logging.getLogger(__name__)
+DEVICE = "cuda"
+
+
+class Sender:
+    """Keeps the latest version on the GPU, and sends it to each engine that asks for it.
+
+    One version is enough, because these transports need `rollout.schedule=synchronous`: all
+    requests of an iteration end before the next update.
+    """
+
+    def __init__(self, backend: str):
+        """`backend`: vLLM's name of the transfer."""
+        self._backend = backend
+        self._number = 0
+        self._tensors: dict[str, Tensor] = {}
+        self._desk = ray.remote(num_cpus=0)(Desk).remote()
+        threading.Thread(target=self._serve, name=f"weights by {backend}", daemon=True).start()
+
+    def publish(self, weights: PublishedWeights) -> WeightsOnLearner:
+        """See `WeightTransport`. Copies the weights to the GPU."""
+        dtype = getattr(torch, weights.dtype)
+        self._number += 1  # from now on the last version is refused
+        self._tensors = {}  # first free its memory
+        self._tensors = {
+            name: torch.from_numpy(array).view(dtype).to(DEVICE, copy=True)
+            for name, array in weights.tensors.items()
+        }
+        return WeightsOnLearner(weights.dtype, {}, None, self._number, self._desk)
+
+    def _serve(self) -> None:
+        while True:
+            transfer, version, workers = ray.get(self._desk.asked.remote())
+            error = None
+            try:
+                if version != self._number:
+                    raise RuntimeError(f"version {version} was replaced by {self._number}")
+                self._send(_EngineCalls(self._desk, transfer), workers)
+            except Exception as why:  # the replica ends and is started again
+                logger.exception("weights were not sent (%s)", self._backend)
+                error = str(why)
+            ray.get(self._desk.end.remote(transfer, error))
+
+    def _send(self, client: "_EngineCalls", workers: int) -> None:
+        start: TrainerInitInfo = IPCTrainerInitInfo(rank=0)
+        if self._backend == "nccl":
+            address = ray.util.get_node_ip_address()
+            start = NCCLTrainerInitInfo(address, get_open_port(), 1 + workers, rank=0)
+        source = _Source(self._tensors)
+        half = WeightTransferTrainerFactory.trainer_init(start, client=client, source=source)
+        try:
+            half.send_weights()
+        finally:
+            half.shutdown()
+
+
+class _EngineCalls:
+    """vLLM's `VLLMWeightSyncClient`: calls methods of an engine through the desk."""
+
+    def __init__(self, desk: Any, transfer: int):
+        self._call = functools.partial(_call, desk, transfer)
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._call("init_weight_transfer_engine", init_info)
+
+    def start_weight_update(self) -> None:
+        self._call("start_weight_update", {})
+
+    def update_weights(self, update_info: Any) -> None:
+        self._call("update_weights", update_info)
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._call("finish_weight_update", {})
+
+
+def _call(desk: Any, transfer: int, method: str, arguments: dict[str, Any]) -> None:
+    ray.get(desk.call.remote(transfer, method, arguments))
+
+
+class _Source(WeightSource):
+    def __init__(self, tensors: dict[str, Tensor]):
+        self._tensors = tensors
+
+    def metadata(self) -> list[ParamMeta]:
+        return [ParamMeta(n, t.dtype, tuple(t.shape)) for n, t in self._tensors.items()]
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return iter(self._tensors.items())
+
+
+@functools.cache
+def sender(backend: str) -> Sender:
+    """Return the only sender of this process."""
+    return Sender(backend)

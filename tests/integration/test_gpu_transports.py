@@ -1,0 +1,160 @@
+"""vLLM's transfers between GPUs, without GPUs: a learner and engines in processes of their own.
+
+Ray, vLLM's half in the learner and the types of its messages are real. What touches a GPU is
+replaced, and so is the engine.
+"""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+import torch
+from vllm.distributed.weight_transfer import ipc_engine, nccl_engine
+
+from hgpo_rllib.policy_server import vllm_engine, vllm_sender
+from hgpo_rllib.policy_server.engine import WeightTransport, transport_module
+from hgpo_rllib.policy_server.gpu_transfer import WeightsOnLearner
+from hgpo_rllib.policy_server.publisher import WeightPublisher
+from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, EngineDiedError, Sampling, WeightTag
+from hgpo_rllib.policy_server.versioned_engine import VersionedEngine
+from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cluster")]
+WORKERS = 2  # processes of an engine
+INIT: dict[str, Any] = {
+    "nccl": nccl_engine.NCCLWeightTransferInitInfo,
+    "ipc": ipc_engine.IPCWeightTransferInitInfo,
+}
+UPDATE: dict[str, Any] = {
+    "nccl": nccl_engine.NCCLWeightTransferUpdateInfo,
+    "ipc": ipc_engine.IPCWeightTransferUpdateInfo,
+}
+LOADED = ["pause", "init", "start", "update", "finish", "shutdown"]
+
+
+class Learner:
+    """A process with a GPU that is not there."""
+
+    def __init__(self, transport: str):
+        """Replace what touches a GPU."""
+        vllm_sender.DEVICE = "cpu"
+        self.sent: list[Any] = []
+        nccl_engine.open_trainer_endpoint = self._open
+        nccl_engine.packed_nccl_broadcast_producer = self._broadcast
+        torch.accelerator.current_device_index = lambda: 0
+        torch.cuda.get_device_properties = lambda _: SimpleNamespace(uuid="GPU-7")
+        torch.cuda.ipc_collect = lambda: None
+        ipc_engine.reduce_tensor = lambda tensor: (None, ("handle", tensor.tolist()))
+        module = transport_module(WEIGHT_TRANSPORTS[transport])
+        self._publisher = WeightPublisher(torch.bfloat16, module)
+
+    def _open(self, start: nccl_engine.NCCLTrainerInitInfo) -> Any:
+        self.sent.append((start.world_size, start.master_address))
+        return SimpleNamespace(destroy=lambda: self.sent.append("destroyed"))
+
+    def _broadcast(self, iterator: Any, group: Any, src: int, **_: Any) -> None:
+        assert src == 0
+        self.sent.append({name: tensor.tolist() for name, tensor in iterator})
+
+    def publish(self, value: float) -> WeightTag:
+        """Publish one matrix of this value."""
+        return self._publisher.publish({"w": torch.full((1, 2), value)})
+
+    def what_was_sent(self) -> list[Any]:
+        """Return what NCCL would have done."""
+        return self.sent
+
+
+class RecordingVLLM:
+    """The methods of vLLM's `AsyncLLM` that an update calls."""
+
+    def __init__(self, transport: str, fail: bool = False):
+        """If `fail`, the engine does not take new weights."""
+        self.transport, self.fail = transport, fail
+        self.calls: list[str] = []
+        self.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(world_size=WORKERS))
+
+    async def pause_generation(self, mode: str, clear_cache: bool) -> None:
+        self.calls.append("pause")
+
+    async def init_weight_transfer_engine(self, request: Any) -> None:
+        self.calls.append("init")
+        self.init = INIT[self.transport](**request.init_info)
+
+    async def start_weight_update(self) -> None:
+        self.calls.append("start")
+
+    async def update_weights(self, request: Any) -> None:
+        if self.fail:
+            raise RuntimeError("no room")
+        self.calls.append("update")
+        self.update = UPDATE[self.transport](**request.update_info)
+
+    async def finish_weight_update(self) -> None:
+        self.calls.append("finish")
+
+    async def shutdown_weight_transfer_engine(self) -> None:
+        self.calls.append("shutdown")
+
+    async def update_weight_version(self, version: str) -> None:
+        self.calls.append(version)
+
+    async def resume_generation(self) -> None:
+        self.calls.append("resume")
+
+
+def load(vllm: RecordingVLLM, *tags: WeightTag) -> None:
+    """Let a new replica with this engine answer requests under these weights."""
+
+    async def answer() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(vllm_engine, "AsyncEngineArgs", lambda: None)
+            patch.setattr(vllm_engine.AsyncLLM, "from_engine_args", lambda _: vllm)
+            engine = vllm_engine.VLLMEngine({})
+        transport: WeightTransport = transport_module(WEIGHT_TRANSPORTS[vllm.transport])
+        replica = VersionedEngine(engine, transport, "wait")
+        for tag in tags:
+            await replica.generate([], Sampling(1.0, 2, ()), tag)
+
+    asyncio.run(asyncio.wait_for(answer(), 60))
+
+
+@pytest.mark.parametrize("transport", ["nccl", "ipc"])
+def test_engines_load_by_themselves(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each version once, in vLLM's order, under its name; also an engine that starts later."""
+    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # as replicas have it
+    learner = ray.remote(num_cpus=0)(Learner).remote(transport)
+    first = ray.get(learner.publish.remote(1.0))
+    assert isinstance(first.weights, WeightsOnLearner)
+    assert not first.weights.tensors
+    early, late = RecordingVLLM(transport), RecordingVLLM(transport)
+    load(early, STARTING_WEIGHTS, first, first)
+    assert early.calls == [*LOADED, first.version, "resume"]
+    second = ray.get(learner.publish.remote(2.0))
+    load(late, second, first)
+    assert late.calls == [*LOADED, second.version, "resume"]
+    assert (late.update.names, late.update.dtype_names) == (["w"], ["bfloat16"])
+    assert late.update.shapes == [[1, 2]]
+    if transport == "ipc":
+        assert late.update.ipc_handles == [{"GPU-7": ("handle", [[2.0, 2.0]])}]
+    else:
+        assert (late.init.rank_offset, late.init.world_size) == (1, 1 + WORKERS)
+        opened = (1 + WORKERS, late.init.master_address)
+        expected = [opened, {"w": [[1.0, 1.0]]}, "destroyed"]
+        expected += [opened, {"w": [[2.0, 2.0]]}, "destroyed"]
+        assert ray.get(learner.what_was_sent.remote()) == expected
+
+
+def test_failures_end_the_replica_and_not_the_learner() -> None:
+    """An engine that cannot load, then a version that is gone; the next engine loads."""
+    learner = ray.remote(num_cpus=0)(Learner).remote("nccl")
+    gone, kept = (ray.get(learner.publish.remote(value)) for value in (1.0, 2.0))
+    with pytest.raises(EngineDiedError, match="no room"):
+        load(RecordingVLLM("nccl", fail=True), kept)
+    with pytest.raises(EngineDiedError, match="version 1 was replaced by 2"):
+        load(RecordingVLLM("nccl"), gone)
+    vllm = RecordingVLLM("nccl")
+    load(vllm, kept)
+    assert vllm.calls[-2:] == [kept.version, "resume"]
