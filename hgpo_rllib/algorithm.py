@@ -160,6 +160,7 @@ class HGPOConfig(AlgorithmConfig):
                 "compute_dtype": self.compute_dtype,
                 "gradient_checkpointing": self.gradient_checkpointing,
                 "compile": self.compile,
+                "unpadded_attention": self.unpadded_attention,
                 "critic": self.critic,
             },
         )

@@ -10,6 +10,7 @@ from ray.rllib.utils.annotations import override
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from hgpo_rllib.learner import packing
 from hgpo_rllib.learner.critic import Critic, make_critic
 from hgpo_rllib.learner.lora import adapter_form, adapter_shape, add_lora, base_state, merged_state
 from hgpo_rllib.learner.packing import hidden_states
@@ -152,6 +153,8 @@ class TokenScorer(nn.Module):
         self.entropy_gradient: bool = config["entropy_gradient"]
         self.compute_dtype: ComputeDtype = config["compute_dtype"]
         for trunk in self._trunks():
+            if config["unpadded_attention"]:
+                packing.enable(trunk)
             if config["gradient_checkpointing"]:
                 trunk.gradient_checkpointing_enable({"use_reentrant": False})
             if config["compile"]:

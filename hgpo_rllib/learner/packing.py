@@ -2,7 +2,7 @@
 
 Each row attends to itself through torch's `varlen_attn`, the only kernel for it among the installed
 packages that neither computes nor stores a mask over all pairs of tokens. It exists for bfloat16 on
-GPUs. Passes in float32 and on CPUs stay padded.
+GPUs, and `learner.unpadded_attention` enables it. Other passes stay padded.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ def hidden_states(llm: PreTrainedModel, ids: Tensor, lengths: Tensor | None) -> 
 
     Args:
         llm: a causal language model, or its decoder.
-        ids: right-padded rows.
+        ids: right-padded rows; packed if `enable` was called and the device has the kernel.
         lengths: number of tokens of each row, shape ``(rows,)``; None if unknown. Hidden states of
             padding have no meaning. It may have no element although ``ids`` has a row: the pass of
             a learner that only takes part in layer gathers.
@@ -30,7 +30,8 @@ def hidden_states(llm: PreTrainedModel, ids: Tensor, lengths: Tensor | None) -> 
     if (
         lengths is None
         or len(lengths) < len(ids)
-        or not (has_kernel(ids.device) and _use_packed_attention(trunk))
+        or trunk.config._attn_implementation != NAME
+        or not has_kernel(ids.device)
     ):
         return trunk(input_ids=ids, use_cache=False).last_hidden_state
     columns = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
@@ -57,11 +58,11 @@ def has_kernel(device: torch.device) -> bool:
     )
 
 
-def _use_packed_attention(trunk: PreTrainedModel) -> bool:
-    """Switch a model to `packed_attention` if this computes what the model does; return whether."""
+def enable(llm: PreTrainedModel) -> None:
+    """Let a model use `packed_attention`, unless this differs from its own attention."""
+    trunk = llm.base_model
     if trunk.config._attn_implementation == "sdpa" and _is_plain(trunk.config):
         trunk.set_attn_implementation(NAME)  # a model without transformers' interface stays
-    return trunk.config._attn_implementation == NAME
 
 
 def _is_plain(config: PreTrainedConfig) -> bool:

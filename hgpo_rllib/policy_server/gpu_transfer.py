@@ -1,9 +1,9 @@
 """Weights that stay on the learner's GPU until an engine asks for them.
 
 vLLM's transfers between GPUs have one half in the learner, which calls the other half, in the
-engine. Here a replica begins a transfer, when a request needs the weights, and a `Desk` carries the
-calls. So replicas load independently of each other, as from the object store, and one that was
-restarted catches up by itself.
+engine. Here a replica begins a transfer when a request needs the weights, and a `TransferBroker`
+passes the calls on. So replicas load independently of each other, as from the object store, and a
+restarted one loads the current weights by itself.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ class WeightsOnLearner(PublishedWeights):
 
     number: int = 0
     """Counted by the learner."""
-    desk: ActorHandle | None = None
-    """The learner's `Desk`."""
+    broker: ActorHandle | None = None
+    """The learner's `TransferBroker`."""
 
 
-class Desk:
-    """Carries calls from the learner to the engines that load its weights.
+class TransferBroker:
+    """Passes calls from the learner to the engines that load its weights.
 
     An actor of its own, because the actor of a learner does one thing at a time. Use its methods
     as remote ones.

@@ -134,17 +134,17 @@ class VLLMEngine(Engine):
         The connection is made for each load and closed after it: it would not survive a restart
         of any other replica.
         """
-        desk = weights.desk
-        assert desk is not None
+        broker = weights.broker
+        assert broker is not None
         workers = self._vllm.vllm_config.parallel_config.world_size
-        transfer = await desk.ask.remote(weights.number, workers)
-        while isinstance(call := await desk.next_call.remote(transfer), tuple):
+        transfer = await broker.ask.remote(weights.number, workers)
+        while isinstance(call := await broker.next_call.remote(transfer), tuple):
             try:
                 await self._call(*call)
             except Exception as error:
-                await desk.reply.remote(transfer, f"the engine failed: {error}")
+                await broker.reply.remote(transfer, f"the engine failed: {error}")
                 raise
-            await desk.reply.remote(transfer, None)
+            await broker.reply.remote(transfer, None)
         await self._vllm.shutdown_weight_transfer_engine()
         if call is not None:
             raise RuntimeError(f"the learner did not send its weights: {call}")

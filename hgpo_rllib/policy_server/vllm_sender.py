@@ -15,7 +15,7 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_open_port
 
-from hgpo_rllib.policy_server.gpu_transfer import Desk, WeightsOnLearner
+from hgpo_rllib.policy_server.gpu_transfer import TransferBroker, WeightsOnLearner
 from hgpo_rllib.policy_server.types import PublishedWeights
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Sender:
         self._backend = backend
         self._number = 0
         self._tensors: dict[str, Tensor] = {}
-        self._desk = ray.remote(num_cpus=0)(Desk).remote()
+        self._broker = ray.remote(num_cpus=0)(TransferBroker).remote()
         threading.Thread(target=self._serve, name=f"weights by {backend}", daemon=True).start()
 
     def publish(self, weights: PublishedWeights) -> WeightsOnLearner:
@@ -46,20 +46,20 @@ class Sender:
             name: torch.from_numpy(array).view(dtype).to(DEVICE, copy=True)
             for name, array in weights.tensors.items()
         }
-        return WeightsOnLearner(weights.dtype, {}, None, self._number, self._desk)
+        return WeightsOnLearner(weights.dtype, {}, None, self._number, self._broker)
 
     def _serve(self) -> None:
         while True:
-            transfer, version, workers = ray.get(self._desk.asked.remote())
+            transfer, version, workers = ray.get(self._broker.asked.remote())
             error = None
             try:
                 if version != self._number:
                     raise RuntimeError(f"version {version} was replaced by {self._number}")
-                self._send(_EngineCalls(self._desk, transfer), workers)
+                self._send(_EngineCalls(self._broker, transfer), workers)
             except Exception as why:  # the replica ends and is started again
                 logger.exception("weights were not sent (%s)", self._backend)
                 error = str(why)
-            ray.get(self._desk.end.remote(transfer, error))
+            ray.get(self._broker.end.remote(transfer, error))
 
     def _send(self, client: "_EngineCalls", workers: int) -> None:
         start: TrainerInitInfo = IPCTrainerInitInfo(rank=0)
@@ -75,10 +75,10 @@ class Sender:
 
 
 class _EngineCalls:
-    """vLLM's `VLLMWeightSyncClient`: calls methods of an engine through the desk."""
+    """vLLM's `VLLMWeightSyncClient`: calls methods of an engine through the broker."""
 
-    def __init__(self, desk: Any, transfer: int):
-        self._call = functools.partial(_call, desk, transfer)
+    def __init__(self, broker: Any, transfer: int):
+        self._call = functools.partial(_call, broker, transfer)
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         self._call("init_weight_transfer_engine", init_info)
@@ -93,8 +93,8 @@ class _EngineCalls:
         self._call("finish_weight_update", {})
 
 
-def _call(desk: Any, transfer: int, method: str, arguments: dict[str, Any]) -> None:
-    ray.get(desk.call.remote(transfer, method, arguments))
+def _call(broker: Any, transfer: int, method: str, arguments: dict[str, Any]) -> None:
+    ray.get(broker.call.remote(transfer, method, arguments))
 
 
 class _Source(WeightSource):

@@ -341,7 +341,11 @@ class TestHowPassesAreComputed:
         """Its matrices are kept as passes in bfloat16 convert them; the rest is float32."""
         llm = Qwen2ForCausalLM(Qwen2Config(**QWEN.to_dict() | {"tie_word_embeddings": tied}))
         config = {"temperature": 0.8, "entropy_gradient": False, "gradient_checkpointing": False}
-        scorer = TokenScorer(llm, None, config | {"compile": False, "compute_dtype": "bfloat16"})
+        scorer = TokenScorer(
+            llm,
+            None,
+            config | {"compile": False, "unpadded_attention": False, "compute_dtype": "bfloat16"},
+        )
         batch = token_batch(make_columns(llm), np.arange(7), CPU)
         with torch.no_grad():
             expected = scorer(batch)

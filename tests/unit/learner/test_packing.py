@@ -26,7 +26,8 @@ from tests.unit.learner.test_gradients import update
 
 __all__ = ["model_path", "one_thread"]  # fixtures
 CPU = torch.device("cpu")
-COMMON: dict[str, Any] = {"lr": 1e-2, "minibatch_size": 4, "micro_batch_tokens": 30}
+UNPADDED = {"unpadded_attention": True}
+COMMON: dict[str, Any] = {"lr": 1e-2, "minibatch_size": 4, "micro_batch_tokens": 30} | UNPADDED
 CASES: dict[str, dict[str, Any]] = {
     "defaults": {},
     "recomputed": {"old_logp": "recomputed", "num_epochs": 2},
@@ -107,7 +108,7 @@ def test_an_update_without_padding(
 
 def test_log_probabilities_and_tokens(model_path: str, packed_tokens: list[int]) -> None:
     """No token of a pass is padding, and no row sees another."""
-    learner = make_learner(model_path)
+    learner = make_learner(model_path, **UNPADDED)
     columns = make_columns(llm_of(learner), 7)
     batch = token_batch(columns, np.arange(7), CPU)
     padded = dict(batch)
@@ -122,12 +123,19 @@ def test_log_probabilities_and_tokens(model_path: str, packed_tokens: list[int])
 
 
 def test_passes_on_a_cpu_are_padded(model_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In any type; the model keeps transformers' attention."""
+    """In any type."""
     monkeypatch.delattr(packing, "varlen_attn")
     for dtype in ("float32", "bfloat16"):
-        learner = make_learner(model_path, compute_dtype=dtype)
+        learner = make_learner(model_path, compute_dtype=dtype, **UNPADDED)
         update(learner, make_columns(llm_of(learner)))
-        assert llm_of(learner).config._attn_implementation == "sdpa"
+
+
+def test_passes_are_padded_by_default(model_path: str, packed_tokens: list[int]) -> None:
+    """The model keeps transformers' attention."""
+    learner = make_learner(model_path)
+    update(learner, make_columns(llm_of(learner)))
+    assert llm_of(learner).config._attn_implementation == "sdpa"
+    assert packed_tokens == []
 
 
 @pytest.mark.parametrize(
