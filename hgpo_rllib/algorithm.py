@@ -51,7 +51,7 @@ from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.models import load_tokenizer, save_model
 from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import WeightTag
-from hgpo_rllib.rollout.held_out import evaluate_splits
+from hgpo_rllib.rollout.held_out import TaskCount, evaluate_splits
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score, stale_rate
 from hgpo_rllib.rollout.trajectory import Trajectory
@@ -211,6 +211,7 @@ class HGPO(Algorithm):
         trial = config.get("__trial_info__") if isinstance(config, dict) else None
         self._run_id = f"{trial.trial_id if trial else 'run'}-{uuid.uuid4().hex[:8]}"
         self.last_iteration: IterationResult | None = None
+        self.held_out_tasks: dict[str, list[TaskCount]] = {}  # of the latest evaluation, by split
         self._seconds: dict[str, float] = {}  # of the current iteration
         super().__init__(config, **kwargs)
 

@@ -23,7 +23,7 @@ metric that is declared and computed is in all of these:
 
 - a line per iteration of `metrics.jsonl` in the run directory; `null` is what was not measured,
 - TensorBoard and [trackers](integrations.md), under the same name,
-- a column of `metrics` in [`hgpo_rllib.results`](results.md),
+- a column of `metrics` in [`hgpo_rllib.results`](dataframes.md),
 - a gauge `hgpo_<name>` for [Prometheus](monitoring.md), and the Grafana dashboard,
 - a figure of the report, unless its heading below is `volume`.
 
@@ -39,7 +39,8 @@ EVALUATION_TEXT = """## Evaluations
 
 A line of `evaluation.jsonl` per evaluation and split: `iteration` (0 is before training), `split`
 (`all`: the episodes of all splits together), `by_task_type` (`success_rate` and `episodes` per task
-family), and the numbers below. Gauges are named `hgpo_evaluation_<name>` and have a tag `split`.
+family), `by_task` (number, episodes and successes of each task), and the numbers below. Gauges are
+named `hgpo_evaluation_<name>` and have a tag `split`.
 """
 GRAFANA_UNITS = {"ratio": "percentunit", "s": "s"}
 COLUMNS, WIDTH, HEIGHT = 3, 8, 8  # panels side by side; of Grafana's 24 columns

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hgpo_rllib.cli import bench, data, doctor, evaluate, play, serve, sweep
+from hgpo_rllib.cli import bench, data, doctor, evaluate, play, serve, study, sweep
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.imports import large_imports
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(play.app, name="play")
+app.add_typer(study.app, name="study")
 app.command()(evaluate.evaluate)
 app.command()(evaluate.compare)
 app.command()(serve.serve)

@@ -3,7 +3,7 @@
     runs = load_runs(["runs/a", "runs/b"])
     runs.metrics.groupby("iteration")["success_rate"].agg(["mean", "sem"])
 
-docs/results.md lists the frames, their columns and units. A frame has all its columns with their
+docs/dataframes.md lists the frames, their columns and units. A frame has all its columns with their
 types even if nothing was recorded, so code for finished runs also works for unfinished ones.
 """
 

@@ -26,6 +26,9 @@ EVALUATIONS = {"iteration": "int64", "split": "str"} | dict.fromkeys(
 FAMILIES = {"iteration": "int64", "split": "str", "task_type": "str"} | _typed(
     "float64", "success_rate standard_error episodes"
 )
+TASKS = {"iteration": "int64", "split": "str", "task": "int64"} | _typed(
+    "float64", "episodes successes"
+)
 _STEP = (
     _typed("int64", "time")
     | _typed("str", "anchor prompt completion action")

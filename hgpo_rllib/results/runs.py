@@ -20,6 +20,7 @@ from hgpo_rllib.results.frames import (
     GROUP_SIZES,
     METRICS,
     STEPS,
+    TASKS,
     Columns,
     episode_frames,
     make_frame,
@@ -53,6 +54,8 @@ class Run:
     """
     families: pd.DataFrame
     """One row per evaluation, split and task family."""
+    tasks: pd.DataFrame
+    """One row per evaluation, split and held-out task."""
     episode_files: Mapping[int, Path]
     """Episode files by iteration, ascending."""
 
@@ -123,6 +126,7 @@ class Runs:
     group_sizes = cached_property(lambda self: self._joined("group_sizes"))
     evaluations = cached_property(lambda self: self._joined("evaluations"))
     families = cached_property(lambda self: self._joined("families"))
+    tasks = cached_property(lambda self: self._joined("tasks"))
     episodes = cached_property(lambda self: self._joined("episodes"))
     steps = cached_property(lambda self: self._joined("steps"))
 
@@ -167,7 +171,7 @@ def load_run(path: str | Path, iterations: Iterable[int] | None = None) -> Run:
     path = Path(path)
     config, summary = _read_config(path), path / SUMMARY
     try:
-        evaluations, families = _evaluations(path / "evaluation.jsonl")
+        evaluations, families, tasks = _evaluations(path / "evaluation.jsonl")
         metrics, group_sizes = _metrics(path / "metrics.jsonl")
     except ResultsError:
         raise
@@ -186,6 +190,7 @@ def load_run(path: str | Path, iterations: Iterable[int] | None = None) -> Run:
         group_sizes,
         evaluations,
         families,
+        tasks,
         {iteration: files[iteration] for iteration in sorted(files) if iteration in wanted},
     )
 
@@ -257,14 +262,25 @@ def _metrics(file: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     return _newest(rows, columns, file), _newest(sizes, GROUP_SIZES, file)
 
 
-def _evaluations(file: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _evaluations(file: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     rows = list(read_jsonl(file))
     families = [
         {"iteration": row.get("iteration"), "split": row.get("split"), "task_type": name, **values}
         for row in rows
         for name, values in row.pop("by_task_type", {}).items()
     ]
-    return _newest(rows, EVALUATIONS, file), _newest(families, FAMILIES, file)
+    names = ("task", "episodes", "successes")
+    tasks = [
+        {"iteration": row.get("iteration"), "split": row.get("split")}
+        | dict(zip(names, counts, strict=True))
+        for row in rows
+        for counts in row.pop("by_task", ())
+    ]
+    return (
+        _newest(rows, EVALUATIONS, file),
+        _newest(families, FAMILIES, file),
+        _newest(tasks, TASKS, file),
+    )
 
 
 def _newest(rows: Sequence[Row], columns: Columns, file: Path) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """Held-out evaluation of the current policy, as RLlib's custom evaluation function."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pandas as pd
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -13,11 +14,21 @@ from hgpo_rllib.rollout.tasks import HELD_OUT_ORDER_SEED, TaskOrder
 from hgpo_rllib.rollout.trajectory import Trajectory
 
 
+class TaskCount(NamedTuple):
+    """Result of one task in an evaluation; a list of three numbers in evaluation.jsonl."""
+
+    task: int
+    """Number of the task in its split."""
+    episodes: int
+    successes: int
+
+
 def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any], int, int]:
     """Play `eval_episodes` tasks of every held-out split, one episode each.
 
     Tasks are drawn without replacement (repeating if a split has fewer) in a shuffled order that
     is the same in every call and every run. In sorted order, tasks of one family would be adjacent.
+    The counts of each task are stored in `algorithm.held_out_tasks`.
 
     Returns:
         Results per split (see `summarize_trajectories`) and of all episodes under ``all``,
@@ -30,6 +41,7 @@ def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any],
         tasks = TaskOrder(runner.num_tasks(split), HELD_OUT_ORDER_SEED).take(config.eval_episodes)
         played = runner.play(split, tasks, group_size=1, temperature=config.eval_temperature)
         results[split] = summarize_trajectories(played)
+        algorithm.held_out_tasks[split] = count_by_task(played, tasks)
         everything += played
     results[ALL] = summarize_trajectories(everything)
     # RLlib reads the results of a custom function from the metrics, not from the return value.
@@ -38,6 +50,19 @@ def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any],
     algorithm.metrics.aggregate([logger.reduce()], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
     steps = sum(map(len, everything))
     return results, steps, steps
+
+
+def count_by_task(trajectories: Sequence[Trajectory], tasks: Sequence[int]) -> list[TaskCount]:
+    """Count the episodes and successes of each task, sorted by task.
+
+    Args:
+        trajectories: played by `HGPOEnvRunner.play`, whose groups end in their index in `tasks`.
+        tasks: numbers of the tasks that were played.
+    """
+    played = [tasks[int(trajectory.group.rpartition("/")[2])] for trajectory in trajectories]
+    won = pd.Series([trajectory.won for trajectory in trajectories], dtype=int)
+    counts = won.groupby(played).agg(["size", "sum"])
+    return [TaskCount(*map(int, row)) for row in counts.itertuples()]
 
 
 def summarize_trajectories(trajectories: list[Trajectory]) -> dict[str, Any]:

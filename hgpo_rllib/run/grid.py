@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 import re
 import time
 from collections.abc import Sequence
@@ -69,12 +68,18 @@ def parse_axis(text: str) -> Axis:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The trials of a grid, ordered by point; every point has the same number of seeds."""
+    """Named trials: those of a grid, ordered by point, or of a study, with its arms as points."""
 
     axes: tuple[Axis, ...]
     trials: tuple[Trial, ...]
     scheduler: str | None = None
     """`ASHA`: stop worse trials early; None: run all trials to completion."""
+    command: str | None = None
+    """Command that continues the sweep. None: `hgpo sweep --resume` with its directory."""
+
+    def how_to_continue(self, folder: Path) -> str:
+        """Return the command that continues the sweep in `folder`."""
+        return f"continue with: {self.command or f'hgpo sweep --resume {folder}'}"
 
     def save(self, folder: Path) -> None:
         """Write sweep.json with all settings of all trials, for `open_sweep`."""
@@ -84,7 +89,7 @@ class Sweep:
 
     def __str__(self) -> str:
         sizes = [len(axis.values) for axis in self.axes]
-        seeds = len(self.trials) // math.prod(sizes)
+        seeds = len({trial.config.seed for trial in self.trials})
         return (
             f"{' x '.join(map(str, sizes))} points, {seeds} seed{'s' * (seeds > 1)}: "
             f"{len(self.trials)} trials"

@@ -8,6 +8,7 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
 
 from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.jsonl import ALL
+from hgpo_rllib.rollout.held_out import TaskCount
 from hgpo_rllib.rollout.trajectory import Trajectory
 
 FINAL_SPLITS = ("test", "valid_unseen")
@@ -60,13 +61,28 @@ def iteration_metrics(iteration: IterationResult) -> dict[str, float | None]:
 
 
 def evaluation_rows(
-    result: Mapping[str, Any], iteration: int, temperature: float, seconds: float
+    result: Mapping[str, Any],
+    tasks: Mapping[str, Sequence[TaskCount]],
+    iteration: int,
+    temperature: float,
+    seconds: float,
 ) -> list[dict[str, Any]]:
-    """Return one row of plain numbers per split; `seconds` is the duration of the evaluation."""
+    """Return one row of plain numbers per split.
+
+    Args:
+        result: what `HGPO.evaluate` returned.
+        tasks: counts of the evaluated tasks, by split (`HGPO.held_out_tasks`).
+        iteration: training iterations before the evaluation.
+        temperature: sampling temperature.
+        seconds: duration of the evaluation.
+    """
     same = {"temperature": temperature, "evaluation_s": seconds}
-    return [
+    rows = [
         {"iteration": iteration, "split": split, **same, **_plain(values)}
         for split, values in sorted(result[ENV_RUNNER_RESULTS].items())
+    ]
+    return [
+        row | ({"by_task": tasks[row["split"]]} if row["split"] in tasks else {}) for row in rows
     ]
 
 

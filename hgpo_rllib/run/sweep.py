@@ -1,12 +1,13 @@
 """`hgpo sweep`: run the trials of a grid on Ray Tune, each like a run of `hgpo train`."""
 
 import contextlib
+import functools
 import logging
 import os
 import shutil
 import types
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,17 @@ TUNE_ENVIRONMENT = {
 }
 
 
-def run_sweep(sweep: Sweep, folder: Path) -> bool:
+OnFinished = Callable[[Path], object]
+"""Called in the main process with the run directory of each trial that has run to completion."""
+
+
+def run_sweep(sweep: Sweep, folder: Path, on_finished: OnFinished | None = None) -> bool:
     """Run the unfinished trials of the sweep in `folder`, then write the results.
+
+    Args:
+        sweep: the trials.
+        folder: directory of the sweep.
+        on_finished: see `OnFinished`; Tune pickles it.
 
     Returns:
         Whether all trials have finished.
@@ -49,16 +59,18 @@ def run_sweep(sweep: Sweep, folder: Path) -> bool:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     with locked(folder):
-        return _run_sweep(sweep, folder, TrainingConsole())
+        return _run_sweep(sweep, folder, TrainingConsole(), on_finished)
 
 
-def _run_sweep(sweep: Sweep, folder: Path, console: TrainingConsole) -> bool:
+def _run_sweep(
+    sweep: Sweep, folder: Path, console: TrainingConsole, on_finished: OnFinished | None
+) -> bool:
     left = [trial for trial in sweep.trials if not RunDirectory(folder / trial.name).is_finished()]
     console.say(f"sweep directory: {folder}")
     console.say(f"{sweep}, {len(sweep.trials) - len(left)} of them finished")
     try:
         if left:
-            _run_trials(sweep, left, folder, console)
+            _run_trials(sweep, left, folder, console, on_finished)
     except ConfigError:
         raise
     except BaseException:
@@ -68,7 +80,11 @@ def _run_sweep(sweep: Sweep, folder: Path, console: TrainingConsole) -> bool:
 
 
 def _run_trials(
-    sweep: Sweep, trials: Sequence[Trial], folder: Path, console: TrainingConsole
+    sweep: Sweep,
+    trials: Sequence[Trial],
+    folder: Path,
+    console: TrainingConsole,
+    on_finished: OnFinished | None,
 ) -> None:
     """Start Ray, prepare the inputs of all trials, and run as many at a time as fit."""
     os.environ.update(TUNE_ENVIRONMENT)
@@ -77,8 +93,8 @@ def _run_trials(
     try:
         with contextlib.ExitStack() as stack:
             with console.stage("starting Ray"):
-                remedy = f"continue with: hgpo sweep --resume {folder}"
-                stack.enter_context(ray_cluster(trials[0].config, remedy=lambda: remedy))
+                remedy = functools.partial(sweep.how_to_continue, folder)
+                stack.enter_context(ray_cluster(trials[0].config, remedy=remedy))
             _compare_with_supply(demands, console)
             sweep.save(folder)
             paths = [folder.absolute() / trial.name for trial in trials]
@@ -94,7 +110,7 @@ def _run_trials(
                 }
                 for number, (path, demand) in enumerate(zip(paths, demands, strict=True))
             ]
-            _tune(sweep, spaces, demands, folder)
+            _tune(sweep, spaces, demands, folder, on_finished)
     finally:
         shutil.rmtree(folder / "tune", ignore_errors=True)
 
@@ -151,7 +167,11 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
 
 
 def _tune(
-    sweep: Sweep, spaces: list[dict[str, Any]], demands: Sequence[Demand], folder: Path
+    sweep: Sweep,
+    spaces: list[dict[str, Any]],
+    demands: Sequence[Demand],
+    folder: Path,
+    on_finished: OnFinished | None,
 ) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # errors are in the logs of trials
     finished = finished_runs(sweep, folder)
@@ -171,7 +191,7 @@ def _tune(
             storage_path=str(folder.absolute()),
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # runs have their own
-            callbacks=[TrialEvents(len(spaces))],
+            callbacks=[TrialEvents(len(spaces), on_finished)],
         ),
     ).fit()
 
@@ -232,9 +252,10 @@ class TrialEvents(tune.Callback):
     Tune pickles it, so it cannot hold a console.
     """
 
-    def __init__(self, total: int):
+    def __init__(self, total: int, on_finished: OnFinished | None = None):
         """Create the callback for `total` trials."""
         self.total = total
+        self.on_finished = on_finished
         self.begun = 0
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -251,6 +272,8 @@ class TrialEvents(tune.Callback):
         if stopped:
             directory.write_json(directory.summary, {"stopped_after": trial.last_result[ITERATION]})
         write_report([path])
+        if self.on_finished is not None and not stopped:
+            self.on_finished(path)
         row = load_runs(path).changes.set_index("split").loc[ALL]
         early = f" (stopped after {row['iteration']} iterations)" if stopped else ""
         TrainingConsole().say(
@@ -284,7 +307,7 @@ def _conclude(sweep: Sweep, folder: Path, console: TrainingConsole) -> bool:
         console.say(f"report: {write_report([folder])}")
     left = len(sweep.trials) - len(finished)
     if left and (folder / SWEEP_FILE).is_file():
-        console.say(f"{left} trials are left; continue with: hgpo sweep --resume {folder}")
+        console.say(f"{left} trials are left; {sweep.how_to_continue(folder)}")
     return not left
 
 

@@ -223,7 +223,9 @@ class Training:
         with self.console.phase("evaluation"):
             result = self.algorithm.evaluate()
         seconds = time.monotonic() - start
-        rows = evaluation_rows(result, iteration, self.config.evaluation.temperature, seconds)
+        tasks = self.algorithm.held_out_tasks
+        temperature = self.config.evaluation.temperature
+        rows = evaluation_rows(result, tasks, iteration, temperature, seconds)
         self.directory.append(self.directory.evaluations, rows)
         self._log(rows, iteration)
         self.console.evaluation(rows)

@@ -51,7 +51,7 @@ def record(folder: Path, rates: list[float], *settings: str) -> Path:
 
 
 def frames_of(result: object) -> dict[str, pd.DataFrame]:
-    names = ("metrics", "group_sizes", "evaluations", "families", "episodes", "steps")
+    names = ("metrics", "group_sizes", "evaluations", "families", "tasks", "episodes", "steps")
     return {name: getattr(result, name) for name in names}
 
 
@@ -68,10 +68,10 @@ def test_the_example_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / "runs").mkdir(exist_ok=True)
         made.rename(tmp_path / "runs" / f"seed-{seed}")
     monkeypatch.chdir(tmp_path)
-    _, blocks = pages.split((pages.ROOT / "docs" / "results.md").read_text())
+    _, blocks = pages.split((pages.ROOT / "docs" / "dataframes.md").read_text())
     (code,) = [block.text for block in blocks if block.language == "python"]
     names: dict[str, object] = {}
-    exec(compile(code, "docs/results.md", "exec"), names)
+    exec(compile(code, "docs/dataframes.md", "exec"), names)
     curve = names["curve"]
     assert isinstance(curve, pd.DataFrame)
     assert curve.index.tolist() == [0, 1]
@@ -168,9 +168,11 @@ class TestSchemas:
             assert list(frame)[:3] == ["run", "experiment", "seed"]
             assert frame[list(alone)].dtypes.equals(alone.dtypes)
 
-    @pytest.mark.parametrize("name", ["GROUP_SIZES", "EVALUATIONS", "FAMILIES", "EPISODES"])
+    @pytest.mark.parametrize(
+        "name", ["GROUP_SIZES", "EVALUATIONS", "FAMILIES", "TASKS", "EPISODES"]
+    )
     def test_every_column_is_documented(self, name: str) -> None:
-        text = (pages.ROOT / "docs" / "results.md").read_text()
+        text = (pages.ROOT / "docs" / "dataframes.md").read_text()
         every = getattr(frames, name) | frames.STEPS | frames.EVALUATED | frames.EVALUATED_STEPS
         assert [column for column in every if f"`{column}`" not in text] == []
 

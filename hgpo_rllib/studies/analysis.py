@@ -1,0 +1,293 @@
+"""From the recorded trials of a study to the rows of its tables."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from hgpo_rllib import metrics
+from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
+from hgpo_rllib.jsonl import ResultsError
+from hgpo_rllib.reporting.numbers import MISSING
+from hgpo_rllib.studies import statistics as st
+from hgpo_rllib.studies.records import Record
+from hgpo_rllib.studies.settings import Study, Term
+
+FEWEST_PAIRS = 3
+"""Pairs of trials from which the spread of a difference is estimated."""
+FIRST_AND_LAST = ("success_rate", "inadmissible_rate", "invalid_rate")
+"""Metrics of which the first and the last iterations are shown."""
+WINDOW = 5  # first and last iterations that are averaged
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Results:
+    """The finished trials of a study."""
+
+    study: Study
+    records: Sequence[Record]
+
+    def __post_init__(self) -> None:
+        """Check that all trials were evaluated alike.
+
+        Raises:
+            ResultsError: trials were evaluated on other tasks or after other iterations.
+        """
+        for record in self.records[1:]:
+            first = self.records[0]
+            if _evaluated(record, self.study) != _evaluated(first, self.study):
+                raise ResultsError(
+                    f"{record.study}: {first.trial} and {record.trial} were not evaluated on the "
+                    "same tasks after the same iterations: remove one record and run it again"
+                )
+
+    @property
+    def arms(self) -> list[str]:
+        """Arms with finished trials."""
+        return [arm for arm in self.study.arms if self.seeds(arm)]
+
+    def of(self, arm: str) -> list[Record]:
+        """Return the records of an arm, by seed."""
+        return sorted((r for r in self.records if r.arm == arm), key=lambda r: r.seed)
+
+    def seeds(self, *arms: str) -> list[int]:
+        """Return the seeds that all of these arms have."""
+        common = set.intersection(*({r.seed for r in self.of(arm)} for arm in arms))
+        return sorted(common)
+
+    def curves(self, arm: str, seeds: Iterable[int] | None = None) -> dict[str, st.Floats]:
+        """Return success rates by split, shape ``(seeds, evaluations, tasks)``."""
+        chosen = self.seeds(arm) if seeds is None else list(seeds)
+        records = {record.seed: record for record in self.of(arm)}
+        return {
+            split: np.array([_rates(records[seed], split) for seed in chosen])
+            for split in self.study.splits
+        }
+
+    def scores(self, arm: str, measure: str, seeds: Iterable[int] | None = None) -> list[st.Floats]:
+        """Return the scores of an arm for `statistics`, not pooled.
+
+        Args:
+            arm: the arm.
+            measure: ``final``, ``before`` (training), or ``area``; see `Claim.measure`.
+            seeds: the seeds; None: all of the arm.
+        """
+        curves = self.curves(arm, seeds).values()
+        if measure == "area":
+            iterations = self.records[0].evaluated
+            return [st.area(iterations, np.moveaxis(curve, 1, 2)) for curve in curves]
+        return [curve[:, 0 if measure == "before" else -1] for curve in curves]
+
+    def difference(self, terms: Sequence[Term], measure: str) -> st.Estimate:
+        """Estimate a sum of terms, paired by seed and task."""
+        arms = list(dict.fromkeys(term.arm for term in terms))
+        seeds = self.seeds(*arms)
+        if not seeds:
+            return st.Estimate(math.nan)
+        return st.estimate(self.contrast(terms, measure, seeds))
+
+    def contrast(self, terms: Sequence[Term], measure: str, seeds: list[int]) -> list[st.Floats]:
+        """Return the scores of a sum of terms, pooled, for the splits that it contains."""
+        sums: dict[str, st.Floats] = {}
+        for sign, arm, split in terms:
+            scores = self.scores(arm, measure, seeds)
+            pooled = st.pool(scores) if split is None else scores
+            for name, part in zip(self.study.splits, pooled, strict=True):
+                if split in (None, name):
+                    sums[name] = sums.get(name, 0.0) + sign * part
+        return list(sums.values())
+
+
+def _evaluated(record: Record, study: Study) -> object:
+    tasks = [record.splits[split].tasks for split in study.splits if split in record.splits]
+    return record.evaluated, tasks, [record.tasks.get(split) for split in study.splits]
+
+
+def _rates(record: Record, split: str) -> st.Floats:
+    found = record.splits[split]
+    return np.array(found.successes) / np.maximum(1, found.episodes)
+
+
+def arm_rows(results: Results) -> list[Row]:
+    """Return success of each arm: before, after, by split, interquartile mean and area."""
+    rows = []
+    for arm in results.arms:
+        final = results.scores(arm, "final")
+        row = {
+            "arm": f"`{arm}`",
+            "seeds": str(len(results.seeds(arm))),
+            "before": rate(st.estimate(st.pool(results.scores(arm, "before")))),
+            "after": rate(st.estimate(st.pool(final))),
+        }
+        if len(final) > 1:
+            row |= {
+                f"after, {s}": rate(st.estimate([part]))
+                for s, part in zip(results.study.splits, final, strict=True)
+            }
+        row["after, IQM"] = rate(st.bootstrap(st.interquartile_mean, st.pool(final)))
+        row["area"] = rate(st.estimate(st.pool(results.scores(arm, "area"))))
+        rows.append(row)
+    return rows
+
+
+def baseline_rows(results: Results) -> list[Row]:
+    """Return the paired differences of every other arm from the baseline."""
+    baseline, rows = results.study.analysis.baseline, []
+    if baseline is None or baseline not in results.arms:
+        return []
+    for arm in results.arms:
+        if arm == baseline:
+            continue
+        terms = [Term(1, arm, None), Term(-1, baseline, None)]
+        final = results.difference(terms, "final")
+        better = st.bootstrap(
+            st.probability_of_improvement,
+            *(st.pool(results.scores(name, "final")) for name in (arm, baseline)),
+        )
+        rows.append(
+            {
+                "arm": f"`{arm}`",
+                "pairs": str(final.seeds),
+                "after (points)": points(final),
+                "area (points)": points(results.difference(terms, "area")),
+                "probability of improvement": rate(better),
+            }
+        )
+    return rows
+
+
+def claim_rows(results: Results) -> list[Row]:
+    """Return the claims with their differences, p-values and verdicts."""
+    claims = results.study.analysis.claims
+    found = [results.difference(claim.terms, claim.measure) for claim in claims]
+    corrected = st.holm([difference.p_value for difference in found])
+    return [
+        {
+            "claim": claim.text,
+            "A": f"`{claim.a}`",
+            "B": f"`{claim.b}`",
+            "measure": claim.measure,
+            "pairs": str(difference.seeds),
+            "A − B (points)": points(difference),
+            "p": p_value(difference.p_value),
+            "p, corrected": p_value(p),
+            "verdict": f"**{st.verdict(difference, p)}**",
+        }
+        for claim, difference, p in zip(claims, found, corrected, strict=True)
+    ]
+
+
+def diagnostic_rows(results: Results) -> list[Row]:
+    """Return one row per recorded diagnostic, and one column per arm: means over its seeds."""
+    names = dict.fromkeys(name for record in results.records for name in record.diagnostics)
+    rows = [
+        {"metric": f"`{name}`"}
+        | {
+            f"`{arm}`": _number(name, [r.diagnostics.get(name) for r in results.of(arm)])
+            for arm in results.arms
+        }
+        for name in names
+    ]
+    for name in FIRST_AND_LAST:
+        for label, part in (("first", slice(WINDOW)), ("last", slice(-WINDOW, None))):
+            cells = {
+                f"`{arm}`": _number(
+                    name, [x for r in results.of(arm) for x in r.training[name][part]]
+                )
+                for arm in results.arms
+            }
+            rows.append({"metric": f"`{name}`, {label} {WINDOW} iterations"} | cells)
+    return rows
+
+
+def size_rows(results: Results) -> list[Row]:
+    """Return the shares of steps by the size of their group at the last iteration."""
+    rows = []
+    for arm in results.arms:
+        sizes = pd.concat([pd.DataFrame(r.group_sizes, SIZE_LABELS) for r in results.of(arm)])
+        means = sizes.groupby(level=0).mean()
+        for depth in means:
+            shares = {
+                label: _number("level_fraction_k0", [means[depth][label]]) for label in SIZE_LABELS
+            }
+            rows.append({"arm": f"`{arm}`", "k": str(depth)} | shares)
+    return rows
+
+
+def describe_power(study: Study, records: Sequence[Record]) -> str:
+    """State how many seeds per arm are needed to see the study's difference.
+
+    The spread is that of the paired differences from the baseline, or of the claims without one,
+    over the finished trials; the assumed one if there are too few.
+    """
+    results, analysis = Results(study, records), study.analysis
+    compared = [claim.terms for claim in analysis.claims]
+    if (baseline := analysis.baseline) is not None:
+        others = [arm for arm in study.arms if arm != baseline]
+        compared = [[Term(1, arm, None), Term(-1, baseline, None)] for arm in others]
+    found = [results.difference(terms, "final") for terms in compared]
+    known = [e for e in found if e.seeds >= FEWEST_PAIRS and not math.isnan(e.seed_variance)]
+    of_seeds, of_tasks = analysis.assumed_sd**2, 0.0
+    source = "assumed in the study file"
+    if known:
+        of_seeds = float(np.mean([e.seed_variance for e in known]))
+        of_tasks = float(np.mean([e.task_variance for e in known]))
+        source = f"from {sum(e.seeds for e in known)} pairs of finished trials"
+    seeds = st.seeds_needed(analysis.difference, of_seeds, of_tasks)
+    needed = (
+        f"{seeds} seeds per arm are needed"
+        if seeds
+        else "there are too few held-out tasks, whatever the number of seeds"
+    )
+    return (
+        f"To see a difference of {_fixed(100 * analysis.difference)} points with a probability of "
+        f"{100 * st.POWER:.0f} % (two-sided, at {100 * st.LEVEL:.0f} %), {needed}. Standard "
+        f"deviation of a paired difference over seeds: {_fixed(100 * math.sqrt(of_seeds))} points "
+        f"({source})."
+    )
+
+
+def _number(name: str, values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    if not known:
+        return MISSING
+    mean, unit = float(np.mean(known)), metrics.declared(name)[0].unit
+    if unit == "ratio":
+        return f"{_fixed(100 * mean)} %"
+    if unit == "s":
+        return f"{round(mean, 9):.3g} s"
+    return f"{round(mean, 9):.3g}"
+
+
+def _fixed(value: float, form: str = ".1f") -> str:
+    """Format a number; rounding first makes ties the same on every machine."""
+    return format(round(value, 9) + 0.0, form)
+
+
+def rate(found: st.Interval) -> str:
+    """Format a rate with its interval: ``57.3 % (49.0 … 65.1)``."""
+    return _with_interval(found, ".1f", " %")
+
+
+def points(found: st.Interval) -> str:
+    """Format a difference of rates in points with its interval: ``+3.2 (-1.0 … +7.4)``."""
+    return _with_interval(found, "+.1f", "")
+
+
+def _with_interval(found: st.Interval, form: str, unit: str) -> str:
+    if math.isnan(found.value):
+        return MISSING
+    text = _fixed(100 * found.value, form) + unit
+    if math.isnan(found.low):
+        return text
+    return f"{text} ({_fixed(100 * found.low, form)} … {_fixed(100 * found.high, form)})"
+
+
+def p_value(p: float) -> str:
+    """Format a p-value."""
+    if math.isnan(p):
+        return MISSING
+    return "< 0.001" if p < 0.001 else _fixed(p, ".3f")

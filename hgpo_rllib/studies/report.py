@@ -1,0 +1,209 @@
+"""`hgpo study report`: docs/results.md and its figures, from the recorded trials."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from env_wrappers.files import write_atomically
+from hgpo_rllib.config import ConfigError
+from hgpo_rllib.metrics import PANELS
+from hgpo_rllib.reporting import style
+from hgpo_rllib.reporting.panels import Line, Panel, draw
+from hgpo_rllib.studies import statistics as st
+from hgpo_rllib.studies.analysis import (
+    Results,
+    Row,
+    arm_rows,
+    baseline_rows,
+    claim_rows,
+    describe_power,
+    diagnostic_rows,
+    size_rows,
+)
+from hgpo_rllib.studies.records import CURVES, FOLDER, load_records
+from hgpo_rllib.studies.settings import STUDIES, load_study
+
+PAGE = "results.md"
+FIGURES = {"success.png": "success and performance profile", "training.png": "training"}
+TABLES = {
+    "Success:": arm_rows,
+    "Differences from the baseline:": baseline_rows,
+    "Claims:": claim_rows,
+    "Diagnostics, means over iterations and seeds ([metrics](metrics.md)):": diagnostic_rows,
+    "Shares of steps by the size of their group at depth k, at the last iteration:": size_rows,
+}
+
+
+def load_studies(docs: Path, folder: Path | None = None) -> dict[str, Results]:
+    """Return the studies of a folder (default: tuned_examples/studies/) with their finished trials.
+
+    Raises:
+        ConfigError, DataError: a study or a record is invalid.
+    """
+    found = {}
+    for path in sorted((folder or STUDIES).glob("*.yaml")):
+        study = load_study(path)
+        found[path.stem] = Results(study, load_records(path.stem, study, docs))
+    return found
+
+
+def write_report(docs: Path, folder: Path | None = None, name: str | None = None) -> list[Path]:
+    """Write the page and the figures.
+
+    Args:
+        docs: folder of results.md and results/.
+        folder: see `load_studies`.
+        name: the study whose figures are drawn; None: all studies with finished trials.
+
+    Returns:
+        The written files.
+
+    Raises:
+        ConfigError, DataError: there is no study `name`, or see `load_studies`.
+    """
+    studies = load_studies(docs, folder)
+    if name is not None and name not in studies:
+        raise ConfigError(f"no study {name}; known here: {', '.join(studies) or 'none'}")
+    docs.mkdir(parents=True, exist_ok=True)
+    written = [write_atomically(docs / PAGE, render(studies))]
+    for study, results in studies.items():
+        if results.records and name in (None, study):
+            for file, image in figures(results).items():
+                written.append(write_atomically(docs / FOLDER / study / file, image))
+    return written
+
+
+def render(studies: Mapping[str, Results]) -> str:
+    """Return the text of results.md, which depends on the studies and records only."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    sections = [_section(name, results) for name, results in studies.items()]
+    text = environment.get_template(f"{PAGE}.jinja").render(studies=sections)
+    return text.rstrip() + "\n"
+
+
+def _section(name: str, results: Results) -> dict[str, Any]:
+    study, records = results.study, results.records
+    made = {title: make(results) for title, make in TABLES.items()} if records else {}
+    tables = [{"title": title, "text": table(rows)} for title, rows in made.items() if rows]
+    drawn = FIGURES if records else {}
+    return {
+        "name": name,
+        "title": study.title,
+        "question": study.question,
+        "facts": _facts(results),
+        "tables": tables,
+        "figures": [
+            {"title": f"{title}, {name}", "path": f"{FOLDER}/{name}/{file}"}
+            for file, title in drawn.items()
+        ],
+    }
+
+
+def _facts(results: Results) -> list[str]:
+    study, records = results.study, results.records
+    assert isinstance(study.seeds, list)
+    state = f"incomplete: {len(records)} of {study.size} trials have finished"
+    if len(records) == study.size:
+        state = f"{study.size} trials"
+    facts = [
+        f"{'No finished trial' if not records else state} ({len(study.arms)} arms, "
+        f"{len(study.seeds)} seeds, {study.iterations} iterations, run file `{study.base}`).",
+        describe_power(study, records),
+    ]
+    if records:
+        sizes = {split: len(records[0].splits[split].tasks) for split in study.splits}
+        tasks = ", ".join(f"{size} tasks of `{split}`" for split, size in sizes.items())
+        plays = sorted({n for split in study.splits for n in records[0].splits[split].episodes})
+        commits = Counter((r.commit or "unknown")[:12] for r in records)
+        facts += [
+            f"Held-out: {tasks}, played {' or '.join(map(str, plays))} times in each evaluation.",
+            f"Initial models: {len({r.initial_model for r in records})}.",
+            "Code: " + ", ".join(f"{c} ({n} trials)" for c, n in sorted(commits.items())) + ".",
+        ]
+    return facts
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return a Markdown table; the keys of the first row are the headings."""
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def figures(results: Results) -> dict[str, bytes]:
+    """Return the figures of a study with finished trials as PNGs, by file name."""
+    with mpl.rc_context(style.STYLE):
+        success = [_held_out(results), _metric(results, "success_rate"), _profile(results)]
+        training = [_metric(results, name) for name in CURVES[1:]]
+        return {
+            name: _draw([panel for panel in panels if panel.lines], results.arms)
+            for name, panels in zip(FIGURES, (success, training), strict=True)
+        }
+
+
+def _draw(panels: Sequence[Panel], arms: Sequence[str]) -> bytes:
+    figure, axes = style.grid(len(panels), 2.8)
+    for place, panel in zip(axes, panels, strict=True):
+        draw(place, panel, neutral_legend=False)
+    style.legend_above(figure, arms)
+    return style.png(figure)
+
+
+def _line(index: int, values: pd.DataFrame) -> Line:
+    return Line(values, "", style.colour_of(index), style.dash_of(index))
+
+
+def _held_out(results: Results) -> Panel:
+    lines = []
+    iterations = results.records[0].evaluated
+    for index, arm in enumerate(results.arms):
+        curves = results.curves(arm).values()
+        found = [
+            st.estimate(st.pool([curve[:, place] for curve in curves]))
+            for place in range(len(iterations))
+        ]
+        values = {"mean": [e.value for e in found], "error": [e.high - e.value for e in found]}
+        lines.append(_line(index, pd.DataFrame(values, iterations).fillna(0.0)))
+    return Panel("Held-out success, 95 % intervals", lines, rate=True)
+
+
+def _metric(results: Results, name: str) -> Panel:
+    """Mean and standard error over seeds of a metric of the iterations."""
+    title = next(
+        panel.heading if len(panel.metrics) == 1 else f"{panel.heading}: {metric.label}"
+        for panel in PANELS
+        for metric in panel.metrics
+        if metric.name == name
+    )
+    lines = []
+    for index, arm in enumerate(results.arms):
+        runs = pd.DataFrame(
+            {r.seed: pd.Series(r.training[name], dtype=float) for r in results.of(arm)}
+        )
+        runs.index += 1
+        if runs.notna().any(axis=None):
+            values = {"mean": runs.mean(axis=1), "error": runs.sem(axis=1).fillna(0.0)}
+            lines.append(_line(index, pd.DataFrame(values)))
+    return Panel(title, lines)
+
+
+def _profile(results: Results) -> Panel:
+    thresholds = np.linspace(0, 1, 101)
+    lines = []
+    for index, arm in enumerate(results.arms):
+        shares = st.profile(results.scores(arm, "final"), thresholds)
+        values = pd.DataFrame({"mean": shares, "error": 0.0}, index=100 * thresholds)
+        lines.append(_line(index, values))
+    label = "success on the task, mean over seeds (%)"
+    return Panel("Tasks with at least this success", lines, rate=True, x_label=label)

@@ -1,0 +1,91 @@
+"""`hgpo study run`: run the trials of a study as a sweep, and record each when it has finished."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from hgpo_rllib.config import ConfigError
+from hgpo_rllib.environments import find_environment
+from hgpo_rllib.evaluation.protocol import git_commit, versions
+from hgpo_rllib.results import load_run
+from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.grid import SWEEP_FILE, Sweep, open_sweep
+from hgpo_rllib.run.sweep import run_sweep
+from hgpo_rllib.studies.records import Record, make_record, record_path, write_record
+from hgpo_rllib.studies.settings import Study, settings_hash
+
+
+def study_folder(name: str, study: Study) -> Path:
+    """Return the directory of the study's run directories."""
+    assert isinstance(study.seeds, list)
+    config = study.config(next(iter(study.arms)), study.seeds[0])
+    return Path(config.output) / f"study-{name}"
+
+
+def plan(name: str, study: Study, folder: Path, records: Sequence[Record], resume: bool) -> Sweep:
+    """Return the trials to run, with the finished ones that have a run directory in `folder`.
+
+    Args:
+        name: name of the study.
+        study: the study.
+        folder: see `study_folder`.
+        records: of the finished trials, which can be of another machine.
+        resume: whether a study may be continued.
+
+    Raises:
+        ConfigError: `folder` is there and `resume` is False, or a trial was begun with other
+            settings than the study has now.
+    """
+    sweep = study.sweep()
+    recorded = {record.trial for record in records}
+    if (folder / SWEEP_FILE).is_file():
+        if not resume:
+            raise ConfigError(f"{folder} is there already: add --resume to continue the study")
+        now = {trial.name: trial.config for trial in sweep.trials}
+        for trial in open_sweep(folder).trials:
+            path = folder / trial.name
+            changed = trial.name in now and settings_hash(trial.config) != settings_hash(
+                now[trial.name]
+            )
+            if changed and path.is_dir():
+                raise ConfigError(
+                    f"{path} was begun with other settings than the study {name} has now: remove "
+                    "it, or restore the study file and its base"
+                )
+    left = tuple(
+        trial
+        for trial in sweep.trials
+        if trial.name not in recorded or RunDirectory(folder / trial.name).is_finished()
+    )
+    return dataclasses.replace(sweep, trials=left)
+
+
+def run_study(name: str, command: str, sweep: Sweep, folder: Path, docs: Path) -> bool:
+    """Run the unfinished trials and write the records of all finished ones.
+
+    Args:
+        name: name of the study.
+        command: the command that continues the study.
+        sweep: see `plan`.
+        folder: directory of the run directories.
+        docs: folder of the documentation.
+
+    Returns:
+        Whether all trials have finished.
+    """
+    sweep = dataclasses.replace(sweep, command=command)
+    record = functools.partial(record_if_missing, name, sweep, docs)
+    for trial in sweep.trials:
+        if RunDirectory(folder / trial.name).is_finished():  # interrupted before it was recorded
+            record(folder / trial.name)
+    return not sweep.trials or run_sweep(sweep, folder, record)
+
+
+def record_if_missing(name: str, sweep: Sweep, docs: Path, path: Path) -> None:
+    """Write the record of the finished trial in the run directory `path`, unless it is there."""
+    (trial,) = [trial for trial in sweep.trials if trial.name == path.name]
+    if not record_path(docs, name, trial.name).is_file():
+        packages = find_environment(trial.config.env.env_id).packages
+        found = versions(packages, asks_model=True)
+        write_record(make_record(name, trial, load_run(path, []), git_commit(), found), docs)

@@ -1,0 +1,236 @@
+"""Study files: which arms are compared, on which seeds and held-out tasks, and what is claimed."""
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from env_wrappers.files import check_name
+from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.results.runs import SAME_EXPERIMENT
+from hgpo_rllib.run.grid import Axis, Sweep, Trial
+from hgpo_rllib.run_files import EXAMPLES
+from hgpo_rllib.section import ConfigError, Section, Seed
+
+STUDIES = EXAMPLES / "studies"
+ARM = "arm"
+OWN = {"seed": "seeds", "iterations": "iterations", "evaluation.splits": "splits"}
+"""Settings of runs that a study sets itself, with its own keys for them."""
+
+
+class Term(NamedTuple):
+    """One side of a claim is a sum of these."""
+
+    sign: int
+    arm: str
+    split: str | None
+    """None: all splits."""
+
+
+def parse_side(text: str) -> list[Term]:
+    """Parse ``ARM``, ``ARM:SPLIT``, or a difference of two of these, ``ARM - ARM``.
+
+    Raises:
+        ValueError: `text` is something else.
+    """
+    parts = re.split(r"\s+-\s+", text.strip())
+    names = [re.fullmatch(r"([^\s:]+)(?::([^\s:]+))?", part) for part in parts]
+    if len(parts) > 2 or None in names:
+        raise ValueError(f"{text!r} is neither ARM, ARM:SPLIT nor a difference of two of these")
+    return [Term(sign, *name.groups()) for sign, name in zip((1, -1), names, strict=False) if name]
+
+
+class Claim(Section):
+    """The claim that A is larger than B."""
+
+    text: str = Field(min_length=1)
+    """The claim in words."""
+    a: str
+    """An arm; `ARM:SPLIT` for one split; or a difference of two of these, such as
+    `hgpo_k4 - hgpo_k2`."""
+    b: str
+    """As `a`."""
+    measure: Literal["final", "area"] = "final"
+    """`final`: success in the last evaluation. `area`: mean success over training, the area under
+    the learning curve divided by the iterations (sample efficiency)."""
+
+    @field_validator("a", "b")
+    @classmethod
+    def _is_a_side(cls, text: str) -> str:
+        parse_side(text)
+        return text
+
+    @property
+    def terms(self) -> list[Term]:
+        """A - B as a sum."""
+        return parse_side(self.a) + [t._replace(sign=-t.sign) for t in parse_side(self.b)]
+
+
+class Analysis(Section):
+    """What the report computes."""
+
+    baseline: str | None = None
+    """Arm with which all other arms are compared."""
+    claims: list[Claim] = []
+    """Claims that get a verdict. Their p-values are corrected for their number."""
+    difference: float = Field(0.05, gt=0, le=1)
+    """Difference of success, from 0 to 1, for which the required number of seeds is stated."""
+    assumed_sd: float = Field(0.06, gt=0, le=1)
+    """Assumed standard deviation over seeds of a paired difference of success, until enough trials
+    have finished to estimate it."""
+
+
+class Study(Section):
+    """A study: every arm with every seed, evaluated on the same held-out tasks."""
+
+    title: str = Field(min_length=1)
+    """Title of the study's section in docs/results.md."""
+    question: str = Field(min_length=1)
+    """The question in one line."""
+    base: str
+    """Run file, or the name of one in tuned_examples/. A relative path is relative to the working
+    directory."""
+    iterations: int = Field(ge=1)
+    """Training iterations of each trial."""
+    splits: list[str] = Field(min_length=1)
+    """Splits that are evaluated; the result of a trial is the success rate on their tasks."""
+    seeds: int | list[Seed] = Field(5)
+    """Number of seeds, which are then 0, 1, …, or a list of them."""
+    overrides: dict[str, Any] = {}
+    """Settings of all trials, `section.key: value`, in addition to those of the run file."""
+    arms: dict[str, dict[str, Any]] = Field(min_length=1)
+    """Settings of each arm by its name."""
+    analysis: Analysis = Analysis()
+
+    @field_validator("seeds")
+    @classmethod
+    def _as_list(cls, seeds: int | list[int]) -> list[int]:
+        listed = list(range(seeds)) if isinstance(seeds, int) else seeds
+        if not listed or len(set(listed)) < len(listed):
+            raise ValueError("name at least one seed, each once")
+        return listed
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Self:
+        for arm in self.arms:
+            check_name(arm)
+        for name, settings in {"overrides": self.overrides, **self.arms}.items():
+            if taken := OWN.keys() & settings.keys():
+                key = min(taken)
+                raise ValueError(f"{name}: {key} is set by the study: use its key {OWN[key]}")
+        analysis = self.analysis
+        for term in [t for claim in analysis.claims for t in claim.terms]:
+            _check_known("arm", term.arm, self.arms)
+            _check_known("split", term.split or self.splits[0], self.splits)
+        _check_known("arm", analysis.baseline or next(iter(self.arms)), self.arms)
+        return self
+
+    @property
+    def size(self) -> int:
+        """Number of trials."""
+        assert isinstance(self.seeds, list)
+        return len(self.arms) * len(self.seeds)
+
+    def config(self, arm: str, seed: int) -> RunConfig:
+        """Return the settings of a trial.
+
+        Raises:
+            ConfigError: the run file or a setting is invalid; the message names the arm.
+        """
+        settings = self.overrides | self.arms[arm]
+        settings |= {"seed": seed, "iterations": self.iterations, "evaluation.splits": self.splits}
+        listed = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+        try:
+            return load_config(Path(self.base), listed)
+        except ConfigError as error:
+            raise ConfigError(f"arm {arm}: {error}") from error
+
+    def sweep(self) -> Sweep:
+        """Return all trials, seed by seed, so that a part of them is of all arms.
+
+        Raises:
+            ConfigError: the settings of an arm are invalid, or arms are not evaluated alike.
+        """
+        assert isinstance(self.seeds, list)
+        first = self.config(next(iter(self.arms)), self.seeds[0])
+        trials = []
+        for seed, arm in itertools.product(self.seeds, self.arms):
+            config = self.config(arm, seed)
+            if config.evaluation != first.evaluation or config.minutes is not None:
+                raise ConfigError(
+                    f"arm {arm}: all arms need the same section evaluation and minutes=null, so "
+                    "that their learning curves can be compared"
+                )
+            trials.append(Trial(f"{arm}-seed{seed}", {ARM: arm}, config))
+        return Sweep((Axis(ARM, tuple(self.arms)),), tuple(trials))
+
+
+def _check_known(kind: str, name: str, known: Sequence[str] | dict[str, Any]) -> None:
+    if name not in known:
+        raise ValueError(f"analysis: no {kind} {name!r}; known here: {', '.join(known)}")
+
+
+def parse_study(data: Any, source: str) -> Study:
+    """Validate the content of a study file; `source` begins an error.
+
+    Raises:
+        ConfigError: names the first wrong key.
+    """
+    try:
+        return Study.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            sections: list[type[Section]] = [Study]
+            sections += [Analysis] if "analysis" in first["loc"][:-1] else []
+            sections += [Claim] if "claims" in first["loc"][:-1] else []
+            known = ", ".join(sections[-1].model_fields)
+            raise ConfigError(f"{source}: unknown key {key}; known here: {known}") from error
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{source}: {key}{': ' if key else ''}{message}") from error
+
+
+def find_study(name: str) -> Path:
+    """Return the path of a study file, given its path or its name in tuned_examples/studies/.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        path = STUDIES / f"{name}.yaml"
+    if not path.is_file():
+        names = ", ".join(sorted(file.stem for file in STUDIES.glob("*.yaml"))) or "none"
+        raise ConfigError(f"no study {name}: no such file (in tuned_examples/studies/: {names})")
+    return path
+
+
+def load_study(path: Path) -> Study:
+    """Read a study file.
+
+    Raises:
+        ConfigError: the file is not YAML, or not a valid study.
+    """
+    check_name(path.stem)
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    return parse_study(data, str(path))
+
+
+def settings_hash(config: RunConfig) -> str:
+    """Return a hash of the settings that affect the results of a trial.
+
+    It is over values that differ from the defaults, so it does not change if a setting is added.
+    """
+    own = set(SAME_EXPERIMENT) - {"seed"}
+    content = config.model_dump(mode="json", exclude=own, exclude_defaults=True)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,257 @@
+"""Estimates from several training seeds and many held-out tasks.
+
+Scores are a list of arrays of shape ``(seeds, tasks)``, one per split; the estimated number is the
+sum of their means (`pool` scales the arrays so that this sum is the mean over all tasks). Every
+seed is evaluated on every task, so neither seeds nor tasks are independent observations: both are
+sampled, and both contribute to the error.
+
+- Means and differences of means have t intervals from the two-way random effects model (seeds x
+  tasks): the variance components are those of the analysis of variance, the degrees of freedom
+  those of Satterthwaite (1946). They hold for few seeds.
+- Other statistics have percentile bootstrap intervals that resample seeds and tasks independently
+  (Owen 2007, The pigeonhole bootstrap), tasks within their split. Percentile intervals are too
+  narrow for few seeds, so the percentiles are expanded (Hesterberg 2015): to those at which the
+  bootstrap interval of the mean, or of the difference of two arms, is as wide as its t interval.
+- Interquartile mean, probability of improvement and performance profile are those of rliable
+  (Agarwal et al. 2021), with the held-out success of a run as its score.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import integrate, stats
+
+LEVEL = 0.05
+"""Intervals are at 1 - LEVEL; claims are judged at LEVEL."""
+RESAMPLES = 10_000
+SEED = 0
+POWER = 0.8
+MOST_SEEDS = 1000
+_NOTHING = 1e-18  # variance that is rounding error
+_DIGITS = 12  # of scores of runs, so that equal scores are equal on every machine
+
+Floats = NDArray[np.float64]
+Scores = Sequence[Floats]
+"""Per split, shape ``(seeds, tasks)``; see `pool`."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its interval at 1 - `LEVEL`; unknown bounds are NaN."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+
+@dataclass(frozen=True)
+class Estimate(Interval):
+    """A mean over seeds and tasks, or a difference of such means."""
+
+    p_value: float = math.nan
+    """Two-sided, of the hypothesis that the true mean is 0."""
+    seeds: int = 0
+    seed_variance: float = math.nan
+    """Variance of the score of a run over seeds, on these tasks."""
+    task_variance: float = math.nan
+    """Part of the variance of the mean that more seeds do not reduce."""
+
+
+def pool(scores: Scores) -> list[Floats]:
+    """Scale the scores of splits so that the sum of their means is the mean over all tasks."""
+    tasks = sum(split.shape[1] for split in scores)
+    return [split * (split.shape[1] / tasks) for split in scores]
+
+
+def run_scores(scores: Scores) -> Floats:
+    """Return the score of each run, shape ``(seeds,)``."""
+    return np.sum([split.mean(axis=1) for split in scores], axis=0).round(_DIGITS)
+
+
+def estimate(scores: Scores) -> Estimate:
+    """Estimate the mean over seeds and tasks.
+
+    The variance of the mean is the sum of the parts of seeds and of tasks, less the noise of single
+    cells, which is in both; it is at least the larger of the two parts. With one seed or one task,
+    and without any variation, the interval is unknown.
+    """
+    runs = run_scores(scores)
+    seeds, value = len(runs), float(runs.mean())
+    if not _can_vary(scores):
+        return Estimate(value, seeds=seeds)
+    parts = _variance(scores)
+    rest = max(parts.of_tasks - parts.noise, 0.0)
+    if parts.total < _NOTHING:
+        return Estimate(value, seeds=seeds, seed_variance=0.0, task_variance=0.0)
+    error = math.sqrt(parts.total)
+    p_value = float(2 * stats.t.sf(abs(value) / error, parts.freedom))
+    low, high = value - parts.reach, value + parts.reach
+    return Estimate(value, low, high, p_value, seeds, parts.of_seeds * seeds, rest)
+
+
+def _can_vary(scores: Scores) -> bool:
+    return all(min(split.shape) > 1 for split in scores)
+
+
+@dataclass(frozen=True)
+class _Variance:
+    """Variance of a mean, or of a difference of means: parts of seeds, tasks and cells."""
+
+    of_seeds: float
+    of_tasks: float
+    noise: float
+    total: float
+    freedom: float
+
+    @property
+    def reach(self) -> float:
+        """Half the width of the t interval."""
+        return float(stats.t.ppf(1 - LEVEL / 2, self.freedom)) * math.sqrt(self.total)
+
+
+def _variance(*arms: Scores) -> _Variance:
+    """Return the variance of the mean of an arm, or of the difference of two arms that share their
+    tasks but not their seeds."""
+    of_seeds = of_tasks = noise = squares = 0.0
+    for arm in arms:
+        part = float(run_scores(arm).var(ddof=1)) / len(arm[0])
+        of_seeds += part
+        squares += part**2 / (len(arm[0]) - 1)
+    for splits in zip(*arms, strict=True):
+        tasks = splits[0].shape[1]
+        means = [split.mean(axis=0) for split in splits]
+        part = float((means[0] - sum(means[1:])).var(ddof=1)) / tasks
+        of_tasks += part
+        squares += part**2 / (tasks - 1)
+        for split, mean in zip(splits, means, strict=True):
+            rest = split - mean - split.mean(axis=1, keepdims=True) + split.mean()
+            free = (len(split) - 1) * (tasks - 1)
+            part = float((rest**2).sum()) / free / split.size
+            noise += part
+            squares += part**2 / free
+    total = max(of_seeds + of_tasks - noise, of_seeds, of_tasks)
+    return _Variance(of_seeds, of_tasks, noise, total, total**2 / squares if squares else math.inf)
+
+
+Statistic = Callable[..., Any]
+"""Function of run scores, one array of shape ``(..., seeds)`` per arm, to shape ``(...)``."""
+
+
+def bootstrap(statistic: Statistic, *arms: Scores, resamples: int = RESAMPLES) -> Interval:
+    """Return the value of a statistic of the runs of one or two arms, and its bootstrap interval.
+
+    Every resample draws the tasks once for all arms, and the seeds of each arm.
+
+    Args:
+        statistic: for example `interquartile_mean`.
+        arms: scores of each arm, on the same tasks.
+        resamples: number of resamples; their seed is `SEED`.
+    """
+    value = float(statistic(*map(run_scores, arms)))
+    if not all(map(_can_vary, arms)):
+        return Interval(value)
+    rng = np.random.default_rng(SEED)
+    sizes = [split.shape[1] for split in arms[0]]
+    weights = [rng.multinomial(size, np.full(size, 1 / size), resamples) / size for size in sizes]
+    drawn = []
+    for arm in arms:
+        scores = np.sum([w @ split.T for w, split in zip(weights, arm, strict=True)], axis=0)
+        seeds = rng.integers(0, scores.shape[1], scores.shape)
+        drawn.append(np.take_along_axis(scores, seeds, axis=1).round(_DIGITS))
+    means = [scores.mean(axis=1) for scores in drawn]
+    error = float((means[0] - sum(means[1:])).std())
+    if error**2 < _NOTHING:
+        return Interval(value)
+    tail = float(stats.norm.sf(_variance(*arms).reach / error))
+    low, high = np.quantile(statistic(*drawn), [tail, 1 - tail])
+    return Interval(value, float(low), float(high))
+
+
+def interquartile_mean(runs: Floats) -> Floats:
+    """Return the mean of the runs without the best and the worst quarter, over the last axis."""
+    return stats.trim_mean(runs, 0.25, axis=-1)
+
+
+def probability_of_improvement(a: Floats, b: Floats) -> Floats:
+    """Return the probability that a run of A scores higher than one of B; ties count half."""
+    difference = a[..., :, None] - b[..., None, :]
+    return ((difference > 0) + 0.5 * (difference == 0)).mean(axis=(-2, -1))
+
+
+def profile(scores: Scores, thresholds: ArrayLike) -> Floats:
+    """Return the performance profile: the share of tasks whose mean score reaches a threshold.
+
+    Args:
+        scores: one unscaled array per split; scores of a task are averaged over seeds.
+        thresholds: shape ``(n,)``.
+
+    Returns:
+        Shape ``(n,)``.
+    """
+    tasks = np.concatenate([split.mean(axis=0) for split in scores]).round(_DIGITS)
+    return (tasks >= np.asarray(thresholds)[:, None]).mean(axis=1)
+
+
+def area(iterations: ArrayLike, scores: ArrayLike) -> Floats:
+    """Return the area under learning curves over their length: the mean score during training.
+
+    Args:
+        iterations: of the evaluations, shape ``(evaluations,)``, ascending.
+        scores: shape ``(..., evaluations)``.
+
+    Returns:
+        Shape ``(...)``, in the unit of the scores.
+    """
+    x, y = np.asarray(iterations, np.float64), np.asarray(scores, np.float64)
+    return y[..., 0] if len(x) == 1 else integrate.trapezoid(y, x, axis=-1) / (x[-1] - x[0])
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number (Holm 1979); NaN counts as 1 and stays NaN."""
+    known = np.nan_to_num(np.asarray(p_values, np.float64), nan=1.0)
+    order = np.argsort(known, kind="stable")
+    steps = known[order] * np.arange(len(known), 0, -1)
+    corrected = np.empty(len(known))
+    corrected[order] = np.minimum(1.0, np.maximum.accumulate(steps))
+    return [
+        math.nan if math.isnan(p) else float(c) for p, c in zip(p_values, corrected, strict=True)
+    ]
+
+
+def verdict(claim: Estimate, corrected: float) -> str:
+    """Judge the claim that a difference is positive, given its p-value corrected by `holm`."""
+    if math.isnan(corrected) or corrected >= LEVEL:
+        return "cannot be told"
+    return "holds here" if claim.low > 0 else "does not hold"
+
+
+def power(difference: float, seeds: int, seed_variance: float, task_variance: float = 0.0) -> float:
+    """Return the power of a two-sided t test of a paired difference at `LEVEL`.
+
+    Args:
+        difference: the true difference.
+        seeds: number of pairs, at least 2.
+        seed_variance: variance of the difference of a pair.
+        task_variance: see `Estimate`.
+    """
+    error = math.sqrt(seed_variance / seeds + task_variance)
+    if error == 0:
+        return 1.0
+    freedom, shift = seeds - 1, difference / error
+    bound = stats.t.ppf(1 - LEVEL / 2, freedom)
+    return float(stats.nct.sf(bound, freedom, shift) + stats.nct.cdf(-bound, freedom, shift))
+
+
+def seeds_needed(difference: float, seed_variance: float, task_variance: float = 0.0) -> int | None:
+    """Return how many seeds per arm show a difference with probability `POWER`.
+
+    None: more than `MOST_SEEDS`, because the tasks are too few. Arguments as in `power`.
+    """
+    for seeds in range(2, MOST_SEEDS + 1):
+        if power(difference, seeds, seed_variance, task_variance) >= POWER:
+            return seeds
+    return None
