@@ -31,6 +31,12 @@ from hgpo_rllib.studies.settings import STUDIES, load_study
 
 PAGE = "results.md"
 FIGURES = {"success.png": "success and performance profile", "training.png": "training"}
+TITLES = {
+    "invalid_rate": "Invalid responses (steps)",
+    "inadmissible_rate": "Inadmissible actions (steps)",
+    "policy_loss": "Policy loss",
+}
+"""Of metrics that share a panel in the reports of runs."""
 TABLES = {
     "Success:": arm_rows,
     "Differences from the baseline:": baseline_rows,
@@ -126,13 +132,19 @@ def _facts(results: Results) -> list[str]:
         sizes = {split: len(records[0].splits[split].tasks) for split in study.splits}
         tasks = ", ".join(f"{size} tasks of `{split}`" for split, size in sizes.items())
         plays = sorted({n for split in study.splits for n in records[0].splits[split].episodes})
-        commits = Counter((r.commit or "unknown")[:12] for r in records)
+        commits = Counter(_short_commit(r.commit or "unknown") for r in records)
         facts += [
             f"Held-out: {tasks}, played {' or '.join(map(str, plays))} times in each evaluation.",
             f"Initial models: {len({r.initial_model for r in records})}.",
             "Code: " + ", ".join(f"{c} ({n} trials)" for c, n in sorted(commits.items())) + ".",
         ]
     return facts
+
+
+def _short_commit(commit: str) -> str:
+    """Shorten a commit, but not the mark of uncommitted changes."""
+    name, mark, _ = commit.partition("-dirty")
+    return f"`{name[:12]}{mark}`"
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -180,12 +192,7 @@ def _held_out(results: Results) -> Panel:
 
 def _metric(results: Results, name: str) -> Panel:
     """Mean and standard error over seeds of a metric of the iterations."""
-    title = next(
-        panel.heading if len(panel.metrics) == 1 else f"{panel.heading}: {metric.label}"
-        for panel in PANELS
-        for metric in panel.metrics
-        if metric.name == name
-    )
+    declared = {metric.name: panel for panel in PANELS for metric in panel.metrics}[name]
     lines = []
     for index, arm in enumerate(results.arms):
         runs = pd.DataFrame(
@@ -195,7 +202,8 @@ def _metric(results: Results, name: str) -> Panel:
         if runs.notna().any(axis=None):
             values = {"mean": runs.mean(axis=1), "error": runs.sem(axis=1).fillna(0.0)}
             lines.append(_line(index, pd.DataFrame(values)))
-    return Panel(title, lines)
+    title = TITLES.get(name, declared.heading)
+    return Panel(title, lines, rate=declared.whole, amount=declared.from_zero)
 
 
 def _profile(results: Results) -> Panel:
@@ -205,5 +213,4 @@ def _profile(results: Results) -> Panel:
         shares = st.profile(results.scores(arm, "final"), thresholds)
         values = pd.DataFrame({"mean": shares, "error": 0.0}, index=100 * thresholds)
         lines.append(_line(index, values))
-    label = "success on the task, mean over seeds (%)"
-    return Panel("Tasks with at least this success", lines, rate=True, x_label=label)
+    return Panel("Tasks with at least …", lines, rate=True, x_label="… this success rate (%)")

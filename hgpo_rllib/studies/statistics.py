@@ -144,7 +144,8 @@ Statistic = Callable[..., Any]
 def bootstrap(statistic: Statistic, *arms: Scores, resamples: int = RESAMPLES) -> Interval:
     """Return the value of a statistic of the runs of one or two arms, and its bootstrap interval.
 
-    Every resample draws the tasks once for all arms, and the seeds of each arm.
+    Every resample draws the tasks once for all arms, and the seeds of each arm. If the resamples do
+    not differ, the interval is unknown.
 
     Args:
         statistic: for example `interquartile_mean`.
@@ -168,7 +169,7 @@ def bootstrap(statistic: Statistic, *arms: Scores, resamples: int = RESAMPLES) -
         return Interval(value)
     tail = float(stats.norm.sf(_variance(*arms).reach / error))
     low, high = np.quantile(statistic(*drawn), [tail, 1 - tail])
-    return Interval(value, float(low), float(high))
+    return Interval(value, float(low), float(high)) if low < high else Interval(value)
 
 
 def interquartile_mean(runs: Floats) -> Floats:

@@ -23,6 +23,7 @@ from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError, RunConfig, Section, load_config, parse_config
 from hgpo_rllib.evaluation.request import split_words
 from hgpo_rllib.run.grid import parse_axis
+from hgpo_rllib.studies.settings import parse_study
 from tests.paths import ROOT
 
 FENCE = re.compile(r"^ {0,3}(```+|~~~+)\s*([\w-]*)")
@@ -222,14 +223,16 @@ def _make_problems(arguments: list[str]) -> list[str]:
 
 
 def yaml_problems(page: str) -> list[str]:
-    """Blocks that are no YAML, and run files with settings that there are not."""
+    """Blocks that are no YAML, and run files and studies with settings that there are not."""
     problems = []
     for block in split(page)[1]:
         if block.language not in ("yaml", "yml"):
             continue
         try:
             data = yaml.safe_load(block.text)
-            if isinstance(data, dict) and data.keys() & {"extends", *RunConfig.model_fields}:
+            if isinstance(data, dict) and "arms" in data:
+                parse_study(data, "study").sweep()
+            elif isinstance(data, dict) and data.keys() & {"extends", *RunConfig.model_fields}:
                 parse_config({key: value for key, value in data.items() if key != "extends"})
         except (yaml.YAMLError, ConfigError) as error:
             problems.append(f"line {block.line}: {' '.join(str(error).split())}")

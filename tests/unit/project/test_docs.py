@@ -158,6 +158,7 @@ def test_good_commands_pass(command: str) -> None:
     [
         ("yaml\nalgorithm:\n  k: 2", "unknown config key algorithm.k"),
         ("yaml\nextends: a.yaml\niterations: none", "iterations"),
+        ("yaml\narms: {a: {}}", "title"),
         ("yaml\na: [1", "line 2"),
         ("python\nx = (", "line 2"),
         ("python\nfrom hgpo_rllib.config import Nothing", "Nothing"),

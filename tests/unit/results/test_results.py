@@ -151,7 +151,7 @@ class TestSchemas:
         (tmp_path / "empty").mkdir()
         (tmp_path / "empty" / "config.yaml").write_text("seed: 0\n")
         empty = frames_of(load_run(tmp_path / "empty"))
-        assert [len(frame) for frame in crashed.values()] == [1, 0, 0, 0, 0, 0]
+        assert [len(frame) for frame in crashed.values()] == [1, 0, 0, 0, 0, 0, 0]
         for name, frame in whole.items():
             assert len(empty[name]) == 0
             for other in (crashed[name], empty[name]):

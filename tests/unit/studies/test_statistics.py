@@ -105,6 +105,15 @@ def test_unknown_intervals() -> None:
         assert math.isnan(s.bootstrap(s.interquartile_mean, [scores]).low)
 
 
+def test_a_bootstrap_without_variation_is_unknown() -> None:
+    """Every run of A beats every run of B in every resample."""
+    rng = np.random.default_rng(3)
+    a, b = (rng.uniform(low, low + 0.2, (5, 30)) for low in (0.7, 0.1))
+    found = s.bootstrap(s.probability_of_improvement, [a], [b], resamples=100)
+    assert found.value == 1
+    assert math.isnan(found.low)
+
+
 def test_pooled_splits_weigh_tasks_alike() -> None:
     splits = [np.full((2, 30), 0.2), np.full((2, 10), 0.6)]
     assert s.run_scores(s.pool(splits)) == pytest.approx([0.3, 0.3])

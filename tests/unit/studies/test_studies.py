@@ -312,7 +312,7 @@ class TestReport:
             "12 trials (3 arms, 4 seeds",
             "20 tasks of `valid_seen`, 20 tasks of `valid_unseen`, played 2 times",
             "Initial models: 1.",
-            "0123456789ab (12 trials)",
+            "`0123456789ab` (12 trials)",
             "| `level_fraction_k0` | 90.0 % | 90.0 % | 90.0 % |",
             "| `advantage_s` | 0.0123 s |",
             "| `good` | 0 | 10.0 % | 20.0 % | 30.0 % |",
