@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,16 @@ def study_folder(name: str, study: Study) -> Path:
     assert isinstance(study.seeds, list)
     config = study.config(next(iter(study.arms)), study.seeds[0])
     return Path(config.output) / f"study-{name}"
+
+
+def is_registered(path: Path) -> bool:
+    """Whether a study file is committed as it is; True if git cannot tell."""
+    command = ["git", "-C", str(path.parent), "status", "--porcelain", "--", path.name]
+    try:
+        found = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError:  # no git
+        return True
+    return found.returncode != 0 or not found.stdout
 
 
 def plan(name: str, study: Study, folder: Path, records: Sequence[Record], resume: bool) -> Sweep:

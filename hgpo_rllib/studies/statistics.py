@@ -156,8 +156,7 @@ def bootstrap(statistic: Statistic, *arms: Scores, resamples: int = RESAMPLES) -
     if not all(map(_can_vary, arms)):
         return Interval(value)
     rng = np.random.default_rng(SEED)
-    sizes = [split.shape[1] for split in arms[0]]
-    weights = [rng.multinomial(size, np.full(size, 1 / size), resamples) / size for size in sizes]
+    weights = [_weights(rng, resamples, split.shape[1]) for split in arms[0]]
     drawn = []
     for arm in arms:
         scores = np.sum([w @ split.T for w, split in zip(weights, arm, strict=True)], axis=0)
@@ -170,6 +169,13 @@ def bootstrap(statistic: Statistic, *arms: Scores, resamples: int = RESAMPLES) -
     tail = float(stats.norm.sf(_variance(*arms).reach / error))
     low, high = np.quantile(statistic(*drawn), [tail, 1 - tail])
     return Interval(value, float(low), float(high)) if low < high else Interval(value)
+
+
+def _weights(rng: np.random.Generator, resamples: int, tasks: int) -> Floats:
+    """Return the weight of each task in each resample, shape ``(resamples, tasks)``."""
+    drawn = rng.integers(0, tasks, (resamples, tasks)) + tasks * np.arange(resamples)[:, None]
+    counts = np.bincount(drawn.ravel(), minlength=resamples * tasks)
+    return counts.reshape(resamples, tasks) / tasks
 
 
 def interquartile_mean(runs: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hgpo_rllib.studies.analysis import Results, describe_power
 from hgpo_rllib.studies.records import CURVES, Record, SplitRecord, load_records, make_record
 from hgpo_rllib.studies.records import write_record as write
 from hgpo_rllib.studies.report import PAGE, load_studies, render, write_report
-from hgpo_rllib.studies.run import plan
+from hgpo_rllib.studies.run import is_registered, plan
 from hgpo_rllib.studies.settings import STUDIES, Study, load_study, parse_study, settings_hash
 from tests.paths import ROOT
 from tests.unit.cli.test_cli import assert_is_refusal, hgpo
@@ -261,6 +262,18 @@ class TestPlan:
             ConfigError, match=r"bad-seed0 was begun with other settings.*remove it"
         ):
             plan("arms", new, folder, [], resume=True)
+
+    def test_uncommitted_files_are_noted(self, tmp_path: Path) -> None:
+        path = folder_with(tmp_path, CONTENT) / "arms.yaml"
+        assert is_registered(path), "no repository"
+        git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run([*git, "init", "--quiet"], check=True)
+        assert not is_registered(path)
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "--quiet", "-m", "Register"], check=True)
+        assert is_registered(path)
+        path.write_text("")
+        assert not is_registered(path)
 
 
 class TestAnalysis:
