@@ -52,7 +52,10 @@ class EnvThread:
             try:
                 future.set_result(function(*args, **kwargs))
             except Exception as error:
-                future.set_exception(error)
+                # Not `error` itself: asyncio cannot pass on a StopIteration.
+                failed = EnvFailedError(f"{type(error).__name__}: {error}")
+                failed.__cause__ = error
+                future.set_exception(failed)
 
         self._jobs.put(job)
         answer, left = asyncio.wrap_future(future), self._limit_s
@@ -65,10 +68,7 @@ class EnvThread:
                     raise EnvTimeoutError(f"no answer within {limit}")
         finally:
             answer.cancel()  # does nothing if it is done
-        try:
-            return answer.result()
-        except Exception as error:
-            raise EnvFailedError(f"{type(error).__name__}: {error}") from error
+        return answer.result()
 
     def close(self) -> None:
         """Stop the thread after the calls already in the queue."""

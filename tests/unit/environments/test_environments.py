@@ -71,6 +71,8 @@ def test_an_error_says_what_it_was() -> None:
         with pytest.raises(EnvFailedError, match=r"ZeroDivisionError: .* by zero") as raised:
             await thread.call(lambda: 1 // 0)
         assert isinstance(raised.value.__cause__, ZeroDivisionError)
+        with pytest.raises(EnvFailedError, match="StopIteration"):
+            await thread.call(next, iter(()))
         return await thread.call(lambda: 7)
 
     assert run(work()) == 7
