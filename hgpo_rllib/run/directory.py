@@ -40,18 +40,18 @@ class RunDirectory:
     def create(cls, config: RunConfig) -> "RunDirectory":
         """Create the directory ``<output>/<name>-<time>``."""
         stem = Path(config.output) / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        path, number = stem, 1
-        while True:
+        for number in range(1, 1000):
+            path = stem if number == 1 else stem.with_name(f"{stem.name}-{number}")
             try:
                 path.mkdir(parents=True)
-                break
             except FileExistsError:  # another run began in the same second
-                number += 1
-                path = stem.with_name(f"{stem.name}-{number}")
+                continue
             except OSError as error:
                 raise ConfigError(f"output: cannot make {path}: {error.strerror}") from error
-        save_config(config, path / "config.yaml")
-        return cls(path)
+            save_config(config, path / "config.yaml")
+            return cls(path)
+        link = f"{stem.parent} is a broken link"
+        raise ConfigError(f"output: too many runs named {stem}, or {link}")
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunDirectory", RunConfig]:

@@ -49,6 +49,17 @@ CHILDREN = {
 }
 
 
+def test_runs_of_the_same_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its own folder; the search for a name ends."""
+    monkeypatch.setattr("time.strftime", lambda _: "now")
+    config = RunConfig(output=str(tmp_path / "runs"))
+    names = [RunDirectory.create(config).path.name for _ in range(3)]
+    assert names == ["hgpo-now", "hgpo-now-2", "hgpo-now-3"]
+    (tmp_path / "disk").symlink_to(tmp_path / "unmounted")
+    with pytest.raises(ConfigError, match=r"output: too many runs .*disk is a broken link"):
+        RunDirectory.create(RunConfig(output=str(tmp_path / "disk")))
+
+
 @contextmanager
 def held_elsewhere(folder: Path, child: str = "none") -> Iterator[psutil.Process]:
     """Another process holds the lock, and has started a child meanwhile."""
