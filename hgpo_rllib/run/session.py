@@ -17,8 +17,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 from hgpo_rllib.section import ConfigError
 
 GRACE_S = 3.0
@@ -113,12 +111,19 @@ def writers(folder: Path) -> list[int]:
     these do not identify it.
     """
     found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # it has ended, or belongs to another user
-            files = [Path(file.path) for file in process.open_files() if file.mode != "r"]
-            if any(file.is_relative_to(folder) for file in files):
-                found.append(process.pid)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+            if any(_is_written(process, fd, folder) for fd in (process / "fd").iterdir()):
+                found.append(int(process.name))
     return found
+
+
+def _is_written(process: Path, descriptor: Path, folder: Path) -> bool:
+    """Also if the file has been deleted, which `psutil.Process.open_files` leaves out."""
+    if not descriptor.readlink().is_relative_to(folder):
+        return False
+    flags = (process / "fdinfo" / descriptor.name).read_text().split("flags:")[1].split()[0]
+    return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def _main(folder: str, process: str, run: str) -> None:

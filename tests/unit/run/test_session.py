@@ -101,6 +101,16 @@ def test_what_is_left_is_ended_and_removed(private: Path, tmp_path: Path) -> Non
             done.result()
 
 
+def test_a_process_whose_log_was_deleted_is_found(tmp_path: Path) -> None:
+    """Programs that tidy up /tmp delete old files, also of sessions."""
+    log = tmp_path / "worker.out"
+    with log.open("w") as stream, log.open() as _:
+        log.unlink()
+        assert writers(tmp_path) == [os.getpid()]
+        assert stream.writable()
+    assert writers(tmp_path) == []
+
+
 def end_a_command(how: str, run: Path) -> None:
     """The worker's log is kept, and a process that only reads it goes on."""
     (run / "state.partial" / "learner").mkdir(parents=True)
