@@ -23,8 +23,7 @@ class OpenAIPathsOnly:
 
     def __init__(self, app: ASGIApp):
         self.app = app
-        key = os.environ.get("VLLM_API_KEY")
-        self._authorization = f"Bearer {key}".encode() if key else None
+        self._key = os.environ.get("VLLM_API_KEY", "").encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -39,8 +38,9 @@ class OpenAIPathsOnly:
             await JSONResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
 
     def _has_key(self, headers: Headers) -> bool:
-        given = headers.get("Authorization", "").encode()
-        return self._authorization is None or secrets.compare_digest(given, self._authorization)
+        scheme, _, key = headers.get("Authorization", "").partition(" ")
+        is_same = secrets.compare_digest(key.encode(), self._key)
+        return not self._key or (scheme.lower() == "bearer" and is_same)
 
 
 class OpenAIPathsAndMetrics(OpenAIPathsOnly):
