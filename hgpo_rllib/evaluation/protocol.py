@@ -3,9 +3,9 @@
 import hashlib
 import json
 import platform
-import shlex
 import subprocess
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,10 @@ def versions(of_environment: Iterable[str], asks_model: bool) -> dict[str, str]:
 
 def git_commit() -> str | None:
     """Return the commit of the checkout that this code runs from, or None if git finds none."""
-    here = shlex.quote(str(Path(__file__).parent))
-    options = "--always --abbrev=40 --dirty --exclude='*'"
-    status, found = subprocess.getstatusoutput(f"git -C {here} describe {options}")
-    return None if status else found
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    with suppress(OSError, subprocess.SubprocessError):
+        output = subprocess.check_output(
+            command, cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, text=True, timeout=10
+        )
+        return output.strip() or None
+    return None
