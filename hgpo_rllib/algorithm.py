@@ -41,6 +41,7 @@ from hgpo_rllib.config import (
     PolicyServerSettings,
     RolloutSettings,
     RunConfig,
+    parse_config,
 )
 from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.learner.batching import signal_columns, token_columns
@@ -137,7 +138,7 @@ class HGPOConfig(AlgorithmConfig):
         """Check the combination of values; RLlib calls this before building."""
         super().validate()
         sections = {name: self.settings(section) for name, section in FLAT_SECTIONS.items()}
-        RunConfig(**sections, cluster=self.cluster)  # checks that they fit together
+        parse_config(sections | {"cluster": self.cluster})  # checks that they fit together
         if self.model_path is None:
             raise ValueError("model_path is not set: HGPOConfig().training(model_path=…)")
         if self.num_env_runners > 0:

@@ -140,12 +140,16 @@ def open_sweep(folder: Path) -> Sweep:
     """Load a sweep that `Sweep.save` wrote.
 
     Raises:
-        ConfigError: `folder` is not a sweep directory.
+        ConfigError: `folder` is not a sweep directory, or its settings are not valid.
     """
     try:
         sweep = TypeAdapter(Sweep).validate_json((folder / SWEEP_FILE).read_bytes())
-    except (OSError, ValidationError) as error:
+    except OSError as error:
         raise ConfigError(f"--resume: {folder} is no sweep directory ({SWEEP_FILE})") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        raise ConfigError(f"--resume: {folder / SWEEP_FILE} is not valid: {reason}") from error
     for trial in sweep.trials:
         check_name(trial.name)
     return sweep

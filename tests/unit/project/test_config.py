@@ -348,7 +348,7 @@ class TestHGPOConfig:
         with pytest.raises(ConfigError, match=message):
             parse_config({"learner": chosen})
         config = HGPOConfig().training(model_path="x", **chosen)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ConfigError, match=f"^learner.shard_parameters=true .*{message}$"):
             config.learners(num_learners=0).validate()
 
     def test_validate_asks_for_a_model(self) -> None:

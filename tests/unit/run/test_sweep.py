@@ -14,6 +14,7 @@ from hgpo_rllib.run import sweep as sweep_module
 from hgpo_rllib.run.grid import (
     ASHA,
     NAME_LENGTH,
+    SWEEP_FILE,
     Axis,
     Sweep,
     Trial,
@@ -141,6 +142,18 @@ def test_a_kept_sweep_is_the_same_without_its_run_file(tmp_path: Path) -> None:
     sweep.save(tmp_path / "sweep")
     config.unlink()
     assert open_sweep(tmp_path / "sweep") == sweep
+
+
+def test_a_sweep_with_unknown_settings(tmp_path: Path) -> None:
+    """As that of another version; the message names the setting."""
+    small_sweep(f"{K}=2").save(tmp_path)
+    file = tmp_path / SWEEP_FILE
+    file.write_text(file.read_text().replace('"gamma"', '"gama"'))
+    with pytest.raises(ConfigError, match=r"^--resume: .*sweep.json .*0.config.algorithm.gama: "):
+        open_sweep(tmp_path)
+    file.write_text("{")
+    with pytest.raises(ConfigError, match="Invalid JSON"):
+        open_sweep(tmp_path)
 
 
 def test_names_of_trials_are_safe_and_distinct() -> None:
