@@ -49,7 +49,7 @@ def timed(event: str) -> str:
 def make_console() -> Console:
     """Return a console on standard output, wide enough for tables where that is no terminal."""
     width = None if Console().is_terminal else PLAIN_WIDTH
-    return Console(highlight=False, markup=False, width=width)
+    return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 def make_table(rows: Sequence[Mapping[str, object]], title: str | None = None) -> Table:

@@ -6,7 +6,12 @@ import re
 
 import pytest
 
-from hgpo_rllib.reporting.console import HEADER_EVERY, TrainingConsole, log_events
+from hgpo_rllib.reporting.console import (
+    HEADER_EVERY,
+    TrainingConsole,
+    log_events,
+    make_console,
+)
 from tests.unit.reporting.reporting_rows import evaluation_row, metrics_row
 
 TIME = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
@@ -17,6 +22,11 @@ def events(stream):
     lines = stream.getvalue().splitlines()
     assert all(re.match(f"{TIME} ", line) for line in lines)
     return [line.partition(" ")[2] for line in lines]
+
+
+def test_paths_are_printed_as_they_are(capsys):
+    make_console().print("runs/:smile:/[bold]")
+    assert capsys.readouterr().out == "runs/:smile:/[bold]\n"
 
 
 class Clock:
