@@ -28,7 +28,6 @@ from hgpo_rllib.bench.measure import Row, Tables, new_process, resident, timed
 POLICIES = ("random", "oracle", "nonsense")
 NONSENSE_RATE = 0.05  # share of invalid commands of the third policy, otherwise random
 NONSENSE = ("dance", "", "go to\nnowhere", "“take” the ☕", "take all", " look ", "help")
-SPLIT = "valid_seen"  # it has walkthroughs
 GROUP_SIZE = 8
 _BANNER = "-= Welcome to TextWorld, ALFRED! =-"
 _KITCHENS = range(1, 31)  # numbers of floor plans
@@ -55,6 +54,7 @@ class Episode:
 
 def bench_alfworld(
     data: Path | None,
+    split: str,
     genuine: int,
     generated: int,
     environments: int = 128,
@@ -63,7 +63,8 @@ def bench_alfworld(
     """Compare the engines game by game, and start many environments.
 
     Args:
-        data: an ALFWorld data directory with the split valid_seen; None: no genuine games.
+        data: an ALFWorld data directory; None: no genuine games.
+        split: split of the data.
         genuine: number of games of the data, half of them in kitchens.
         generated: number of games to generate.
         environments: number of environments to start in one process, in groups of at least 8 that
@@ -81,7 +82,7 @@ def bench_alfworld(
     with tempfile.TemporaryDirectory() as name, _translations_in(Path(name) / "translations"):
         kinds: dict[str, list[str]] = {}
         if data is not None and genuine:
-            kinds |= _by_room(data, genuine)
+            kinds |= _by_room(data, split, genuine)
         if generated:
             with _translations_in(None):
                 generate(Path(name) / "games", GenerationSpec(splits={"train": generated}))
@@ -102,10 +103,10 @@ def bench_alfworld(
     return {"steps": steps, "starts": starts, "environments": [row]}
 
 
-def _by_room(data: Path, count: int) -> dict[str, list[str]]:
-    """Return games of `SPLIT`: half in kitchens, which have the largest states, half elsewhere."""
+def _by_room(data: Path, split: str, count: int) -> dict[str, list[str]]:
+    """Return games of a split: half in kitchens, which have the largest states, half elsewhere."""
     games: dict[bool, list[str]] = {True: [], False: []}
-    for game in _shuffled(data, SPLIT):
+    for game in _shuffled(data, split):
         floor_plan = Path(game).parents[1].name.rsplit("-", 1)[-1]
         games[floor_plan.isdecimal() and int(floor_plan) in _KITCHENS].append(game)
     kitchens = min(count - min(count // 2, len(games[False])), len(games[True]))

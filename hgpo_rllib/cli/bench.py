@@ -20,6 +20,7 @@ ConfigArgument = Annotated[
 OverridesArgument = Annotated[
     list[str] | None, typer.Argument(help="settings to override, as section.key=value")
 ]
+EnvsOption = typer.Option("--envs", min=1, help="number of environments to start in one process")
 
 
 @app.command()
@@ -47,14 +48,18 @@ def alfworld(
     data: Annotated[
         Path | None, typer.Option(help="ALFWorld data (default: only generated games)")
     ] = None,
+    split: Annotated[
+        str, typer.Option(help="split of the data; valid_seen has walkthroughs")
+    ] = "valid_seen",
     genuine: Annotated[int, typer.Option(min=0, help="number of games of the data to compare")] = 8,
     generated: Annotated[int, typer.Option(min=0, help="number of generated games to compare")] = 4,
+    environments: Annotated[int, EnvsOption] = 128,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the fast ALFWorld engine with TextWorld's; exit code 1 if any answers differ."""
     from hgpo_rllib.bench.alfworld import bench_alfworld
 
-    tables = bench_alfworld(data, genuine, generated)
+    tables = bench_alfworld(data, split, genuine, generated, environments)
     show(tables, as_json)
     if any(row["differing_answers"] for row in tables["steps"]):
         raise typer.Exit(1)
@@ -71,6 +76,8 @@ def webshop(
     recordings: Annotated[
         Path | None, typer.Option(help="folder of recordings of the original on the same data")
     ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="steps of one environment")] = 20_000,
+    environments: Annotated[int, EnvsOption] = 128,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a WebShop store, and compare it with recordings; exit code 1 if any differ."""
@@ -79,7 +86,7 @@ def webshop(
 
     compared = compare_recordings(data, recordings) if recordings else []
     tables = {"recordings": compared} if compared else {}
-    show(tables | bench_webshop(data, products), as_json)
+    show(tables | bench_webshop(data, products, steps, environments), as_json)
     if any(row["same"] < row["recorded"] for row in compared):
         raise typer.Exit(1)
 

@@ -18,7 +18,9 @@ def test_alfworlds_engines_agree_on_a_game(
 ) -> None:
     """Three policies; the user's translations are left alone."""
     monkeypatch.setenv(SETTING, str(tmp_path))
-    tables = bench_alfworld(generated_games, genuine=1, generated=0, environments=8, max_steps=6)
+    tables = bench_alfworld(
+        generated_games, "valid_seen", genuine=1, generated=0, environments=8, max_steps=6
+    )
     (steps,), (starts,), (many,) = tables["steps"], tables["starts"], tables["environments"]
     assert (steps["games"], steps["episodes"]) == ("other rooms", 3)
     assert steps["differing_answers"] == 0

@@ -18,10 +18,11 @@ def test_answers_are_the_same_and_come_much_faster(tmp_path: Path) -> None:
         pytest.skip("the archive of genuine ALFWorld games is not here")
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
-    tables = bench_alfworld(tmp_path, genuine=40, generated=60)
+    tables = bench_alfworld(tmp_path, "valid_seen", genuine=40, generated=60)
     steps, starts, (many,) = tables["steps"], tables["starts"], tables["environments"]
     assert [(row["games"], row["episodes"]) for row in steps] == [
-        ("genuine", 120),
+        ("kitchens", 60),
+        ("other rooms", 60),
         ("generated", 180),
     ]
     assert sum(row["differing_answers"] for row in steps) == 0

@@ -1,11 +1,13 @@
 """`hgpo bench`: what it prints; how fast anything is, is no test's business."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from hgpo_rllib.bench import alfworld, webshop
 from hgpo_rllib.bench.advantages import bench_advantages, synthetic_batch
 from hgpo_rllib.bench.measure import peak_mib
 from hgpo_rllib.cli.main import app
@@ -51,6 +53,22 @@ def test_tables() -> None:
     done = CliRunner().invoke(app, ["bench", "bias-variance", "--group-size", "3", "--json"])
     (row, *_) = json.loads(done.stdout)["all steps, as used in training"]
     assert set(row) == {"estimate", "N=3 bias", "N=3 std", "N=3 rmse"}
+
+
+def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured can be chosen."""
+    given: list[Any] = []
+
+    def bench(*arguments: Any) -> dict[str, Any]:
+        given.append(arguments)
+        return {"steps": []}
+
+    monkeypatch.setattr(alfworld, "bench_alfworld", bench)
+    monkeypatch.setattr(webshop, "bench_webshop", bench)
+    for words in ("alfworld --split train --envs 16", "webshop --steps 50 --envs 3"):
+        assert CliRunner().invoke(app, ["bench", *words.split()]).exit_code == 0
+    assert given == [(None, "train", 8, 4, 16), (None, 1000, 50, 3)]
+    assert CliRunner().invoke(app, ["bench", "alfworld", "--envs", "0"]).exit_code == 2
 
 
 def test_how_numbers_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
