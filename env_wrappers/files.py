@@ -10,10 +10,15 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from env_wrappers.errors import DataError
 
+MAX_DEPTH = 32
+"""Maximum nesting of lists and objects; ALFWorld and WebShop files use at most ten levels."""
+
+_NO_MARKS = bytes(set(range(256)) - set(b'[{]}"'))
 _Value = TypeVar("_Value")
 _NAME = re.compile(r"\w[\w.,=+@-]{0,119}")
 
@@ -67,7 +72,7 @@ def read_json(path: Path) -> Any:
 
     Raises:
         OSError: the file cannot be read, or is not a regular file.
-        ValueError: the content is not JSON, or is nested too deeply.
+        ValueError: the content is not JSON, or is nested deeper than ``MAX_DEPTH``.
     """
     with open_regular(path) as file:
         return parse_json(file.read())
@@ -77,12 +82,30 @@ def parse_json(content: bytes) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: the text is not JSON, or is nested too deeply.
+        ValueError: the text is not JSON, or is nested deeper than ``MAX_DEPTH``.
     """
-    try:
-        return json.loads(content.decode("utf-8"))
-    except RecursionError as error:
-        raise ValueError(f"nested too deeply: {error}") from None
+    check_depth(content)
+    # json.loads would also accept UTF-16, whose bytes hide brackets from the check.
+    return json.loads(content.decode("utf-8"))
+
+
+def check_depth(content: bytes, depth: int = 0) -> None:
+    """Check the nesting of a JSON text before it is parsed, because parsers recurse.
+
+    Args:
+        content: the text, or a part that begins outside of strings.
+        depth: number of lists and objects around it.
+
+    Raises:
+        ValueError: the text is nested deeper than ``MAX_DEPTH``.
+    """
+    # Once escaped characters are removed, every quotation mark begins or ends a string.
+    content = content.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _NO_MARKS)
+    marks = np.frombuffer(content, np.uint8)
+    outside = marks[np.cumsum(marks == ord('"')) % 2 == 0]
+    steps = np.isin(outside, list(b"[{")).astype(int) - np.isin(outside, list(b"]}"))
+    if depth + np.cumsum(steps).max(initial=0) > MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
 
 
 def validate_json(model: TypeAdapter[_Value], content: str | bytes, place: str) -> _Value:

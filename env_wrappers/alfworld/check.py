@@ -21,7 +21,7 @@ from env_wrappers.alfworld.games import (
 from env_wrappers.alfworld.planner import why_not_won
 from env_wrappers.alfworld.trust import require_alfworld
 from env_wrappers.datasets import MANIFEST
-from env_wrappers.files import open_regular, validate_json
+from env_wrappers.files import check_depth, open_regular, validate_json
 from env_wrappers.processes import map_in_processes
 
 UNKNOWN_FAMILY = "unknown"
@@ -145,8 +145,11 @@ def _read(file: Path) -> _Game:
     try:
         with open_regular(file) as opened:
             content = opened.read()
+        check_depth(content)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"no game: {error}") from error
     return validate_json(_game, content, "no game")
 
 

@@ -12,7 +12,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -20,7 +19,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, model_validator
 
 from env_wrappers.errors import DataError
-from env_wrappers.files import open_regular, validate_json
+from env_wrappers.files import check_depth, open_regular, validate_json
 from env_wrappers.webshop.records import Listing, Product, Wish
 
 DATA_VARIABLE = "WEBSHOP_DATA"
@@ -117,7 +116,7 @@ def read_listings(
     made = _read_object(sources.attributes)
     human = _read_object(sources.human) if sources.human else {}
     seen: set[str] = set()
-    for number, (record, raw) in enumerate(_values(sources.products, "[]"), start=1):
+    for number, (_, record, raw) in enumerate(_values(sources.products, "[]"), start=1):
         if num_products is not None and number > num_products:
             return
         asin = record.get("asin") if isinstance(record, dict) else None
@@ -155,9 +154,11 @@ def _only_match(folder: Path, names: Sequence[str], pattern: str) -> Path:
 
 
 def _reason_to_skip(asin: Any, seen: set[str]) -> str:
+    if not isinstance(asin, str):
+        return ""  # refused with the other fields
     if asin == "nan":
         return "nan"
-    if isinstance(asin, str) and len(asin) > _LONGEST_ASIN:
+    if len(asin) > _LONGEST_ASIN:
         return "long"
     return "duplicate" if asin in seen else ""
 
@@ -167,38 +168,52 @@ def _reason_to_skip(asin: Any, seen: set[str]) -> str:
 
 def _read_object(path: Path) -> dict[str, bytes]:
     """Return the values of a JSON object as JSON, which takes a tenth of the memory."""
-    values = _values(path, "{}")
-    return {key: raw.encode() for (key, _), (_, raw) in zip(values, values, strict=False)}
+    return {key: raw.encode() for key, _, raw in _values(path, "{}")}
 
 
-def _values(path: Path, brackets: str) -> Iterator[tuple[Any, str]]:
-    """Yield the elements of a JSON list, or keys and values of an object in turn, and their text.
+def _values(path: Path, brackets: str) -> Iterator[tuple[str, Any, str]]:
+    """Yield key ("" in a list), value and text of each element of a JSON list or object.
 
     The file is read piece by piece, because it can take gigabytes.
     """
-    with _opened(path) as file:
-        text, found = file.read(_CHUNK), 0
-        if not text.lstrip().startswith(brackets[0]):
-            kind = "list of products" if brackets == "[]" else "object with an entry for each asin"
-            raise DataError(f"{path} is not a JSON {kind}; {_DAMAGED}")
-        place = text.index(brackets[0]) + 1
-        while True:
-            between = _BETWEEN_VALUES.match(text, place)
-            place = between.end() if between else place
-            try:
-                value, end = _DECODER.raw_decode(text, place)
-            except (ValueError, RecursionError) as error:
-                more = file.read(_CHUNK)
-                if text[place:].startswith(brackets[1]) and not (text[place + 1 :] + more).strip():
-                    return
-                if not more or len(text) - place > _LONGEST_VALUE:
-                    raise DataError(
-                        f"{path} is cut off or no JSON after {found} values: {error}; {_DAMAGED}"
-                    ) from error
-                text, place = text[place:] + more, 0
-            else:
-                yield value, text[place:end]
-                place, found = end, found + 1
+    kind, element, key = _KINDS[brackets]
+    first, later = (re.compile(comma + _SPACE + key, re.DOTALL) for comma in ("", f"{_SPACE},"))
+    found = 0
+    try:
+        with io.TextIOWrapper(open_regular(path), "utf-8") as file:
+            text = file.read(_CHUNK)
+            if not text.lstrip().startswith(brackets[0]):
+                raise DataError(f"{path} is not a JSON {kind}; {_DAMAGED}")
+            check_depth(text.encode())
+            place = text.index(brackets[0]) + 1
+            while True:
+                try:
+                    begin = (later if found else first).match(text, place)
+                    if begin is None:
+                        raise ValueError(f"Expecting another {element} or '{brackets[1]}'")
+                    name = _DECODER.decode(begin[1] or '""')
+                    value, end = _DECODER.raw_decode(text, begin.end())
+                    if end == len(text):  # perhaps a part of a number
+                        raise ValueError(f"Expecting '{brackets[1]}'")
+                except ValueError:
+                    more = file.read(_CHUNK)
+                    if not more and text[place:].strip(" \t\n\r") == brackets[1]:
+                        return
+                    if not more or len(text) - place > _LONGEST_VALUE:
+                        raise
+                    text, place = text[place:] + more, 0
+                    check_depth(text.encode(), depth=1)
+                else:
+                    yield name, value, text[begin.end() : end]
+                    place, found = end, found + 1
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; make it readable") from error
+    except DataError:
+        raise
+    except ValueError as error:
+        raise DataError(
+            f"{path} is cut off or no JSON after {element} {found}: {error}; {_DAMAGED}"
+        ) from error
 
 
 def _no_constant(name: str) -> None:
@@ -206,18 +221,12 @@ def _no_constant(name: str) -> None:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
-_BETWEEN_VALUES = re.compile(r"[\s,:]+")
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[io.TextIOWrapper]:
-    try:
-        with open_regular(path) as file:
-            yield io.TextIOWrapper(file, "utf-8")
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; make it readable") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no JSON: {error}; {_DAMAGED}") from error
+_SPACE = r"[ \t\n\r]*"
+_KEY = rf'("[^"\\]*+(?:\\.[^"\\]*+)*+"){_SPACE}:{_SPACE}'
+_KINDS = {
+    "[]": ("list of products", "product", "()"),
+    "{}": ("object with an entry for each asin", "entry", _KEY),
+}
 
 
 # --- records -----------------------------------------------------------------------------------
