@@ -47,9 +47,9 @@ def is_generated(out: Path, version: int, spec: Mapping[str, Any]) -> bool:
     return True
 
 
-def write_manifest(folder: Path, version: int, spec: Mapping[str, Any]) -> None:
-    """Write the manifest by which `is_generated` recognises finished data."""
-    content = {"generator_version": version, "spec": spec}
+def write_manifest(folder: Path, version: int, spec: Mapping[str, Any], **facts: Any) -> None:
+    """Write the manifest by which `is_generated` recognises finished data, with other facts."""
+    content = {"generator_version": version, "spec": spec, **facts}
     (folder / MANIFEST).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 

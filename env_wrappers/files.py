@@ -1,6 +1,7 @@
 """Safe reading of untrusted files, atomic writing, and checks of names used in paths."""
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -52,6 +53,16 @@ def open_regular(path: Path) -> BufferedReader:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise OSError(errno.EINVAL, "Not a regular file", str(path))
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a regular file.
+
+    Raises:
+        OSError: the file cannot be read, or is not a regular file.
+    """
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_atomically(path: Path, content: str | bytes) -> Path:

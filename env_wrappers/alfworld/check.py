@@ -15,13 +15,14 @@ from env_wrappers.alfworld.games import (
     TREE,
     DataError,
     game_files,
+    hash_of_games,
     is_supported,
     task_type_of,
 )
 from env_wrappers.alfworld.planner import why_not_won
 from env_wrappers.alfworld.trust import require_alfworld
 from env_wrappers.datasets import MANIFEST
-from env_wrappers.files import check_depth, open_regular, validate_json
+from env_wrappers.files import check_depth, open_regular, read_json, validate_json
 from env_wrappers.processes import map_in_processes
 
 UNKNOWN_FAMILY = "unknown"
@@ -111,7 +112,10 @@ def check_tree(
         broken[name] = f"cannot be read: {error.strerror}"
     if all(game.skipped for game in games):
         broken[TREE] = "no game can be played: all are unsolvable or of an unsupported kind"
-    kind = "generated" if (tree.parent / MANIFEST).is_file() else "official"
+    manifest = tree.parent / MANIFEST
+    kind = "generated" if manifest.is_file() else "official"
+    if kind == "generated" and (fault := _manifest_fault(manifest, files)):
+        broken[MANIFEST] = fault
     return TreeCheck(kind, games, broken)
 
 
@@ -151,6 +155,17 @@ def _read(file: Path) -> _Game:
     except ValueError as error:
         raise DataError(f"no game: {error}") from error
     return validate_json(_game, content, "no game")
+
+
+def _manifest_fault(manifest: Path, files: list[Path]) -> str | None:
+    """Return how a generated data set differs from its manifest, or None."""
+    try:
+        expected = read_json(manifest)["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"cannot be read: {error!r}"
+    if hash_of_games(manifest.parent, files) == expected:
+        return None
+    return "the game files are not the ones that were generated: their sha256 differs"
 
 
 _EXPECTED = (

@@ -1,6 +1,8 @@
 """Find the game files of an ALFWorld data directory."""
 
+import contextlib
 import functools
+import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -96,6 +98,16 @@ def game_files(
                 found.append(here / GAME_FILE)
             folders.clear()
     return sorted(found)
+
+
+def hash_of_games(data: Path, games: Sequence[Path]) -> str:
+    """Return the SHA-256 of the names and contents of game files; unreadable ones are left out."""
+    digest = hashlib.sha256()
+    for game in games:
+        with contextlib.suppress(OSError), open_regular(game) as file:
+            content = file.read()
+            digest.update(game.relative_to(data).as_posix().encode() + b"\0" + content)
+    return digest.hexdigest()
 
 
 def is_solvable(game: Path) -> bool:

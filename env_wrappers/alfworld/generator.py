@@ -4,8 +4,10 @@ The data set has the folder structure of ALFWorld, so code that reads ALFWorld c
 """
 
 import functools
+import hashlib
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 from alfworld.gen import constants as tables
 
 from env_wrappers.alfworld.engine import GameEngine
-from env_wrappers.alfworld.games import GAME_FILE, TASK_TYPES, TREE
+from env_wrappers.alfworld.games import GAME_FILE, TASK_TYPES, TREE, game_files, hash_of_games
 from env_wrappers.alfworld.oracle import oracle_plan
 from env_wrappers.alfworld.problem import describe_goal, goal_sentences, write_problem
 from env_wrappers.alfworld.rooms import (
@@ -30,6 +32,7 @@ from env_wrappers.alfworld.rooms import (
 from env_wrappers.alfworld.trust import alfworld_data
 from env_wrappers.datasets import is_generated, new_directory, write_manifest
 from env_wrappers.errors import DataError
+from env_wrappers.files import read_json
 from env_wrappers.processes import map_in_processes
 
 GENERATOR_VERSION = 3
@@ -102,7 +105,9 @@ def generate(
         make = functools.partial(_fill_slot, partial, spec.rooms, spec.max_receptacles)
         for done, _ in enumerate(map_in_processes(make, slots, workers), start=1):
             on_progress(done, len(slots))
-        write_manifest(partial, GENERATOR_VERSION, asdict(spec))
+        games = game_files(partial / TREE, levels=3)
+        counts, sha256 = _count(partial, games), hash_of_games(partial, games)
+        write_manifest(partial, GENERATOR_VERSION, asdict(spec), counts=counts, sha256=sha256)
 
 
 def generate_game(
@@ -230,6 +235,26 @@ def _fill_slot(
         f"found no {task_type} game for {split} in {' or '.join(rooms)} with at most "
         f"{max_receptacles} receptacles: allow other rooms, more receptacles or fewer task types"
     )
+
+
+def _count(data: Path, games: Iterable[Path]) -> dict[str, Counter[str]]:
+    """Return the number of games by split and task family.
+
+    Raises:
+        DataError: two games are identical.
+    """
+    counts: dict[str, Counter[str]] = {}
+    problems: dict[bytes, str] = {}
+    for game in games:
+        name = game.relative_to(data).as_posix()
+        # The first line only contains the name of the problem.
+        text = read_json(game)["pddl_problem"].partition("\n")[2]
+        twin = problems.setdefault(hashlib.sha256(text.encode()).digest(), name)
+        if twin != name:
+            raise DataError(f"{twin} and {name} are the same game: choose another seed")
+        _, split, label, *_ = Path(name).parts
+        counts.setdefault(split, Counter())[label.split("-", 1)[0]] += 1
+    return counts
 
 
 def _check_known(what: str, values: Iterable[str], known: tuple[str, ...]) -> None:

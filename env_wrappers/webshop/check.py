@@ -1,5 +1,6 @@
 """Check a WebShop catalogue: what it contains, and whether its goals are achievable."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from pathlib import Path
 
 from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
+from env_wrappers.files import file_hash, read_json
 from env_wrappers.webshop.catalogue import open_catalogue
 from env_wrappers.webshop.goals import SPLITS
 from env_wrappers.webshop.goals import Kind as GoalKind
@@ -40,22 +42,25 @@ class CatalogueCheck:
         departments: number of products per department.
         skipped: number of records skipped, by reason ("nan", "long", "duplicate").
         goals: results by kind of goals.
+        changed: files of a generated catalogue that differ from the manifest, with the reason.
     """
 
     kind: str
     departments: Counter[str]
     skipped: dict[str, int]
     goals: dict[GoalKind, GoalCheck]
+    changed: dict[str, str]
 
     @property
     def broken(self) -> dict[str, str]:
-        """The missed goals, with the reason; only of generated catalogues.
+        """Changed files and missed goals, with the reason; only of generated catalogues.
 
         Other data contains goals that cannot be achieved.
         """
         if self.kind != "generated":
             return {}
-        return {goal: why for check in self.goals.values() for goal, why in check.missed.items()}
+        missed = {g: why for check in self.goals.values() for g, why in check.missed.items()}
+        return self.changed | missed
 
 
 def check_catalogue(
@@ -95,11 +100,13 @@ def check_catalogue(
         if why:
             goals[kind].missed[f"{kind} goal {goal}"] = why
         on_progress(done, len(chosen))
+    generated = (folder / MANIFEST).is_file()
     return CatalogueCheck(
-        kind="generated" if (folder / MANIFEST).is_file() else "other",
+        kind="generated" if generated else "other",
         departments=Counter(product.category for product in catalogue),
         skipped=catalogue.facts["skipped"],
         goals=goals,
+        changed=_changed(folder / MANIFEST) if generated else {},
     )
 
 
@@ -129,3 +136,18 @@ def _evenly(count: int, limit: int | None) -> Sequence[int]:
 def _splits(count: int) -> dict[str, int]:
     disjoint = {split: SPLITS[split] for split in ("test", "dev", "train")}
     return {split: len(range(count)[slice(*ends)]) for split, ends in disjoint.items()}
+
+
+def _changed(manifest: Path) -> dict[str, str]:
+    """Return the generated files that have changed, with the reason."""
+    try:
+        expected = read_json(manifest)["sha256"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return {manifest.name: f"cannot be read: {error!r}"}
+    changed = {}
+    for name, digest in expected:
+        with contextlib.suppress(OSError):
+            if file_hash(manifest.parent / name) == digest:
+                continue
+        changed[name] = "is not as it was generated: its sha256 differs"
+    return changed

@@ -1,12 +1,14 @@
 """Generate WebShop catalogues offline in the original's three files, deterministically."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from env_wrappers.datasets import is_generated, new_directory, write_manifest
 from env_wrappers.errors import DataError
+from env_wrappers.files import file_hash
 from env_wrappers.webshop.synthetic_products import (
     MAX_BRANDS,
     MAX_LOOKALIKES,
@@ -83,11 +85,16 @@ def generate(
     if is_generated(out, GENERATOR_VERSION, asdict(spec)):
         return
     with new_directory(out) as partial:
-        _write(partial, spec, on_progress)
-        write_manifest(partial, GENERATOR_VERSION, asdict(spec))
+        counts = _write(partial, spec, on_progress)
+        hashes = {name: file_hash(partial / name) for name in (ITEMS, ATTRIBUTES, HUMAN)}
+        write_manifest(partial, GENERATOR_VERSION, asdict(spec), counts=counts, sha256=hashes)
 
 
-def _write(folder: Path, spec: CatalogueSpec, on_progress: Callable[[int, int], None]) -> None:
+def _write(
+    folder: Path, spec: CatalogueSpec, on_progress: Callable[[int, int], None]
+) -> Counter[str]:
+    """Write the files; return the number of products, by department too, and of instructions."""
+    counts: Counter[str] = Counter()
     with (
         _JsonFile(folder / ITEMS, "[]") as items,
         _JsonFile(folder / ATTRIBUTES, "{}") as attributes,
@@ -102,8 +109,13 @@ def _write(folder: Path, spec: CatalogueSpec, on_progress: Callable[[int, int], 
             attributes.add(product.attributes, product.asin)
             if product.human:
                 human.add(product.human, product.asin)
+            counts["products"] += 1
+            counts[product.item["category"]] += 1
+            counts["instructions"] += "instruction" in product.attributes
+            counts["human instructions"] += len(product.human)
             if done % _PROGRESS == 0 or done == spec.products:
                 on_progress(done, spec.products)
+    return counts
 
 
 class _JsonFile:

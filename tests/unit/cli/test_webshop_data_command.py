@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from env_wrappers.webshop.generator import ATTRIBUTES, ITEMS, CatalogueSpec, generate
+from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, CatalogueSpec, generate
 from hgpo_rllib.cli.data_webshop import generate_webshop
 from hgpo_rllib.cli.main import main
 from tests.unit.env_wrappers.webshop.webshop_data import item, write_data
@@ -109,16 +109,24 @@ class TestCheck:
         assert json.loads(stdout)["goals"]["human"]["replayed"] == 3
 
     def test_what_is_broken(self, hgpo: Hgpo, tmp_path: Path) -> None:
-        """A goal out of reach ends with exit code 1, a file that cannot be used with 2."""
+        """A changed file or a goal out of reach is exit code 1, a file that cannot be used 2."""
         store = tmp_path / "store"
         generate(store, CatalogueSpec(products=30))
+        human = (store / HUMAN).read_bytes()
+        (store / HUMAN).write_text("{}")
+        status, stdout, _ = hgpo("check", "webshop", store)
+        assert status == 1
+        assert f"broken: {HUMAN}: is not as it was generated" in stdout
+        assert "human goals" not in stdout
+        (store / HUMAN).write_bytes(human)
+        assert hgpo("check", "webshop", store)[0] == 0
         records = json.loads((store / ATTRIBUTES).read_text())
         record = next(record for record in records.values() if "instruction" in record)
         record["instruction_attributes"].append("able to fly")
         (store / ATTRIBUTES).write_text(json.dumps(records))
-        assert hgpo("check", "webshop", store)[0] == 0
         status, stdout, _ = hgpo("check", "webshop", store, "--replay")
         assert status == 1
+        assert f"broken: {ATTRIBUTES}: is not as it was generated" in stdout
         assert "broken: synthetic goal " in stdout
         (store / ITEMS).write_text("[{")
         status, stdout, stderr = hgpo("check", "webshop", store)

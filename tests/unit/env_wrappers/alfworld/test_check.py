@@ -241,6 +241,22 @@ def test_what_is_never_played_is_skipped_as_by_find_games(tree: Path) -> None:
     assert not any(game.replayed for game in found.games if game.skipped)
 
 
+def test_a_manifest_vouches_for_its_games(generated_games: Path, tmp_path: Path) -> None:
+    """A game that was changed, or is gone, is sound in itself but not what was generated."""
+    data = tmp_path / "data"
+    shutil.copytree(generated_games, data)
+    game = find_games(data, "train")[0]
+    content = game.read_bytes()
+    game.write_bytes(content + b"\n")
+    assert list(check_tree(data).broken) == [MANIFEST]
+    game.write_bytes(content)
+    assert check_tree(data).broken == {}
+    game.unlink()
+    assert list(check_tree(data).broken) == [MANIFEST]
+    (data / MANIFEST).write_text("{}")
+    assert "cannot be read" in check_tree(data).broken[MANIFEST]
+
+
 def test_no_tree(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not a directory"):
         check_tree(tmp_path)

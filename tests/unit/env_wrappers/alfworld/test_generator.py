@@ -9,10 +9,12 @@ import tarfile
 from collections import Counter
 from importlib import resources
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv
 
+from env_wrappers.alfworld import generator
 from env_wrappers.alfworld.engine import GameEngine
 from env_wrappers.alfworld.games import GAME_FILE, find_games, task_type_of
 from env_wrappers.alfworld.generator import GenerationSpec, generate, generate_game
@@ -172,6 +174,23 @@ def test_no_two_games_are_the_same(generated_games: Path) -> None:
     assert len({hashlib.sha256(p.encode()).hexdigest() for p in problems}) == len(games) == 9
 
 
+def test_twins_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fake:
+        """Enough of an engine, and of a plan, for two games that only differ in their name."""
+
+        names: ClassVar[dict[str, str]] = {}
+
+        def __init__(self, game: dict[str, str]) -> None: ...
+
+    monkeypatch.setattr(generator, "GameEngine", Fake)
+    monkeypatch.setattr(generator, "write_problem", lambda *args: f"problem {args[-1]}\nthe same")
+    monkeypatch.setattr(generator, "oracle_plan", lambda *args: [])
+    monkeypatch.setattr(generator, "_wins", lambda *args: True)
+    with pytest.raises(DataError, match="same game"):
+        generate(tmp_path / "out", TINY)
+    assert not list(tmp_path.iterdir())
+
+
 def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path) -> None:
     generate(tmp_path / "one", TINY)
     generate(tmp_path / "two", TINY, workers=2)
@@ -196,6 +215,8 @@ def test_a_finished_data_set_is_left_alone(
     generate(generated_games, generated_spec, on_progress=lambda done, total: calls.append(done))
     assert not calls
     assert _bytes(generated_games) == before
+    manifest = json.loads((generated_games / "manifest.json").read_text())
+    assert manifest["counts"]["train"] == dict.fromkeys(generated_spec.task_types, 1)
     with pytest.raises(DataError, match="another spec"):
         generate(generated_games, dataclasses.replace(generated_spec, seed=1))
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.fuzzy import token_set_ratio
 from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, CatalogueSpec, generate
@@ -104,6 +105,17 @@ class TestFiles:
         (item,) = read(tmp_path / "out", ITEMS)
         assert list(read(tmp_path / "out", ATTRIBUTES)) == [item["asin"]]
         assert read(tmp_path / "out", HUMAN) == {}
+
+    def test_the_manifest_counts(self, catalogue: Path) -> None:
+        manifest = read(catalogue, MANIFEST)
+        counts = Counter(item["category"] for item in read(catalogue, ITEMS))
+        instructed = [r for r in read(catalogue, ATTRIBUTES).values() if "instruction" in r]
+        assert manifest["counts"] == counts | {
+            "products": 400,
+            "instructions": len(instructed),
+            "human instructions": len(read(catalogue, HUMAN)),
+        }
+        assert set(counts) == set(DEPARTMENTS)
 
     @pytest.mark.parametrize(
         ("change", "message"),

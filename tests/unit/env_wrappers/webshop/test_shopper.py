@@ -112,14 +112,16 @@ class TestOracle:
 class TestCheck:
     def test_what_is_counted(self, data: Path) -> None:
         """Nothing is played unless asked for, and goals are taken evenly."""
+        manifest = json.loads((data / MANIFEST).read_text())
         found = check_catalogue(data)
         assert found.kind == "generated"
         assert found.departments.total() == 320
+        assert all(manifest["counts"][name] == n for name, n in found.departments.items())
         splits = found.goals["synthetic"].splits
         assert (splits["test"], splits["dev"]) == (500, 1000)
         assert splits["train"] == len(open_shop(data).goals) - 1500 > 100
         human = found.goals["human"].splits
-        assert (human["test"] > 0, human["dev"], human["train"]) == (True, 0, 0)
+        assert human == {"test": manifest["counts"]["human instructions"], "dev": 0, "train": 0}
         assert [check.replayed for check in found.goals.values()] == [[], []]
         calls: list[tuple[int, int]] = []
         few = check_catalogue(data, True, 4, lambda *counts: calls.append(counts)).goals
@@ -128,7 +130,7 @@ class TestCheck:
         assert calls == [(done, 8) for done in range(1, 9)]
 
     def test_a_goal_out_of_reach(self, data: Path, tmp_path: Path) -> None:
-        """It is named, with the reason."""
+        """It is named, with the reason, and the file that was changed."""
         copy = tmp_path / "data"
         shutil.copytree(data, copy, ignore=shutil.ignore_patterns(".*"))
         records = json.loads((copy / ATTRIBUTES).read_text())
@@ -136,10 +138,13 @@ class TestCheck:
         records[asin]["instruction_attributes"].append("able to fly")
         (copy / ATTRIBUTES).write_text(json.dumps(records))
         found = check_catalogue(copy, replay=True)
+        assert found.changed == {ATTRIBUTES: "is not as it was generated: its sha256 differs"}
         missed = found.goals["synthetic"].missed
         assert missed
         assert all(why.startswith(f"buying {asin} earned 0.") for why in missed.values())
-        assert found.broken == missed
+        assert found.broken == found.changed | missed
+        (copy / MANIFEST).write_text("{}")
+        assert check_catalogue(copy).broken == {MANIFEST: "cannot be read: KeyError('sha256')"}
         (copy / MANIFEST).unlink()
         other = check_catalogue(copy, replay=True)
         assert (other.kind, other.goals["synthetic"].missed) == ("other", missed)
