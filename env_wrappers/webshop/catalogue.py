@@ -4,27 +4,35 @@ Data derived from the files is built once and cached on disk (see ``cache.py``).
 maps files into memory and does not read the original data.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
 import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from env_wrappers.errors import DataError
-from env_wrappers.files import open_regular, read_json
+from env_wrappers.files import read_json
 from env_wrappers.webshop import store as stores
 from env_wrappers.webshop.bm25 import Index, build_index
-from env_wrappers.webshop.cache import cache_roots, ensure_folder
+from env_wrappers.webshop.cache import (
+    FORMAT,
+    SEAL,
+    cache_roots,
+    content_hash,
+    ensure_folder,
+    is_intact,
+    stamp,
+)
 from env_wrappers.webshop.records import Listing, Product
 from env_wrappers.webshop.source import Sources, find_sources, read_listings
 from env_wrappers.webshop.store import Store, write_store
 
-_FORMAT = 2  # of the derived data; caches of another version are not used
 _FACTS = "facts.json"
 _SEARCH = "search"
 _CACHED_LISTINGS = 4_096  # about 5 KB each
@@ -48,17 +56,12 @@ class Catalogue:
         """Open the files of a folder; use :func:`open_catalogue` instead.
 
         Raises:
-            DataError: a file is missing or damaged.
+            OSError, ValueError: the files cannot be read.
         """
         self.folder = folder
-        try:
-            self.facts: dict[str, Any] = read_json(folder / _FACTS)
-            self.store = Store(folder)
-            self._index = Index(folder / _SEARCH)
-        except (OSError, EOFError, ValueError) as error:
-            raise DataError(
-                f"{folder} is damaged ({error}); remove the folder to have it built again"
-            ) from error
+        self.facts: dict[str, Any] = read_json(folder / _FACTS)
+        self.store = Store(folder)
+        self._index = Index(folder / _SEARCH)
         self.data_hash: str = self.facts["data_hash"]
         self._listing = functools.lru_cache(_CACHED_LISTINGS)(self.store.read)
         self._search = functools.lru_cache(_CACHED_SEARCHES)(self._search_anew)
@@ -135,11 +138,21 @@ def open_catalogue(data: str | Path | None = None, num_products: int | None = No
     if num_products is not None and (type(num_products) is not int or num_products < 1):
         raise DataError(f"{num_products!r} products make no catalogue: ask for at least 1, or None")
     sources = find_sources(data)
-    key = json.dumps([_stamps(sources), num_products])
-    name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}-v{_FORMAT}"
+    roots = cache_roots(sources.folder)
+    data_hash = _hash(sources, roots, num_products)
+    name = f"{data_hash[:32]}-v{FORMAT}"
+    for root in roots:
+        with contextlib.suppress(OSError):
+            return _open(root / name)
+
+    def build(folder: Path) -> None:
+        facts = _build(folder, sources, num_products) | {"data_hash": data_hash}
+        if _hash(sources, roots, num_products) != data_hash:
+            raise DataError(f"{sources.folder}: the data changed while it was read; try again")
+        (folder / _FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
     reasons = []
-    for root in cache_roots(sources.folder):
-        build = functools.partial(_build, sources=sources, num_products=num_products)
+    for root in roots:
         try:
             ensure_folder(root / name, build)
             return _open(root / name)
@@ -151,18 +164,24 @@ def open_catalogue(data: str | Path | None = None, num_products: int | None = No
     )
 
 
-_open = functools.cache(Catalogue)
+def _open(folder: Path) -> Catalogue:
+    """Return the catalogue of a folder; raise OSError if it is missing or damaged."""
+    return _open_once(folder, stamp(folder / SEAL))
 
 
-def _stamps(sources: Sources) -> list[list[int]]:
-    """Return metadata that changes with the files: size, mtime, ctime and inode of each."""
-    stats = [file.stat() for file in sources.files]
-    return [[s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for s in stats]
+@functools.cache
+def _open_once(folder: Path, version: tuple[int, ...]) -> Catalogue:
+    if not is_intact(folder):
+        raise OSError(f"{folder} is damaged")
+    return Catalogue(folder)
 
 
-def _build(folder: Path, sources: Sources, num_products: int | None) -> None:
-    before = _stamps(sources)
-    data_hash = _hash(sources, num_products)
+def _hash(sources: Sources, roots: Sequence[Path], num_products: int | None) -> str:
+    hashes = [content_hash(file, roots) for file in sources.files]
+    return hashlib.sha256(json.dumps([hashes, num_products]).encode()).hexdigest()
+
+
+def _build(folder: Path, sources: Sources, num_products: int | None) -> dict[str, Any]:
     skipped: Counter[str] = Counter(nan=0, long=0, duplicate=0)
     facts = write_store(read_listings(sources, num_products, skipped), folder)
     if not facts["products"]:
@@ -171,22 +190,7 @@ def _build(folder: Path, sources: Sources, num_products: int | None) -> None:
             "fetch or generate the file again"
         )
     build_index(stores.documents(Store(folder)), folder / _SEARCH)
-    if _stamps(sources) != before:
-        raise DataError(f"{sources.folder}: the data changed while it was read; try again")
-    facts |= {
+    return facts | {
         "skipped": dict(skipped),
         "files": [file.name for file in sources.files],
-        "data_hash": data_hash,
     }
-    (folder / _FACTS).write_text(json.dumps(facts, indent=1), encoding="utf-8")
-
-
-def _hash(sources: Sources, num_products: int | None) -> str:
-    hashes = []
-    for path in sources.files:
-        try:
-            with open_regular(path) as file:
-                hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}; make it readable") from error
-    return hashlib.sha256(json.dumps([hashes, num_products]).encode()).hexdigest()

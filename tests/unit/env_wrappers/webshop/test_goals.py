@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from env_wrappers.errors import DataError
-from env_wrappers.webshop import goals
+from env_wrappers.webshop import cache, goals
 from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
 from env_wrappers.webshop.goals import NO_LIMIT, SPLITS, Kind, goal_range, open_goals
 from env_wrappers.webshop.records import Goal
@@ -316,6 +316,23 @@ def test_combinations_beyond_count_are_refused_not_made(tmp_path: Path) -> None:
 # --- the cache on disk -------------------------------------------------------------------------
 
 
+def _folder(catalogue: Catalogue) -> Path:
+    return next(path for path in (catalogue.folder / "goals").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b""), Path.unlink])
+@pytest.mark.parametrize("name", ["order.npy", "limits.npy", "seal.json"])
+def test_damaged_draws_are_made_again(
+    small: Catalogue, name: str, damage: Callable[[Path], object]
+) -> None:
+    before = list(open_goals(small, "synthetic", 0))
+    file = _folder(small) / name
+    size = file.stat().st_size
+    damage(file)
+    assert list(open_goals(small, "synthetic", 0)) == before
+    assert file.stat().st_size == size
+
+
 def test_draws_are_made_once(small: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
     before = list(open_goals(small, "human", 0))
     monkeypatch.setattr(goals, "_draw", None)
@@ -330,5 +347,6 @@ def test_draws_that_cannot_be_kept_are_made_in_memory(
     def refuse(*_: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(goals, "ensure_folder", refuse)
+    monkeypatch.setattr(cache, "replace_folder", refuse)
+    (_folder(small) / "seal.json").unlink()
     assert list(open_goals(small, "synthetic", 0)) == want
