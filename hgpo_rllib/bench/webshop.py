@@ -89,6 +89,7 @@ def measure_play(data: Path, steps: int, environments: int) -> Row:
         "products": len(shop.catalogue),
         "goals": len(shop.goals),
         "first_environment_ms": 1000 * construction_s,
+        "steps": played,
         "steps_per_s": played / seconds,
         "more_envs": len(more),
         "mb_for_these": (resident() - before) / 1e6,

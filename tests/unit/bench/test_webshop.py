@@ -22,6 +22,7 @@ def test_one_environment_and_more(data: Path) -> None:
     open_shop(data)
     row = measure_play(data, steps=300, environments=3)
     assert (row["products"], row["goals"]) == (29, len(open_shop(data).goals))
+    assert 300 <= row["steps"] < 315
     assert row["more_envs"] == 3
     assert row["steps_per_s"] > 0
     assert row["first_environment_ms"] > 0
