@@ -17,7 +17,7 @@ from env_wrappers.webshop.synthetic_products import (
     order_of,
 )
 
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 ITEMS, ATTRIBUTES, HUMAN = "items_shuffle.json", "items_ins_v2.json", "items_human_ins.json"
 
 _PROGRESS = 1000  # products between two calls of on_progress
@@ -31,8 +31,8 @@ class CatalogueSpec:
         products: number of products. A product with an instruction gives one synthetic goal per
             combination of its options, seven or eight on average.
         seed: the same spec gives the same bytes; another seed gives other products.
-        lookalikes: products of the same brand and kind, from 1 to 6; more require closer reading
-            of titles.
+        lookalikes: products of the same brand and kind, from 1 to 6, whose titles have the same
+            words. If there are several, only the pages of the products tell which one is wanted.
         instructed: share of the products that have synthetic goals.
         human: share of those that also have human goals.
     """

@@ -1,10 +1,10 @@
-"""Scripted customers: an oracle that knows the product, and a shopper that only reads pages."""
+"""Scripted customers: an oracle that knows the product, and shoppers that only read pages."""
 
 import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.colors import first_color
@@ -16,13 +16,14 @@ from env_wrappers.webshop.pages import (
     PAGE_SIZE,
     PREVIOUS,
     SEPARATOR,
+    SUB_PAGES,
 )
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import ALIKE_ABOVE
 
 MAX_PAGES = 3  # maximum results pages that the shopper reads
-PREMATURE_PURCHASE = 0.4
-"""Probability for the noisy shopper; a habit that reinforcement learning should remove."""
+_FEATURES = SUB_PAGES[1].lower()
+_THOUGHT = 5  # words of a page in a thought
 
 _PRICE_LIMIT = re.compile(r",? and price lower than ([\d.]+) dollars\s*$")
 _OPTIONS = re.compile(r" with (?=[^:,]{1,40}: )")
@@ -32,9 +33,9 @@ _FILLER = frozenset(
     (
         *("a", "after", "am", "an", "and", "are", "at", "buy", "by", "can", "color", "could"),
         *("find", "for", "from", "get", "gone", "have", "help", "i", "im", "in", "is", "it"),
-        *("like", "looking", "love", "me", "my", "need", "of", "on", "one", "or", "order", "out"),
-        *("pick", "please", "size", "so", "some", "that", "the", "to", "want", "what", "with"),
-        *("would", "you"),
+        *("like", "looking", "love", "me", "my", "need", "of", "old", "on", "one", "or", "order"),
+        *("out", "pick", "please", "sister", "size", "so", "some", "that", "the", "to", "want"),
+        *("what", "with", "would", "you"),
     )
 )
 
@@ -151,7 +152,7 @@ def _alike(value: str, wanted: str) -> int:
 
 
 @dataclass(frozen=True)
-class _Offer:
+class Offer:
     """A product on a results page."""
 
     asin: str  # in lower case, as in clicks
@@ -159,25 +160,53 @@ class _Offer:
     price: float  # lowest price, in dollars
 
 
+@dataclass(frozen=True)
+class Habits:
+    """Probabilities of a shopper's mistakes.
+
+    Attributes:
+        short_query: search for one word of the wish instead of all.
+        random_result: open a random result instead of the one that suits best.
+        unread_features: do not read the features, although the page lacks a word of the wish.
+        no_return: keep a product although its pages show that it is not the wanted one.
+        premature_purchase: buy while a wanted option is not chosen yet.
+    """
+
+    short_query: float = 0.0
+    random_result: float = 0.0
+    unread_features: float = 0.0
+    no_return: float = 0.0
+    premature_purchase: float = 0.0
+
+
 @dataclass
 class Shopper:
     """A customer that uses only the page texts; create a new one for each episode.
 
-    It searches for the words of the wish and opens the product whose title matches most of them.
-    If the wanted options are missing it goes back; otherwise it chooses them and buys. Titles do
-    not name all features, so its purchases are sometimes wrong.
+    It searches for the words of the wish, and opens the product whose title has most of them. If a
+    wanted option is missing, it returns and opens the next. If its page lacks words of the wish,
+    it reads the features. If they lack them too, it repeats the search without these words, and
+    opens one of the next products. Otherwise it chooses the options and buys.
+
+    Its choices depend on the page and the last two actions, so an agent with a memory of two turns
+    can learn them. It remembers more only to omit words from a repeated search, and to give up
+    when it has rejected all results; see also `exhaustive`.
     """
 
     rng: random.Random
     """Source of all random choices."""
-    premature_purchase: float = 0.0
-    """Probability of buying while a wanted option is not chosen yet."""
+    habits: Habits = Habits()
+    exhaustive: bool = False
+    """Whether to remember all rejected products."""
     _last: str = ""
     _offered: frozenset[str] = frozenset()  # asins on the last results page
     _asin: str = ""  # last product opened
     _chosen: dict[str, str] = field(default_factory=dict)  # value by option group
     _rejected: set[str] = field(default_factory=set)  # asins
     _likeliest: int = 0  # wish words matched by the best title
+    _missing: frozenset[str] = frozenset()  # wish words that the product's page lacks
+    _checked: bool = False  # the product opened last suits
+    _again: bool = False  # the features were not those of the wish, and another product was not
     _settled: bool = False  # nothing fits: accept the best match
 
     def act(
@@ -193,88 +222,124 @@ class Shopper:
         """
         wish, parts = read_wish(goal), observation.split(SEPARATOR)
         clicks = {a[len("click[") : -1] for a in admissible if a.startswith("click[")}
-        clicked = (self._last if last is None else last).removeprefix("click[").removesuffix("]")
+        slipped = last not in (None, self._last)
+        clicked = (last if slipped and last else self._last)[len("click[") : -1]
         if BUY_NOW.lower() in clicks:
             thought, self._last = self._on_item(wish, goal.lower(), parts, clicks, clicked)
         elif NEXT.lower() in clicks:
-            thought, self._last = self._on_results(wish, parts, clicks)
+            thought, self._last = self._on_results(wish, parts, clicks, slipped)
         elif PREVIOUS.lower() in clicks:
-            thought, self._last = "back to the product", f"click[{PREVIOUS.lower()}]"
+            thought, self._last = self._on_sub_page(parts, clicked)
         else:
             thought, self._last = "search", f"search[{self._query(wish)}]"
         return thought, self._last
 
     def _query(self, wish: Wish) -> str:
-        if self._settled and self._offered == frozenset() and wish.words:
-            return self.rng.choice(wish.words)  # all words together found nothing
-        return " ".join(wish.words)
+        words = wish.words
+        if self._settled and self._offered == frozenset() and words:
+            return self.rng.choice(words)  # all words together found nothing
+        if self._again:
+            words = tuple(word for word in words if word not in self._missing)
+        elif self._slips(self.habits.short_query):
+            words = tuple(self.rng.sample(words, min(1, len(words))))
+        return " ".join(words)
 
-    def _on_results(self, wish: Wish, parts: list[str], clicks: set[str]) -> tuple[str, str]:
+    def _on_results(
+        self, wish: Wish, parts: list[str], clicks: set[str], slipped: bool
+    ) -> tuple[str, str]:
         offers = _offers(parts, clicks)
+        if slipped and (not offers or _page_number(parts) > 1):
+            return "not what i wanted", f"click[{BACK_TO_SEARCH.lower()}]"
         self._offered = frozenset(offer.asin for offer in offers)
         suitable = offers if self._settled else [o for o in offers if self._suits(o, wish)]
-        if suitable:
-            self._likeliest = max(_shared(offer.title, wish) for offer in suitable)
-            best = next(o for o in suitable if _shared(o.title, wish) == self._likeliest)
-            return best.title.lower(), f"click[{best.asin}]"
-        if offers and _page_number(parts) < MAX_PAGES:
-            return "none of these", f"click[{NEXT.lower()}]"
-        self._settled = True
-        return "nothing suits", f"click[{BACK_TO_SEARCH.lower()}]"
+        if offers and self._slips(self.habits.random_result):
+            suitable = [self.rng.choice(offers)]
+        elif not self._settled and all(offer.asin in self._rejected for offer in suitable):
+            if offers and _page_number(parts) < MAX_PAGES:
+                return "none of these", f"click[{NEXT.lower()}]"
+            suitable = []
+        if not suitable:
+            self._settled = True
+            return "nothing suits", f"click[{BACK_TO_SEARCH.lower()}]"
+        best = self._best(suitable, wish)
+        self._likeliest = _shared(best.title, wish)
+        return _brief(best.title), f"click[{best.asin}]"
 
-    def _suits(self, offer: _Offer, wish: Wish) -> bool:
-        affordable = offer.price <= wish.limit and offer.asin not in self._rejected
-        return affordable and 3 * _shared(offer.title, wish) >= len(wish.words)
+    def _best(self, suitable: list[Offer], wish: Wish) -> Offer:
+        """Return the offer to open next, of those that suit."""
+        ranked = sorted(suitable, key=lambda offer: -_shared(offer.title, wish))
+        if self.exhaustive and not self._settled:
+            return next(offer for offer in ranked if offer.asin not in self._rejected)
+        again, self._again = self._again, False
+        if again and len(ranked) > 1:
+            likeliest = _shared(ranked[1].title, wish)
+            return self.rng.choice([o for o in ranked[1:] if _shared(o.title, wish) == likeliest])
+        if self._last == f"click[{PREVIOUS.lower()}]":
+            places = [place for place, o in enumerate(ranked) if o.asin == self._asin]
+            return ranked[(places[0] + 1) % len(ranked)] if places else ranked[0]
+        return ranked[0]
+
+    def _suits(self, offer: Offer, wish: Wish) -> bool:
+        return offer.price <= wish.limit and 3 * _shared(offer.title, wish) >= len(wish.words)
 
     def _on_item(
         self, wish: Wish, goal: str, parts: list[str], clicks: set[str], clicked: str
     ) -> tuple[str, str]:
         title, groups = _item(parts, clicks)
         if clicked in self._offered:
-            self._asin = clicked
+            self._asin, self._checked = clicked, False
             self._chosen.clear()
         self._chosen.update({group: clicked for group in groups if clicked in groups[group]})
         wanted = {group: _named(group, values, wish, goal) for group, values in groups.items()}
-        lacks = any(not wanted.get(group) for group in wish.options)
-        if not self._settled and (lacks or _shared(title, wish) < self._likeliest):
-            self._rejected.add(self._asin)
-            return "not this one", f"click[{PREVIOUS.lower()}]"
+        lacks = any(not wanted.get(group) for group in wish.options) or any(
+            not value and f", {group} " in goal for group, value in wanted.items()
+        )
+        shown = " ".join((title, *groups, *(v for values in groups.values() for v in values)))
+        self._missing = frozenset(wish.words) - _words(shown)
+        if not (self._settled or self._checked):
+            unlike = lacks or _shared(title, wish) < self._likeliest
+            if unlike and not self._slips(self.habits.no_return):
+                self._rejected.add(self._asin)
+                return "not this one", f"click[{PREVIOUS.lower()}]"
+            if self._missing and not self._slips(self.habits.unread_features):
+                return "look closer", f"click[{_FEATURES}]"
+            self._checked = True
         for group, value in wanted.items():
             if value and self._chosen.get(group) != value:
-                if self.rng.random() < self.premature_purchase:
+                if self._slips(self.habits.premature_purchase):
                     break
                 return f"{group} {value}", f"click[{value}]"
         return "buy it", f"click[{BUY_NOW.lower()}]"
 
+    def _on_sub_page(self, parts: list[str], clicked: str) -> tuple[str, str]:
+        if clicked != _FEATURES or not self._missing:
+            return "back to the product", f"click[{PREVIOUS.lower()}]"
+        features = parts[parts.index(PREVIOUS) + 1 :]
+        shown = self._missing & _words(" ".join(features))
+        # As most of the missing words suffice, the features need not repeat the wish.
+        self._checked = 2 * len(shown) > len(self._missing) or self._slips(self.habits.no_return)
+        thought = _brief(" ".join(features[:2][-1:])) or "nothing"
+        if self._checked:
+            return thought, f"click[{PREVIOUS.lower()}]"
+        self._rejected.add(self._asin)
+        self._again = True
+        return thought, f"click[{BACK_TO_SEARCH.lower()}]"
 
-class NoisyShopper:
-    """A `Shopper` with a fixed instruction, some premature purchases, and perturbed actions."""
-
-    def __init__(self, goal: str, rng: random.Random):
-        """Initialize for the instruction `goal`."""
-        self._goal = goal
-        self._shopper = Shopper(rng, premature_purchase=PREMATURE_PURCHASE)
-
-    def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
-        """Return thought and action."""
-        return self._shopper.act(self._goal, observation, admissible, last)
-
-    def perturb(self, admissible: Sequence[str], rng: random.Random) -> str:
-        """Return a one-word search if there is a search bar, otherwise any click but "buy now"."""
-        clicks = [a for a in admissible if a.startswith("click[") and a != "click[buy now]"]
-        if any(a.startswith("search[") for a in admissible):
-            return f"search[{rng.choice(self._goal.split())}]"
-        return rng.choice(clicks)
-
-    def is_worth_learning(self, info: Mapping[str, Any]) -> bool:
-        """Return whether the purchase lacks at most options."""
-        score = info["score_details"]
-        return bool(score and score["r_type"] == score["r_att"] == 1 and score["r_price"])
+    def _slips(self, probability: float) -> bool:
+        return probability > 0 and self.rng.random() < probability
 
 
 def _shared(title: str, wish: Wish) -> int:
     """Return the number of the wish's words in a title."""
-    return len(set(_WORD.findall(title.lower())).intersection(wish.words))
+    return len(_words(title).intersection(wish.words))
+
+
+def _brief(text: str) -> str:
+    return " ".join(text.lower().split()[:_THOUGHT])
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.lower()))
 
 
 def _named(group: str, values: Sequence[str], wish: Wish, goal: str) -> str:
@@ -289,11 +354,11 @@ def _named(group: str, values: Sequence[str], wish: Wish, goal: str) -> str:
     return ""
 
 
-def _offers(parts: Sequence[str], clicks: set[str]) -> list[_Offer]:
+def _offers(parts: Sequence[str], clicks: set[str]) -> list[Offer]:
     """Return the products on a results page: identifier, title and price."""
     first = parts.index(NEXT) + 1 if NEXT in parts else len(parts)
     places = (i for i in range(first, len(parts) - 2) if parts[i].lower() in clicks)
-    return [_Offer(parts[i].lower(), parts[i + 1], _lowest_price(parts[i + 2])) for i in places]
+    return [Offer(parts[i].lower(), parts[i + 1], _lowest_price(parts[i + 2])) for i in places]
 
 
 def _lowest_price(tag: str) -> float:

@@ -1,11 +1,14 @@
 """Synthetic products and instructions, each a pure function of its number.
 
-Products of the same kind and brand form a family. Members of a family differ in the trait that
-their title names, so brand, kind and trait together identify one product. A brand has one family
-per kind, so it has few products, and a search for its name finds all of them in any catalogue.
+Products of the same kind and brand form a family. Its members have the same words in their titles
+and in the texts that searches match, and differ in one property that the instruction names: the
+edition, an option group with a single value on the product's page, or a trait that only the page
+"Features" names. Prices differ too. A brand has one family per kind, so it has few products, and a
+search for its name finds all of them in any catalogue.
 """
 
 import functools
+import itertools
 import json
 import random
 from array import array
@@ -15,7 +18,9 @@ from importlib import resources
 from typing import Any
 
 KINDS_PER_BRAND = 8
-MAX_LOOKALIKES = 6  # at most the number of traits of a kind
+MAX_LOOKALIKES = 6  # below the number of traits of a kind; at most the number of editions
+EDITION = "edition"
+EDITIONS = ("classic", "deluxe", "family", "festive", "signature", "starter")
 
 _SYLLABLES = tuple(consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou")
 _LAST_SYLLABLES = tuple(syllable for syllable in _SYLLABLES if syllable[-1] in "ao")
@@ -24,8 +29,9 @@ _BRAND_STRIDE = 91_733  # coprime to MAX_BRANDS
 _ASIN_STRIDE = 38_196_601  # coprime to 10
 
 _PRICE_NONE, _PRICE_RANGE = 0.08, 0.15  # fractions of the products
-_NO_OPTIONS, _ONE_OPTION = 0.08, 0.25
-_VALUES = (2, 3, 3, 4, 4)
+_NO_OPTIONS, _ONE_OPTION = 0.12, 0.25  # fractions of the families, which share their options
+_VALUES = (2, 3, 4, 4, 4)
+_BY_EDITION = 0.5  # fraction of the families that differ in the edition
 
 _OPENINGS = (
     "find me {thing}",
@@ -33,6 +39,8 @@ _OPENINGS = (
     "looking for {thing}",
     "help me pick out {thing}",
     "please order {thing}",
+    "can you find {thing}",
+    "i want to buy {thing}",
 )
 _HUMAN_OPENINGS = (
     "my old one is gone, so i want {thing}",
@@ -41,9 +49,9 @@ _HUMAN_OPENINGS = (
     "what i am after is {thing}",
 )
 _DESCRIPTIONS = (
-    "{brand} makes this {material} {kind} to be {trait}, {second} and {third}. Made for {purpose}.",
-    "Made for {purpose}: {material} {kind} by {brand}, which is {trait}, {second} and {third}.",
-    "The {material} {kind} of {brand} is {trait}, {second} and {third}, and meant for {purpose}.",
+    "{brand} makes this {material} {kind} to be {trait}. Made for {purpose}.",
+    "Made for {purpose}: {material} {kind} by {brand}, which is {trait}.",
+    "The {material} {kind} of {brand} is {trait}, and meant for {purpose}.",
 )
 
 
@@ -145,13 +153,13 @@ class _Design:
     kind: Kind
     brand: str
     material: str
-    traits: tuple[str, str, str]  # the first is in the title
+    trait: str  # in the title
+    hidden: str  # only on the page "Features"
+    wanted: tuple[str, ...]  # the traits that instructions name
     purpose: str
     options: dict[str, list[str]]
-
-    @property
-    def title(self) -> str:
-        return f"{self.brand} {self.traits[0]} {self.material} {self.kind.name}".title()
+    title: str
+    description: str
 
 
 def make_product(
@@ -168,9 +176,9 @@ def make_product(
         human: probability that a product with an instruction also has a human one.
     """
     rng = random.Random(f"{seed}/product/{number}")
-    design = _design(rng, seed, number, products, lookalikes)
+    design = _design(seed, number, products, lookalikes)
     asin = asin_of(seed, number, products)
-    attributes = sorted((*design.traits, design.purpose))
+    attributes = sorted((design.trait, design.hidden, design.purpose))
     record: dict[str, Any] = {"attributes": attributes}
     humans: list[dict[str, Any]] = []
     if rng.random() < instructed:
@@ -189,21 +197,39 @@ def _families(products: int, lookalikes: int) -> int:
     return -(-products // lookalikes)
 
 
-def _design(rng: random.Random, seed: int, number: int, products: int, lookalikes: int) -> _Design:
+def _design(seed: int, number: int, products: int, lookalikes: int) -> _Design:
     member, family = divmod(number, _families(products, lookalikes))
     slot, brand = divmod(family, brands_of(products, lookalikes))
-    kind = _kind_of(seed, brand, slot)
-    # The order of traits is drawn per family, so that the members' first traits differ.
-    order = random.Random(f"{seed}/family/{family}").sample(kind.traits, len(kind.traits))
-    trait = order.pop(member)
-    second, third = rng.sample(order, 2)
+    kind, name = _kind_of(seed, brand, slot), brand_name(seed, brand)
+    # Every member makes the same draws.
+    rng = random.Random(f"{seed}/family/{family}")
+    trait, *hidden = rng.sample(kind.traits, len(kind.traits))
+    material, purpose = rng.choice(kind.materials), rng.choice(kind.purposes)
+    description = rng.choice(_DESCRIPTIONS).format(
+        brand=name.capitalize(), material=material, kind=kind.name, trait=trait, purpose=purpose
+    )
+    parts = (trait, f"{material} {kind.name}", f"for {purpose}")
+    order = rng.sample(list(itertools.permutations(parts)), MAX_LOOKALIKES)[member]
+    options = _options(rng, kind)
+    by_edition = lookalikes > 1 and rng.random() < _BY_EDITION
+    if by_edition:
+        editions = rng.sample(EDITIONS, lookalikes)
+        options = {EDITION: [editions.pop(member)], **options}
+        # All members name all editions once, so that no search tells them apart.
+        description += f" Also sold as {', '.join(editions)} edition."
+    distinct = lookalikes > 1 and not by_edition
+    own = hidden[member if distinct else 0]
     return _Design(
         kind=kind,
-        brand=brand_name(seed, brand),
-        material=rng.choice(kind.materials),
-        traits=(trait, second, third),
-        purpose=rng.choice(kind.purposes),
-        options=_options(rng, kind),
+        brand=name,
+        material=material,
+        trait=trait,
+        hidden=own,
+        wanted=(trait, own) if distinct else (trait,),
+        purpose=purpose,
+        options=options,
+        title=f"{name} {' '.join(order)}".title(),
+        description=description,
     )
 
 
@@ -232,24 +258,14 @@ def _some(rng: random.Random, values: Sequence[str], count: int) -> list[str]:
 
 
 def _item(rng: random.Random, asin: str, design: _Design) -> dict[str, Any]:
-    trait, second, third = design.traits
-    description = rng.choice(_DESCRIPTIONS).format(
-        brand=design.brand.capitalize(),
-        material=design.material,
-        kind=design.kind.name,
-        trait=trait,
-        second=second,
-        third=third,
-        purpose=design.purpose,
-    )
     return {
         "asin": asin,
         "name": design.title,
-        "full_description": description,
-        "small_description": [
-            f"{trait}, {second} and {third}".capitalize(),
-            f"Good for {design.purpose}",
+        "full_description": design.description,
+        "small_description": [  # searches match the first only
             f"{design.material.capitalize()} {design.kind.name} by {design.brand.capitalize()}",
+            design.hidden.capitalize(),
+            f"Good for {design.purpose}",
         ],
         "pricing": _price(rng, design.kind),
         "customization_options": {
@@ -276,7 +292,7 @@ def _price(rng: random.Random, kind: Kind) -> str:
 
 
 def _synthetic_instruction(rng: random.Random, design: _Design) -> dict[str, Any]:
-    """Return a wish that names brand, kind and first trait, and possibly more.
+    """Return a wish that names brand, kind and what tells the product from its family.
 
     Options and price limit are added when goals are built.
     """
@@ -308,13 +324,13 @@ def _human_instruction(
 
 def _wish(rng: random.Random, design: _Design) -> tuple[str, list[str]]:
     """Return a description of the product, and the attributes that it names."""
-    attributes = [design.traits[0]]
-    words = [design.traits[0]]
-    if rng.random() < 0.5:
-        attributes.append(design.traits[1])
-        words.append(design.traits[1])
-    material = f"{design.material} " if rng.random() < 0.4 else ""
-    thing = f"{', '.join(words)} {material}{design.kind.name}"
+    attributes = list(design.wanted)
+    words = rng.sample(attributes, len(attributes))
+    thing = f"{design.material} {design.kind.name}" if rng.random() < 0.4 else design.kind.name
+    if rng.random() < 0.7:
+        thing = f"{', '.join(words)} {thing}"
+    else:
+        thing = f"{thing} that {'is' if design.kind.singular else 'are'} {' and '.join(words)}"
     brand_last = rng.random() < 0.5
     thing = f"{thing} by {design.brand}" if brand_last else f"{design.brand} {thing}"
     if rng.random() < 0.3:

@@ -24,7 +24,8 @@ def generate_webshop(
     lookalikes: Annotated[
         int,
         typer.Option(
-            help="number of products of the same brand and kind, 1 to 6; fewer are easier"
+            help="number of products of the same brand and kind, 1 to 6; if several, only their "
+            "pages tell which one is wanted"
         ),
     ] = 3,
     instructed: Annotated[

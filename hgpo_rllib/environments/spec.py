@@ -144,6 +144,8 @@ class EnvironmentSpec:
     tasks; otherwise one generator draws 128 distinct tasks at a time."""
     packages: tuple[str, ...] = ()
     """Distribution packages whose versions an evaluation records."""
+    players: ClassVar[Mapping[str, Callable[[Info, random.Random], Expert]]] = {}
+    """Scripted agents of `hgpo evaluate` that see only text, by name."""
     generator: TaskGenerator | None = None
     """Task generator; None if users provide data and model."""
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import gymnasium as gym
 
-from env_wrappers.webshop import shopper
+from env_wrappers.webshop import players, shopper
 from env_wrappers.webshop.generator import GENERATOR_VERSION, CatalogueSpec, generate
 from env_wrappers.webshop.goals import goal_range
+from env_wrappers.webshop.players import PLAYERS, NoisyShopper, Player
 from env_wrappers.webshop.shop import Shop, open_shop
-from env_wrappers.webshop.shopper import NoisyShopper, NotFoundError, oracle_actions
+from env_wrappers.webshop.shopper import NotFoundError, Shopper, oracle_actions
 from hgpo_rllib.config import EnvSettings, RunConfig
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (
@@ -33,7 +34,7 @@ class StoreGenerator(TaskGenerator):
     """Generates a store with the settings in `config.store`."""
 
     name = "webshop-store"
-    recipe = (Path(shopper.__file__),)
+    recipe = (Path(shopper.__file__), Path(players.__file__))
     function_words = """
 a an and are back buy click description features find for from get goal help i in is it less looking
 lower me need next now of or order out page pick please price prev results reviews search step task
@@ -81,6 +82,10 @@ than that the to total want with
         return NoisyShopper(info["goal"], rng)
 
 
+def _start(make: Callable[[random.Random], Shopper], info: Info, rng: random.Random) -> Player:
+    return Player(info["goal"], make(rng))
+
+
 class WebShop(EnvironmentSpec):
     """See `EnvironmentSpec`."""
 
@@ -91,6 +96,7 @@ class WebShop(EnvironmentSpec):
     }
     max_steps = 15
     eval_split = "test"
+    players = {name: functools.partial(_start, make) for name, make in PLAYERS.items()}  # noqa: RUF012
     generator = StoreGenerator()
 
     def check(self, config: RunConfig, split: str) -> None:

@@ -41,8 +41,8 @@ class StoreSettings(Section):
     seed: Seed = 0
     """Seed of the generator."""
     lookalikes: int = Field(3, ge=1, le=6)
-    """Number of products of the same brand and kind. More of them make products harder to tell
-    apart."""
+    """Number of products of the same brand and kind, with the same words in their titles. With
+    several, only their pages tell which one is wanted; more of them take more steps."""
 
 
 class WarmStartSettings(Section):

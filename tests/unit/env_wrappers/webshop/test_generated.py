@@ -7,7 +7,7 @@ import gymnasium
 import pytest
 
 import env_wrappers  # noqa: F401  registers the environment
-from env_wrappers.webshop.shopper import NoisyShopper
+from env_wrappers.webshop.players import NoisyShopper
 from hgpo_rllib.agent import parse_completion
 from hgpo_rllib.agent.parsing import ANY_SEARCH
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
@@ -56,7 +56,7 @@ def test_demonstrations_are_of_goals_to_train_on(config: RunConfig, tmp_path: Pa
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_demonstrations_are_kept(config: RunConfig, store: Path, noise: float) -> None:
     """Nearly always without perturbed actions, often with them; labels are never perturbed."""
-    env = gymnasium.make(config.env.env_id, data=store, max_steps=10, **config.env.options)
+    env = gymnasium.make(config.env.env_id, data=store, max_steps=15, **config.env.options)
     kept = 0
     for task in range(20):
         rng = random.Random(task)
@@ -99,13 +99,14 @@ RIGHT = {"r_type": 1.0, "r_att": 1.0, "r_option": 0.0, "r_price": True}
     [
         (RIGHT, True),
         (RIGHT | {"r_type": 0.5}, False),
-        (RIGHT | {"r_att": 0.5}, False),
+        (RIGHT | {"r_att": 0.5}, True),
+        (RIGHT | {"r_att": 0.4}, False),
         (RIGHT | {"r_price": False}, False),
         (None, False),
     ],
 )
 def test_what_is_learned_from(details: dict | None, kept: bool) -> None:
-    """Purchases that lack options at most; not an episode without a purchase."""
+    """Purchases of the right kind, lookalikes too; not an episode without a purchase."""
     shopper = NoisyShopper("find me a mug", random.Random(0))
     assert shopper.is_worth_learning({"score_details": details}) is kept
 

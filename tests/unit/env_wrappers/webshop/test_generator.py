@@ -19,7 +19,10 @@ from env_wrappers.webshop.fuzzy import token_set_ratio
 from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, CatalogueSpec, generate
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import ALIKE_ABOVE, score
+from env_wrappers.webshop.shop import open_shop
 from env_wrappers.webshop.synthetic_products import (
+    EDITION,
+    EDITIONS,
     KINDS_PER_BRAND,
     MAX_BRANDS,
     MAX_LOOKALIKES,
@@ -54,6 +57,14 @@ def read(catalogue: Path, name: str) -> Any:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def comparable(item: dict[str, Any]) -> str:
+    """Return what lookalikes have in common, besides the words of their texts."""
+    options = {name: values for name, values in values_of(item).items() if name != EDITION}
+    first, _, last = item["small_description"]
+    name, path = sorted(item["name"].split()), item["product_category"]
+    return json.dumps([options, first, last, name, item["category"], item["query"], path])
 
 
 def values_of(item: dict[str, Any]) -> dict[str, list[str]]:
@@ -148,9 +159,11 @@ class TestProducts:
             assert re.fullmatch("[A-Z0-9]{10}", item["asin"])
             assert re.fullmatch(r"|\$[\d,]+\.\d\d( - \$[\d,]+\.\d\d)?", item["pricing"])
             assert item["name"].isascii()
-            assert len(item["name"].split()) < 8
+            assert len(item["name"].split()) < 11
             assert item["product_category"].count(" › ") == 2
-            assert all(2 <= len(values) <= 4 for values in values_of(item).values())
+            groups = values_of(item)
+            assert len(groups.pop(EDITION, [""])) == 1
+            assert all(2 <= len(values) <= 4 for values in groups.values())
 
     def test_they_differ(self, catalogue: Path) -> None:
         """Some have no price, a range, no options."""
@@ -165,7 +178,7 @@ class TestProducts:
                 )
                 assert low < high
         groups = Counter(len(values_of(item)) for item in items)
-        assert set(groups) == {0, 1, 2}
+        assert set(groups) == {0, 1, 2, 3}
         assert min(groups.values()) > 0.04 * len(items)
         assert len({item["name"] for item in items}) == len(items)
 
@@ -186,41 +199,72 @@ class TestProducts:
         attributes = read(catalogue, ATTRIBUTES)
         for item in read(catalogue, ITEMS):
             own = attributes[item["asin"]]["attributes"]
-            assert len(own) == 4
-            assert all(attribute in item["full_description"].lower() for attribute in own)
+            texts = " ".join((item["full_description"], *item["small_description"])).lower()
+            assert len(own) == 3
+            assert all(attribute in texts for attribute in own)
             assert sum(attribute in item["name"].lower() for attribute in own) >= 1
 
     @pytest.mark.parametrize("lookalikes", [1, 2, 6])
-    def test_instructions_tell_lookalikes_apart(self, tmp_path: Path, lookalikes: int) -> None:
-        """Brand, kind and the trait of the title; no other product's title has all three."""
+    def test_lookalikes_differ_in_one_property(self, tmp_path: Path, lookalikes: int) -> None:
+        """In the edition or in a feature, which the instruction names and no title does."""
         generate(tmp_path / "out", CatalogueSpec(products=240, lookalikes=lookalikes))
         items, attributes = read(tmp_path / "out", ITEMS), read(tmp_path / "out", ATTRIBUTES)
         humans = read(tmp_path / "out", HUMAN)
         families = defaultdict(list)
         for item in items:
-            brand = item["name"].split()[0]
-            families[brand, item["query"]].append(item)
+            families[item["name"].split()[0], item["query"]].append(item)
         assert set(map(len, families.values())) == {lookalikes}
         by_brand = Counter(brand for brand, _ in families)
         assert max(by_brand.values()) <= KINDS_PER_BRAND
+        differ = Counter[str]()
         for (brand, kind), members in families.items():
-            traits = [
-                next(
-                    trait
-                    for trait in attributes[item["asin"]]["attributes"]
-                    if item["name"].lower().startswith(f"{brand.lower()} {trait} ")
-                )
-                for item in members
-            ]
-            assert len(set(traits)) == lookalikes
-            for item, trait in zip(members, traits, strict=True):
+            editions = [values_of(item).pop(EDITION, ["none"])[0] for item in members]
+            features = [item["small_description"][1].lower() for item in members]
+            if lookalikes > 1:
+                what = "edition" if len(set(editions)) > 1 else "feature"
+                differ[what] += 1
+                one, same = (editions, features) if what == "edition" else (features, editions)
+                assert (len(set(one)), len(set(same))) == (lookalikes, 1)
+            assert len({comparable(item) for item in members}) == 1
+            assert len({item["name"] for item in members}) == lookalikes
+            for item, edition, feature in zip(members, editions, features, strict=True):
+                assert edition not in item["name"].lower()
+                assert feature not in f"{item['name']} {item['full_description']}".lower()
                 records = [attributes[item["asin"]], *humans.get(item["asin"], [])]
-                for record in records:
-                    if "instruction" in record:
-                        wish = record["instruction"]
-                        assert all(part in wish for part in (brand.lower(), kind, trait))
-                        assert trait in record["instruction_attributes"]
-                        assert all(a in wish for a in record["instruction_attributes"])
+                for record in (record for record in records if "instruction" in record):
+                    wish, wanted = record["instruction"], record["instruction_attributes"]
+                    assert all(part in wish for part in (brand.lower(), kind, *wanted))
+                    named = lookalikes > 1 and edition == "none"
+                    assert (feature in wanted) == (feature in wish) == named
+        assert set(differ) == ({"edition", "feature"} if lookalikes > 1 else set())
+
+    def test_searches_do_not_tell_lookalikes_apart(self, catalogue: Path) -> None:
+        """All words of the texts that they match are those of the whole family."""
+        families = defaultdict(set)
+        for item in read(catalogue, ITEMS):
+            options = " ".join(f"{name} {' '.join(v)}" for name, v in values_of(item).items())
+            bullet = item["small_description"][0]
+            text = " ".join((item["name"], item["full_description"], bullet, options)).lower()
+            words = tuple(sorted(re.findall(r"\w+", text)))
+            families[item["name"].split()[0], item["query"]].add(words)
+        assert set(map(len, families.values())) == {1}
+
+    def test_limits_exclude_lookalikes(self, catalogue: Path) -> None:
+        """Of the products in the family of a goal, a fifth to a half is too expensive."""
+        shop = open_shop(catalogue)
+        families = defaultdict(list)
+        for product in shop.catalogue:
+            families[product.title.split()[0], product.query].append(product.index)
+        dear = []
+        for goal in map(shop.goals.__getitem__, range(500)):
+            product = shop.catalogue[goal.product]
+            others = families[product.title.split()[0], product.query]
+            dear += [
+                shop.goals.price(other) > goal.price_limit
+                for other in others
+                if other != goal.product
+            ]
+        assert 0.2 < sum(dear) / len(dear) < 0.5
 
     def test_human_instructions_name_their_options(self, catalogue: Path) -> None:
         values = {item["asin"]: values_of(item) for item in read(catalogue, ITEMS)}
@@ -284,13 +328,15 @@ class TestVocabulary:
         names = [kind.name for kind in KINDS]
         assert len(set(names)) == len(names)
         assert all(len(kind.traits) > MAX_LOOKALIKES for kind in KINDS)
+        assert len(set(EDITIONS)) >= MAX_LOOKALIKES
 
     @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
     def test_only_the_wanted_value_meets_a_goal(self, kind: Kind) -> None:
         """As an option of a synthetic goal and of a human one."""
         assert len(kind.options) == 2
-        product = product_of(kind, dict(kind.options))
-        every = [(group, value) for group, values in kind.options.items() for value in values]
+        groups = {**kind.options, EDITION: EDITIONS}
+        product = product_of(kind, groups)
+        every = [(group, value) for group, values in groups.items() for value in values]
         for (group, wanted), (other, chosen) in itertools.product(every, every):
             for options in ({group: wanted}, (wanted,)):
                 goal = Goal(0, 0, "", (kind.traits[0],), 20.0, options)
@@ -308,8 +354,9 @@ class TestVocabulary:
         assert not any(trait in text for trait in kind.traits for text in texts)
 
     def test_values_can_be_clicked(self) -> None:
-        groups = {group for kind in KINDS for group in kind.options}
-        for value in {v for kind in KINDS for values in kind.options.values() for v in values}:
+        groups = {EDITION, *(group for kind in KINDS for group in kind.options)}
+        values = {v for kind in KINDS for values in kind.options.values() for v in values}
+        for value in {*EDITIONS, *values}:
             assert value not in BUTTONS
             assert value not in groups
             assert value == value.strip().lower()
@@ -321,7 +368,7 @@ class TestVocabulary:
         words = {
             word
             for kind in KINDS
-            for text in (kind.name, *kind.materials, *kind.traits, *kind.purposes)
+            for text in (kind.name, *kind.materials, *kind.traits, *kind.purposes, *EDITIONS)
             for word in text.split()
         }
         brand = re.compile("(?:[bdfgklmnprstvz][aeiou]){2}[bdfgklmnprstvz][ao]")

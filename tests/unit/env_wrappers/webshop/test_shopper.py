@@ -34,6 +34,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a catalogue of 320 products without lookalikes."""
+    out = tmp_path_factory.mktemp("plain") / "data"
+    generate(out, CatalogueSpec(products=320, seed=5, lookalikes=1))
+    return out
+
+
 class Shelf:
     """Answers each query with what it is given for it; without that, always with the same."""
 
@@ -205,12 +213,21 @@ def shop_for(shop: Shop, goal: int, noise: float = 0.0) -> tuple[float, list[str
 
 class TestShopper:
     @pytest.mark.parametrize("kind", ["synthetic", "human"])
-    def test_it_shops_well(self, data: Path, kind: Kind) -> None:
-        """In three to five actions mostly."""
-        shop = open_shop(data, kind)
+    def test_it_shops_well(self, plain: Path, kind: Kind) -> None:
+        """Where titles tell all, in three to five actions mostly."""
+        shop = open_shop(plain, kind)
         results = [shop_for(shop, goal) for goal in range(min(300, len(shop.goals)))]
         assert sum(reward == 1.0 for reward, _ in results) > 0.95 * len(results)
         assert sum(len(done) <= 5 for _, done in results) > 0.9 * len(results)
+
+    @pytest.mark.parametrize("kind", ["synthetic", "human"])
+    def test_it_tells_lookalikes_apart(self, data: Path, kind: Kind) -> None:
+        """By their pages, mostly within the fifteen steps of an episode."""
+        shop = open_shop(data, kind)
+        results = [shop_for(shop, goal) for goal in range(min(300, len(shop.goals)))]
+        assert sum(reward == 1.0 for reward, _ in results) > 0.95 * len(results)
+        in_time = sum(reward == 1.0 and len(done) <= 15 for reward, done in results)
+        assert in_time > 0.85 * len(results)
 
     def test_it_recovers_from_perturbed_actions(self, data: Path) -> None:
         """It is told what was done instead, such as another option or another product."""
@@ -242,6 +259,10 @@ class TestShopper:
         assert shopper.act(goal, results, on_results)[1] == "click[b000000003]"
         item = item.replace("blue", "red").replace("Linen", "Wool")
         on_item[-1] = "click[red]"
+        assert shopper.act(goal, item, on_item) == ("look closer", "click[features]")
+        features = f"{head}< Prev [SEP]  With linen"
+        back = ("with linen", "click[< prev]")
+        assert shopper.act(goal, features, ["click[back to search]", "click[< prev]"]) == back
         assert shopper.act(goal, item, on_item) == ("color red", "click[red]")
         assert shopper.act(goal, item, on_item) == ("buy it", "click[buy now]")
 

@@ -1,0 +1,92 @@
+"""The store has several decisions to learn: scripted players that lack one lose many goals."""
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import fields
+
+import pytest
+
+from env_wrappers.webshop.generator import CatalogueSpec, generate
+from env_wrappers.webshop.pages import BUY_NOW
+from env_wrappers.webshop.players import BAD_HABITS, PLAYERS
+from env_wrappers.webshop.session import Session
+from env_wrappers.webshop.shop import Shop, open_shop
+from env_wrappers.webshop.shopper import Habits, Shopper
+
+GOALS = 200
+WORD = re.compile(r"\w+")
+Make = Callable[[random.Random], Shopper]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Shop]:
+    """Return stores by number of lookalikes."""
+    root = tmp_path_factory.mktemp("stores")
+    shops = {}
+    for lookalikes in (1, 3, 6):
+        generate(root / str(lookalikes), CatalogueSpec(products=300, lookalikes=lookalikes))
+        shops[lookalikes] = open_shop(root / str(lookalikes), nouns="words")
+    return shops
+
+
+def play(shop: Shop, goal: int, make: Make, steps: int = 15) -> tuple[float, list[str]]:
+    """Return the reward of an episode, and its actions."""
+    session, shopper = Session(shop), make(random.Random(goal))
+    session.start(goal)
+    done: list[str] = []
+    while len(done) < steps:
+        page = session.observation("text")
+        done.append(shopper.act(session.goal.instruction, page, session.actions)[1])
+        reward, bought = session.step(done[-1])
+        assert not session.ignored
+        if bought:
+            return reward, done
+    return 0.0, done
+
+
+def won(shop: Shop, make: Make, steps: int = 15) -> float:
+    """Return the share of goals with reward 1."""
+    return sum(play(shop, goal, make, steps)[0] == 1.0 for goal in range(GOALS)) / GOALS
+
+
+def test_lookalikes_make_goals_harder(stores: dict[int, Shop]) -> None:
+    """For every player that wins at all; the first hit with the options wins one of them all."""
+    rates = {name: [won(shop, make) for shop in stores.values()] for name, make in PLAYERS.items()}
+    assert max(rates["first-hit"]) < 0.1
+    one, three, six = rates["first-hit-options"]
+    assert one > 0.97
+    assert three < 0.4
+    assert six < 0.25
+    one, three, six = rates["careful"]
+    assert one > 0.97 > three > 0.85 > six > 0.55
+    assert won(stores[6], PLAYERS["exhaustive"], steps=60) > 0.97
+    for name in ("first-hit-options", "careful", "exhaustive"):
+        assert sorted(rates[name], reverse=True) == rates[name]
+
+
+@pytest.mark.parametrize("habit", [habit.name for habit in fields(Habits)])
+def test_every_habit_loses_goals(stores: dict[int, Shop], habit: str) -> None:
+    """Each is a separate decision to learn."""
+    assert getattr(BAD_HABITS, habit) > 0
+    only = Habits(**{habit: 1.0})
+    careful = won(stores[3], Shopper)
+    assert won(stores[3], lambda rng: Shopper(rng, only)) < careful - 0.15
+
+
+@pytest.mark.parametrize("steps", [10, 15])
+def test_imitation_leaves_much_to_learn(stores: dict[int, Shop], steps: int) -> None:
+    assert 0.25 <= won(stores[3], lambda rng: Shopper(rng, BAD_HABITS), steps) <= 0.4
+
+
+def test_it_repeats_the_search_after_reading(stores: dict[int, Shop]) -> None:
+    """Without the words that the titles lack, so that two turns of memory tell what happened."""
+    shop, seen = stores[3], 0
+    for goal in range(GOALS):
+        _, done = play(shop, goal, Shopper)
+        if ["click[features]", "click[back to search]"] in [done[2:4], done[4:6]]:
+            again = done[done.index("click[back to search]") + 1]
+            assert set(WORD.findall(again)) < set(WORD.findall(done[0]))
+            seen += 1
+        assert f"click[{BUY_NOW.lower()}]" not in done[:-1]
+    assert seen > 0.1 * GOALS
