@@ -28,7 +28,11 @@ def evaluate(
         typer.Option(help="split to play (default: valid_seen for ALFWorld, test for WebShop)"),
     ] = None,
     agent: Annotated[
-        str, typer.Option(help="hgpo, vanilla, react, reflexion, random, oracle or human")
+        str,
+        typer.Option(
+            help="hgpo, vanilla, react, reflexion, random, oracle or human; for WebShop also "
+            "first-hit, first-hit-options, careful or exhaustive"
+        ),
     ] = "hgpo",
     protocol: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Agents without a model: random, oracle, and a human player in the terminal."""
+"""Agents without a model: random, oracle, a human in the terminal, and players of environments."""
 
 import functools
 import random
@@ -11,13 +11,16 @@ from rich.text import Text
 from env_wrappers.errors import DataError
 from hgpo_rllib.agent import Agent, BeginAgent, Turn
 from hgpo_rllib.agent.parsing import ANY_SEARCH
-from hgpo_rllib.config import EnvSettings
+from hgpo_rllib.config import ConfigError, EnvSettings
 from hgpo_rllib.environments import OraclePlan, find_environment
+from hgpo_rllib.environments.spec import Expert
 from hgpo_rllib.play.console import QUIT, make_console, plain
 from hgpo_rllib.play.terminal import read_action, show
 from hgpo_rllib.section import RunStoppedError
 
-SCRIPTED = ("random", "oracle", "human")
+PLAYERS = ("first-hit", "first-hit-options", "careful", "exhaustive")
+"""Names in `EnvironmentSpec.players`."""
+SCRIPTED = ("random", "oracle", "human", *PLAYERS)
 """Names of agents without a model."""
 
 
@@ -31,7 +34,12 @@ def begin_scripted(name: str, settings: EnvSettings) -> BeginAgent:
         return RandomAgent
     if name == "human":
         return functools.partial(HumanAgent, make_console())
-    return functools.partial(OracleAgent, find_environment(settings.env_id).oracle(settings))
+    environment = find_environment(settings.env_id)
+    if name == "oracle":
+        return functools.partial(OracleAgent, environment.oracle(settings))
+    if name not in environment.players:
+        raise ConfigError(f"--agent {name}: there is none for {settings.env_id}")
+    return functools.partial(PlayerAgent, environment.players[name])
 
 
 class RandomAgent(Agent):
@@ -76,6 +84,26 @@ class OracleAgent(Agent):
         if self._plan.fallback is None:
             raise DataError(f"{self._game}: the oracle's plan ends before the goal is reached")
         return Turn(observation, self._plan.fallback, self._plan.fallback_reason)
+
+
+class PlayerAgent(Agent):
+    """Act as a scripted player that sees only text."""
+
+    def __init__(
+        self,
+        start: Callable[[Mapping[str, Any], random.Random], Expert],
+        info: Mapping[str, Any],
+        group: str,
+        name: str,
+    ):
+        """See `BeginAgent`; `start` is a value of `EnvironmentSpec.players`."""
+        self._player = start(info, random.Random(f"{group}/{name}"))
+        self._last: str | None = None
+
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
+        """See `Agent`."""
+        thought, self._last = self._player.act(observation, info["admissible_actions"], self._last)
+        return Turn(observation, self._last, thought)
 
 
 class HumanAgent(Agent):

@@ -128,9 +128,10 @@ class TestScripted:
         actions = {asyncio.run(agent.act("", info)).action for _ in range(30)}
         assert actions == {"search[red]", "search[mug]"}
 
-    def test_no_oracle(self) -> None:
-        with pytest.raises(ConfigError, match="there is none for My-v0"):
-            begin_scripted("oracle", EnvSettings(env_id="My-v0"))
+    def test_no_oracle_or_player(self) -> None:
+        for agent in ("oracle", "careful"):
+            with pytest.raises(ConfigError, match=f"--agent {agent}: there is none for My-v0"):
+                begin_scripted(agent, EnvSettings(env_id="My-v0"))
 
     def test_human(
         self, generated_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,10 +28,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(
-    store: Path, output: Path, agent: str, model: ScriptedModel | None = None, kind: Kind = "census"
+    store: Path,
+    output: Path,
+    agent: str,
+    model: ScriptedModel | None = None,
+    kind: Kind = "census",
+    steps: int = 8,
 ) -> Request:
     """Return a request for twelve goals of the test split."""
-    settings = ["env.env_id=hgpo/WebShop-v0", f"env.data={store}", "env.max_steps=8"]
+    settings = ["env.env_id=hgpo/WebShop-v0", f"env.data={store}", f"env.max_steps={steps}"]
     settings += ["env.options.nouns=words", "rollout.max_concurrent_episodes=1"]
     config = load_config(None, [*agent_overrides(agent, "hgpo/WebShop-v0", False), *settings])
     return Request(config, model, agent, "test", kind, 1, 12, 2, output, "")
@@ -48,6 +53,16 @@ def test_oracle(store: Path, tmp_path: Path) -> None:
         assert f"click[{asin.lower()}]" in [step["action"] for step in episode["steps"]]
     protocol = finished.summary["protocol"]
     assert len(protocol["env"]["data_sha256"]) == 64
+
+
+def test_players(store: Path, tmp_path: Path) -> None:
+    """Scripted players see only text; the first hit with the options wins less than the careful."""
+    rates = {}
+    for agent in ("first-hit", "first-hit-options", "careful", "exhaustive"):
+        request = make(store, tmp_path / agent, agent, steps=40)
+        rates[agent] = evaluate(request).summary["results"]["all"]["success_rate"]["mean"]
+    assert rates["first-hit"] < 0.2
+    assert rates["first-hit-options"] < 0.8 < rates["careful"] <= rates["exhaustive"] == 1
 
 
 def test_an_oracle_that_finds_no_way_loses_and_goes_on(
