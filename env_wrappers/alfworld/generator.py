@@ -36,7 +36,7 @@ from env_wrappers.files import read_json
 from env_wrappers.processes import map_in_processes
 
 GENERATOR_VERSION = 3
-SPLITS = ("train", "valid_seen", "valid_unseen")
+SPLITS = ("train", "valid_seen", "valid_unseen", "test")
 
 _DRAWS = 200  # rooms and goals tried per seed
 _SEEDS_PER_GAME = 20  # seeds tried per game
@@ -49,8 +49,8 @@ class GenerationSpec:
 
     Attributes:
         seed: the same spec gives the same bytes; another seed gives other games.
-        splits: number of games in "train", "valid_seen" and "valid_unseen". The first two share
-            floor plans, the third has others (see ``rooms.UNSEEN_SCENES``).
+        splits: number of games per split. "train" and "valid_seen" share floor plans,
+            "valid_unseen" has others (see ``rooms.UNSEEN_SCENES``), "test" has all of them.
         task_types: task families; each split is divided evenly among them.
         rooms: room types used.
         max_receptacles: maximum pieces of furniture in a room; more make searching harder.

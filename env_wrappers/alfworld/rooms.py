@@ -110,7 +110,12 @@ def kind_of(receptacle: str) -> str:
 
 
 def scenes(room: str, split: str) -> list[int]:
-    """Return a room's floor plans for a split; those of ``valid_unseen`` are in no other split."""
+    """Return a room's floor plans for a split.
+
+    Those of ``valid_unseen`` are in no other split but ``test``, which has all of them.
+    """
+    if split == "test":
+        return list(ROOM_SCENES[room][1])
     unseen = split == "valid_unseen"
     return [scene for scene in ROOM_SCENES[room][1] if (scene in UNSEEN_SCENES) == unseen]
 

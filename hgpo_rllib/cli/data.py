@@ -59,6 +59,9 @@ def generate_alfworld(
     valid_unseen: Annotated[
         int, typer.Option(help="held-out games in other floor plans")
     ] = GAMES.valid_unseen,
+    test: Annotated[
+        int, typer.Option(help="further held-out games in all floor plans, for final results")
+    ] = GAMES.test,
     rooms: Annotated[str, typer.Option(help="kinds of rooms, separated by commas")] = ",".join(
         GAMES.rooms
     ),
@@ -82,7 +85,12 @@ def generate_alfworld(
 
     spec = GenerationSpec(
         seed=seed,
-        splits={"train": train, "valid_seen": valid_seen, "valid_unseen": valid_unseen},
+        splits={
+            "train": train,
+            "valid_seen": valid_seen,
+            "valid_unseen": valid_unseen,
+            "test": test,
+        },
         task_types=TASK_TYPES if task_types is None else _names(task_types),
         rooms=_names(rooms),
         max_receptacles=max_receptacles,

@@ -16,6 +16,9 @@ class GamesSettings(Section):
     """Number of held-out games in the floor plans of `train`."""
     valid_unseen: int = Field(48, ge=0)
     """Number of held-out games in floor plans that `train` does not use."""
+    test: int = Field(0, ge=0)
+    """Number of further held-out games, in all floor plans. Choose recipes on the other splits, and
+    evaluate on this one at the end."""
     rooms: list[Literal["kitchen", "livingroom", "bedroom", "bathroom"]] = Field(
         ["kitchen", "livingroom", "bedroom", "bathroom"]
     )

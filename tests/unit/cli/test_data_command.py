@@ -25,13 +25,13 @@ from hgpo_rllib.play.experts import thoughts_for
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 
 FEW = (
-    *("--train", "2", "--valid-seen", "1", "--valid-unseen", "0", "--seed", "7"),
+    *("--train", "2", "--valid-seen", "1", "--valid-unseen", "0", "--test", "1"),
     *("--rooms", "bathroom, bedroom", "--task-types", "pick_and_place_simple"),
-    *("--max-receptacles", "16"),
+    *("--max-receptacles", "16", "--seed", "7"),
 )
 FEW_SPEC = GenerationSpec(
     seed=7,
-    splits={"train": 2, "valid_seen": 1, "valid_unseen": 0},
+    splits={"train": 2, "valid_seen": 1, "valid_unseen": 0, "test": 1},
     task_types=("pick_and_place_simple",),
     rooms=("bathroom", "bedroom"),
     max_receptacles=16,
@@ -101,15 +101,15 @@ class TestGenerate:
         """The generator's own bytes; a second call leaves them alone, another spec is refused."""
         out = tmp_path / "games"
         status, stdout, stderr = hgpo("data", "generate", "alfworld", out, *FEW, "--workers", 1)
-        assert (status, stdout) == (0, f"{out}: 3 games\n")
-        assert "generating games: 3/3" in stderr
+        assert (status, stdout) == (0, f"{out}: 4 games\n")
+        assert "generating games: 4/4" in stderr
         generate(tmp_path / "same", FEW_SPEC)
         before = files(out)
         same = files(tmp_path / "same")
         assert {k: v[0] for k, v in before.items()} == {k: v[0] for k, v in same.items()}
 
         status, stdout, stderr = hgpo("data", "generate", "alfworld", out, *FEW)
-        assert (status, stdout, stderr) == (0, f"{out}: these 3 games already exist\n", "")
+        assert (status, stdout, stderr) == (0, f"{out}: these 4 games already exist\n", "")
         status, stdout, stderr = hgpo("data", "generate", "alfworld", out, *FEW, "--seed", "8")
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()

@@ -165,6 +165,7 @@ def test_the_official_unseen_scenes_are_unseen(room: str) -> None:
     assert train == seen
     assert not train & (unseen | OFFICIAL_UNSEEN)
     assert len(train | unseen) == 30
+    assert set(scenes(room, "test")) == train | unseen
 
 
 def test_no_two_games_are_the_same(generated_games: Path) -> None:
@@ -250,7 +251,7 @@ def test_an_impossible_spec_names_the_family(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"splits": {"test": 1}}, "unknown split 'test'"),
+        ({"splits": {"dev": 1}}, "unknown split 'dev'"),
         ({"splits": {"train": 0}}, "nor all 0"),
         ({"task_types": ()}, "no task type given"),
         ({"rooms": ("attic",)}, "unknown room 'attic'"),
