@@ -222,12 +222,12 @@ class Shopper:
         """
         wish, parts = read_wish(goal), observation.split(SEPARATOR)
         clicks = {a[len("click[") : -1] for a in admissible if a.startswith("click[")}
-        slipped = last not in (None, self._last)
-        clicked = (last if slipped and last else self._last)[len("click[") : -1]
+        perturbed = last not in (None, self._last)
+        clicked = (last if perturbed and last else self._last)[len("click[") : -1]
         if BUY_NOW.lower() in clicks:
             thought, self._last = self._on_item(wish, goal.lower(), parts, clicks, clicked)
         elif NEXT.lower() in clicks:
-            thought, self._last = self._on_results(wish, parts, clicks, slipped)
+            thought, self._last = self._on_results(wish, parts, clicks, perturbed)
         elif PREVIOUS.lower() in clicks:
             thought, self._last = self._on_sub_page(parts, clicked)
         else:
@@ -240,19 +240,19 @@ class Shopper:
             return self.rng.choice(words)  # all words together found nothing
         if self._again:
             words = tuple(word for word in words if word not in self._missing)
-        elif self._slips(self.habits.short_query):
+        elif self._happens(self.habits.short_query):
             words = tuple(self.rng.sample(words, min(1, len(words))))
         return " ".join(words)
 
     def _on_results(
-        self, wish: Wish, parts: list[str], clicks: set[str], slipped: bool
+        self, wish: Wish, parts: list[str], clicks: set[str], perturbed: bool
     ) -> tuple[str, str]:
         offers = _offers(parts, clicks)
-        if slipped and (not offers or _page_number(parts) > 1):
+        if perturbed and (not offers or _page_number(parts) > 1):
             return "not what i wanted", f"click[{BACK_TO_SEARCH.lower()}]"
         self._offered = frozenset(offer.asin for offer in offers)
         suitable = offers if self._settled else [o for o in offers if self._suits(o, wish)]
-        if offers and self._slips(self.habits.random_result):
+        if offers and self._happens(self.habits.random_result):
             suitable = [self.rng.choice(offers)]
         elif not self._settled and all(offer.asin in self._rejected for offer in suitable):
             if offers and _page_number(parts) < MAX_PAGES:
@@ -298,15 +298,15 @@ class Shopper:
         self._missing = frozenset(wish.words) - _words(shown)
         if not (self._settled or self._checked):
             unlike = lacks or _shared(title, wish) < self._likeliest
-            if unlike and not self._slips(self.habits.no_return):
+            if unlike and not self._happens(self.habits.no_return):
                 self._rejected.add(self._asin)
                 return "not this one", f"click[{PREVIOUS.lower()}]"
-            if self._missing and not self._slips(self.habits.unread_features):
+            if self._missing and not self._happens(self.habits.unread_features):
                 return "look closer", f"click[{_FEATURES}]"
             self._checked = True
         for group, value in wanted.items():
             if value and self._chosen.get(group) != value:
-                if self._slips(self.habits.premature_purchase):
+                if self._happens(self.habits.premature_purchase):
                     break
                 return f"{group} {value}", f"click[{value}]"
         return "buy it", f"click[{BUY_NOW.lower()}]"
@@ -317,7 +317,7 @@ class Shopper:
         features = parts[parts.index(PREVIOUS) + 1 :]
         shown = self._missing & _words(" ".join(features))
         # As most of the missing words suffice, the features need not repeat the wish.
-        self._checked = 2 * len(shown) > len(self._missing) or self._slips(self.habits.no_return)
+        self._checked = 2 * len(shown) > len(self._missing) or self._happens(self.habits.no_return)
         thought = _brief(" ".join(features[:2][-1:])) or "nothing"
         if self._checked:
             return thought, f"click[{PREVIOUS.lower()}]"
@@ -325,7 +325,7 @@ class Shopper:
         self._again = True
         return thought, f"click[{BACK_TO_SEARCH.lower()}]"
 
-    def _slips(self, probability: float) -> bool:
+    def _happens(self, probability: float) -> bool:
         return probability > 0 and self.rng.random() < probability
 
 
