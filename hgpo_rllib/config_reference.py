@@ -13,6 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from hgpo_rllib.config import RunConfig, Section
+from hgpo_rllib.reporting.markdown import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 INTRODUCTION = """# Configuration
@@ -71,11 +72,11 @@ def _is_section(annotation: Any) -> bool:
 
 
 def _table(fields: dict[str, FieldInfo]) -> str:
-    lines = ["| setting | values | default | meaning |", "|---|---|---|---|"]
-    for name, field in fields.items():
-        cells = (f"`{name}`", _values(field), _default(field.default), _text(field.description))
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines) + "\n"
+    rows = [
+        (f"`{name}`", _values(field), _default(field.default), _text(field.description))
+        for name, field in fields.items()
+    ]
+    return table(("setting", "values", "default", "meaning"), rows) + "\n"
 
 
 def _values(field: FieldInfo) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hgpo_rllib.metrics import EVALUATION, EVALUATION_METRICS, PANELS, Metric, Panel
+from hgpo_rllib.reporting.markdown import table
 from hgpo_rllib.run.live_metrics import IN_FLIGHT, evaluation_gauge
 
 ROOT = Path(__file__).parents[1]
@@ -58,11 +59,8 @@ def render_page() -> str:
 
 
 def _table(metrics: Iterable[Metric]) -> str:
-    lines = ["| name | unit | over the iteration | meaning |", "|---|---|---|---|"]
-    for metric in metrics:
-        cells = (f"`{metric.name}`", metric.unit, metric.reduction, metric.description)
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines) + "\n"
+    rows = [(f"`{m.name}`", m.unit, m.reduction, m.description) for m in metrics]
+    return table(("name", "unit", "over the iteration", "meaning"), rows) + "\n"
 
 
 def render_dashboard() -> str:

@@ -14,11 +14,11 @@ from env_wrappers.files import write_atomically
 from hgpo_rllib.config import ConfigError
 from hgpo_rllib.metrics import PANELS
 from hgpo_rllib.reporting import style
+from hgpo_rllib.reporting.markdown import table
 from hgpo_rllib.reporting.panels import Line, Panel, draw
 from hgpo_rllib.studies import statistics as st
 from hgpo_rllib.studies.analysis import (
     Results,
-    Row,
     arm_rows,
     baseline_rows,
     claim_rows,
@@ -102,7 +102,11 @@ def render(studies: Mapping[str, Results]) -> str:
 def _section(name: str, results: Results) -> dict[str, Any]:
     study, records = results.study, results.records
     made = {title: make(results) for title, make in TABLES.items()} if records else {}
-    tables = [{"title": title, "text": table(rows)} for title, rows in made.items() if rows]
+    tables = [
+        {"title": title, "text": table(list(rows[0]), [list(row.values()) for row in rows])}
+        for title, rows in made.items()
+        if rows
+    ]
     drawn = FIGURES if records else {}
     return {
         "name": name,
@@ -145,12 +149,6 @@ def _short_commit(commit: str) -> str:
     """Shorten a commit, but not the mark of uncommitted changes."""
     name, mark, _ = commit.partition("-dirty")
     return f"`{name[:12]}{mark}`"
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Return a Markdown table; the keys of the first row are the headings."""
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def figures(results: Results) -> dict[str, bytes]:
