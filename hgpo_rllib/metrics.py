@@ -2,7 +2,7 @@
 
 A metric that is declared in `PANELS` and computed appears in metrics.jsonl, TensorBoard, trackers,
 the columns of `hgpo_rllib.results`, the Prometheus gauges, the Grafana dashboard, the report and
-docs/metrics.md. Run ``python -m hgpo_rllib.metrics_reference`` to regenerate the dashboard and
+docs/metrics.md. Run ``python docs/metrics_reference.py`` to regenerate the dashboard and
 docs/metrics.md.
 """
 

@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 from pydantic import Field
 
-from hgpo_rllib import config_reference, metrics_reference
+from docs import config_reference, metrics_reference
 from hgpo_rllib.config import RunConfig, Section
 
 
@@ -32,11 +32,11 @@ class Sample(Section):
 def test_the_page_is_up_to_date() -> None:
     """The page must be regenerated after a change of the settings."""
     written = config_reference.PAGE.read_text()
-    assert written == config_reference.render(), "run: python -m hgpo_rllib.config_reference"
+    assert written == config_reference.render(), "run: python docs/config_reference.py"
 
 
 def test_the_page_and_the_dashboard_of_the_metrics_are_up_to_date() -> None:
-    remedy = "run: python -m hgpo_rllib.metrics_reference"
+    remedy = "run: python docs/metrics_reference.py"
     assert metrics_reference.PAGE.read_text() == metrics_reference.render_page(), remedy
     assert metrics_reference.DASHBOARD.read_text() == metrics_reference.render_dashboard(), remedy
 

@@ -1,6 +1,6 @@
 """Generates docs/configuration.md from the docstrings of the settings.
 
-Run ``python -m hgpo_rllib.config_reference`` after a change of the settings. A test fails if the
+Run ``python docs/config_reference.py`` after a change of the settings. A test fails if the
 page is out of date.
 """
 
@@ -15,11 +15,11 @@ from pydantic.fields import FieldInfo
 from hgpo_rllib.config import RunConfig, Section
 from hgpo_rllib.reporting.markdown import table
 
-PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+PAGE = Path(__file__).with_name("configuration.md")
 INTRODUCTION = """# Configuration
 
 All settings of a run, with defaults and meaning. This page is generated from `hgpo_rllib/config.py`
-and `hgpo_rllib/settings/` by `python -m hgpo_rllib.config_reference`. Edit the docstrings there.
+and `hgpo_rllib/settings/` by `python docs/config_reference.py`. Edit the docstrings there.
 
 A run file is a YAML file with the sections below. It needs only the settings that differ from the
 defaults:

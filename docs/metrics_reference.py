@@ -1,6 +1,6 @@
 """Generate docs/metrics.md and the Grafana dashboard from `hgpo_rllib.metrics`.
 
-Run ``python -m hgpo_rllib.metrics_reference`` after changing the metrics; a test fails while the
+Run ``python docs/metrics_reference.py`` after changing the metrics; a test fails while the
 files are out of date.
 """
 
@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "metrics.md"
 DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "hgpo.json"
 INTRODUCTION = """# Metrics
 
-Written from `hgpo_rllib/metrics.py` by `python -m hgpo_rllib.metrics_reference`; change it there. A
+Written from `hgpo_rllib/metrics.py` by `python docs/metrics_reference.py`; change it there. A
 metric that is declared and computed is in all of these:
 
 - a line per iteration of `metrics.jsonl` in the run directory; `null` is what was not measured,
