@@ -1,7 +1,5 @@
 """Print the progress of a run to a terminal or a log file."""
 
-from __future__ import annotations
-
 import logging
 import math
 import sys

@@ -4,8 +4,6 @@ Texts repeat often (a prompt contains earlier observations), so each is stored o
 by number. The page inserts them as text, never as markup.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

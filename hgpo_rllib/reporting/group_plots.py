@@ -1,7 +1,5 @@
 """Plots of the groups in which steps are compared, by depth k of shared history."""
 
-from __future__ import annotations
-
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure

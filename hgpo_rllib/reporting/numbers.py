@@ -1,7 +1,5 @@
 """Format numbers for reports and the console. A missing number is NaN."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Panels of lines with bands, side by side in one figure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

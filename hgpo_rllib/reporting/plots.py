@@ -1,7 +1,5 @@
 """The plots of a report: success, and how training changed the policy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Write a report on one run, several seeds or several settings as one HTML file."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path

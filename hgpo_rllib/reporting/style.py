@@ -3,8 +3,6 @@
 Figures are created without pyplot, so that drawing changes no global state and needs no display.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from typing import Any

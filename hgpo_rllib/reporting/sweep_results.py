@@ -1,7 +1,5 @@
 """Present the results of a sweep as a table, files and heat maps."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Sequence

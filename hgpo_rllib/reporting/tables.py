@@ -3,8 +3,6 @@
 Tables are frames of texts whose index is the first column.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
