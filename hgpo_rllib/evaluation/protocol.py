@@ -1,6 +1,5 @@
 """The protocol of an evaluation: a hashed record of everything that its results depend on."""
 
-import hashlib
 import json
 import platform
 import subprocess
@@ -10,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from env_wrappers.files import file_hash
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import Games, find_environment
@@ -131,12 +131,6 @@ def model_folder(model: str) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"{model} cannot be fetched from the hub ({reason})") from error
-
-
-def file_hash(file: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def versions(of_environment: Iterable[str], asks_model: bool) -> dict[str, str]:
