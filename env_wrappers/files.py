@@ -39,6 +39,12 @@ def check_name(name: str) -> str:
     )
 
 
+def user_cache() -> Path:
+    """Return the user's cache directory; a RuntimeError says that there is no home directory."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return base if base.is_absolute() else Path.home() / ".cache"
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading without ever blocking.
 

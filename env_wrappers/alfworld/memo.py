@@ -14,7 +14,6 @@ import functools
 import json
 import os
 import re
-import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -29,7 +28,7 @@ from textworld.envs.pddl import logic as pddl_logic
 from textworld.logic import Placeholder
 
 from env_wrappers.alfworld.grammar import MemoGrammar, parse_query, parse_symbols
-from env_wrappers.alfworld.translations import translate
+from env_wrappers.alfworld.translations import translate, translator_arguments
 from env_wrappers.alfworld.trust import is_alfworld, require_alfworld
 
 SUPPORTED_TEXTWORLD = "1.7.0"
@@ -77,7 +76,7 @@ class Core(PddlEnv):
         self._commands: dict[int, str] = {}
         self._texts: dict[Any, str] = {}
         self._unused_state: Any = None
-        with _own_arguments(), _memoised_logic() if self.memoised else nullcontext():
+        with translator_arguments(), _memoised_logic() if self.memoised else nullcontext():
             super().load(filename_or_data)
         self._unused_state = self._pddl_state
         demangler = Demangler(game_infos=self._entity_infos)
@@ -88,7 +87,7 @@ class Core(PddlEnv):
     def reset(self) -> textworld.GameState:
         """Reset the game; see TextWorld."""
         first = _memoised_logic(PddlState=self._first_state) if self.memoised else nullcontext()
-        with _own_arguments(), first:
+        with translator_arguments(), first:
             return super().reset()
 
     def _first_state(self, *arguments: Any) -> Any:
@@ -177,16 +176,6 @@ def changing_predicates(state: Any) -> frozenset[str]:
     return frozenset(
         effect.literal.predicate for action in state.task.actions for effect in action.effects
     )
-
-
-@contextmanager
-def _own_arguments() -> Iterator[None]:
-    """Restore ``sys.argv``, which the PDDL translator overwrites."""
-    argv = sys.argv
-    try:
-        yield
-    finally:
-        sys.argv = argv
 
 
 # --- translation and parsing -------------------------------------------------------------------

@@ -21,7 +21,7 @@ from typing import Any
 import fast_downward
 import textworld
 
-from env_wrappers.files import write_atomically
+from env_wrappers.files import user_cache, write_atomically
 
 SETTING = "HGPO_ALFWORLD_CACHE"
 """Environment variable: another cache directory, or "0" to disable the cache."""
@@ -39,7 +39,7 @@ def translate(domain: str, problem: str) -> tuple[Any, str]:
     """
     folder = cache_directory()
     entry = folder / f"{_key(domain, problem)}.sas.z" if folder else None
-    with _translator_arguments():
+    with translator_arguments():
         if entry:
             with contextlib.suppress(*_UNREADABLE):
                 checksum, _, sas = zlib.decompress(entry.read_bytes()).decode().partition("\n")
@@ -62,7 +62,7 @@ def cache_directory() -> Path | None:
     if setting == "0":
         return None
     try:
-        folder = Path(setting).expanduser() if setting else _user_cache() / "hgpo-rllib/alfworld"
+        folder = Path(setting).expanduser() if setting else user_cache() / "hgpo-rllib/alfworld"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
         if status.st_uid != os.getuid() or status.st_mode & _OTHERS_CAN_WRITE:
@@ -75,11 +75,6 @@ def cache_directory() -> Path | None:
         )
         return None
     return folder
-
-
-def _user_cache() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return base if base.is_absolute() else Path.home() / ".cache"
 
 
 def _key(domain: str, problem: str) -> str:
@@ -106,8 +101,8 @@ def _parse(domain: str, problem: str) -> Any:
 
 
 @contextlib.contextmanager
-def _translator_arguments() -> Iterator[None]:
-    """Set ``sys.argv`` for the translator, which parses it on import."""
+def translator_arguments() -> Iterator[None]:
+    """Set ``sys.argv`` for the translator, which parses it on import and overwrites it."""
     argv = sys.argv
     sys.argv = ["translate.py", "domain", "task"]
     try:

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from env_wrappers.datasets import LOCK, new_directory
 from env_wrappers.errors import DataError
-from env_wrappers.files import file_hash, open_regular, read_json, write_atomically
+from env_wrappers.files import file_hash, open_regular, read_json, user_cache, write_atomically
 
 FORMAT = 3
 """Version of all derived data; folders of another version are not used."""
@@ -35,10 +35,8 @@ def cache_roots(data: Path) -> tuple[Path, ...]:
 
     These are a directory beside the data, and one in the user's cache if that is not writable.
     """
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    with contextlib.suppress(RuntimeError):  # no home directory
-        user = base if base.is_absolute() else Path.home() / ".cache"
-        return data / ".webshop-cache", user / "hgpo-rllib" / "webshop"
+    with contextlib.suppress(RuntimeError):
+        return data / ".webshop-cache", user_cache() / "hgpo-rllib" / "webshop"
     return (data / ".webshop-cache",)
 
 
