@@ -85,11 +85,11 @@ def _values(field: FieldInfo) -> str:
     return f"{kind} {_bounds(field)}".strip() + null
 
 
-def _bounds(field: FieldInfo) -> str:
+def _bounds(field: Any) -> str:
     return ", ".join(
         f"{sign} {getattr(bound, attribute):.12g}"
         for kind, attribute, sign in BOUNDS
-        for bound in field.metadata
+        for bound in getattr(field, "metadata", ())  # a validator has none
         if isinstance(bound, kind)
     )
 
@@ -98,7 +98,7 @@ def _type(annotation: Any) -> str:
     arguments = get_args(annotation)
     origin = get_origin(annotation)
     if origin is Annotated:
-        return f"{_type(arguments[0])} {_bounds(arguments[1])}"
+        return f"{_type(arguments[0])} {_bounds(arguments[1])}".strip()
     if origin is types.UnionType:
         return " or ".join("null" if a is type(None) else _type(a) for a in arguments)
     if origin is Literal:

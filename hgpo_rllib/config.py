@@ -7,10 +7,10 @@ is the RLlib configuration with the same fields.
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 from env_wrappers.files import check_name
 from hgpo_rllib.advantages import EstimatorSettings, find_estimator
@@ -25,6 +25,8 @@ from hgpo_rllib.settings.policy_server import GPU_TRANSPORTS, PolicyServerSettin
 _ESTIMATOR = EstimatorSettings()
 WITHOUT_GROUPS = ("ppo", "reinforce")
 """Estimators that compare no episodes of one task."""
+Name = Annotated[str, AfterValidator(check_name)]
+"""Text that can be part of a path."""
 
 
 class EnvSettings(Section):
@@ -40,13 +42,8 @@ class EnvSettings(Section):
     `goals`, …)."""
     max_steps: int = Field(50, ge=1)
     """Number of steps after which an episode is truncated."""
-    train_split: str = "train"
+    train_split: Name = "train"
     """Split used for training."""
-
-    @field_validator("train_split")
-    @classmethod
-    def _split_is_a_name(cls, split: str) -> str:
-        return check_name(split)
 
 
 class ModelSettings(Section):
@@ -184,18 +181,13 @@ class EvaluationSettings(Section):
 
     interval: int = Field(5, ge=0)
     """Number of iterations between evaluations. 0: evaluate only before and after training."""
-    splits: list[str] = Field(["valid_seen", "valid_unseen"], min_length=1)
+    splits: list[Name] = Field(["valid_seen", "valid_unseen"], min_length=1)
     """Splits to evaluate."""
     episodes: int = Field(40, ge=1)
     """Number of episodes per split. Games are played in a fixed order; if a split has fewer
     games, they repeat."""
     temperature: float = Field(0.4, gt=0)
     """Sampling temperature."""
-
-    @field_validator("splits")
-    @classmethod
-    def _splits_are_names(cls, splits: list[str]) -> list[str]:
-        return [check_name(split) for split in splits]
 
 
 class TrackingSettings(Section):
@@ -211,7 +203,7 @@ class TrackingSettings(Section):
 class RunConfig(Section):
     """One training run."""
 
-    name: str = "hgpo"
+    name: Name = "hgpo"
     """Name of the run. Its run directory is `<output>/<name>-<time>`."""
     output: str = "runs"
     """Parent directory of run directories."""
@@ -238,11 +230,6 @@ class RunConfig(Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     cluster: ClusterSettings = ClusterSettings()
     tracking: TrackingSettings = TrackingSettings()
-
-    @field_validator("name")
-    @classmethod
-    def _is_a_name(cls, name: str) -> str:
-        return check_name(name)
 
     @model_validator(mode="after")
     def _sections_fit_together(self) -> Self:
@@ -331,7 +318,7 @@ def _explain(error: ValidationError) -> str:
         if first["type"] == "value_error" and isinstance(first["input"], dict):  # of a section
             return f"{key}: {message}" if key else message
         return f"{key}: {message} (got {first['input']!r})"
-    section: type[BaseModel] = RunConfig
+    section: type[Section] = RunConfig
     for part in first["loc"][:-1]:
         section = type(getattr(section(), str(part)))
     return f"unknown config key {key}; known here: {', '.join(section.model_fields)}"
