@@ -1,14 +1,12 @@
 """Find the model and the settings of a checkpoint given on the command line."""
 
-import re
 from pathlib import Path
 
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.folders import MANIFEST, DamagedFolderError, check_folder
-from hgpo_rllib.run.inputs import WEIGHTS, check_model_path
+from hgpo_rllib.run.inputs import WEIGHTS, check_model_path, may_be_hub_name
 
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 KINDS = "give a run directory, a HuggingFace directory, or the name of a model on the hub"
 
 
@@ -36,7 +34,7 @@ def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
         raise ConfigError(f"{checkpoint} holds no checkpoint (its first was not written)")
     if model.exists():
         _check_folder(model)
-    elif not _may_be_hub_name(checkpoint):
+    elif not may_be_hub_name(checkpoint):
         raise ConfigError(f"{checkpoint} is not there: {KINDS}")
     check_model_path(str(model), "CHECKPOINT")
     settings = config.model.model_copy(update={"model_path": str(model), "lora_rank": 0})
@@ -63,9 +61,3 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError(f"{folder} holds neither config.yaml nor config.json: {KINDS}")
     if not any(any(folder.glob(pattern)) for pattern in WEIGHTS):
         raise ConfigError(f"{folder} holds no weights ({' or '.join(WEIGHTS)}): {KINDS}")
-
-
-def _may_be_hub_name(checkpoint: str) -> bool:
-    """Whether `checkpoint` can be a hub name; if its first part is a folder, it is a wrong path."""
-    parent = checkpoint.partition("/")[0] if "/" in checkpoint else ""
-    return bool(HUB_NAME.fullmatch(checkpoint)) and not (parent and Path(parent).is_dir())

@@ -27,7 +27,7 @@ MODEL_FILES = (
     "chat_template.jinja",
 )
 """Files of a model other than its weights."""
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def check_inputs(config: RunConfig) -> None:
@@ -79,8 +79,7 @@ def check_model_files(model_path: str) -> None:
     """
     folder = Path(model_path)
     if not folder.exists():
-        mistyped = Path(folder.parts[0]).is_dir()  # the first part of the path exists
-        if mistyped or not _HUB_NAME.fullmatch(model_path):
+        if "/" not in model_path or not may_be_hub_name(model_path):
             raise ConfigError(
                 f"model.model_path: {model_path} is not there: give a HuggingFace directory, or "
                 "ORGANIZATION/NAME of a model on the hub"
@@ -94,6 +93,12 @@ def check_model_files(model_path: str) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(f"model.model_path: {folder / 'config.json'}: {error}") from error
     check_model_path(model_path)
+
+
+def may_be_hub_name(model: str) -> bool:
+    """Whether `model` can be a hub name; if its first part is a folder, it is a wrong path."""
+    parent = model.rpartition("/")[0]
+    return bool(_HUB_NAME.fullmatch(model)) and not (parent and Path(parent).is_dir())
 
 
 def check_model_path(model_path: str, given_as: str = "model.model_path") -> None:
