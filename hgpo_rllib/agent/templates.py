@@ -1,8 +1,9 @@
-"""Prompt templates: jinja files in which undefined variables are errors."""
+"""Prompt templates, and how all jinja files are read: undefined variables are errors."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
@@ -17,6 +18,17 @@ _SIDE_PART = re.compile(
 )
 
 
+def template_environment(folder: Path, **options: Any) -> jinja2.Environment:
+    """Return the environment of a folder of templates; tags on lines of their own leave no line."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
+    )
+
+
 def load_template(name: str) -> jinja2.Template:
     """Load the template of that name from ``prompts/``, or the file at that path.
 
@@ -29,19 +41,9 @@ def load_template(name: str) -> jinja2.Template:
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in PROMPTS.glob("*.jinja")))
         raise FileNotFoundError(f"no prompt template {name!r}: give a path or one of {known}")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(path.parent),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=False,
-    )
-    environment.filters["brief"] = brief
-    environment.filters["main_actions"] = main_actions
-    environment.filters["page"] = page
-    environment.filters["page_parts"] = page_parts
-    environment.filters["main_parts"] = main_parts
-    environment.filters["thought"] = thought
+    environment = template_environment(path.parent)
+    filters = (brief, main_actions, page, page_parts, main_parts, thought)
+    environment.filters |= {function.__name__: function for function in filters}
     return environment.get_template(path.name)
 
 

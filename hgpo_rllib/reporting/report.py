@@ -4,9 +4,8 @@ import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from env_wrappers.files import write_atomically
+from hgpo_rllib.agent.templates import template_environment
 from hgpo_rllib.reporting import tables
 from hgpo_rllib.reporting.episodes import pack_episodes
 from hgpo_rllib.reporting.panels import Experiments
@@ -74,13 +73,7 @@ def _page(experiments: Experiments, drawn: Mapping[str, bytes]) -> str:
     colours = [] if alone else [colour_of(index) for index in range(len(every))]
     names = list(dict.fromkeys(run.name for run in members))
     # Escape regardless of the file extension: model output must never be markup.
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = template_environment(Path(__file__).parent, autoescape=True)
     return environment.get_template("report.html.jinja").render(
         title=", ".join(names) if len(names) <= NAMES_IN_TITLE else f"{len(members)} runs",
         single=single,

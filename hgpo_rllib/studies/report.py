@@ -8,9 +8,9 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from env_wrappers.files import write_atomically
+from hgpo_rllib.agent.templates import template_environment
 from hgpo_rllib.config import ConfigError
 from hgpo_rllib.metrics import PANELS
 from hgpo_rllib.reporting import style
@@ -87,13 +87,7 @@ def write_report(docs: Path, folder: Path | None = None, name: str | None = None
 
 def render(studies: Mapping[str, Results]) -> str:
     """Return the text of results.md, which depends on the studies and records only."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = template_environment(Path(__file__).parent)
     sections = [_section(name, results) for name, results in studies.items()]
     text = environment.get_template(f"{PAGE}.jinja").render(studies=sections)
     return text.rstrip() + "\n"

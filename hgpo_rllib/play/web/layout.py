@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -12,6 +11,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Route
+
+from hgpo_rllib.agent.templates import template_environment
 
 _FOLDER = Path(__file__).parent
 _HEADERS = {
@@ -25,13 +26,8 @@ _HEADERS = {
 _MOST_BYTES = 1 << 16  # per form
 _MOST_FIELDS = 8
 
-_environment = Environment(
-    loader=FileSystemLoader(_FOLDER / "templates"),
-    autoescape=True,  # regardless of file extension: content must never become markup
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+# Escape regardless of the file extension: content must never become markup.
+_environment = template_environment(_FOLDER / "templates", autoescape=True)
 
 
 def application(routes: Sequence[Route]) -> Starlette:
