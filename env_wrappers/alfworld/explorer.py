@@ -1,8 +1,8 @@
 """A scripted expert that uses only text, so that a model with a short memory can imitate it.
 
 It knows the steps of each task but not where objects are: it searches all receptacles in random
-order, including those that never hold the object. Learning where to look is left to
-reinforcement learning.
+order, including those that never hold the object. In demonstrations, a share of its moves goes
+anywhere. Learning where to look, and to go there at once, is left to reinforcement learning.
 """
 
 import random
@@ -15,7 +15,12 @@ from typing import Any
 from env_wrappers.files import read_json
 
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+RANDOM_MOVES = 0.6
+"""Share of the moves that go anywhere, in demonstrations for the pocket model."""
+RENUMBERED = 0.5
+"""Share of the pocket model's examples in which objects have other numbers, see `renumber`."""
 _SEEN = re.compile(r"(?:you see|In it, you see) (.*)\.")
+_NAME = re.compile(r"\b([a-z]+) (\d+)\b")
 
 
 @dataclass(frozen=True)
@@ -50,13 +55,42 @@ def kind(name: str) -> str:
     return name.split()[0]
 
 
+def renumber(example: tuple[str, str], rng: random.Random) -> tuple[str, str]:
+    """Return a prompt and its response with other numbers of objects, usually from 1 to 9.
+
+    In games, most objects have the number 1. From their texts alone, a model would learn to write
+    1 instead of the object's number in the prompt.
+    """
+    numbers: dict[str, dict[str, str]] = {}  # new by old, by type
+
+    def new_name(name: re.Match[str]) -> str:
+        given = numbers.setdefault(name[1], {})
+        if name[2] not in given:
+            free = [number for number in "123456789" if number not in given.values()]
+            given[name[2]] = rng.choice(free) if free else str(len(given) + 1)
+        return f"{name[1]} {given[name[2]]}"
+
+    prompt, response = (_NAME.sub(new_name, text) for text in example)
+    return prompt, response
+
+
 class Explorer:
     """Play one episode, remembering everything observed."""
 
-    def __init__(self, goal: Goal, first_admissible: Sequence[str], rng: random.Random):
-        """Initialize from the initial actions `first_admissible`, which name all receptacles."""
+    def __init__(
+        self,
+        goal: Goal,
+        first_admissible: Sequence[str],
+        rng: random.Random,
+        random_moves: float = 0.0,
+    ):
+        """Initialize from the initial actions `first_admissible`, which name all receptacles.
+
+        With probability `random_moves`, a move goes anywhere instead of to where it should.
+        """
         self.goal = goal
         self.rng = rng
+        self.random_moves = random_moves
         self.order = [a.removeprefix("go to ") for a in first_admissible if a.startswith("go to ")]
         self.here: str | None = None
         self.visited: set[str] = set()
@@ -74,6 +108,13 @@ class Explorer:
         """
         if last is not None:
             self._remember(observation, last)
+        thought, action = self._next_step(admissible)
+        moves = [action for action in admissible if action.startswith("go to ")]
+        if action in moves and self.random_moves > 0 and self.rng.random() < self.random_moves:
+            action = self.rng.choice(moves)
+        return thought, action
+
+    def _next_step(self, admissible: Sequence[str]) -> tuple[str, str]:
         held = self._held(admissible)
         if held is None:
             return self._get_object(admissible)

@@ -20,6 +20,7 @@ from hgpo_rllib.config import EnvSettings, RunConfig
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (
     EnvironmentSpec,
+    Example,
     Games,
     Info,
     OraclePlan,
@@ -80,8 +81,13 @@ with you your task actions around picked picking
 
     @staticmethod
     def make_expert(info: Info, rng: random.Random) -> Explorer:
-        """Return the explorer."""
-        return Explorer(goal_of(Path(info["game"])), info["admissible_actions"], rng)
+        """Return the explorer, with random moves."""
+        goal = goal_of(Path(info["game"]))
+        return Explorer(goal, info["admissible_actions"], rng, explorer.RANDOM_MOVES)
+
+    def augment(self, example: Example, rng: random.Random) -> Example:
+        """Give objects other numbers in half of the examples."""
+        return explorer.renumber(example, rng) if rng.random() < explorer.RENUMBERED else example
 
 
 class ALFWorld(EnvironmentSpec):

@@ -15,6 +15,8 @@ from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
 from hgpo_rllib.environments.checks import check_contract
 
 Info = Mapping[str, Any]
+Example = tuple[str, str]
+"""Prompt and response of a demonstration."""
 """The info returned by an environment's ``reset`` and ``step``."""
 Progress = Callable[[int, int], None]
 
@@ -123,6 +125,10 @@ class TaskGenerator(ABC):
     @abstractmethod
     def make_expert(info: Info, rng: random.Random) -> NoisyExpert:
         """Create the expert of an episode. Worker processes import this function by name."""
+
+    def augment(self, example: Example, rng: random.Random) -> Example:
+        """Return an example for cloning in place of a demonstrated one. Default: the same."""
+        return example
 
 
 class EnvironmentSpec:

@@ -72,12 +72,15 @@ def score(
     )
     of_estimator = settings.estimator_settings()
     levels = tuple(compare_levels(steps, of_estimator))
-    advantage = find_estimator(settings.estimator)(steps, of_estimator, levels)
+    inadmissible = np.array([step.info["inadmissible"] for step in every])
+    penalty = settings.inadmissible_penalty * inadmissible
+
+    def advantages(estimator: str) -> NDArray[np.float64]:
+        return find_estimator(estimator)(steps, of_estimator, levels) - penalty
+
+    advantage = advantages(settings.estimator)
     target = None if value is None else value_targets(steps, of_estimator)
-    by_role = {
-        role: find_estimator(name)(steps, of_estimator, levels)
-        for role, name in settings.role_estimators.items()
-    }
+    by_role = {role: advantages(name) for role, name in settings.role_estimators.items()}
     return ScoredTrajectories(trajectories, steps, advantage, levels, value, target, by_role)
 
 

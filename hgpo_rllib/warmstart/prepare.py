@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from env_wrappers.datasets import new_directory, partial_directory
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import TaskGenerator, find_environment
-from hgpo_rllib.environments.spec import Progress
+from hgpo_rllib.environments.spec import Example, Progress
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
-from hgpo_rllib.warmstart.demonstrations import DemonstrationSpec, Example, demonstrate_all
+from hgpo_rllib.warmstart.demonstrations import DemonstrationSpec, demonstrate_all
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 TOKENIZER_SAMPLE = 4000  # number of examples to train the tokenizer
@@ -53,7 +54,7 @@ def model_path(config: RunConfig) -> Path:
 
 
 def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[Example]:
-    """Generate tasks for demonstrations and demonstrate them; return prompts and responses."""
+    """Generate tasks for demonstrations, demonstrate them and augment the examples."""
     warm = config.warm_start
     assert config.agent.memory_length is not None, "RunConfig ties it where it is not set"
     generator = _generator(config)
@@ -76,9 +77,11 @@ def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[Exampl
             seed=warm.seed,
         )
         workers = os.cpu_count() or 1
-        return demonstrate_all(
+        examples = demonstrate_all(
             spec, workers, lambda n, total: on_progress(warm.games + n, 2 * warm.games)
         )
+    rng = random.Random(warm.seed)
+    return [generator.augment(example, rng) for example in examples]
 
 
 def make_model_directory(
