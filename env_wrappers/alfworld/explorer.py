@@ -1,8 +1,8 @@
 """A scripted expert that uses only text, so that a model with a short memory can imitate it.
 
 It knows the steps of each task but not where objects are: it searches all receptacles in random
-order, including those that never hold the object. In demonstrations, a share of its moves goes
-anywhere. Learning where to look, and to go there at once, is left to reinforcement learning.
+order, including those that never hold the object. In demonstrations it also makes random moves.
+Learning where to look, and to do the next step at once, is left to reinforcement learning.
 """
 
 import random
@@ -15,8 +15,8 @@ from typing import Any
 from env_wrappers.files import read_json
 
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
-RANDOM_MOVES = 0.6
-"""Share of the moves that go anywhere, in demonstrations for the pocket model."""
+RANDOM_MOVES = 0.3
+"""Share of random moves in demonstrations for the pocket model."""
 RENUMBERED = 0.5
 """Share of the pocket model's examples in which objects have other numbers, see `renumber`."""
 _SEEN = re.compile(r"(?:you see|In it, you see) (.*)\.")
@@ -86,7 +86,7 @@ class Explorer:
     ):
         """Initialize from the initial actions `first_admissible`, which name all receptacles.
 
-        With probability `random_moves`, a move goes anywhere instead of to where it should.
+        With probability `random_moves`, the explorer goes anywhere instead of doing the next step.
         """
         self.goal = goal
         self.rng = rng
@@ -108,13 +108,9 @@ class Explorer:
         """
         if last is not None:
             self._remember(observation, last)
-        thought, action = self._next_step(admissible)
         moves = [action for action in admissible if action.startswith("go to ")]
-        if action in moves and self.random_moves > 0 and self.rng.random() < self.random_moves:
-            action = self.rng.choice(moves)
-        return thought, action
-
-    def _next_step(self, admissible: Sequence[str]) -> tuple[str, str]:
+        if moves and self.random_moves > 0 and self.rng.random() < self.random_moves:
+            return f"{self.goal.object}: find it", self.rng.choice(moves)
         held = self._held(admissible)
         if held is None:
             return self._get_object(admissible)
