@@ -52,7 +52,7 @@ Path(sys.argv[sys.argv.index("--data-dir") + 1], "json_2.1.1").mkdir()
 
 
 class NoNoise:
-    """Random numbers for the explorer alone: none is spent on perturbing actions."""
+    """Random numbers for the search alone: no action is perturbed, no move is random."""
 
     def __init__(self, rng: random.Random):
         self.choice = rng.choice
@@ -296,7 +296,8 @@ class TestDemos:
         env = ALFWorldEnv(generated_games, split="train")
         player = GameGenerator.make_expert
         for task in range(env.num_tasks):
-            examples = demonstrate(env, task, player, "alfworld_compact", 2, 0.0, random.Random(0))
+            rng = NoNoise(random.Random(0))
+            examples = demonstrate(env, task, player, "alfworld_compact", 2, 0.0, rng)
             responses = [response for _, response in examples]
             thoughts = [r.removeprefix("<think>").partition("</think>")[0] for r in responses]
             assert thoughts_for([parse_completion(r).action for r in responses]) == thoughts
