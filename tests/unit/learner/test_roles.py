@@ -56,7 +56,7 @@ class Corridor(gym.Env):
         return observation, float(self.door * opened), over, False, info
 
     def _see(self) -> tuple[str, dict[str, Any]]:
-        return f"door {self.door}", {"won": self.door == 3}
+        return f"door {self.door}", {"won": self.door == 3, "inadmissible": False}
 
 
 class PlannerExecutor(Agent):
@@ -154,7 +154,8 @@ def test_a_critic_says_the_value_of_a_step_by_its_acting_response(played: list[T
 def one_episode(turns: list[Turn]) -> ScoredTrajectories:
     """Scored so that step t has the advantage t + 1, and t + 11 for the role `thought`."""
 
-    steps = [Step(turn, "", 1.0, False, False, {"won": False}, 0.0) for turn in turns]
+    after = {"won": False, "inadmissible": False}
+    steps = [Step(turn, "", 1.0, False, False, after, 0.0) for turn in turns]
     scored = score([Trajectory({"won": False}, steps, "a")], SETTINGS)
     advantage = np.arange(1.0, len(turns) + 1)
     return replace(scored, advantage=advantage, role_advantages={"thought": advantage + 10})
