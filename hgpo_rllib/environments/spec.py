@@ -15,9 +15,9 @@ from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
 from hgpo_rllib.environments.checks import check_contract
 
 Info = Mapping[str, Any]
+"""The info returned by an environment's ``reset`` and ``step``."""
 Example = tuple[str, str]
 """Prompt and response of a demonstration."""
-"""The info returned by an environment's ``reset`` and ``step``."""
 Progress = Callable[[int, int], None]
 
 

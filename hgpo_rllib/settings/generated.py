@@ -76,6 +76,6 @@ class WarmStartSettings(Section):
     lr: float = Field(3e-3, gt=0)
     """Peak learning rate. It decays linearly."""
     prompt_loss: float = Field(1.0, ge=0)
-    """Weight of the loss on prompt tokens. The model learns to copy faster with it."""
+    """Weight of the mean loss of prompt tokens, beside that of response tokens."""
     seed: Seed = 0
     """Seed of demonstrations, initial weights and batches."""
