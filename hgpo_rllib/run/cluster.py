@@ -15,6 +15,7 @@ import psutil
 import ray
 from ray import serve
 from ray._private import ray_constants
+from ray.exceptions import ActorAlreadyExistsError
 
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.placement import check_run
@@ -60,11 +61,21 @@ def ray_cluster(
         check_run(config.cluster, config.policy_server, alive_nodes())
         # Start Serve before any trial or algorithm: its controller does not fit into a placement
         # group.
-        serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
+        start_serve()
         if remedy is not None:
             stack.enter_context(terminate_like_interrupt())  # replaces Ray's handler
             stack.enter_context(on_exit_of(ray_processes(), partial(_exit, remedy)))
         yield
+
+
+def start_serve() -> None:
+    """Start Serve on the cluster, or connect to it if it runs."""
+    start = partial(serve.start, proxy_location="Disabled", logging_config={"log_level": "ERROR"})
+    try:
+        start()
+    except ActorAlreadyExistsError:
+        # Another command on the cluster started it since `serve.start` looked for it.
+        start()
 
 
 def _start_ray(dashboard_port: int | None, folder: Path) -> None:

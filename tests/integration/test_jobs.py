@@ -177,7 +177,9 @@ def test_stopped_jobs_leave_nothing(head: Head, arguments: list[str], tmp_path: 
     submit = head.submit("gentle", 60, train=train("gentle"))
     with following(head, submit, log) as follow:
         for name in ("gentle", "killed"):
-            wait_for(lambda name=name: list((tmp_path / name).glob("*/metrics.jsonl")), 300)
+            folder = tmp_path / name
+            wait_for(lambda f=folder: follow.poll() or list(f.glob("*/metrics.jsonl")), 300)
+            assert follow.poll() is None, log.read_text()
         assert len(head.applications()) == 2
         assert sum("ServeReplica" in line for line in head.ours()) == 2
         (run,) = (tmp_path / "gentle").iterdir()

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray import serve
+from ray.exceptions import ActorAlreadyExistsError
 
 from hgpo_rllib.config import ConfigError, RunConfig, parse_config
 from hgpo_rllib.placement import check_run
 from hgpo_rllib.policy_server.deployment import check_model_is_here
-from hgpo_rllib.run.cluster import check_address, protect_token
+from hgpo_rllib.run.cluster import check_address, protect_token, start_serve
 from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port, check_inputs
 
 
@@ -51,6 +53,21 @@ def test_a_token_of_the_environment_needs_no_file(
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
     protect_token()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_serve_that_another_command_starts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the controller's name after the look for it, and before its own start."""
+    calls: list[dict[str, Any]] = []
+
+    def start(**arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise ActorAlreadyExistsError("the name is taken")
+
+    monkeypatch.setattr(serve, "start", start)
+    start_serve()
+    assert len(calls) == 2
+    assert calls[0] == calls[1]
 
 
 def test_an_address_for_clients_is_refused() -> None:
