@@ -14,6 +14,7 @@ from tests.processes import Command
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
+@pytest.mark.slow  # minutes; a study runs its trials as a sweep does, see test_sweep.py
 def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
     """Ctrl-C in the second arm keeps the record of the first, which does not run again."""
     base, *overrides = arguments
