@@ -72,6 +72,9 @@ class AgentSettings(Section):
     inadmissible_is_invalid: bool = False
     """Treat a well-formed but inadmissible action as invalid, with the penalty of
     `algorithm.invalid_penalty`. The released code does not."""
+    constrain_actions: bool = False
+    """Sample only admissible actions: after `<action>`, the engine can only continue with one of
+    them. The learner uses the probabilities of the constrained distribution. Searches are free."""
     max_prompt_tokens: int = Field(4096, ge=16)
     """Maximum length of a prompt in tokens. Longer prompts are shortened."""
     shorten_prompts: Literal["beginning", "memory"] = "beginning"

@@ -8,6 +8,7 @@ from hgpo_rllib.agent.agent import (
     ReflexionAgent,
     response_seed,
 )
+from hgpo_rllib.agent.grammar import action_grammar
 from hgpo_rllib.agent.memory import Memory, Span, Turn
 from hgpo_rllib.agent.parsing import ParsedAction, parse_completion
 from hgpo_rllib.agent.renderer import TextRenderer, TokenRenderer
@@ -24,6 +25,7 @@ __all__ = [
     "TextRenderer",
     "TokenRenderer",
     "Turn",
+    "action_grammar",
     "parse_completion",
     "response_seed",
 ]

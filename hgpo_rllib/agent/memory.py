@@ -49,6 +49,8 @@ class Turn:
     """Whether the response reached the token limit."""
     behaviour_logp: NDArray[np.float32] = field(default_factory=lambda: NO_LOGP)
     """The engine's log-probability of each response token."""
+    restrictions: NDArray[np.int32] | None = None
+    """Tokens that a grammar permitted, see `GrammarReader.restrictions`; None without one."""
     weight_version: str = "none"
     """Version of the weights that sampled the response; the last one if they changed meanwhile."""
     weight_versions: tuple[tuple[str, int], ...] = ()

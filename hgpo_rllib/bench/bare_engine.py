@@ -32,7 +32,7 @@ def generate(prompts: Sequence[Prompt], sampling: Sampling) -> tuple[float, int]
 
     assert _llm is not None, "not started"
     inputs: Any = [{"prompt_token_ids": list(prompt.token_ids)} for prompt in prompts]
-    parameters = [sampling_parameters(sampling, prompt.seed) for prompt in prompts]
+    parameters = [sampling_parameters(sampling, prompt) for prompt in prompts]
     begin = time.perf_counter()
     outputs = _llm.generate(inputs, parameters, use_tqdm=False)
     seconds = time.perf_counter() - begin

@@ -13,7 +13,13 @@ from urllib.parse import urlsplit
 import openai
 from openai.types.chat import ChatCompletion
 
-from hgpo_rllib.agent import BeginModelAgent, ModelAgent, TextRenderer, Turn
+from hgpo_rllib.agent import (
+    BeginModelAgent,
+    ModelAgent,
+    TextRenderer,
+    Turn,
+    action_grammar,
+)
 from hgpo_rllib.config import AgentSettings, ConfigError
 from hgpo_rllib.evaluation.models import Model
 from hgpo_rllib.policy_server.types import RequestFailedError
@@ -70,8 +76,8 @@ class ChatModel:
     settings: AgentSettings
     temperature: float
 
-    async def reply(self, message: str, seed: int) -> ChatCompletion:
-        """Return the model's reply to one message.
+    async def reply(self, message: str, seed: int, grammar: str | None) -> ChatCompletion:
+        """Return the model's reply to one message; `grammar` needs a server of vLLM's.
 
         Raises:
             openai.BadRequestError: the server rejected the message.
@@ -84,6 +90,7 @@ class ChatModel:
                 temperature=self.temperature,
                 max_tokens=self.settings.max_response_tokens,
                 seed=seed % SEED_LIMIT,
+                extra_body=grammar and {"structured_outputs": {"structural_tag": grammar}},
             )
         except openai.BadRequestError:
             raise
@@ -108,12 +115,14 @@ class ChatAgent(ModelAgent):
         """
         turns = self.memory.last(self._renderer.memory_length)
         fixed = (self.goal, observation, admissible_actions, len(self.memory.turns))
-        truncated = False
+        grammar, truncated = None, False
+        if self._model.settings.constrain_actions:
+            grammar = action_grammar(admissible_actions)
         while True:
             message = self._renderer.message(*fixed, turns, self.memory.lessons)
             asked = time.perf_counter()
             try:
-                reply = await self._model.reply(message, self.seed)
+                reply = await self._model.reply(message, self.seed, grammar)
                 break
             except openai.BadRequestError as error:
                 if not turns or self._model.settings.shorten_prompts != "memory":

@@ -76,6 +76,7 @@ def served(config: RunConfig) -> Iterator[Model]:
     from hgpo_rllib.policy_server.replicas import Replicas
     from hgpo_rllib.policy_server.server import PolicyServer
     from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Sampling
+    from hgpo_rllib.rollout.restrictions import GrammarReader
 
     path = str(config.model.model_path)
     tokenizer = load_tokenizer(path)
@@ -89,6 +90,8 @@ def served(config: RunConfig) -> Iterator[Model]:
     )
     with PolicyServer(config.model, config.agent, server, config.seed) as running:
         several = max(server.num_replicas, server.max_replicas or 0) > 1
+        constrained = config.agent.constrain_actions
+        grammars = GrammarReader(tokenizer, sampling.stop_token_ids) if constrained else None
         replicas = Replicas.of(running.app, server.max_outage_s)
         client = PolicyClient(replicas, sampling, STARTING_WEIGHTS, several)
 
@@ -101,6 +104,6 @@ def served(config: RunConfig) -> Iterator[Model]:
                 shorten=settings.shorten_prompts,
                 inadmissible_is_invalid=settings.inadmissible_is_invalid,
             )
-            return partial(PolicyAgent, client, renderer)
+            return partial(PolicyAgent, client, renderer, grammars=grammars)
 
         yield Model(begin, tokenizer.decode, asyncio.run)

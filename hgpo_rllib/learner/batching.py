@@ -31,11 +31,13 @@ def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
 
     Columns: ``trajectory``, ``turn`` (index of the step in the trajectory) and ``role`` (numbered
     in the order of role names), all (rows,); ``prompt_ids`` (rows, P), ``prompt_length`` (rows,),
-    ``response_ids`` and ``behaviour_logp`` (rows, R), ``response_length`` (rows,).
+    ``response_ids`` and ``behaviour_logp`` (rows, R), ``response_length`` (rows,). If any response
+    has a grammar: ``restrictions`` (rows, M, 2), see `GrammarReader.restrictions`, padded with rows
+    of token index -1.
     """
     rows = response_rows(trajectories)
     turns = [row.response for row in rows]
-    return {
+    columns = {
         "trajectory": torch.tensor([row.trajectory for row in rows]),
         "turn": torch.tensor([row.turn for row in rows]),
         "role": torch.from_numpy(np.unique([t.role for t in turns], return_inverse=True)[1]),
@@ -45,6 +47,11 @@ def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
         "prompt_length": torch.tensor([len(turn.prompt_ids) for turn in turns]),
         "response_length": torch.tensor([len(turn.response_ids) for turn in turns]),
     }
+    if any(turn.restrictions is not None for turn in turns):
+        none = np.empty((0, 2), np.int32)
+        restrictions = [none if t.restrictions is None else t.restrictions for t in turns]
+        columns["restrictions"] = pad_rows(restrictions, -1)
+    return columns
 
 
 def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
@@ -89,9 +96,10 @@ def _span_columns(
     return columns
 
 
-def pad_rows(rows: list[NDArray]) -> Tensor:
-    """Stack rows of any length in one tensor, right padded with zeros."""
-    padded = np.zeros((len(rows), max(map(len, rows), default=0)), rows[0].dtype)
+def pad_rows(rows: list[NDArray], padding: int = 0) -> Tensor:
+    """Stack rows of any length in one tensor, right padded."""
+    shape = (len(rows), max(map(len, rows), default=0), *rows[0].shape[1:])
+    padded = np.full(shape, padding, rows[0].dtype)
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row
     return torch.from_numpy(padded)
@@ -216,7 +224,9 @@ def token_batch(
         ``ids`` (rows, L); ``length`` (rows,): number of tokens of each row without padding; ``row``
         and ``position`` (tokens,): index of each response token in ``ids``; ``step`` and ``offset``
         (tokens,): index of it in the response columns; those of ``behaviour_logp``, ``old_logp``,
-        ``advantage`` and ``weight`` that `columns` has (tokens,).
+        ``advantage`` and ``weight`` that `columns` has (tokens,). If `columns` has
+        ``restrictions``: ``restricted`` and ``restriction`` (restrictions,): index of each
+        restricted token in the flat arrays, and the permitted ``id`` or excluded ``~id``.
         If `columns` has ``value_weight``: ``last_prompt`` (see `prompt_batch`), ``value``,
         ``value_target`` and ``value_weight`` (rows,).
     """
@@ -241,6 +251,12 @@ def token_batch(
         of_steps["advantage"] = (of_steps["advantage"] * (begun & ~over)).sum(1)
     batch = {"ids": ids, "length": length, "row": row, "position": position}
     batch |= {"step": step, "offset": offset} | of_tokens | of_steps
+    if "restrictions" in columns:
+        restrictions = columns["restrictions"][index]
+        of_row, entry = (restrictions[..., 0] >= 0).nonzero(as_tuple=True)
+        token, code = restrictions[of_row, entry].long().unbind(1)
+        first = response_length.cumsum(0) - response_length
+        batch |= {"restricted": first[of_row] + token, "restriction": code}
     if "value_weight" in columns:
         batch |= {k: columns[k][index] for k in VALUE_COLUMNS} | {"last_prompt": prompt_length - 1}
     return {key: value.to(device) for key, value in batch.items()}

@@ -21,6 +21,9 @@ from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.settings.learner import ComputeDtype, dtype_of_passes
 
+EXCLUDED = -1e30
+"""Logit of an excluded token: with minus infinity, the entropy and its gradient would be NaN."""
+
 
 class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
     """Compute log-probabilities of given tokens, and values. The policy server generates.
@@ -232,15 +235,35 @@ def token_log_probs(
     """
     if hidden is None:
         hidden = hidden_states(llm, batch["ids"], batch.get("length"))
-    log_probs = _log_probs(llm, hidden[batch["row"], batch["position"] - 1], temperature)
+    log_probs = _log_probs(llm, hidden[batch["row"], batch["position"] - 1], temperature, batch)
     tokens = batch["ids"][batch["row"], batch["position"]]
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(log_probs.exp() * log_probs).sum(-1)
     return {"logp": log_probs.gather(-1, tokens[:, None])[:, 0], "entropy": entropy}
 
 
-def _log_probs(llm: PreTrainedModel, predicting: Tensor, temperature: float) -> Tensor:
+def _log_probs(
+    llm: PreTrainedModel, predicting: Tensor, temperature: float, batch: dict[str, Tensor]
+) -> Tensor:
     """Return the log-probabilities of all tokens; frees the logits, which are as large."""
     logits = llm.get_output_embeddings()(predicting)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    if "restriction" in batch:
+        excluded = excluded_tokens(batch["restricted"], batch["restriction"], logits.shape)
+        logits = logits.masked_fill(excluded, EXCLUDED)
     return logits.log_softmax(-1)
+
+
+def excluded_tokens(restricted: Tensor, restriction: Tensor, shape: torch.Size) -> Tensor:
+    """Return whether a grammar excluded each token of the vocabulary at each position.
+
+    Args:
+        restricted: index of a position for each restriction.
+        restriction: a permitted ``id``, or an excluded ``~id``.
+        shape: positions and vocabulary size.
+    """
+    permitted = restriction >= 0
+    excluded = torch.zeros(shape, dtype=torch.bool, device=restricted.device)
+    excluded[restricted[permitted]] = True
+    excluded[restricted, restriction.where(permitted, ~restriction)] = ~permitted
+    return excluded

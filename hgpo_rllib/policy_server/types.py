@@ -72,6 +72,8 @@ class Prompt:
     """Seed of this response, which makes it independent of other requests; None: engine's seed."""
     session: str = ""
     """Prompts of a session share a prefix, which the replica of earlier ones has in its cache."""
+    grammar: str | None = None
+    """Structural tag (JSON) that the response has to match; None: any response."""
 
 
 @dataclass(frozen=True)

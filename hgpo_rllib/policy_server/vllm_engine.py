@@ -32,7 +32,7 @@ from vllm.model_executor.model_loader.reload import (
 )
 from vllm.outputs import CompletionOutput
 from vllm.platforms import current_platform
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -90,7 +90,7 @@ class VLLMEngine(Engine):
     async def _draw(self, prompt: Prompt, sampling: Sampling) -> CompletionOutput:
         results = self._vllm.generate(
             {"prompt_token_ids": list(prompt.token_ids)},
-            sampling_parameters(sampling, prompt.seed),
+            sampling_parameters(sampling, prompt),
             request_id=str(next(self._request_numbers)),
             lora_request=self._adapters,
         )
@@ -201,14 +201,16 @@ def _in_plain_types(arguments: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def sampling_parameters(sampling: Sampling, seed: int | None) -> SamplingParams:
+def sampling_parameters(sampling: Sampling, prompt: Prompt) -> SamplingParams:
     """Return vLLM's sampling parameters for one request."""
+    grammar = prompt.grammar
     return SamplingParams(
         temperature=sampling.temperature,
         max_tokens=sampling.max_tokens,
         stop_token_ids=list(sampling.stop_token_ids),
-        seed=seed,
+        seed=prompt.seed,
         logprobs=0,  # sampled tokens only
+        structured_outputs=grammar and StructuredOutputsParams(structural_tag=grammar),
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )

@@ -31,7 +31,9 @@ def engine_arguments(
         "enforce_eager": server.enforce_eager,
         "enable_prefix_caching": server.enable_prefix_caching,
         "tensor_parallel_size": server.tensor_parallel_size,
-        "skip_tokenizer_init": True,  # prompts and responses are token ids
+        # Prompts and responses are token ids; only grammars need a tokenizer.
+        "skip_tokenizer_init": not agent.constrain_actions,
+        "structured_outputs_config": {"backend": "xgrammar"},  # as in `GrammarReader`
         "generation_config": "vllm",  # no sampling defaults from the checkpoint
         "logprobs_mode": "processed_logprobs",  # of the sampling distribution
         # Workers import the module of the extension, which registers the backend.

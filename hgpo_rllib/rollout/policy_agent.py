@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from hgpo_rllib.agent import ModelAgent, TokenRenderer, Turn
+from hgpo_rllib.agent import ModelAgent, TokenRenderer, Turn, action_grammar
 from hgpo_rllib.policy_server.types import Generation, Prompt
+from hgpo_rllib.rollout.restrictions import GrammarReader
 
 
 class Policy(Protocol):
@@ -23,6 +24,11 @@ class PolicyAgent(ModelAgent):
     _model: Policy
     _renderer: TokenRenderer
 
+    def __init__(self, *arguments: Any, grammars: GrammarReader | None = None, **options: Any):
+        """See `ModelAgent`. With `grammars`, the policy only samples admissible actions."""
+        super().__init__(*arguments, **options)
+        self._grammars = grammars
+
     async def ask(self, observation: str, admissible_actions: Sequence[str]) -> Turn:
         """See `ModelAgent`.
 
@@ -30,11 +36,17 @@ class PolicyAgent(ModelAgent):
             RequestFailedError: the request failed.
         """
         prompt = self._renderer.prompt(self.goal, observation, admissible_actions, self.memory)
+        grammar = None if self._grammars is None else action_grammar(admissible_actions)
         asked = time.perf_counter()
-        response = await self._model.generate(Prompt(prompt.token_ids, self.seed, self.group))
+        response = await self._model.generate(
+            Prompt(prompt.token_ids, self.seed, self.group, grammar)
+        )
         answered = time.perf_counter()
         completion, parsed = self._renderer.read(response.token_ids.tolist(), admissible_actions)
         truncated = response.finish_reason == "length"
+        restrictions = None
+        if self._grammars is not None and grammar is not None:
+            restrictions = self._grammars.restrictions(grammar, response.token_ids.tolist())
         return Turn(
             observation,
             parsed.action,
@@ -46,6 +58,7 @@ class PolicyAgent(ModelAgent):
             response_ids=response.token_ids,
             response_truncated=truncated,
             behaviour_logp=response.logp,
+            restrictions=restrictions,
             weight_version=response.version,
             weight_versions=response.versions,
             tokens=(len(prompt.token_ids), len(response.token_ids)),

@@ -41,6 +41,7 @@ from hgpo_rllib.policy_server.types import (
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, Rollout
 from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
+from hgpo_rllib.rollout.restrictions import GrammarReader
 from hgpo_rllib.rollout.rllib_episode import group_episodes
 from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.trajectory import Trajectory
@@ -78,6 +79,9 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             inadmissible_is_invalid=config.inadmissible_is_invalid,
         )
         self._eos = tuple(eos_token_ids(config.model_path, self._tokenizer))
+        self.grammars = (
+            GrammarReader(self._tokenizer, self._eos) if config.constrain_actions else None
+        )
         self._env_thread = EnvThread(config.env_timeout_s)
         self._pools: dict[str, EnvPool] = {}  # per split
         self._weights: WeightTag = STARTING_WEIGHTS
@@ -153,7 +157,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     def begin_agent(self, policy: Policy) -> BeginAgent:
         """Return the factory of agents. Override it for other agents, such as multi-role ones."""
-        return partial(PolicyAgent, policy, self.renderer)
+        return partial(PolicyAgent, policy, self.renderer, grammars=self.grammars)
 
     def sampling(self, temperature: float) -> Sampling:
         """Return the sampling parameters of responses."""

@@ -115,8 +115,13 @@ def cluster(run_config: RunConfig) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def algorithm(run_config: RunConfig, cluster: None) -> Iterator[HGPO]:
-    """The algorithm with its policy server; tests share it and go on where the last one left it."""
-    algorithm = HGPOConfig.from_run_config(run_config).build_algo()
+    """The algorithm with its policy server; tests share it and go on where the last one left it.
+
+    Its engine can constrain actions, and its agents do not ask for it.
+    """
+    config = HGPOConfig.from_run_config(run_config).training(constrain_actions=True)
+    algorithm = config.build_algo()
+    algorithm.env_runner.grammars = None
     yield algorithm
     algorithm.stop()
 

@@ -15,10 +15,12 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from hgpo_rllib.advantages import ESTIMATORS, baselines, groups, hierarchy
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, RunConfig
+from hgpo_rllib.learner.batching import token_batch, token_columns
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.models import load_model
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError, Sampling
+from hgpo_rllib.rollout.restrictions import GrammarReader
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.run.metrics import iteration_metrics
@@ -79,6 +81,29 @@ def test_behaviour_log_probs_are_the_learners(algorithm: HGPO) -> None:
     behaviour = [turn.behaviour_logp for trajectory in played for turn in trajectory.turns]
     for mine, engine in zip(step_logp(algorithm, played), behaviour, strict=True):
         np.testing.assert_allclose(mine, engine, atol=1e-3)
+
+
+def test_constrained_actions(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are admissible, and have the same probabilities in engine and learner."""
+    runner, learner = algorithm.env_runner, algorithm.learner_group._learner
+    stop = runner.sampling(1.0).stop_token_ids
+    monkeypatch.setattr(runner, "grammars", GrammarReader(runner.renderer.tokenizer, stop))
+    trajectories = runner.play("train", [0, 1], group_size=2, temperature=1.0)
+    for trajectory in trajectories:
+        infos = [trajectory.info, *(step.info for step in trajectory.steps)]
+        for turn, info in zip(trajectory.turns, infos[:-1], strict=True):
+            if "</action>" in turn.completion:
+                assert turn.action in info["admissible_actions"]
+    columns = token_columns(trajectories)
+    assert (columns["restrictions"][..., 0] >= 0).any()
+    free = {key: column for key, column in columns.items() if key != "restrictions"}
+    rows, gaps = np.arange(len(columns["turn"])), []
+    for scored in (columns, free):
+        batch = token_batch(scored, rows, torch.device("cpu"))
+        with torch.no_grad():
+            logp = learner.policy.forward_train(batch)["logp"]
+        gaps.append((logp - batch["behaviour_logp"]).abs().max().item())
+    assert gaps[0] < 1e-4 < gaps[1]
 
 
 def test_update_follows_the_advantages(algorithm: HGPO) -> None:

@@ -114,6 +114,7 @@ def test_what_is_asked(
     for body in server.asked:
         settings = body["model"], body["temperature"], body["max_tokens"]
         assert settings == ("policy", 0.4, 40)
+        assert "structured_outputs" not in body
         assert 0 <= body["seed"] < 2**31
     (episode,) = lines(finished)
     asked = [body["messages"][0]["content"] for body in server.asked]
@@ -121,6 +122,20 @@ def test_what_is_asked(
     assert (episode["prompt_tokens"], episode["response_tokens"]) == (180, 30)
     assert all(step["is_valid"] for step in episode["steps"])
     assert not any("a-secret" in file.read_text() for file in finished.path.iterdir())
+
+
+def test_constrained_actions(server: Server, generated_games: Path, tmp_path: Path) -> None:
+    """Each request has the grammar of its page's actions."""
+    request = request_for(server, generated_games, tmp_path / "e")
+    agent = request.config.agent.model_copy(update={"constrain_actions": True})
+    config = request.config.model_copy(update={"agent": agent})
+    evaluate(replace(request, config=config))
+    assert server.asked
+    for body in server.asked:
+        format = json.loads(body["structured_outputs"]["structural_tag"])["format"]
+        actions = [choice["value"] for choice in format["tags"][0]["content"]["elements"]]
+        assert "look" in actions
+        assert all(action in body["messages"][0]["content"] for action in actions)
 
 
 def test_a_response_that_was_cut(server: Server, generated_games: Path, tmp_path: Path) -> None:

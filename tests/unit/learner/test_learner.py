@@ -1,5 +1,6 @@
 """The learner's parts: batching, weights of tokens, token log-probabilities, passes."""
 
+import math
 from contextlib import nullcontext
 from itertools import combinations
 from types import SimpleNamespace
@@ -172,6 +173,34 @@ class TestTokenLogProbs:
             entropy += (-(predicted.exp() * predicted).sum(-1)).tolist()
         np.testing.assert_allclose(got["logp"].numpy(), logp, rtol=0, atol=1e-5)
         np.testing.assert_allclose(got["entropy"].numpy(), entropy, rtol=0, atol=1e-5)
+
+    def test_restricted_tokens(self, llm: Qwen2ForCausalLM) -> None:
+        """A distribution over the permitted tokens alone; other tokens keep theirs."""
+        source, rows = columns(), np.array([3, 1, 2])
+        free = token_log_probs(llm, token_batch(source, rows, CPU), 0.7)
+        first, second = source["response_ids"][1, [0, 2]].tolist()
+        entries = [(0, first), (0, 7), (0, 9), (2, ~5), (2, ~6)]
+        restrictions = torch.full((6, 6, 2), -1, dtype=torch.int32)
+        restrictions[1, :5] = torch.tensor(entries)
+        batch = token_batch(source | {"restrictions": restrictions}, rows, CPU)
+        got = token_log_probs(llm, batch, 0.7, entropy_gradient=True)
+        start = int(source["prompt_length"][1])
+        response = source["response_ids"][1, : source["response_length"][1]].long()
+        ids = torch.cat([source["prompt_ids"][1, :start].long(), response])
+        logits = llm(input_ids=ids[None]).logits.detach()[0, start - 1 :].double() / 0.7
+        listed = logits[0, [first, 7, 9]].log_softmax(0)
+        others = logits[2].index_fill(0, torch.tensor([5, 6]), -math.inf).log_softmax(0)
+        wanted, entropy = free["logp"].detach().clone(), free["entropy"].detach().clone()
+        place = int(source["response_length"][3])  # of the row's first token in the flat arrays
+        wanted[place], wanted[place + 2] = listed[0], others[second]
+        entropy[place] = -(listed.exp() * listed).sum()
+        entropy[place + 2] = -(others.exp() * others.clamp(min=-1e30)).sum()
+        np.testing.assert_allclose(got["logp"].detach().numpy(), wanted, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(got["entropy"].detach().numpy(), entropy, rtol=0, atol=1e-5)
+        (got["logp"].sum() + got["entropy"].sum()).backward()
+        gradients = [p.grad for p in llm.parameters() if p.grad is not None]
+        assert all(gradient.isfinite().all() for gradient in gradients)
+        llm.zero_grad()
 
     def test_the_entropy_has_a_gradient_where_it_is_asked_for(self, llm: Qwen2ForCausalLM) -> None:
         """Otherwise it is a statistic; and nothing has one where gradients are off."""
