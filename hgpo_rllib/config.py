@@ -137,9 +137,6 @@ class AlgorithmSettings(Section):
     """Lambda of PPO's generalised advantage estimation."""
     invalid_penalty: float = Field(0.1, ge=0)
     """Penalty subtracted from the return of an invalid step, after discounting."""
-    inadmissible_penalty: float = Field(0.0, ge=0)
-    """Subtracted from the advantage of a step whose action is not admissible, after the groups are
-    normalised. In the return, such a penalty would be all that differs within groups that fail."""
 
     @field_validator("estimator", "role_estimators")
     @classmethod

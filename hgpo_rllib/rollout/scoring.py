@@ -72,11 +72,9 @@ def score(
     )
     of_estimator = settings.estimator_settings()
     levels = tuple(compare_levels(steps, of_estimator))
-    inadmissible = np.array([step.info["inadmissible"] for step in every])
-    penalty = settings.inadmissible_penalty * inadmissible
 
     def advantages(estimator: str) -> NDArray[np.float64]:
-        return find_estimator(estimator)(steps, of_estimator, levels) - penalty
+        return find_estimator(estimator)(steps, of_estimator, levels)
 
     advantage = advantages(settings.estimator)
     target = None if value is None else value_targets(steps, of_estimator)

@@ -127,19 +127,6 @@ class TestScore:
         for got, values in zip(scored.advantages(), expected, strict=True):
             np.testing.assert_allclose(got, values, atol=1e-12)
 
-    @pytest.mark.parametrize("roles", [{}, {"planner": "grpo"}])
-    def test_inadmissible_actions_lower_the_advantage(self, roles: dict[str, str]) -> None:
-        """Of their own steps alone, whatever the group has; returns stay as they are."""
-        settings = SETTINGS.model_copy(update={"role_estimators": roles})
-        penalised = settings.model_copy(update={"inadmissible_penalty": 0.5})
-        without, scored = score(group(), settings), score(group(), penalised)
-        expected = [0.0, 0.5, 0.0, 0.0, 0.5, 0.0]
-        np.testing.assert_allclose(without.advantage - scored.advantage, expected, atol=1e-12)
-        np.testing.assert_array_equal(scored.steps.step_return, without.steps.step_return)
-        for role in roles:
-            change = without.role_advantages[role] - scored.role_advantages[role]
-            np.testing.assert_allclose(change, expected, atol=1e-12)
-
     def test_groups_are_tasks_of_their_own(self) -> None:
         """The same observations in two groups are never compared."""
         both = score([*group("a"), *group("b")], SETTINGS)
