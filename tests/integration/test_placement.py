@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -11,15 +12,25 @@ from tests.paths import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 Note = dict[str, str]
+FEW = ("1.5B", "one GPU colocated")
+MORE = ("7B", "7B colocated", "one GPU", "sweep", "two nodes")
+
+
+def more(*values: str | int) -> Any:
+    """Parameters of a case that takes minutes, with the others of `MORE`."""
+    return pytest.param(MORE, *values, marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")
-def notes(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Note]]:
+def notes(
+    request: pytest.FixtureRequest, run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[Note]]:
     """What the processes of each case noted, in order."""
     file = tmp_path_factory.mktemp("gpus") / "notes.jsonl"
     program = [sys.executable, "-m", "tests.integration.fake_gpus", str(file)]
     files = [str(run_config.env.data), str(run_config.model.model_path)]
-    done = subprocess.run([*program, *files], cwd=ROOT, capture_output=True, text=True)
+    words = [*program, *files, *request.param]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     cases: dict[str, list[Note]] = {}
     for line in file.read_text().splitlines():
@@ -38,8 +49,9 @@ def gpus(notes: list[Note], process: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("case", "learners", "replicas"),
-    [("1.5B", 1, 1), ("7B", 3, 1), ("sweep", 2, 2), ("two nodes", 3, 1)],
+    ("notes", "case", "learners", "replicas"),
+    [(FEW, "1.5B", 1, 1), more("7B", 3, 1), more("sweep", 2, 2), more("two nodes", 3, 1)],
+    indirect=["notes"],
 )
 def test_every_process_has_gpus_of_its_own(
     notes: dict[str, list[Note]], case: str, learners: int, replicas: int
@@ -50,7 +62,9 @@ def test_every_process_has_gpus_of_its_own(
 
 
 @pytest.mark.parametrize(
-    ("case", "count"), [("7B colocated", 4), ("one GPU", 1), ("one GPU colocated", 1)]
+    ("notes", "case", "count"),
+    [(FEW, "one GPU colocated", 1), more("one GPU", 1), more("7B colocated", 4)],
+    indirect=["notes"],
 )
 def test_learners_share_their_gpus_with_replicas(
     notes: dict[str, list[Note]], case: str, count: int
@@ -61,6 +75,7 @@ def test_learners_share_their_gpus_with_replicas(
     assert learners == replicas
 
 
+@pytest.mark.parametrize("notes", [FEW], indirect=True)
 def test_colocated_engines_sleep_during_the_update(notes: dict[str, list[Note]]) -> None:
     """They wake once the new weights are published, and load them."""
     events = [note["event"] for note in notes["one GPU colocated"]]
