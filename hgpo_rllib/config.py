@@ -66,6 +66,14 @@ class AgentSettings(Section):
 
     prompt: str = "alfworld_full"
     """Name of a template in hgpo_rllib/agent/prompts, or path of a jinja file."""
+    context: Literal["window", "conversation"] = "window"
+    """`window`: each prompt shows the current observation and the last turns (as in the paper).
+    `conversation`: each prompt continues the one before with the response and a message rendered
+    with `follow_up_prompt`, so that the engine reuses its prefix cache and the learner processes
+    an episode at once. A conversation that does not fit into `max_prompt_tokens` ends, and the next
+    one begins with a prompt as in `window`."""
+    follow_up_prompt: str = "follow_up"
+    """Template of the messages in a conversation after the first."""
     memory_length: int | None = Field(None, ge=0)
     """Number of previous (observation, action) pairs in the prompt. null: the value of
     `algorithm.context_length`."""

@@ -27,9 +27,18 @@ class EncodedPrompt:
 class TextRenderer:
     """Render the observation and the last K turns as a message; parse completions."""
 
-    def __init__(self, prompt: str, memory_length: int, inadmissible_is_invalid: bool = False):
+    def __init__(
+        self,
+        prompt: str,
+        memory_length: int,
+        inadmissible_is_invalid: bool = False,
+        context: Literal["window", "conversation"] = "window",
+        follow_up_prompt: str = "follow_up",
+    ):
         """See `hgpo_rllib.config.AgentSettings` for the arguments."""
         self.template: jinja2.Template = load_template(prompt)
+        self.is_conversation = context == "conversation"
+        self.follow_up: jinja2.Template = load_template(follow_up_prompt)
         self.memory_length = memory_length
         self.inadmissible_is_invalid = inadmissible_is_invalid
 
@@ -62,6 +71,18 @@ class TextRenderer:
             lessons=lessons,
         )
 
+    def follow_up_message(
+        self, goal: str, observation: str, admissible_actions: Sequence[str], step_count: int
+    ) -> str:
+        """Render the template of a conversation's messages after the first; see `message`."""
+        return self.follow_up.render(
+            goal=goal,
+            observation=observation,
+            admissible_actions=admissible_actions,
+            step_count=step_count,
+            current_step=step_count + 1,
+        )
+
     def parse(self, completion: str, admissible_actions: Sequence[str]) -> ParsedAction:
         """Parse a completion to an action, with the validity rule of the settings."""
         parsed = parse_completion(completion)
@@ -81,9 +102,11 @@ class TokenRenderer(TextRenderer):
         max_prompt_tokens: int,
         shorten: Literal["beginning", "memory"] = "beginning",
         inadmissible_is_invalid: bool = False,
+        context: Literal["window", "conversation"] = "window",
+        follow_up_prompt: str = "follow_up",
     ):
         """See `hgpo_rllib.config.AgentSettings` for the arguments."""
-        super().__init__(prompt, memory_length, inadmissible_is_invalid)
+        super().__init__(prompt, memory_length, inadmissible_is_invalid, context, follow_up_prompt)
         # Prompts are encoded one at a time, so the tokenizer's threads would add only overhead.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.tokenizer = tokenizer
@@ -93,11 +116,21 @@ class TokenRenderer(TextRenderer):
     def prompt(
         self, goal: str, observation: str, admissible_actions: Sequence[str], memory: Memory
     ) -> EncodedPrompt:
-        """Return the prompt of one turn, of at most `max_prompt_tokens` tokens."""
+        """Return the prompt of one turn, of at most `max_prompt_tokens` tokens.
+
+        In a conversation it continues the last turn's prompt and response, whose token ids stay as
+        they are. If it does not fit, a new conversation begins.
+        """
         turns = memory.last(self.memory_length)
         fixed = (goal, observation, admissible_actions, len(memory.turns))
+        cut = False
+        if self.is_conversation and memory.turns:
+            ids = self._continued(memory.turns[-1], self.follow_up_message(*fixed))
+            if len(ids) <= self.max_prompt_tokens:
+                return EncodedPrompt(ids, False)
+            cut = True
         ids = self._encode(self.text(*fixed, turns, memory.lessons))
-        truncated = len(ids) > self.max_prompt_tokens
+        truncated = cut or len(ids) > self.max_prompt_tokens
         while self.shorten == "memory" and turns and len(ids) > self.max_prompt_tokens:
             turns = turns[1:]
             ids = self._encode(self.text(*fixed, turns, memory.lessons))
@@ -105,10 +138,31 @@ class TokenRenderer(TextRenderer):
 
     def text(self, *slots: Any) -> str:
         """Apply the model's chat template to `message` as the only user message."""
-        message = [{"role": "user", "content": self.message(*slots)}]
+        return self._chat({"role": "user", "content": self.message(*slots)})
+
+    def _chat(self, *messages: dict[str, str]) -> str:
         return self.tokenizer.apply_chat_template(
-            message, tokenize=False, add_generation_prompt=True
+            messages, tokenize=False, add_generation_prompt=True
         )
+
+    def _continued(self, last: Turn, message: str) -> list[int]:
+        """Return the token ids of the last turn, the end of its response, and the message.
+
+        The chat template gives what is between a response and the next message.
+        """
+        marker = "<<response>>"
+        chat = self._chat(
+            {"role": "user", "content": "-"},
+            {"role": "assistant", "content": marker},
+            {"role": "user", "content": message},
+        )
+        following = self._encode(chat.partition(marker)[2])
+        end, response = self.tokenizer.eos_token_id, last.response_ids.tolist()
+        if following[:1] == [end]:
+            following = following[1:]
+        if response[-1:] != [end]:  # of a response that reached the token limit
+            response.append(end)
+        return [*last.prompt_ids.tolist(), *response, *following]
 
     def _encode(self, prompt: str) -> list[int]:
         return self.tokenizer(prompt, add_special_tokens=False)["input_ids"]

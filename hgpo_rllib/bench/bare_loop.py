@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.learner.batching import Columns, minibatches
+from hgpo_rllib.learner.batching import Columns, minibatches, row_sequences
 from hgpo_rllib.learner.optimizer import learning_rate
 from hgpo_rllib.models import load_model
 from hgpo_rllib.settings.learner import dtype_of_passes
@@ -41,7 +41,8 @@ class BareLoop:
         self.updates += 1
         settings = self.run.learner
         rng = np.random.default_rng([self.run.seed, self.updates])
-        for rows in minibatches(len(self.columns["advantage"]), settings.minibatch_size, 1, rng):
+        sequence = row_sequences(self.columns)
+        for rows in minibatches(sequence, settings.minibatch_size, 1, rng):
             self.optimizer.zero_grad()
             tokens = int(self.columns["response_length"][torch.from_numpy(rows)].sum())
             for part in self._parts(rows):

@@ -4,6 +4,7 @@ Each side runs in a separate process. The sides take turns, and alternate in goi
 needs Ray: prompts are those of episodes of a random player, and responses are its actions.
 """
 
+import itertools
 import resource
 import time
 from collections.abc import Callable, Iterable
@@ -19,16 +20,26 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from hgpo_rllib.agent import Memory, TokenRenderer
+from hgpo_rllib.agent import Memory, TokenRenderer, Turn
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench.bare_loop import BareLoop
 from hgpo_rllib.bench.measure import Tables, new_process, resident
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments.checks import make_environment
-from hgpo_rllib.learner.batching import Columns, micro_batches, pad_rows, plan_update, token_batch
+from hgpo_rllib.learner.batching import (
+    Columns,
+    last_rows,
+    micro_batches,
+    pad_rows,
+    plan_update,
+    sequences,
+    token_batch,
+)
+from hgpo_rllib.learner.distribution import passes
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.models import load_model, load_tokenizer
+from hgpo_rllib.rollout.trajectory import ResponseRow
 from hgpo_rllib.settings.learner import ComputeDtype, dtype_of_passes
 
 Side = tuple[Callable[[], None], Callable[[], Iterable[Tensor]]]
@@ -42,7 +53,8 @@ def bench_learner(run: RunConfig, steps: int, repeats: int) -> Tables:
 
     Returns:
         ``updates``, one row per turn, and ``summary``: the peak memory of each side (of the GPU, or
-        of the process beyond its memory when built), the share of padding in the learner's passes,
+        of the process beyond its memory when built), the tokens of the learner's passes (in
+        conversations fewer than those of all prompts and responses) and their share of padding,
         the largest difference between the parameters of both sides after all turns, and the speed
         of the learner's median update as a share of that of large matrix products on the device.
     """
@@ -65,7 +77,7 @@ def bench_learner(run: RunConfig, steps: int, repeats: int) -> Tables:
             "steps": steps,
             "bare_peak_mib": bare.submit(peak_mib).result(),
             "learner_peak_mib": ours.submit(peak_mib).result(),
-            "padding": padding_share(run, columns),
+            **planned_passes(run, columns),
             "parameters_differ_by": float(np.abs(expected - got).max()),
             "matrix_products_gflop_per_s": device_speed / 1e9,
             "learner_share_of_it": speed / device_speed,
@@ -93,29 +105,41 @@ def random_steps(run: RunConfig, steps: int) -> Columns:
         else run.agent.memory_length,
         run.agent.max_prompt_tokens,
         run.agent.shorten_prompts,
+        context=run.agent.context,
+        follow_up_prompt=run.agent.follow_up_prompt,
     )
     env: Any = make_environment(run.env, run.env.train_split)
-    prompts: list[list[int]] = []
-    responses: list[list[int]] = []
-    while len(prompts) < steps:
+    rows: list[ResponseRow] = []
+    for episode in itertools.count():
+        if len(rows) >= steps:
+            break
         observation, info = env.reset(seed=int(rng.integers(2**31)))
         memory, over = Memory(), False
-        while not over and len(prompts) < steps:
+        while not over and len(rows) < steps:
             offered = info["admissible_actions"]
-            prompts.append(renderer.prompt(info["goal"], observation, offered, memory).token_ids)
+            prompt = renderer.prompt(info["goal"], observation, offered, memory).token_ids
             action = str(rng.choice(offered))
             said = f"<think>{action}</think><action>{action}</action>"
             ids = tokenizer(said, add_special_tokens=False)["input_ids"]
-            responses.append(ids[: run.agent.max_response_tokens])
-            seen, _, terminated, truncated, info = env.step(action)
-            memory.add(observation, action)
-            observation, over = seen, terminated or truncated
+            turn = Turn(
+                observation,
+                action,
+                number=len(memory.turns) + 1,
+                prompt_ids=np.asarray(prompt, np.int32),
+                response_ids=np.asarray(ids[: run.agent.max_response_tokens], np.int32),
+            )
+            rows.append(ResponseRow(episode, len(memory.turns), len(rows), turn))
+            memory.turns.append(turn)
+            observation, _, terminated, truncated, info = env.step(action)
+            over = terminated or truncated
     env.close()
+    turns = [row.response for row in rows]
     columns = {
-        "prompt_ids": pad_rows([np.asarray(ids, np.int32) for ids in prompts]),
-        "prompt_length": torch.tensor([len(ids) for ids in prompts]),
-        "response_ids": pad_rows([np.asarray(ids, np.int32) for ids in responses]),
-        "response_length": torch.tensor([len(ids) for ids in responses]),
+        "prompt_ids": pad_rows([turn.prompt_ids for turn in turns]),
+        "prompt_length": torch.tensor([len(turn.prompt_ids) for turn in turns]),
+        "response_ids": pad_rows([turn.response_ids for turn in turns]),
+        "response_length": torch.tensor([len(turn.response_ids) for turn in turns]),
+        "sequence": torch.from_numpy(sequences(rows)),
         "advantage": torch.from_numpy(rng.standard_normal(steps).astype(np.float32)),
     }
     return columns | {"behaviour_logp": behaviour_logp(run, columns)}
@@ -134,14 +158,16 @@ def behaviour_logp(run: RunConfig, columns: Columns) -> Tensor:
     return logp
 
 
-def padding_share(run: RunConfig, columns: Columns) -> float:
-    """Return the share of padding in the forward passes of the first update."""
+def planned_passes(run: RunConfig, columns: Columns) -> dict[str, float]:
+    """Return the tokens of the first update's forward passes without padding, and its share."""
     lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
     plan = plan_update(columns, run.learner, np.random.default_rng([run.seed, 1]))
     size = run.learner.micro_batch_tokens
-    parts = [lengths[part] for batch in plan for part in micro_batches(batch.rows, lengths, size)]
-    padded = sum(len(part) * int(part.max()) for part in parts)
-    return float(1 - sum(part.sum() for part in parts) / padded)
+    parts = [part for batch in plan for part in passes(columns, batch.rows, lengths, size)]
+    kept = [lengths[last_rows(columns, part)[0]] for part in parts]
+    padded = sum(len(part) * int(part.max()) for part in kept)
+    tokens = int(sum(part.sum() for part in kept))
+    return {"learner_tokens": tokens, "padding": 1 - tokens / padded}
 
 
 def build_ours(run: RunConfig, columns: Columns) -> Side:

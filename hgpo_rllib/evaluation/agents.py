@@ -47,9 +47,14 @@ def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
             f"agent.prompt={prompts['react']}",
             f"agent.memory_length={WHOLE_EPISODE}",
             "agent.shorten_prompts=memory",
+            "agent.context=window",
         ]
     memory = 0 if agent == "vanilla" else 2
-    return [f"agent.prompt={prompts['full']}", f"agent.memory_length={memory}"]
+    return [
+        f"agent.prompt={prompts['full']}",
+        f"agent.memory_length={memory}",
+        "agent.context=window",
+    ]
 
 
 def begin_model_agent(agent: str, config: RunConfig, trials: int, model: MakeBegin) -> BeginAgent:
@@ -60,6 +65,7 @@ def begin_model_agent(agent: str, config: RunConfig, trials: int, model: MakeBeg
         "prompt": find_environment(config.env.env_id).prompts["reflexion"],
         "memory_length": WHOLE_EPISODE,
         "shorten_prompts": "memory",
+        "context": "window",
     }
     reflecting = model(config.agent.model_copy(update=changes))
     return partial(ReflexionAgent, model(config.agent), reflecting, trials)

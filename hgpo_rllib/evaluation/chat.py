@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import openai
@@ -25,6 +25,7 @@ from hgpo_rllib.evaluation.models import Model
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.section import RunStoppedError
 
+Message = dict[str, str]
 KEY_VARIABLES = ("HGPO_API_KEY", "OPENAI_API_KEY")
 """Environment variables of the API key; the first one that is set is used."""
 RETRIES = 6
@@ -55,7 +56,11 @@ class RemoteModel:
 
         def begin(settings: AgentSettings) -> BeginModelAgent:
             renderer = TextRenderer(
-                settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
+                settings.prompt,
+                settings.memory_length or 0,
+                settings.inadmissible_is_invalid,
+                settings.context,
+                settings.follow_up_prompt,
             )
             model = ChatModel(client, self.name, settings, self.temperature)
             return partial(ChatAgent, model, renderer)
@@ -76,17 +81,19 @@ class ChatModel:
     settings: AgentSettings
     temperature: float
 
-    async def reply(self, message: str, seed: int, grammar: str | None) -> ChatCompletion:
-        """Return the model's reply to one message; `grammar` needs a server of vLLM's.
+    async def reply(
+        self, messages: Sequence[Message], seed: int, grammar: str | None
+    ) -> ChatCompletion:
+        """Return the model's reply to the messages; `grammar` needs a server of vLLM's.
 
         Raises:
-            openai.BadRequestError: the server rejected the message.
+            openai.BadRequestError: the server rejected the messages.
             RunStoppedError: the server did not respond, or denied access.
         """
         try:
             return await self.client.chat.completions.create(
                 model=self.name,
-                messages=[{"role": "user", "content": message}],
+                messages=cast(Any, messages),
                 temperature=self.temperature,
                 max_tokens=self.settings.max_response_tokens,
                 seed=seed % SEED_LIMIT,
@@ -105,31 +112,21 @@ class ChatAgent(ModelAgent):
     """Agent that sends prompts as chat messages."""
 
     _model: ChatModel
+    _conversation: Sequence[Message] = ()
 
     async def ask(self, observation: str, admissible_actions: Sequence[str]) -> Turn:
-        """See `ModelAgent`. If settings allow, a rejected message is retried without oldest turns.
+        """See `ModelAgent`.
 
         Raises:
             RequestFailedError: the server rejected the message.
             RunStoppedError: the server did not respond, or denied access.
         """
-        turns = self.memory.last(self._renderer.memory_length)
-        fixed = (self.goal, observation, admissible_actions, len(self.memory.turns))
-        grammar, truncated = None, False
-        if self._model.settings.constrain_actions:
-            grammar = action_grammar(admissible_actions)
-        while True:
-            message = self._renderer.message(*fixed, turns, self.memory.lessons)
-            asked = time.perf_counter()
-            try:
-                reply = await self._model.reply(message, self.seed, grammar)
-                break
-            except openai.BadRequestError as error:
-                if not turns or self._model.settings.shorten_prompts != "memory":
-                    raise RequestFailedError(_one_line(error)) from error
-            turns, truncated = turns[1 + len(turns) // 4 :], True
+        asked = time.perf_counter()
+        messages, reply, truncated = await self._reply(observation, admissible_actions)
         choice, usage = reply.choices[0], reply.usage
         completion = choice.message.content or ""
+        if self._renderer.is_conversation:
+            self._conversation = [*messages, {"role": "assistant", "content": completion}]
         parsed = self._renderer.parse(completion, admissible_actions)
         cut = choice.finish_reason == "length"
         return Turn(
@@ -138,12 +135,40 @@ class ChatAgent(ModelAgent):
             completion,
             number=self.number,
             is_valid=parsed.is_valid and not cut,
-            prompt=message,
+            prompt=messages[-1]["content"],
             prompt_truncated=truncated,
             response_truncated=cut,
             tokens=(usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0),
             request_s=time.perf_counter() - asked,
         )
+
+    async def _reply(
+        self, observation: str, admissible_actions: Sequence[str]
+    ) -> tuple[list[Message], ChatCompletion, bool]:
+        """Return the accepted messages, the reply, and whether others were rejected before.
+
+        If a conversation's next message is rejected, a new conversation begins. If settings allow,
+        a message is retried without its oldest turns.
+        """
+        renderer, settings = self._renderer, self._model.settings
+        turns = self.memory.last(renderer.memory_length)
+        fixed = (self.goal, observation, admissible_actions, len(self.memory.turns))
+        grammar = action_grammar(admissible_actions) if settings.constrain_actions else None
+        earlier, truncated = self._conversation, False
+        while True:
+            if earlier:
+                message = renderer.follow_up_message(*fixed)
+            else:
+                message = renderer.message(*fixed, turns, self.memory.lessons)
+            messages = [*earlier, {"role": "user", "content": message}]
+            try:
+                return messages, await self._model.reply(messages, self.seed, grammar), truncated
+            except openai.BadRequestError as error:
+                if not earlier and (not turns or settings.shorten_prompts != "memory"):
+                    raise RequestFailedError(_one_line(error)) from error
+            if not earlier:
+                turns = turns[1 + len(turns) // 4 :]
+            earlier, truncated = [], True
 
 
 def is_url(word: str) -> bool:

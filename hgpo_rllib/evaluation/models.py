@@ -103,6 +103,8 @@ def served(config: RunConfig) -> Iterator[Model]:
                 max_prompt_tokens=settings.max_prompt_tokens,
                 shorten=settings.shorten_prompts,
                 inadmissible_is_invalid=settings.inadmissible_is_invalid,
+                context=settings.context,
+                follow_up_prompt=settings.follow_up_prompt,
             )
             return partial(PolicyAgent, client, renderer, grammars=grammars)
 

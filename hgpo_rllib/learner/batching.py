@@ -1,8 +1,11 @@
 """Convert responses to token batches: mini-batches of rows, micro-batches within a token budget.
 
-A row is a response. An agent with one role has one response per environment step.
+A row is a response. An agent with one role has one response per environment step. In a
+conversation, each prompt continues the one before, so several rows share a sequence of tokens: the
+prompt and response of the last one. A pass over the sequence computes them all.
 """
 
+import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ from torch import Tensor
 
 from hgpo_rllib.agent import Span, Turn
 from hgpo_rllib.rollout.scoring import ScoredTrajectories
-from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
+from hgpo_rllib.rollout.trajectory import ResponseRow, Trajectory, response_rows
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 
 logger = logging.getLogger(__name__)
@@ -33,7 +36,7 @@ def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
     in the order of role names), all (rows,); ``prompt_ids`` (rows, P), ``prompt_length`` (rows,),
     ``response_ids`` and ``behaviour_logp`` (rows, R), ``response_length`` (rows,). If any response
     has a grammar: ``restrictions`` (rows, M, 2), see `GrammarReader.restrictions`, padded with rows
-    of token index -1.
+    of token index -1. If any rows share a sequence: ``sequence`` (rows,), its number.
     """
     rows = response_rows(trajectories)
     turns = [row.response for row in rows]
@@ -51,7 +54,44 @@ def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
         none = np.empty((0, 2), np.int32)
         restrictions = [none if t.restrictions is None else t.restrictions for t in turns]
         columns["restrictions"] = pad_rows(restrictions, -1)
+    sequence = sequences(rows)
+    if sequence[-1] + 1 < len(rows):
+        columns["sequence"] = torch.from_numpy(sequence)
     return columns
+
+
+def sequences(rows: Sequence[ResponseRow]) -> NDArray[np.int64]:
+    """Return the number of each row's sequence, shape ``(rows,)``.
+
+    A row continues the sequence of the row before it if its prompt starts with that row's prompt
+    and response, and both are of one trajectory.
+    """
+    continues = np.zeros(len(rows), bool)
+    for i, (before, row) in enumerate(itertools.pairwise(rows), start=1):
+        turns = before.response, row.response
+        whole = np.concatenate([turns[0].prompt_ids, turns[0].response_ids])
+        same = np.array_equal(turns[1].prompt_ids[: len(whole)], whole)
+        continues[i] = before.trajectory == row.trajectory and same
+    return np.cumsum(~continues) - 1
+
+
+def row_sequences(columns: Columns) -> NDArray[np.int64]:
+    """Return the number of each row's sequence, shape ``(rows,)``."""
+    if "sequence" in columns:
+        return columns["sequence"].numpy()
+    return np.arange(len(columns["response_length"]))
+
+
+def last_rows(
+    columns: Columns, rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the last row of each sequence among `rows`, and the index in it of each row's one."""
+    if "sequence" not in columns:
+        return rows, np.arange(len(rows))
+    numbers, of_row = np.unique(row_sequences(columns)[rows], return_inverse=True)
+    last = np.zeros(len(numbers), np.int64)
+    np.maximum.at(last, of_row, rows)
+    return last, of_row
 
 
 def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
@@ -133,7 +173,8 @@ def plan_update(
     if settings.drop_zero_advantage:
         kept = (columns["advantage"] != 0).reshape(len(lengths), -1).any(1).numpy()
     plan = []
-    for steps in minibatches(len(lengths), settings.minibatch_size, settings.num_epochs, rng):
+    sequence = row_sequences(columns)
+    for steps in minibatches(sequence, settings.minibatch_size, settings.num_epochs, rng):
         weight = token_weights(
             lengths[steps], settings.loss_aggregation, settings.micro_batch_steps
         )
@@ -142,16 +183,29 @@ def plan_update(
 
 
 def minibatches(
-    steps: int, size: int, epochs: int, rng: np.random.Generator
+    sequence: NDArray[np.int64], size: int, epochs: int, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the rows of each optimiser step: every epoch is reshuffled and cut into equal parts.
 
-    The number of parts is the one closest to `steps / size`. With a fixed size, a short last
-    mini-batch would give its tokens more weight than others have.
+    The number of parts is the one closest to ``len(sequence) / size``. With a fixed size, a short
+    last mini-batch would give its tokens more weight than others have. Rows of one sequence stay
+    together, so parts may differ by the length of a sequence.
+
+    Args:
+        sequence: number of each row's sequence, ascending.
+        size: rows of a mini-batch.
+        epochs: number of epochs.
+        rng: source of the order.
     """
-    parts = max(1, round(steps / size))
+    rows = len(sequence)
+    parts = max(1, round(rows / size))
+    equal = np.cumsum([len(part) for part in np.array_split(np.arange(rows), parts)])
+    of_sequence = np.split(np.arange(rows), np.flatnonzero(np.diff(sequence)) + 1)
     for _ in range(epochs):
-        yield from np.array_split(rng.permutation(steps), parts)
+        order = [of_sequence[i] for i in rng.permutation(len(of_sequence))]
+        ends = np.cumsum([len(part) for part in order])
+        cuts = np.unique(ends[np.searchsorted(ends, equal)])
+        yield from np.split(np.concatenate(order), cuts[:-1])
 
 
 def token_weights(
@@ -216,33 +270,35 @@ def fewest_cuts(lengths: NDArray[np.int64], max_tokens: int) -> list[int]:
 def token_batch(
     columns: Columns, rows: NDArray[np.int64], device: torch.device
 ) -> dict[str, Tensor]:
-    """Build right-padded ``prompt + response`` rows and flat arrays over their response tokens.
+    """Build right-padded sequences of tokens and flat arrays over their response tokens.
 
     Without rows, ``ids`` is one token, so that a pass computes nothing but runs all layers.
 
     Returns:
-        ``ids`` (rows, L); ``length`` (rows,): number of tokens of each row without padding; ``row``
-        and ``position`` (tokens,): index of each response token in ``ids``; ``step`` and ``offset``
-        (tokens,): index of it in the response columns; those of ``behaviour_logp``, ``old_logp``,
-        ``advantage`` and ``weight`` that `columns` has (tokens,). If `columns` has
-        ``restrictions``: ``restricted`` and ``restriction`` (restrictions,): index of each
-        restricted token in the flat arrays, and the permitted ``id`` or excluded ``~id``.
-        If `columns` has ``value_weight``: ``last_prompt`` (see `prompt_batch`), ``value``,
-        ``value_target`` and ``value_weight`` (rows,).
+        ``ids`` (sequences, L): one sequence per row, except that rows of a conversation share one;
+        ``length`` (sequences,): their number of tokens without padding; ``row`` and ``position``
+        (tokens,): index of each response token in ``ids``; ``step`` and ``offset`` (tokens,): index
+        of it in the response columns; those of ``behaviour_logp``, ``old_logp``, ``advantage`` and
+        ``weight`` that `columns` has (tokens,). If `columns` has ``restrictions``: ``restricted``
+        and ``restriction`` (restrictions,): index of each restricted token in the flat arrays, and
+        the permitted ``id`` or excluded ``~id``. If `columns` has ``value_weight``: ``prompt_row``
+        and ``last_prompt`` (see `prompt_batch`), ``value``, ``value_target`` and ``value_weight``
+        (rows,).
     """
     index = torch.from_numpy(rows)
+    last, of_row = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))
     prompt_length, response_length = (
         columns[key][index] for key in ("prompt_length", "response_length")
     )
-    length = prompt_length + response_length
+    length = columns["prompt_length"][last] + columns["response_length"][last]
     width = max(length.tolist(), default=1)
-    ids = torch.zeros(max(1, len(rows)), width, dtype=torch.long)
-    prompts = columns["prompt_ids"][index, :width].long()
-    ids[: len(rows), : prompts.shape[1]] = prompts
+    ids = torch.zeros(max(1, len(last)), width, dtype=torch.long)
+    prompts = columns["prompt_ids"][last, :width].long()
+    ids[: len(last), : prompts.shape[1]] = prompts
     response_index = torch.arange(columns["response_ids"].shape[1])
-    row, offset = (response_index[None] < response_length[:, None]).nonzero(as_tuple=True)
-    step = index[row]
-    position = prompt_length[row] + offset
+    flat, offset = (response_index[None] < response_length[:, None]).nonzero(as_tuple=True)
+    step, row = index[flat], of_row[flat]
+    position = prompt_length[flat] + offset
     ids[row, position] = columns["response_ids"][step, offset].long()
     of_tokens = {k: columns[k][step, offset] for k in TOKEN_COLUMNS if k in columns}
     of_steps = {k: columns[k][step] for k in STEP_COLUMNS if k in columns}
@@ -253,12 +309,13 @@ def token_batch(
     batch |= {"step": step, "offset": offset} | of_tokens | of_steps
     if "restrictions" in columns:
         restrictions = columns["restrictions"][index]
-        of_row, entry = (restrictions[..., 0] >= 0).nonzero(as_tuple=True)
-        token, code = restrictions[of_row, entry].long().unbind(1)
+        restricted, entry = (restrictions[..., 0] >= 0).nonzero(as_tuple=True)
+        token, code = restrictions[restricted, entry].long().unbind(1)
         first = response_length.cumsum(0) - response_length
-        batch |= {"restricted": first[of_row] + token, "restriction": code}
+        batch |= {"restricted": first[restricted] + token, "restriction": code}
     if "value_weight" in columns:
-        batch |= {k: columns[k][index] for k in VALUE_COLUMNS} | {"last_prompt": prompt_length - 1}
+        batch |= {k: columns[k][index] for k in VALUE_COLUMNS}
+        batch |= {"prompt_row": of_row, "last_prompt": prompt_length - 1}
     return {key: value.to(device) for key, value in batch.items()}
 
 
@@ -268,11 +325,15 @@ def prompt_batch(
     """Build right-padded prompts without responses.
 
     Returns:
-        ``ids`` (rows, L); ``length`` (rows,), as in `token_batch`; ``last_prompt`` (rows,): index
-        of each prompt's last token in ``ids``.
+        ``ids`` (sequences, L); ``length`` (sequences,), as in `token_batch`; ``prompt_row`` and
+        ``last_prompt`` (rows,): index of each prompt's last token in ``ids``.
     """
-    index = torch.from_numpy(rows)
-    last = columns["prompt_length"][index] - 1
-    ids = columns["prompt_ids"][index, : int(last.max()) + 1].long()
-    batch = {"ids": ids, "length": last + 1, "last_prompt": last}
+    last, of_row = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))
+    length = columns["prompt_length"][last]
+    batch = {
+        "ids": columns["prompt_ids"][last, : int(length.max())].long(),
+        "length": length,
+        "prompt_row": of_row,
+        "last_prompt": columns["prompt_length"][torch.from_numpy(rows)] - 1,
+    }
     return {key: value.to(device) for key, value in batch.items()}

@@ -35,20 +35,21 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, batch: Mapping[str, Tensor], hidden: Tensor | None) -> Tensor:
-        """Return the values of the rows of a batch, shape ``(rows,)``, float32 or wider.
+        """Return the values of a batch, shape ``(rows,)``, float32 or wider.
 
-        Attention is causal, so response tokens in a row do not affect its value.
+        Attention is causal, so tokens after a prompt do not affect its value.
 
         Args:
-            batch: ``ids`` and ``last_prompt``, see `hgpo_rllib.learner.batching.prompt_batch`.
+            batch: ``ids``, ``length``, ``prompt_row`` and ``last_prompt``, see
+                `hgpo_rllib.learner.batching.prompt_batch`.
             hidden: the policy's hidden states of ``ids``; ignored by a critic with a trunk.
         """
         last = batch["last_prompt"]
         if self.trunk is not None:
             ids = batch["ids"][:, : max(last.tolist(), default=0) + 1]
-            hidden = hidden_states(self.trunk, ids, last + 1)
+            hidden = hidden_states(self.trunk, ids, batch["length"].clamp(max=ids.shape[1]))
         assert hidden is not None, "a critic without trunk reads the policy's hidden states"
-        value = self.head(hidden[torch.arange(len(last), device=last.device), last])[:, 0]
+        value = self.head(hidden[batch["prompt_row"], last])[:, 0]
         return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
@@ -91,7 +92,7 @@ def step_values(
     values = torch.zeros(len(columns["prompt_length"]), dtype=torch.float64)
     lengths = columns["prompt_length"].numpy()
     with torch.no_grad():
-        for part in passes(rows, lengths, settings.micro_batch_tokens):
+        for part in passes(columns, rows, lengths, settings.micro_batch_tokens):
             if len(part):
                 got = module.compute_values(prompt_batch(columns, part, device))
                 values[torch.from_numpy(part)] = got.double().cpu()

@@ -21,7 +21,7 @@ from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.policy.sample_batch import MultiAgentBatch
 from torch import Tensor
 
-from hgpo_rllib.learner.batching import micro_batches
+from hgpo_rllib.learner.batching import Columns, last_rows, micro_batches
 from hgpo_rllib.section import RunStoppedError
 
 T = TypeVar("T")
@@ -91,17 +91,20 @@ def share(
 
 
 def passes(
-    rows: NDArray[np.int64], lengths: NDArray[np.int64], max_tokens: int
+    columns: Columns, rows: NDArray[np.int64], lengths: NDArray[np.int64], max_tokens: int
 ) -> list[NDArray[np.int64]]:
     """Return this learner's share of the rows in micro-batches, padded with empty ones.
 
-    All learners get the same number of micro-batches.
+    All learners get the same number of micro-batches. Rows of one sequence stay together.
     """
+    last, of_row = last_rows(columns, rows)
     parts = [
-        list(micro_batches(share(rows, lengths, of, learners()), lengths, max_tokens))
+        list(micro_batches(share(last, lengths, of, learners()), lengths, max_tokens))
         for of in range(learners())
     ]
     own = parts[rank()]
+    if "sequence" in columns:
+        own = [rows[np.isin(last[of_row], part)] for part in own]
     return own + [rows[:0]] * (max(map(len, parts)) - len(own))
 
 

@@ -224,7 +224,7 @@ class HGPOLearner(TorchLearner):
         With sharded parameters, which are gathered layer by layer, all learners have as many.
         """
         lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
-        parts = passes(rows, lengths, self._settings.micro_batch_tokens)
+        parts = passes(columns, rows, lengths, self._settings.micro_batch_tokens)
         return parts if self._settings.shard_parameters else [part for part in parts if len(part)]
 
     def _optimise(self, columns: dict[str, Tensor], plan: list[MiniBatch], number: int) -> bool:

@@ -77,6 +77,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             max_prompt_tokens=config.max_prompt_tokens,
             shorten=config.shorten_prompts,
             inadmissible_is_invalid=config.inadmissible_is_invalid,
+            context=config.context,
+            follow_up_prompt=config.follow_up_prompt,
         )
         self._eos = tuple(eos_token_ids(config.model_path, self._tokenizer))
         self.grammars = (

@@ -1,5 +1,6 @@
 """The loop through real Ray, Serve, vLLM and ALFWorld: sampling, learning, new weights."""
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -104,6 +105,25 @@ def test_constrained_actions(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -
             logp = learner.policy.forward_train(batch)["logp"]
         gaps.append((logp - batch["behaviour_logp"]).abs().max().item())
     assert gaps[0] < 1e-4 < gaps[1]
+
+
+def test_conversations(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine continues prompts; the learner computes its log-probabilities in one pass each."""
+    monkeypatch.setattr(algorithm.env_runner.renderer, "is_conversation", True)
+    trajectories = algorithm.env_runner.play("train", [0, 1], group_size=2, temperature=1.0)
+    for trajectory in trajectories:
+        for before, turn in itertools.pairwise(trajectory.turns):
+            whole = [*before.prompt_ids, *before.response_ids]
+            continues = turn.prompt_ids[: len(whole)].tolist() == whole
+            assert continues != turn.prompt_truncated
+    columns = token_columns(trajectories)
+    rows = np.arange(len(columns["turn"]))
+    batch = token_batch(columns, rows, torch.device("cpu"))
+    assert len(batch["ids"]) < len(rows) / 2
+    with torch.no_grad():
+        logp = algorithm.learner_group._learner.policy.forward_train(batch)["logp"]
+    torch.testing.assert_close(logp, batch["behaviour_logp"], rtol=0, atol=1e-3)
+    algorithm.learn(trajectories)
 
 
 def test_update_follows_the_advantages(algorithm: HGPO) -> None:

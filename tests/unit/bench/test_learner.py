@@ -5,7 +5,7 @@ import torch
 
 from hgpo_rllib.bench import learner as bench
 from hgpo_rllib.bench.bare_loop import BareLoop
-from hgpo_rllib.bench.learner import build_ours, padding_share
+from hgpo_rllib.bench.learner import build_ours, planned_passes
 from hgpo_rllib.config import RunConfig, parse_config
 from hgpo_rllib.learner.batching import MAX_PADDING
 from hgpo_rllib.models import load_model
@@ -63,7 +63,7 @@ def test_the_same_type(run: RunConfig) -> None:
 def test_padding(run: RunConfig) -> None:
     """The passes over all steps have little padding, by the rule that makes them."""
     columns = make_columns(load_model(str(run.model.model_path)), steps=40)
-    assert 0 <= padding_share(run, columns) <= MAX_PADDING
+    assert 0 <= planned_passes(run, columns)["padding"] <= MAX_PADDING
 
 
 def test_count_of_operations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Models behind a URL: OpenAI's client against a small server that misbehaves when told to."""
 
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -136,6 +137,28 @@ def test_constrained_actions(server: Server, generated_games: Path, tmp_path: Pa
         actions = [choice["value"] for choice in format["tags"][0]["content"]["elements"]]
         assert "look" in actions
         assert all(action in body["messages"][0]["content"] for action in actions)
+
+
+def test_a_conversation(server: Server, generated_games: Path, tmp_path: Path) -> None:
+    """Each request continues the one before; a rejected one begins a new conversation."""
+    server.answer = lambda body: (
+        say("look")
+        if len(body["messages"]) < 7
+        else (400, {"error": {"message": "too long", "type": "invalid_request_error"}})
+    )
+    request = request_for(server, generated_games, tmp_path / "e")
+    agent = request.config.agent.model_copy(update={"context": "conversation"})
+    config = request.config.model_copy(update={"agent": agent})
+    (episode,) = lines(evaluate(replace(request, config=config)))
+    assert [len(body["messages"]) for body in server.asked] == [1, 3, 5, 7, 1, 3, 5]
+    truncated = [step["prompt_truncated"] for step in episode["steps"]]
+    assert truncated == [False] * 3 + [True] + [False] * 2
+    for earlier, later in itertools.pairwise(server.asked[:3]):
+        *before, response, _ = later["messages"]
+        assert before == earlier["messages"]
+        assert response == say("look")[1]["choices"][0]["message"]
+    first, follow_up = server.asked[1]["messages"][0], server.asked[1]["messages"][2]
+    assert len(follow_up["content"]) < len(first["content"])
 
 
 def test_a_response_that_was_cut(server: Server, generated_games: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from hgpo_rllib.algorithm import HGPOConfig
-from hgpo_rllib.learner.batching import minibatches
+from hgpo_rllib.learner.batching import minibatches, row_sequences
 from hgpo_rllib.learner.critic import Critic
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.settings.learner import LearnerSettings
@@ -197,8 +197,9 @@ def reference_update(
     if critic is not None:
         groups.append({"params": list(critic.parameters()), "lr": s.critic_lr or s.lr})
     optimizer = torch.optim.AdamW(groups, lr=s.lr, betas=s.adam_betas, weight_decay=s.weight_decay)
-    number = len(columns["advantage"])
-    shuffles = minibatches(number, s.minibatch_size, s.num_epochs, np.random.default_rng([SEED, 1]))
+    sequence = row_sequences(columns)
+    rng = np.random.default_rng([SEED, 1])
+    shuffles = minibatches(sequence, s.minibatch_size, s.num_epochs, rng)
     for steps in shuffles:
         losses = [step_losses(policy, model, frozen, columns, s, int(i)) for i in steps]
         if s.loss_aggregation == "token-mean":

@@ -1,0 +1,196 @@
+"""Rows that share a sequence of tokens: one pass computes what separate passes do."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.rllib.core import DEFAULT_MODULE_ID
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+
+from hgpo_rllib.agent import Turn
+from hgpo_rllib.learner.batching import (
+    last_rows,
+    minibatches,
+    prompt_batch,
+    sequences,
+    token_batch,
+)
+from hgpo_rllib.learner.distribution import passes
+from hgpo_rllib.rollout.trajectory import ResponseRow
+from hgpo_rllib.settings.learner import LearnerSettings
+from tests.unit.learner.learner_reference import (
+    add_values,
+    critic_of,
+    frozen_of,
+    llm_of,
+    logp_and_entropy,
+    make_columns,
+    make_learner,
+    model_path,
+    one_thread,
+    reference_update,
+    value_of,
+)
+
+__all__ = ["model_path", "one_thread"]  # fixtures
+CPU = torch.device("cpu")
+COMMON: dict[str, Any] = {
+    "lr": 3e-3,
+    "kl_coeff": 0.5,
+    "grad_clip": 1e9,
+    "mismatch_alarm": None,
+    "micro_batch_tokens": 40,
+}
+
+
+def turns(*prompts_and_responses: tuple[list[int], list[int]]) -> list[Turn]:
+    """Return turns with these token ids."""
+    return [
+        Turn("", "", prompt_ids=np.array(prompt, np.int32), response_ids=np.array(ids, np.int32))
+        for prompt, ids in prompts_and_responses
+    ]
+
+
+def test_a_row_continues_the_one_before() -> None:
+    """If its prompt starts with it, in the same trajectory."""
+    conversation = turns(([1, 2], [3]), ([1, 2, 3, 4], [5, 6]), ([1, 2, 3, 4, 5, 6, 7], [8]))
+    other = turns(([1, 2], [3]), ([1, 2, 9, 4], [5]), ([1, 2, 9, 4, 5], [6]))
+    rows = [
+        ResponseRow(trajectory, i, 3 * trajectory + i, turn)
+        for trajectory, of_trajectory in enumerate((conversation, conversation, other))
+        for i, turn in enumerate(of_trajectory)
+    ]
+    assert sequences(rows).tolist() == [0, 0, 0, 1, 1, 1, 2, 3, 3]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=30),
+    size=st.integers(1, 60),
+    seed=st.integers(0, 9),
+)
+def test_mini_batches_keep_sequences_together(lengths: list[int], size: int, seed: int) -> None:
+    """Every row once an epoch; a part has at most one sequence too many."""
+    sequence = np.repeat(np.arange(len(lengths)), lengths)
+    parts = list(minibatches(sequence, size, 1, np.random.default_rng(seed)))
+    assert sorted(np.concatenate(parts)) == list(range(len(sequence)))
+    for part in parts:
+        whole = sum(lengths[number] for number in set(sequence[part]))
+        assert len(part) == whole
+        rows = len(sequence) / max(1, round(len(sequence) / size))
+        assert len(part) <= rows + 1 + max(lengths)
+
+
+def make_conversations(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return conversations of three, one, two and one rows, and an engine that is a little off."""
+    columns = make_columns(model)
+    sequence = torch.tensor([0, 0, 0, 1, 2, 2, 3])
+    prompts = torch.zeros(7, 40, dtype=torch.int32)
+    lengths = columns["prompt_length"].clone()
+    prompts[:, :9] = columns["prompt_ids"]
+    for row in range(1, 7):
+        if sequence[row] == sequence[row - 1]:
+            before = prompts[row - 1, : lengths[row - 1]]
+            response = columns["response_ids"][row - 1, : columns["response_length"][row - 1]]
+            message = columns["prompt_ids"][row, : lengths[row]]
+            whole = torch.cat([before, response, message])
+            prompts[row, : len(whole)] = whole
+            lengths[row] = len(whole)
+    columns |= {"prompt_ids": prompts, "prompt_length": lengths, "sequence": sequence}
+    generator = torch.Generator().manual_seed(0)
+    for row in range(7):
+        with torch.no_grad():
+            logp, _ = logp_and_entropy(model, columns, row)
+        noise = 0.4 * torch.randn(len(logp), generator=generator)
+        columns["behaviour_logp"][row, : len(logp)] = (logp + noise).float()
+    return columns
+
+
+@pytest.fixture(autouse=True)
+def norm_in_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute the model's norm in float64; in float32 it rounds the gradients of shared tokens."""
+
+    def forward(norm: Qwen2RMSNorm, hidden: Tensor) -> Tensor:
+        variance = hidden.square().mean(-1, keepdim=True)
+        return norm.weight * hidden * torch.rsqrt(variance + norm.variance_epsilon)
+
+    monkeypatch.setattr(Qwen2RMSNorm, "forward", forward)
+
+
+@pytest.fixture(scope="module")
+def columns(model_path: str) -> dict[str, Tensor]:
+    """Return conversations."""
+    return make_conversations(llm_of(make_learner(model_path)))
+
+
+def test_one_row_of_tokens_per_sequence(columns: dict[str, Tensor]) -> None:
+    """From its last row in the batch; each response token is at its place."""
+    batch = token_batch(columns, np.array([0, 1, 3, 5]), CPU)
+    lengths = (columns["prompt_length"] + columns["response_length"])[[1, 3, 5]]
+    assert batch["length"].tolist() == lengths.tolist()
+    assert batch["ids"].shape == (3, lengths.max())
+    tokens = batch["ids"][batch["row"], batch["position"]]
+    assert tokens.tolist() == columns["response_ids"][batch["step"], batch["offset"]].tolist()
+    for step in (0, 1, 3, 5):
+        row, position = (
+            batch["row"][batch["step"] == step],
+            batch["position"][batch["step"] == step],
+        )
+        prompt = columns["prompt_ids"][step, : columns["prompt_length"][step]]
+        assert batch["ids"][row[0], : position[0]].tolist() == prompt.tolist()
+
+
+def test_passes_keep_sequences_together(columns: dict[str, Tensor]) -> None:
+    """Their length is that of the last row."""
+    rows = np.array([6, 5, 0, 2, 4])
+    lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
+    parts = passes(columns, rows, lengths, max_tokens=1)
+    assert sorted(sorted(part.tolist()) for part in parts) == [[0, 2], [4, 5], [6]]
+    last, of_row = last_rows(columns, rows)
+    assert last[of_row].tolist() == [6, 5, 2, 2, 5]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="defaults"),
+        pytest.param({"minibatch_size": 3, "num_epochs": 2}, id="mini-batches"),
+        pytest.param({"drop_zero_advantage": True, "kl_coeff": 0.0}, id="dropped"),
+        pytest.param({"old_logp": "recomputed", "minibatch_size": 3}, id="recomputed"),
+        pytest.param({"critic": "head", "estimator": "ppo"}, id="head"),
+        pytest.param({"critic": "separate", "estimator": "ppo"}, id="separate"),
+    ],
+)
+def test_gradients_are_those_of_separate_rows(
+    model_path: str, columns: dict[str, Tensor], options: dict[str, Any]
+) -> None:
+    """In float64, to 1e-8."""
+    chosen = COMMON | options
+    learner = make_learner(model_path, **chosen)
+    with_values = add_values(columns, learner) if "critic" in options else columns
+    settings = LearnerSettings(**{k: v for k, v in chosen.items() if k != "estimator"})
+    critic = copy.deepcopy(critic_of(learner))
+    expected = reference_update(llm_of(learner), frozen_of(learner), with_values, settings, critic)
+    learner._weights_seq_no += 1
+    learner._update({DEFAULT_MODULE_ID: with_values})
+    got = dict(llm_of(learner).named_parameters())
+    for name, parameter in expected.named_parameters():
+        torch.testing.assert_close(got[name], parameter, rtol=0, atol=1e-8)
+        torch.testing.assert_close(got[name].grad, parameter.grad, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("critic", ["head", "separate"])
+def test_values_of_prompts(model_path: str, columns: dict[str, Tensor], critic: str) -> None:
+    """Each is that of the prompt alone."""
+    learner = make_learner(model_path, critic=critic)
+    policy, head = llm_of(learner), critic_of(learner)
+    assert head is not None
+    with torch.no_grad():
+        expected = [value_of(policy, head, columns, row).item() for row in range(7)]
+    assert prompt_batch(columns, np.arange(7), CPU)["ids"].shape[0] == 4
+    np.testing.assert_allclose(learner.values(columns), expected, rtol=0, atol=1e-8)
