@@ -89,7 +89,8 @@ def check_trials(plan: Sweep) -> None:
     checked: list[tuple[object, ...]] = []
     for trial in plan.trials:
         run = trial.config
-        inputs = (run.env, run.games, run.store, run.model, run.agent.prompt, run.evaluation)
+        templates = run.agent.prompt, run.agent.follow_up_prompt
+        inputs = (run.env, run.games, run.store, run.model, templates, run.evaluation)
         if inputs not in checked:
             check_inputs(run)
             checked.append(inputs)

@@ -19,7 +19,7 @@ from env_wrappers.errors import DataError
 from hgpo_rllib.agent.memory import Turn
 from hgpo_rllib.agent.renderer import TextRenderer
 from hgpo_rllib.agent.templates import load_template
-from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
+from hgpo_rllib.config import AgentSettings, ConfigError, EnvSettings, RunConfig
 
 PAGE = "docs/bring_your_own_environment.md"
 INFO = {
@@ -49,12 +49,12 @@ def one_line(error: Exception) -> str:
 
 
 def check_settings(config: RunConfig, split: str) -> gymnasium.Env:
-    """Check prompt template and options; return the environment, which has read its data.
+    """Check prompt templates and options; return the environment, which has read its data.
 
     Raises:
         ConfigError, DataError: a setting is wrong, or data are missing or broken.
     """
-    check_template(config.agent.prompt)
+    check_templates(config.agent)
     check_options(config.env)
     try:
         return make_environment(config.env, split)
@@ -86,12 +86,13 @@ def check_options(env: EnvSettings) -> None:
             raise ConfigError(f"env.options.{name}: {reason.lower()} (got {value!r})") from error
 
 
-def check_template(prompt: str) -> None:
+def check_templates(agent: AgentSettings) -> None:
     """Raise ConfigError if a prompt template cannot be loaded."""
-    try:
-        load_template(prompt)
-    except (OSError, ValueError, jinja2.TemplateError) as error:
-        raise ConfigError(f"agent.prompt: {' '.join(str(error).split())}") from error
+    for setting in ("prompt", "follow_up_prompt"):
+        try:
+            load_template(getattr(agent, setting))
+        except (OSError, ValueError, jinja2.TemplateError) as error:
+            raise ConfigError(f"agent.{setting}: {' '.join(str(error).split())}") from error
 
 
 # --- an environment written by the user -----------------------------------------------------------
@@ -120,21 +121,21 @@ def check_contract(config: RunConfig, split: str) -> None:
         raise ConfigError(f"{where}: {error} ({PAGE})") from error
     finally:
         env.close()
-    _check_prompt(config.agent.prompt, observation, info)
+    _check_prompts(config.agent, observation, info)
 
 
-def _check_prompt(prompt: str, observation: str, info: dict[str, Any]) -> None:
-    """Check that a template can be loaded and rendered."""
+def _check_prompts(agent: AgentSettings, observation: str, info: dict[str, Any]) -> None:
+    """Check that the templates can be loaded and rendered."""
+    actions = info["admissible_actions"]
+    given = (info["goal"], observation, actions, 1)
+    prompt, follow_up = agent.prompt, agent.follow_up_prompt
+    setting, name = "prompt", prompt
     try:
-        TextRenderer(prompt, 0).message(
-            goal=info["goal"],
-            observation=observation,
-            admissible_actions=info["admissible_actions"],
-            step_count=1,
-            history=[Turn(observation, info["admissible_actions"][0])],
-        )
+        TextRenderer(prompt, 0).message(*given, history=[Turn(observation, actions[0])])
+        setting, name = "follow_up_prompt", follow_up
+        TextRenderer(prompt, 0, follow_up_prompt=follow_up).follow_up_message(*given)
     except (FileNotFoundError, jinja2.TemplateError) as error:
-        raise ConfigError(f"agent.prompt: {prompt}: {one_line(error)} ({PAGE})") from error
+        raise ConfigError(f"agent.{setting}: {name}: {one_line(error)} ({PAGE})") from error
 
 
 class _NotMetError(Exception):

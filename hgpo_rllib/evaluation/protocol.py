@@ -79,12 +79,14 @@ def describe_agent(name: str, config: RunConfig, trials: int) -> Block:
         trials: maximum number of episodes per task.
     """
     templates = {"prompt": config.agent.prompt}
+    if config.agent.context == "conversation":
+        templates["follow_up"] = config.agent.follow_up_prompt
     if name == "reflexion":
         templates["reflection"] = find_environment(config.env.env_id).prompts["reflexion"]
     return {
         "name": name,
         "templates": {use: _template(template) for use, template in templates.items()},
-        **config.agent.model_dump(exclude={"prompt"}),
+        **config.agent.model_dump(exclude={"prompt", "follow_up_prompt"}),
         "trials": trials,
         "temperature": config.evaluation.temperature,
         "top_p": 1.0,
