@@ -136,6 +136,14 @@ class TokenRenderer(TextRenderer):
             ids = self._encode(self.text(*fixed, turns, memory.lessons))
         return EncodedPrompt(ids[-self.max_prompt_tokens :], truncated)
 
+    def encode_message(self, message: str) -> list[int]:
+        """Return the token ids of a prompt with only this message."""
+        return self._encode(self._chat({"role": "user", "content": message}))
+
+    def encode_response(self, response: str) -> list[int]:
+        """Return the token ids of a response, with the end token."""
+        return [*self._encode(response), self.tokenizer.eos_token_id]
+
     def text(self, *slots: Any) -> str:
         """Apply the model's chat template to `message` as the only user message."""
         return self._chat({"role": "user", "content": self.message(*slots)})

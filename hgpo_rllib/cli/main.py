@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hgpo_rllib.cli import bench, data, doctor, evaluate, play, serve, study, sweep
+from hgpo_rllib.cli import bench, data, doctor, evaluate, play, serve, sft, study, sweep
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.imports import large_imports
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
@@ -28,6 +28,7 @@ app.add_typer(study.app, name="study")
 app.command()(evaluate.evaluate)
 app.command()(evaluate.compare)
 app.command()(serve.serve)
+app.command()(sft.sft)
 app.command()(doctor.doctor)
 app.command(cls=sweep.SweepCommand)(sweep.sweep)
 

@@ -1,0 +1,64 @@
+"""`hgpo sft`: supervised fine-tuning on demonstrations."""
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.imports import large_imports
+from hgpo_rllib.run.lock import locked
+
+
+def sft(
+    config: Annotated[Path, typer.Argument(help="run file, or the name of one in tuned_examples/")],
+    demonstrations: Annotated[
+        Path, typer.Argument(help="JSON lines with prompt and response, as of `hgpo data demos`")
+    ],
+    output: Annotated[Path, typer.Argument(help="directory of the fine-tuned model to create")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="settings to override, as section.key=value"),
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="passes over the demonstrations")] = 2,
+    lr: Annotated[float, typer.Option(min=0, help="peak learning rate")] = 1e-4,
+    batch_size: Annotated[int, typer.Option(min=1, help="steps per optimiser step")] = 16,
+    micro_batch_size: Annotated[int, typer.Option(min=1, help="steps per pass")] = 4,
+) -> None:
+    """Fine-tune CONFIG's model on demonstrations; the same command resumes an interrupted one.
+
+    `hgpo train CONFIG model.model_path=OUTPUT` then trains it.
+    """
+    settings = load_config(config, overrides or [])
+    path = settings.model.model_path
+    if path is None:
+        raise ConfigError("set model.model_path to the model to fine-tune, a directory or a name")
+    if settings.agent.context == "conversation":
+        raise ConfigError("agent.context=conversation: demonstrations are prompts of a window")
+    if output.exists():
+        raise ConfigError(f"{output} exists: name a new directory, or remove it")
+    with large_imports():
+        from hgpo_rllib.run.fine_tuning import FineTuning, fine_tune, read_demonstrations
+        from hgpo_rllib.run.inputs import check_model_path
+    steps = read_demonstrations(demonstrations)
+    if not Path(path).exists():
+        check_model_path(path)
+    typer.echo(f"{len(steps)} demonstrated steps of {len({step.game for step in steps})} games")
+    chosen = FineTuning(epochs, lr, batch_size, micro_batch_size, settings.seed)
+    checkpoints = output.with_name(f"{output.name}.partial")
+    with locked(checkpoints):
+        result = fine_tune(settings, steps, chosen, output, checkpoints, _print_log)
+    shutil.rmtree(checkpoints)
+    for name, value in result.items():
+        typer.echo(f"{name.replace('_', ' ')}: {value:.4f}")
+    typer.echo(f"model: {output}")
+
+
+def _print_log(values: dict[str, float]) -> None:
+    shown = {"loss": "loss", "eval_loss": "validation loss"}
+    for key, name in shown.items():
+        if key in values:
+            typer.echo(
+                f"step {values['step']:.0f} of {values['steps']:.0f}: {name} {values[key]:.4f}"
+            )

@@ -1,0 +1,190 @@
+"""`hgpo sft`: supervised fine-tuning of a HuggingFace model on demonstrations.
+
+The training loop is transformers' `Trainer`. Prompts are encoded as `TokenRenderer` encodes them in
+training, so the model learns on exactly the token ids that the agent uses.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import DataCollatorForSeq2Seq, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from env_wrappers.datasets import new_directory
+from env_wrappers.errors import DataError
+from hgpo_rllib.agent import TokenRenderer
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.jsonl import read_jsonl
+from hgpo_rllib.learner.lora import adapter_shape, add_lora, base_state, merged_state
+from hgpo_rllib.models import checkpoint_form, load_model, load_tokenizer, save_model
+
+NO_LOSS = -100  # label of tokens without loss in transformers
+HELD_OUT = 0.05
+"""Share of the games whose steps are kept for the validation loss."""
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """Settings of a fine-tuning.
+
+    Attributes:
+        epochs: number of passes over the demonstrations.
+        lr: peak learning rate. It warms up over 5 % of the steps and decays linearly to 0.
+        batch_size: number of demonstrated steps per optimiser step.
+        micro_batch_size: number of demonstrated steps per pass through the model.
+        seed: seed of adapters and batches.
+    """
+
+    epochs: int
+    lr: float
+    batch_size: int
+    micro_batch_size: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One demonstrated step."""
+
+    game: str
+    prompt: str
+    """Message to the model, without the chat template."""
+    response: str
+
+
+def read_demonstrations(file: Path) -> list[Demonstration]:
+    """Read JSON lines with the texts ``prompt`` and ``response``, and optionally ``game``.
+
+    Raises:
+        ResultsError: the file cannot be read.
+        DataError: a line has no such texts, or there are no lines.
+    """
+    if not file.is_file():
+        raise DataError(f"{file} does not exist; `hgpo data demos` writes demonstrations")
+    found: list[Demonstration] = []
+    for number, row in enumerate(read_jsonl(file), start=1):
+        prompt, response = row.get("prompt"), row.get("response")
+        if not (isinstance(prompt, str) and isinstance(response, str)):
+            raise DataError(f"{file}: line {number} needs the texts `prompt` and `response`")
+        found.append(Demonstration(str(row.get("game", number)), prompt, response))
+    if not found:
+        raise DataError(f"{file} has no demonstrations")
+    return found
+
+
+def encode(
+    renderer: TokenRenderer, demonstrations: Sequence[Demonstration]
+) -> list[dict[str, list[int]]]:
+    """Return token ids and labels; only the response and its end token have a loss."""
+    rows = []
+    for step in demonstrations:
+        prompt = renderer.encode_message(step.prompt)[-renderer.max_prompt_tokens :]
+        response = renderer.encode_response(step.response)
+        labels = [NO_LOSS] * len(prompt) + response
+        rows.append({"input_ids": prompt + response, "labels": labels})
+    return rows
+
+
+def split_by_game(
+    demonstrations: Sequence[Demonstration],
+) -> tuple[list[Demonstration], list[Demonstration]]:
+    """Return the steps to train on, and those of `HELD_OUT` of the games, at least of one."""
+    games = sorted({step.game for step in demonstrations})
+    count = max(1, round(HELD_OUT * len(games))) if len(games) > 1 else 0
+    held = set(games[:: max(1, len(games) // max(1, count))][:count])
+    train = [step for step in demonstrations if step.game not in held]
+    return train, [step for step in demonstrations if step.game in held]
+
+
+def fine_tune(
+    config: RunConfig,
+    demonstrations: Sequence[Demonstration],
+    settings: FineTuning,
+    output: Path,
+    checkpoints: Path,
+    on_log: Callable[[dict[str, float]], None] = lambda values: None,
+) -> dict[str, float]:
+    """Fine-tune `config.model` and write it to `output` in HuggingFace format, adapters merged.
+
+    A checkpoint is written after every tenth of the optimiser steps, and the same call resumes from
+    the last one.
+
+    Args:
+        config: the model, LoRA and prompt settings are used.
+        demonstrations: steps to learn.
+        settings: see `FineTuning`.
+        output: directory to create.
+        checkpoints: directory of checkpoints.
+        on_log: receives the metrics that `Trainer` logs.
+
+    Returns:
+        ``train_loss`` and, if there are two games or more, ``validation_loss``: nats per token.
+    """
+    path = str(config.model.model_path)
+    tokenizer, model = load_tokenizer(path), load_model(path)
+    if rank := config.model.lora_rank:
+        add_lora(model, rank, config.model.lora_alpha, settings.seed)
+    renderer = TokenRenderer(tokenizer, config.agent.prompt, 0, config.agent.max_prompt_tokens)
+    train, held = (encode(renderer, part) for part in split_by_game(demonstrations))
+    trainer = Trainer(
+        model,
+        _arguments(settings, checkpoints, len(train), bool(held)),
+        DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=NO_LOSS),
+        train_dataset=train,
+        eval_dataset=held or None,
+        callbacks=[_Log(on_log)],
+    )
+    last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
+    result = {"train_loss": trainer.train(resume_from_checkpoint=last).training_loss}
+    if held:
+        result["validation_loss"] = trainer.evaluate()["eval_loss"]
+    state: dict[str, Any] = {name: p.detach() for name, p in model.state_dict().items()}
+    if rank:
+        state = merged_state(base_state(model), state, adapter_shape(model))
+    with new_directory(output) as partial:
+        save_model(path, checkpoint_form(state, model.config), str(partial))
+    return result
+
+
+def _arguments(
+    settings: FineTuning, checkpoints: Path, rows: int, validate: bool
+) -> TrainingArguments:
+    on_gpu = torch.cuda.is_available()
+    accumulated = max(1, settings.batch_size // settings.micro_batch_size)
+    steps = settings.epochs * math.ceil(rows / (accumulated * settings.micro_batch_size))
+    return TrainingArguments(
+        str(checkpoints),
+        num_train_epochs=settings.epochs,
+        learning_rate=settings.lr,
+        lr_scheduler_type="linear",
+        warmup_steps=0.05,
+        per_device_train_batch_size=settings.micro_batch_size,
+        gradient_accumulation_steps=accumulated,
+        per_device_eval_batch_size=settings.micro_batch_size,
+        train_sampling_strategy="group_by_length",  # little padding
+        eval_strategy="epoch" if validate else "no",
+        save_steps=max(1, steps // 10),
+        save_total_limit=1,
+        logging_steps=max(1, steps // 100),
+        bf16=on_gpu,
+        gradient_checkpointing=on_gpu,
+        seed=settings.seed,
+        data_seed=settings.seed,
+        dataloader_pin_memory=on_gpu,
+        report_to=[],
+        disable_tqdm=True,
+    )
+
+
+class _Log(TrainerCallback):
+    """Passes on what `Trainer` logs."""
+
+    def __init__(self, on_log: Callable[[dict[str, float]], None]):
+        self._on_log = on_log
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        self._on_log({**(logs or {}), "step": state.global_step, "steps": state.max_steps})

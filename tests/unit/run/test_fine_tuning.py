@@ -1,0 +1,214 @@
+"""`hgpo sft`: what it learns from, and the model that it writes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+from typer.testing import CliRunner
+
+from env_wrappers.errors import DataError
+from hgpo_rllib.agent import Memory, TokenRenderer
+from hgpo_rllib.cli.main import app
+from hgpo_rllib.config import ConfigError, RunConfig, parse_config
+from hgpo_rllib.models import load_model, load_tokenizer
+from hgpo_rllib.run import fine_tuning
+from hgpo_rllib.run.fine_tuning import (
+    NO_LOSS,
+    Demonstration,
+    FineTuning,
+    encode,
+    fine_tune,
+    read_demonstrations,
+    split_by_game,
+)
+from hgpo_rllib.warmstart.cloning import make_model
+from hgpo_rllib.warmstart.tokenizer import train_tokenizer
+
+STEPS = [
+    Demonstration(f"game {n}", f"Task: {n}", f"<think>{n}</think><action>go to desk {n}</action>")
+    for n in range(8)
+]
+SETTINGS = FineTuning(epochs=30, lr=1e-2, batch_size=4, micro_batch_size=2, seed=0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer that knows the demonstrations."""
+    return train_tokenizer([step.prompt + step.response for step in STEPS] * 20, [], 320)
+
+
+@pytest.fixture(scope="module")
+def start(tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a random model."""
+    folder = tmp_path_factory.mktemp("start")
+    torch.manual_seed(0)
+    make_model(tokenizer, 32, 1, 64).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def config(start: Path, **model: object) -> RunConfig:
+    """Return settings with this model."""
+    return parse_config({"model": {"model_path": str(start), **model}})
+
+
+def write(file: Path, steps: list[Demonstration]) -> Path:
+    """Write demonstrations as JSON lines."""
+    file.write_text("".join(json.dumps(vars(step)) + "\n" for step in steps))
+    return file
+
+
+def loss_of(model_path: Path, steps: list[Demonstration]) -> float:
+    """Return the mean loss of response tokens, computed plainly."""
+    model, renderer = load_model(str(model_path)), make_renderer(load_tokenizer(str(model_path)))
+    losses: list[float] = []
+    for row in encode(renderer, steps):
+        ids, labels = torch.tensor(row["input_ids"]), np.array(row["labels"])
+        with torch.no_grad():
+            logp = model(input_ids=ids[None]).logits[0].log_softmax(-1)
+        places = np.flatnonzero(labels != NO_LOSS)
+        losses += [-logp[place - 1, ids[place]].item() for place in places]
+    return float(np.mean(losses))
+
+
+def make_renderer(tokenizer: PreTrainedTokenizerFast) -> TokenRenderer:
+    """Return the agents' renderer."""
+    return TokenRenderer(tokenizer, "alfworld_compact", 2, 4096)
+
+
+def test_token_ids_are_those_of_the_agent(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Of its prompt, and of a response that ends; only the response has a loss."""
+    renderer = make_renderer(tokenizer)
+    given = "find a pen", "You see a pen.", ["take pen 1"]
+    message = renderer.message(*given, step_count=0, history=[])
+    (row,) = encode(renderer, [Demonstration("a", message, "<action>look</action>")])
+    prompt = renderer.prompt(*given, Memory()).token_ids
+    response = row["input_ids"][len(prompt) :]
+    assert row["input_ids"][: len(prompt)] == prompt
+    assert row["labels"] == [NO_LOSS] * len(prompt) + response
+    assert tokenizer.decode(response) == "<action>look</action>" + tokenizer.eos_token
+
+
+@pytest.mark.parametrize("games", [1, 2, 30, 100])
+def test_games_are_held_out_whole(games: int) -> None:
+    """A twentieth of them, at least one, if there are others."""
+    steps = [Demonstration(f"{n % games}", "p", "r") for n in range(3 * games)]
+    train, held = split_by_game(steps)
+    assert sorted(train + held, key=id) == sorted(steps, key=id)
+    assert not {step.game for step in train} & {step.game for step in held}
+    expected = 0 if games == 1 else max(1, round(games / 20))
+    assert len({step.game for step in held}) == expected
+
+
+@pytest.mark.parametrize("lora", [0, 4])
+def test_it_learns_the_demonstrations(start: Path, tmp_path: Path, lora: int) -> None:
+    """All parameters, or adapters that are merged; the tokenizer stays."""
+    logs: list[dict[str, float]] = []
+    result = fine_tune(
+        config(start, lora_rank=lora),
+        STEPS,
+        SETTINGS,
+        tmp_path / "out",
+        tmp_path / "kept",
+        logs.append,
+    )
+    train, held = split_by_game(STEPS)
+    assert loss_of(tmp_path / "out", train) < loss_of(start, train) / (3 if lora == 0 else 1.2)
+    assert result["validation_loss"] == pytest.approx(loss_of(tmp_path / "out", held), abs=1e-4)
+    assert any("loss" in values for values in logs)
+    assert max(values["step"] for values in logs) == logs[0]["steps"] == 60
+    with_tokens = [
+        load_tokenizer(str(path))("go to desk 3")["input_ids"] for path in (start, tmp_path / "out")
+    ]
+    assert with_tokens[0] == with_tokens[1]
+
+
+def test_an_interrupted_one_resumes(start: Path, tmp_path: Path) -> None:
+    """From its last checkpoint: it does not repeat the steps before."""
+    paths = tmp_path / "out", tmp_path / "kept"
+
+    def stop(values: dict[str, float]) -> None:
+        if values["step"] > 25:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fine_tune(config(start), STEPS, SETTINGS, *paths, stop)
+    assert not paths[0].exists()
+    steps: list[float] = []
+    fine_tune(config(start), STEPS, SETTINGS, *paths, lambda values: steps.append(values["step"]))
+    assert min(steps) == 25
+    assert max(steps) == 60
+    train, _ = split_by_game(STEPS)
+    assert loss_of(paths[0], train) < loss_of(start, train) / 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"prompt": "a"}\n', "line 1 needs the texts"),
+        ('{"prompt": "a", "response": 3}\n', "line 1 needs the texts"),
+        ("", "has no demonstrations"),
+    ],
+)
+def test_bad_demonstrations(tmp_path: Path, text: str, message: str) -> None:
+    """One line that names the file."""
+    file = tmp_path / "demos.jsonl"
+    file.write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_demonstrations(file)
+    with pytest.raises(DataError, match="does not exist"):
+        read_demonstrations(tmp_path / "none.jsonl")
+
+
+class TestCommand:
+    def test_it_writes_a_model(self, start: Path, tmp_path: Path) -> None:
+        """And leaves no checkpoints; it does not overwrite a model."""
+        file = write(tmp_path / "demos.jsonl", STEPS)
+        command = [
+            "sft",
+            "alfworld_pocket",
+            str(file),
+            str(tmp_path / "out"),
+            f"model.model_path={start}",
+        ]
+        result = CliRunner().invoke(app, [*command, "--epochs", "1"], catch_exceptions=False)
+        assert result.exit_code == 0
+        assert "8 demonstrated steps of 8 games" in result.output
+        assert "validation loss: " in result.output
+        load_model(str(tmp_path / "out"))
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["demos.jsonl", "out"]
+        with pytest.raises(ConfigError, match="out exists"):
+            CliRunner().invoke(app, command, catch_exceptions=False)
+
+    @pytest.mark.parametrize(
+        ("override", "message"),
+        [
+            ("model.model_path=null", "set model.model_path"),
+            ("agent.context=conversation", "demonstrations are prompts of a window"),
+            ("model.model_path=no/where/at/all", "no HuggingFace directory or name"),
+        ],
+    )
+    def test_bad_settings(self, start: Path, tmp_path: Path, override: str, message: str) -> None:
+        """One line."""
+        file = write(tmp_path / "demos.jsonl", STEPS)
+        command = [
+            "sft",
+            "alfworld_pocket",
+            str(file),
+            str(tmp_path / "out"),
+            f"model.model_path={start}",
+        ]
+        with pytest.raises(ConfigError, match=message):
+            CliRunner().invoke(app, [*command, override], catch_exceptions=False)
+
+
+def test_prompts_are_shortened_like_the_agents(tokenizer: PreTrainedTokenizerFast) -> None:
+    """They lose their beginning."""
+    renderer = TokenRenderer(tokenizer, "alfworld_compact", 2, 16)
+    (row,) = fine_tuning.encode(renderer, [Demonstration("a", "go to desk 3 " * 20, "x")])
+    kept = row["labels"].count(NO_LOSS)
+    assert kept == 16
+    assert tokenizer.decode(row["input_ids"][:kept]).endswith("go to desk 3 ")
