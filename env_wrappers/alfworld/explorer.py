@@ -15,12 +15,9 @@ from typing import Any
 from env_wrappers.files import read_json
 
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
-RANDOM_MOVES = 0.3
-"""Share of random moves in demonstrations for the pocket model."""
-RENUMBERED = 0.5
-"""Share of the pocket model's examples in which objects have other numbers, see `renumber`."""
+RANDOM_MOVES = 0.7
+"""Probability of a random move instead of a move in demonstrations for the pocket model."""
 _SEEN = re.compile(r"(?:you see|In it, you see) (.*)\.")
-_NAME = re.compile(r"\b([a-z]+) (\d+)\b")
 
 
 @dataclass(frozen=True)
@@ -55,25 +52,6 @@ def kind(name: str) -> str:
     return name.split()[0]
 
 
-def renumber(example: tuple[str, str], rng: random.Random) -> tuple[str, str]:
-    """Return a prompt and its response with other numbers of objects, usually from 1 to 9.
-
-    In games, most objects have the number 1. From their texts alone, a model would learn to write
-    1 instead of the object's number in the prompt.
-    """
-    numbers: dict[str, dict[str, str]] = {}  # new by old, by type
-
-    def new_name(name: re.Match[str]) -> str:
-        given = numbers.setdefault(name[1], {})
-        if name[2] not in given:
-            free = [number for number in "123456789" if number not in given.values()]
-            given[name[2]] = rng.choice(free) if free else str(len(given) + 1)
-        return f"{name[1]} {given[name[2]]}"
-
-    prompt, response = (_NAME.sub(new_name, text) for text in example)
-    return prompt, response
-
-
 class Explorer:
     """Play one episode, remembering everything observed."""
 
@@ -86,7 +64,8 @@ class Explorer:
     ):
         """Initialize from the initial actions `first_admissible`, which name all receptacles.
 
-        With probability `random_moves`, the explorer goes anywhere instead of doing the next step.
+        With probability `random_moves`, the explorer goes anywhere instead of where it wants to go
+        or of opening a receptacle.
         """
         self.goal = goal
         self.rng = rng
@@ -99,7 +78,10 @@ class Explorer:
         self.treated: set[str] = set()
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
-        """Return thought and action; a thought names the object first, as copying is easy to learn.
+        """Return thought and action.
+
+        Thoughts contain all nouns of the action, except where to search: copying from a nearby text
+        is easy to learn.
 
         Args:
             observation: the current observation.
@@ -108,9 +90,34 @@ class Explorer:
         """
         if last is not None:
             self._remember(observation, last)
-        moves = [action for action in admissible if action.startswith("go to ")]
-        if moves and self.random_moves > 0 and self.rng.random() < self.random_moves:
-            return f"{self.goal.object}: find it", self.rng.choice(moves)
+        thought, action = self._next_step(admissible)
+        moves = [a for a in admissible if a.startswith("go to ")]
+        if (
+            moves
+            and action.startswith(("go to ", "open "))
+            and self.random_moves > 0
+            and self.rng.random() < self.random_moves
+        ):
+            action = self.rng.choice(moves)
+        return thought, action
+
+    def perturb(self, admissible: Sequence[str], rng: random.Random) -> str:
+        """Return a random move or a typical error of a model, such as taking another object."""
+        here = self.here or rng.choice(self.order)
+        moves = [a for a in admissible if a.startswith(("go to ", "open ", "close "))]
+        move = rng.choice(moves) if moves else "look"
+        takes = [
+            a for a in admissible if a.startswith("take ") and a.split()[1] != self.goal.object
+        ]
+        other = rng.choice(takes) if takes else move
+        missing = f"take {self.goal.object} {rng.randint(1, 3)} from {here}"
+        return rng.choices([move, other, missing, f"go to {here}"], weights=[3, 2, 2, 2])[0]
+
+    def is_worth_learning(self, info: Mapping[str, Any]) -> bool:
+        """Return whether the game was won."""
+        return bool(info["won"])
+
+    def _next_step(self, admissible: Sequence[str]) -> tuple[str, str]:
         held = self._held(admissible)
         if held is None:
             return self._get_object(admissible)
@@ -120,18 +127,6 @@ class Explorer:
         if not self.goal.destination:
             return self._use_lamp(admissible)
         return self._place(held, admissible)
-
-    def perturb(self, admissible: Sequence[str], rng: random.Random) -> str:
-        """Return a random move or a typical error of a model, such as taking a missing object."""
-        here = self.here or rng.choice(self.order)
-        moves = [a for a in admissible if a.startswith(("go to ", "open ", "close "))]
-        move = rng.choice(moves) if moves else "look"
-        take = f"take {self.goal.object} {rng.randint(1, 3)} from {here}"
-        return rng.choices([move, take, f"go to {here}"], weights=[3, 4, 2])[0]
-
-    def is_worth_learning(self, info: Mapping[str, Any]) -> bool:
-        """Return whether the game was won."""
-        return bool(info["won"])
 
     def _remember(self, observation: str, last: str) -> None:
         words = last.split()
@@ -162,10 +157,12 @@ class Explorer:
     def _get_object(self, admissible: Sequence[str]) -> tuple[str, str]:
         wanted = self.goal.object
         for action in admissible:
+            if action.startswith("move "):  # it holds another object
+                return f"{action.split()[1]}: put it back", action
             if action.startswith(f"take {wanted} "):
                 name, _, place = action.removeprefix("take ").partition(" from ")
                 if name not in self.placed and kind(place) != self.goal.destination:
-                    return f"{wanted}: take it", action
+                    return f"{name}: take it", action
         if f"open {self.here}" in admissible:
             return f"{wanted}: find it", f"open {self.here}"
         known = [
@@ -202,7 +199,8 @@ class Explorer:
         return f"{lamp}: find it", f"go to {known[0] if known else self._next(admissible)}"
 
     def _place(self, held: str, admissible: Sequence[str]) -> tuple[str, str]:
-        thought, destination = f"{self.goal.object}: put it", self.goal.destination
+        destination = self.goal.destination
+        thought = f"{self.goal.object}: put it in {destination}"
         for action in admissible:
             if (
                 action.startswith(f"move {held} to ")

@@ -17,6 +17,7 @@ from env_wrappers.alfworld.generator import GENERATOR_VERSION, SPLITS, Generatio
 from env_wrappers.alfworld.planner import recorded_plan
 from env_wrappers.errors import DataError
 from hgpo_rllib.config import EnvSettings, RunConfig
+from hgpo_rllib.environments import alfworld_examples
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (
     EnvironmentSpec,
@@ -36,7 +37,7 @@ class GameGenerator(TaskGenerator):
     """Generates games with the settings in `config.games`."""
 
     name = "alfworld-games"
-    recipe = (Path(explorer.__file__),)
+    recipe = (Path(explorer.__file__), Path(alfworld_examples.__file__))
     function_words = """
 a an and are arrive at be can carrying clean close closed cool empty examine
 facing find from go have heat hot in inside inventory is it look looking middle move next nothing of
@@ -85,9 +86,13 @@ with you your task actions around picked picking
         goal = goal_of(Path(info["game"]))
         return Explorer(goal, info["admissible_actions"], rng, explorer.RANDOM_MOVES)
 
-    def augment(self, example: Example, rng: random.Random) -> Example:
-        """Give objects other numbers in half of the examples."""
-        return explorer.renumber(example, rng) if rng.random() < explorer.RENUMBERED else example
+    def augment(self, examples: Sequence[Example], rng: random.Random) -> list[Example]:
+        """See `alfworld_examples.augment`."""
+        return alfworld_examples.augment(examples, rng)
+
+    def exercises(self, examples: Sequence[Example], rng: random.Random) -> list[Example]:
+        """See `alfworld_examples.exercises`."""
+        return alfworld_examples.exercises(examples, rng)
 
 
 class ALFWorld(EnvironmentSpec):

@@ -126,9 +126,13 @@ class TaskGenerator(ABC):
     def make_expert(info: Info, rng: random.Random) -> NoisyExpert:
         """Create the expert of an episode. Worker processes import this function by name."""
 
-    def augment(self, example: Example, rng: random.Random) -> Example:
-        """Return an example for cloning in place of a demonstrated one. Default: the same."""
-        return example
+    def augment(self, examples: Sequence[Example], rng: random.Random) -> Sequence[Example]:
+        """Return the examples to clone in place of the demonstrated ones. Default: the same."""
+        return examples
+
+    def exercises(self, examples: Sequence[Example], rng: random.Random) -> Sequence[Example]:
+        """Return examples of single skills, which are learned before `examples`. Default: none."""
+        return []
 
 
 class EnvironmentSpec:

@@ -110,7 +110,7 @@ def prepare_inputs(config: RunConfig, console: TrainingConsole) -> RunConfig:
 
 def make_pocket_model(config: RunConfig, console: TrainingConsole) -> None:
     """Generate demonstrations and train the pocket model on them."""
-    steps = config.warm_start.optimizer_steps
+    steps = config.warm_start.exercise_steps + config.warm_start.optimizer_steps
     games = 2 * config.warm_start.games
     label = "demonstrating on tasks of their own"
     with console.phase("demonstrations"), console.progress(label, games) as advance:

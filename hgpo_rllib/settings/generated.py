@@ -71,10 +71,16 @@ class WarmStartSettings(Section):
     """Number of transformer layers."""
     optimizer_steps: int = Field(6000, ge=1)
     """Number of optimiser steps, each on `batch_size` prompts."""
+    exercise_steps: int = Field(0, ge=0)
+    """Number of optimiser steps on exercises, before those on demonstrations (ALFWorld only). An
+    exercise asks for another object than the demonstration and has only a thought as response, so
+    that the model learns to compare the goal with what can be taken."""
+    exercise_lr: float = Field(1e-3, gt=0)
+    """Learning rate of exercises, constant after the warm-up."""
     batch_size: int = Field(16, ge=1)
     """Number of prompts per optimiser step."""
     lr: float = Field(3e-3, gt=0)
-    """Peak learning rate. It decays linearly."""
+    """Peak learning rate of demonstrations. It decays linearly."""
     prompt_loss: float = Field(1.0, ge=0)
     """Weight of the mean loss of prompt tokens, beside that of response tokens."""
     seed: Seed = 0

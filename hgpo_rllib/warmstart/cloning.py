@@ -51,21 +51,22 @@ def clone(
     lr: float,
     prompt_loss: float,
     seed: int,
+    decay: bool = True,
     on_progress: Callable[[int, float], None] = lambda step, loss: None,
 ) -> float:
     """Train in place; return the mean response loss (nats per token) of the last 100 steps.
 
     The loss is the cross-entropy of response tokens plus `prompt_loss` times that of prompt
-    tokens. The learning rate warms up over 50 steps and decays linearly to 5 %.
+    tokens. The learning rate warms up over 50 steps, and decays linearly to 5 % with `decay`.
     """
     rng = np.random.default_rng(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
     model.train()
     recent: list[float] = []
     for step, batch in enumerate(_batches(examples, batch_size, optimizer_steps, rng)):
-        rate = lr * min(1, (step + 1) / WARMUP_STEPS) * max(0.05, 1 - step / optimizer_steps)
+        rate = lr * min(1, (step + 1) / WARMUP_STEPS)
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * (max(0.05, 1 - step / optimizer_steps) if decay else 1)
         response, prompt = _losses(model, [examples[i] for i in batch])
         optimizer.zero_grad()
         (response + prompt_loss * prompt).backward()

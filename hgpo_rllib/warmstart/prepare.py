@@ -1,10 +1,11 @@
 """Generate and cache the data and the pocket model that a run needs."""
 
+import functools
 import hashlib
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def model_path(config: RunConfig) -> Path:
 
 
 def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[Example]:
-    """Generate tasks for demonstrations, demonstrate them and augment the examples."""
+    """Generate tasks for demonstrations and demonstrate them."""
     warm = config.warm_start
     assert config.agent.memory_length is not None, "RunConfig ties it where it is not set"
     generator = _generator(config)
@@ -77,33 +78,42 @@ def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[Exampl
             seed=warm.seed,
         )
         workers = os.cpu_count() or 1
-        examples = demonstrate_all(
+        return demonstrate_all(
             spec, workers, lambda n, total: on_progress(warm.games + n, 2 * warm.games)
         )
-    rng = random.Random(warm.seed)
-    return [generator.augment(example, rng) for example in examples]
 
 
 def make_model_directory(
-    config: RunConfig, examples: list[Example], on_progress: Callable[[int, float], None]
+    config: RunConfig, examples: Sequence[Example], on_progress: Callable[[int, float], None]
 ) -> Path:
-    """Train tokenizer and pocket model on `examples`; write both in HuggingFace format."""
+    """Train tokenizer and pocket model on `examples`; write both in HuggingFace format.
+
+    `on_progress` is called with the number of optimiser steps done, of exercises and examples, and
+    with the loss.
+    """
     warm = config.warm_start
+    generator = _generator(config)
+    rng = random.Random(warm.seed)
+    exercises = generator.exercises(examples, rng) if warm.exercise_steps else []
+    examples = generator.augment(examples, rng)
     torch.manual_seed(warm.seed)
     sample = examples[:: max(1, len(examples) // TOKENIZER_SAMPLE)]
-    words = _generator(config).function_words.split()
+    words = generator.function_words.split()
     tokenizer = train_tokenizer((text for pair in sample for text in pair), words, warm.vocabulary)
     max_length = config.agent.max_prompt_tokens + config.agent.max_response_tokens
     model = make_model(tokenizer, warm.hidden_size, warm.layers, max_length)
-    clone(
-        model,
+    learn = functools.partial(
+        clone, model, batch_size=warm.batch_size, prompt_loss=warm.prompt_loss, seed=warm.seed
+    )
+    steps = warm.exercise_steps
+    if exercises:
+        encoded = encode(tokenizer, exercises)
+        learn(encoded, steps, lr=warm.exercise_lr, decay=False, on_progress=on_progress)
+    learn(
         encode(tokenizer, examples),
-        optimizer_steps=warm.optimizer_steps,
-        batch_size=warm.batch_size,
+        warm.optimizer_steps,
         lr=warm.lr,
-        prompt_loss=warm.prompt_loss,
-        seed=warm.seed,
-        on_progress=on_progress,
+        on_progress=lambda step, loss: on_progress(steps + step, loss),
     )
     path = model_path(config)
     with new_directory(path) as partial:
