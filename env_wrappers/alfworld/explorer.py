@@ -15,8 +15,6 @@ from typing import Any
 from env_wrappers.files import read_json
 
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
-RANDOM_MOVES = 0.7
-"""Probability of a random move instead of a move in demonstrations for the pocket model."""
 _SEEN = re.compile(r"(?:you see|In it, you see) (.*)\.")
 
 

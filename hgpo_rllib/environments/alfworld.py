@@ -24,6 +24,7 @@ from hgpo_rllib.environments.spec import (
     Example,
     Games,
     Info,
+    MakeExpert,
     OraclePlan,
     Progress,
     TaskGenerator,
@@ -81,10 +82,14 @@ with you your task actions around picked picking
         return [game.parent.name for game in find_games(path, "train")]
 
     @staticmethod
-    def make_expert(info: Info, rng: random.Random) -> Explorer:
-        """Return the explorer, with random moves."""
+    def make_expert(info: Info, rng: random.Random, random_moves: float = 0.0) -> Explorer:
+        """Return the explorer of a game."""
         goal = goal_of(Path(info["game"]))
-        return Explorer(goal, info["admissible_actions"], rng, explorer.RANDOM_MOVES)
+        return Explorer(goal, info["admissible_actions"], rng, random_moves)
+
+    def expert_factory(self, config: RunConfig) -> MakeExpert:
+        """Return `make_expert` with `warm_start.random_moves`."""
+        return functools.partial(self.make_expert, random_moves=config.warm_start.random_moves)
 
     def augment(self, examples: Sequence[Example], rng: random.Random) -> list[Example]:
         """See `alfworld_examples.augment`."""

@@ -74,6 +74,10 @@ class NoisyExpert(Expert, Protocol):
         """Return whether to keep an episode that ended with this info."""
 
 
+MakeExpert = Callable[[Info, random.Random], NoisyExpert]
+"""Creates the expert of an episode from the info of its reset."""
+
+
 class TaskGenerator(ABC):
     """Generates an environment's tasks, and the demonstrated tasks of the pocket model.
 
@@ -125,6 +129,10 @@ class TaskGenerator(ABC):
     @abstractmethod
     def make_expert(info: Info, rng: random.Random) -> NoisyExpert:
         """Create the expert of an episode. Worker processes import this function by name."""
+
+    def expert_factory(self, config: RunConfig) -> MakeExpert:
+        """Return the function that creates experts of these settings. Default: `make_expert`."""
+        return self.make_expert
 
     def augment(self, examples: Sequence[Example], rng: random.Random) -> Sequence[Example]:
         """Return the examples to clone in place of the demonstrated ones. Default: the same."""

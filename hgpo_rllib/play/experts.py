@@ -39,13 +39,16 @@ def thoughts_for(plan: Sequence[str]) -> list[str]:
     for command in reversed(plan):
         verb, *words = command.split()
         if verb == "take":
-            thing, purpose, way = words[0], "take it", "find it"
-        elif verb == "use":
+            thing, way = words[0], "find it"
+            thoughts.append(f"{thing} {words[1]}: take it")
+            continue
+        if verb == "use":
             thing, purpose, way = words[0], "use it", "find it"
         elif verb in APPLIANCES:
             thing, purpose, way = words[0], f"{verb} it", f"{verb} it"
         elif verb in ("move", "put"):
-            thing, purpose, way = words[0], "put it", "put it"
+            thing, way = words[0], f"put it in {words[3]}"
+            purpose = way
         else:
             purpose = way
         thoughts.append(f"{thing}: {purpose}" if thing else "look around")

@@ -62,6 +62,9 @@ class WarmStartSettings(Section):
     action_noise: float = Field(0.15, ge=0, le=1)
     """Probability that a perturbed action is executed instead of the expert's. The label stays
     the expert's action."""
+    random_moves: float = Field(0.3, ge=0, le=1)
+    """Probability that the expert goes to a random place instead of where it wants to go (ALFWorld
+    only). The model learns this move, so a larger value leaves more to reinforcement learning."""
     vocabulary: int = Field(1000, ge=300)
     """Size of the BPE vocabulary."""
     hidden_size: int = Field(96, ge=32, multiple_of=32)

@@ -12,10 +12,7 @@ import gymnasium
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from env_wrappers.processes import process_pool
 from hgpo_rllib.agent import Memory, TextRenderer
-from hgpo_rllib.environments.spec import Example, Expert, Info, NoisyExpert
-
-MakeExpert = Callable[[Info, random.Random], NoisyExpert]
-"""Creates the expert of an episode from the info of its reset."""
+from hgpo_rllib.environments.spec import Example, Expert, Info, MakeExpert
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[Exampl
         spec = DemonstrationSpec(
             config.env.env_id,
             {"data": str(data), "max_steps": warm.max_steps, **options},
-            generator.make_expert,
+            generator.expert_factory(config),
             names,
             prompt=config.agent.prompt,
             memory_length=config.agent.memory_length,

@@ -204,7 +204,11 @@ Lost.info = lambda *a, **k: {{n: v for n, v in info(*a, **k).items() if n != {ke
     [
         ("self.num_tasks, ", "self.tasks_, ", "it has no num_tasks"),
         ('return f"You see a', 'return 0, f"You see a', "reset(seed=0) does not return 2 things"),
-        ("rng = random.Random(self.tasks[seed % self.num_tasks])", "rng = random", "another task"),
+        (
+            "rng = random.Random(self.tasks[seed % self.num_tasks])",
+            "self.resets = getattr(self, 'resets', 0) + 1; rng = random.Random(self.resets)",
+            "another task",
+        ),
         ('if offered else "Nothing happens."', "and 7", "is no text, but a int"),
         ('"won": won', '"won": int(won)', "'won' in the info of reset(seed=0) is a int"),
         ("offered = action in self.actions()", "offered = self.no", "step('go to "),
@@ -272,7 +276,8 @@ def test_without_a_spec_it_is_evaluated_at_random(folder: Path) -> None:
 def test_prompts_of_agents_are_those_of_the_spec(registered: Path) -> None:
     """It has one for `vanilla` and none for `react`."""
     vanilla = agent_overrides("vanilla", "my_env:Lost-v0", False)
-    assert vanilla == ["agent.prompt=my_prompt.jinja", "agent.memory_length=0"]
+    settings = ["agent.prompt=my_prompt.jinja", "agent.memory_length=0", "agent.context=window"]
+    assert vanilla == settings
     with pytest.raises(ConfigError, match=r"--agent react: .* not for my_env:Lost-v0"):
         agent_overrides("react", "my_env:Lost-v0", False)
 

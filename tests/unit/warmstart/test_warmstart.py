@@ -1,17 +1,16 @@
 """The pocket model's parts: tokenizer, scripted explorer, demonstrations, cloning."""
 
+import functools
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
 from env_wrappers.alfworld.env import ALFWorldEnv
-from env_wrappers.alfworld.explorer import Explorer, goal_of
 from hgpo_rllib.agent import parse_completion
 from hgpo_rllib.config import load_config
 from hgpo_rllib.environments import alfworld
@@ -79,11 +78,6 @@ def play(env: ALFWorldEnv, game: str, noise: float, seed: int) -> list[Example]:
     """Return the demonstration of one game."""
     task, player = env.games.index(game), GameGenerator.make_expert
     return demonstrate(env, task, player, "alfworld_compact", 2, noise, random.Random(seed))
-
-
-def steady_expert(info: Mapping[str, Any], rng: random.Random) -> Explorer:
-    """Return the explorer without random moves."""
-    return Explorer(goal_of(Path(info["game"])), info["admissible_actions"], rng)
 
 
 def offered(prompt: str) -> list[str]:
@@ -177,13 +171,14 @@ class TestDemonstrations:
         """The pocket model's expert sometimes goes elsewhere than its thought says."""
         form = re.compile(r"<think>\w+: put it in (\w+)</think><action>(go to|open) (\w+) \d+<")
         detours = []
-        for expert in (GameGenerator.make_expert, steady_expert):
+        expert = functools.partial(GameGenerator.make_expert, random_moves=0.5)
+        for make_expert in (expert, GameGenerator.make_expert):
             steps = [
                 form.match(response)
                 for task in range(len(env.games))
                 for seed in range(20)
                 for _, response in demonstrate(
-                    env, task, expert, "alfworld_compact", 2, 0.0, random.Random(seed)
+                    env, task, make_expert, "alfworld_compact", 2, 0.0, random.Random(seed)
                 )
             ]
             detours.append(sum(step is not None and step[1] != step[3] for step in steps))
