@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import jinja2
 
@@ -129,24 +129,24 @@ class TokenRenderer(TextRenderer):
             if len(ids) <= self.max_prompt_tokens:
                 return EncodedPrompt(ids, False)
             cut = True
-        ids = self._encode(self.text(*fixed, turns, memory.lessons))
+        ids = self.encode(self.render(self.message(*fixed, turns, memory.lessons)))
         truncated = cut or len(ids) > self.max_prompt_tokens
         while self.shorten == "memory" and turns and len(ids) > self.max_prompt_tokens:
             turns = turns[1:]
-            ids = self._encode(self.text(*fixed, turns, memory.lessons))
+            ids = self.encode(self.render(self.message(*fixed, turns, memory.lessons)))
         return EncodedPrompt(ids[-self.max_prompt_tokens :], truncated)
 
-    def encode_message(self, message: str) -> list[int]:
-        """Return the token ids of a prompt with only this message."""
-        return self._encode(self._chat({"role": "user", "content": message}))
+    def render(self, message: str) -> str:
+        """Return the model's chat template with `message` as the only user message."""
+        return self._chat({"role": "user", "content": message})
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text without further special tokens."""
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def encode_response(self, response: str) -> list[int]:
         """Return the token ids of a response, with the end token."""
-        return [*self._encode(response), self.tokenizer.eos_token_id]
-
-    def text(self, *slots: Any) -> str:
-        """Apply the model's chat template to `message` as the only user message."""
-        return self._chat({"role": "user", "content": self.message(*slots)})
+        return [*self.encode(response), self.tokenizer.eos_token_id]
 
     def _chat(self, *messages: dict[str, str]) -> str:
         return self.tokenizer.apply_chat_template(
@@ -164,16 +164,13 @@ class TokenRenderer(TextRenderer):
             {"role": "assistant", "content": marker},
             {"role": "user", "content": message},
         )
-        following = self._encode(chat.partition(marker)[2])
+        following = self.encode(chat.partition(marker)[2])
         end, response = self.tokenizer.eos_token_id, last.response_ids.tolist()
         if following[:1] == [end]:
             following = following[1:]
         if response[-1:] != [end]:  # of a response that reached the token limit
             response.append(end)
         return [*last.prompt_ids.tolist(), *response, *following]
-
-    def _encode(self, prompt: str) -> list[int]:
-        return self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
 
     def read(
         self, response_ids: Sequence[int], admissible_actions: Sequence[str]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from env_wrappers.alfworld.check import TreeCheck
 
 app = typer.Typer(
-    help="Generate, check and download game data; write demonstrations.", no_args_is_help=True
+    help="Generate, check and download game data; write demonstrations and recorded steps.",
+    no_args_is_help=True,
 )
 generate_app = typer.Typer(help="Generate games, or a store.", no_args_is_help=True)
 check_app = typer.Typer(
@@ -202,6 +203,18 @@ def demos_alfworld(
     steps = sum(len(demo.records) for demo in demos)
     games = len(demos) - len(left_out)
     typer.echo(f"{out}: {steps} steps of {games} games, {len(left_out)} games left out")
+
+
+@app.command("export")
+def export_run(
+    run: Annotated[Path, typer.Argument(help="run directory")],
+    out: Annotated[Path, typer.Argument(help="file to write: .jsonl, .jsonl.gz or .parquet")],
+    lost: Annotated[bool, typer.Option("--lost", help="also the steps of lost episodes")] = False,
+) -> None:
+    """Write the steps of a run's won training episodes, with returns and advantages, as a table."""
+    from hgpo_rllib.results.export import export_steps
+
+    typer.echo(f"{out}: {export_steps(run, out, lost)} steps")
 
 
 def _names(text: str) -> tuple[str, ...]:

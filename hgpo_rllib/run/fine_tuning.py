@@ -52,12 +52,16 @@ class Demonstration:
 
     game: str
     prompt: str
-    """Message to the model, without the chat template."""
+    """Message to the model, without the chat template unless `rendered`."""
     response: str
+    rendered: bool = False
+    """Whether the prompt has the chat template."""
 
 
 def read_demonstrations(file: Path) -> list[Demonstration]:
     """Read JSON lines with the texts ``prompt`` and ``response``, and optionally ``game``.
+
+    ``rendered_prompt``, in place of ``prompt``, has the chat template, as of `hgpo data export`.
 
     Raises:
         ResultsError: the file cannot be read.
@@ -67,10 +71,11 @@ def read_demonstrations(file: Path) -> list[Demonstration]:
         raise DataError(f"{file} does not exist; `hgpo data demos` writes demonstrations")
     found: list[Demonstration] = []
     for number, row in enumerate(read_jsonl(file), start=1):
-        prompt, response = row.get("prompt"), row.get("response")
+        rendered = "rendered_prompt" in row
+        prompt, response = row.get("rendered_prompt" if rendered else "prompt"), row.get("response")
         if not (isinstance(prompt, str) and isinstance(response, str)):
             raise DataError(f"{file}: line {number} needs the texts `prompt` and `response`")
-        found.append(Demonstration(str(row.get("game", number)), prompt, response))
+        found.append(Demonstration(str(row.get("game", number)), prompt, response, rendered))
     if not found:
         raise DataError(f"{file} has no demonstrations")
     return found
@@ -82,7 +87,8 @@ def encode(
     """Return token ids and labels; only the response and its end token have a loss."""
     rows = []
     for step in demonstrations:
-        prompt = renderer.encode_message(step.prompt)[-renderer.max_prompt_tokens :]
+        prompt = renderer.encode(step.prompt if step.rendered else renderer.render(step.prompt))
+        prompt = prompt[-renderer.max_prompt_tokens :]
         response = renderer.encode_response(step.response)
         labels = [NO_LOSS] * len(prompt) + response
         rows.append({"input_ids": prompt + response, "labels": labels})

@@ -335,7 +335,8 @@ class TestTokenRenderer:
                 "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
                 "{% if add_generation_prompt %}<assistant>{% endif %}"
             )
-            prompt = make_agent(tokenizer).text("g", ROOM, ["look"], 0, [])
+            renderer = make_agent(tokenizer)
+            prompt = renderer.render(renderer.message("g", ROOM, ["look"], 0, []))
         finally:
             tokenizer.chat_template = template
         assert prompt.startswith("<user>Task: g\n")

@@ -90,6 +90,8 @@ def test_token_ids_are_those_of_the_agent(tokenizer: PreTrainedTokenizerFast) ->
     assert row["input_ids"][: len(prompt)] == prompt
     assert row["labels"] == [NO_LOSS] * len(prompt) + response
     assert tokenizer.decode(response) == "<action>look</action>" + tokenizer.eos_token
+    rendered = Demonstration("a", renderer.render(message), "<action>look</action>", rendered=True)
+    assert encode(renderer, [rendered]) == [row]
 
 
 @pytest.mark.parametrize("games", [1, 2, 30, 100])

@@ -1,0 +1,62 @@
+"""`hgpo data export`: the recorded steps of a run as one table."""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from env_wrappers.datasets import new_file
+from hgpo_rllib.jsonl import ResultsError
+from hgpo_rllib.results.runs import Run, load_run
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+_KEYS = ["iteration", "group", "member"]
+
+
+def export_steps(run: Path, out: Path, lost: bool = False) -> int:
+    """Write the steps of a run's training episodes; the suffix of `out` is the format.
+
+    Columns: ``iteration``, ``group``, ``member``, ``time``, ``game``, ``task_type``, ``goal``,
+    ``success`` (of the episode), ``rendered_prompt`` (with the chat template), ``response``,
+    ``reward``, ``step_return`` and ``advantage``. JSON lines are demonstrations for `hgpo sft`.
+
+    Args:
+        run: run directory.
+        out: file to write, ``.jsonl``, ``.jsonl.gz`` or ``.parquet``; replaced atomically.
+        lost: whether to include the steps of lost episodes.
+
+    Returns:
+        The number of steps.
+
+    Raises:
+        ResultsError: the suffix is another, there is no run, or no episode is left.
+    """
+    if not out.name.endswith(SUFFIXES):
+        raise ResultsError(f"{out}: the name must end in {', '.join(SUFFIXES)}")
+    parts = (_steps(part, lost) for part in _iterations(load_run(run)))
+    table = pd.concat([part for part in parts if len(part)] or [pd.DataFrame()])
+    if table.empty:
+        raise ResultsError(f"{run}: no {'' if lost else 'won '}training episodes are recorded")
+    with new_file(out) as file:
+        if out.suffix == ".parquet":
+            table.to_parquet(file, index=False)
+        else:
+            lines = table.to_json(orient="records", lines=True, force_ascii=False).encode()
+            # Without the time, equal runs give identical bytes.
+            file.write(gzip.compress(lines, mtime=0) if out.suffix == ".gz" else lines)
+    return len(table)
+
+
+def _iterations(run: Run) -> Iterator[Run]:
+    """Yield the run with the episodes of one iteration at a time, which fit in memory."""
+    for iteration in run.episode_files:
+        yield load_run(run.path, [iteration])
+
+
+def _steps(run: Run, lost: bool) -> pd.DataFrame:
+    episodes = run.episodes[[*_KEYS, "game", "task_type", "goal", "success"]]
+    steps = run.steps.rename(columns={"prompt": "rendered_prompt", "completion": "response"})
+    wanted = ["time", "rendered_prompt", "response", "reward", "step_return", "advantage"]
+    table = steps[[*_KEYS, *wanted]].merge(episodes, on=_KEYS)
+    return table if lost else table[table["success"]]

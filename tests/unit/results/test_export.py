@@ -1,0 +1,68 @@
+"""`hgpo data export`: a run's recorded steps, and `hgpo sft`'s demonstrations."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from hgpo_rllib.cli.main import app
+from hgpo_rllib.results import ResultsError, load_run
+from hgpo_rllib.results.export import export_steps
+from hgpo_rllib.run.fine_tuning import read_demonstrations
+from tests.unit.reporting.reporting_rows import make_run
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """Return a recorded run."""
+    return make_run(tmp_path / "run")
+
+
+def read(file: Path) -> pd.DataFrame:
+    """Return an exported table."""
+    if file.suffix == ".parquet":
+        return pd.read_parquet(file)
+    return pd.read_json(file, lines=True)
+
+
+@pytest.mark.parametrize("name", ["steps.jsonl", "steps.jsonl.gz", "steps.parquet"])
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_steps_of_won_episodes(run_dir: Path, tmp_path: Path, name: str, lost: bool) -> None:
+    """Each with its task, the texts of prompt and response, and its advantage."""
+    run = load_run(run_dir)
+    episodes = run.episodes if lost else run.episodes[run.episodes["success"]]
+    count = export_steps(run_dir, tmp_path / name, lost)
+    table = read(tmp_path / name)
+    assert count == len(table) == episodes["episode_length"].sum()
+    if not lost:
+        assert table["success"].all()
+    expected = run.steps.merge(episodes, on=["iteration", "group", "member"])
+    for key, column in (("rendered_prompt", "prompt"), ("response", "completion")):
+        assert table[key].tolist() == expected[column].tolist()
+    assert table["advantage"].to_numpy() == pytest.approx(expected["advantage"].to_numpy())
+    assert table["game"].tolist() == expected["game"].tolist()
+
+
+def test_they_are_demonstrations(run_dir: Path, tmp_path: Path) -> None:
+    """Of `hgpo sft`, with rendered prompts."""
+    file = tmp_path / "steps.jsonl.gz"
+    result = CliRunner().invoke(app, ["data", "export", str(run_dir), str(file)])
+    assert result.exit_code == 0, result.output
+    steps = read_demonstrations(file)
+    assert f"{file}: {len(steps)} steps" in result.output
+    assert all(step.rendered for step in steps)
+    assert {step.game for step in steps} <= set(load_run(run_dir).episodes["game"])
+
+
+def test_what_cannot_be_exported(run_dir: Path, tmp_path: Path) -> None:
+    """One line; no file is written."""
+    with pytest.raises(ResultsError, match="the name must end in"):
+        export_steps(run_dir, tmp_path / "steps.csv")
+    with pytest.raises(ResultsError, match="no such directory"):
+        export_steps(tmp_path / "none", tmp_path / "steps.jsonl")
+    for file in (run_dir / "episodes").iterdir():
+        file.unlink()
+    with pytest.raises(ResultsError, match="no won training episodes"):
+        export_steps(run_dir, tmp_path / "steps.jsonl")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
