@@ -1,8 +1,10 @@
 """`hgpo sft`: supervised fine-tuning on demonstrations."""
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,11 +50,24 @@ def sft(
     chosen = FineTuning(epochs, lr, batch_size, micro_batch_size, settings.seed)
     checkpoints = output.with_name(f"{output.name}.partial")
     with locked(checkpoints):
+        _check_same(checkpoints, [settings.model_dump(), vars(chosen), [vars(s) for s in steps]])
         result = fine_tune(settings, steps, chosen, output, checkpoints, _print_log)
     shutil.rmtree(checkpoints)
     for name, value in result.items():
         typer.echo(f"{name.replace('_', ' ')}: {value:.4f}")
     typer.echo(f"model: {output}")
+
+
+def _check_same(checkpoints: Path, inputs: list[Any]) -> None:
+    """Refuse to resume with other inputs than those of the interrupted command."""
+    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    file = checkpoints / "inputs.sha256"
+    if file.is_file() and file.read_text() != digest:
+        raise ConfigError(
+            f"{checkpoints} is of a command with other settings or demonstrations: repeat that "
+            "command, or remove the directory"
+        )
+    file.write_text(digest)
 
 
 def _print_log(values: dict[str, float]) -> None:

@@ -185,6 +185,24 @@ class TestCommand:
         with pytest.raises(ConfigError, match="out exists"):
             CliRunner().invoke(app, command, catch_exceptions=False)
 
+    def test_other_inputs_do_not_resume(
+        self, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The checkpoints would be of another model."""
+
+        def stop(*arguments: object) -> None:
+            raise KeyboardInterrupt
+
+        file = write(tmp_path / "demos.jsonl", STEPS)
+        command = ["sft", "alfworld_pocket", str(file), str(tmp_path / "out")]
+        command += [f"model.model_path={start}", "--epochs", "1"]
+        with monkeypatch.context() as patch:
+            patch.setattr(fine_tuning, "fine_tune", stop)
+            assert CliRunner().invoke(app, command).exit_code != 0
+        with pytest.raises(ConfigError, match="other settings or demonstrations"):
+            CliRunner().invoke(app, [*command, "seed=1"], catch_exceptions=False)
+        assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+
     @pytest.mark.parametrize(
         ("override", "message"),
         [
