@@ -153,8 +153,8 @@ class TokenRenderer(TextRenderer):
             messages, tokenize=False, add_generation_prompt=True
         )
 
-    def _continued(self, last: Turn, message: str) -> list[int]:
-        """Return the token ids of the last turn, the end of its response, and the message.
+    def encode_follow_up(self, message: str) -> list[int]:
+        """Return the token ids between a response with its end token and the next response.
 
         The chat template gives what is between a response and the next message.
         """
@@ -164,13 +164,15 @@ class TokenRenderer(TextRenderer):
             {"role": "assistant", "content": marker},
             {"role": "user", "content": message},
         )
-        following = self.encode(chat.partition(marker)[2])
+        ids = self.encode(chat.partition(marker)[2])
+        return ids[1:] if ids[:1] == [self.tokenizer.eos_token_id] else ids
+
+    def _continued(self, last: Turn, message: str) -> list[int]:
+        """Return the token ids of the last turn, and of the message that follows it."""
         end, response = self.tokenizer.eos_token_id, last.response_ids.tolist()
-        if following[:1] == [end]:
-            following = following[1:]
         if response[-1:] != [end]:  # of a response that reached the token limit
             response.append(end)
-        return [*last.prompt_ids.tolist(), *response, *following]
+        return [*last.prompt_ids.tolist(), *response, *self.encode_follow_up(message)]
 
     def read(
         self, response_ids: Sequence[int], admissible_actions: Sequence[str]

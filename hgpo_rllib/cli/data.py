@@ -161,6 +161,10 @@ def demos_alfworld(
     memory_length: Annotated[
         int, typer.Option(help="number of (observation, action) pairs in a prompt")
     ] = 2,
+    follow_up_prompt: Annotated[
+        str | None,
+        typer.Option(help="write conversations, with this template after the first message"),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option(help="number of games, taken evenly from the split (default: all)")
     ] = None,
@@ -170,7 +174,10 @@ def demos_alfworld(
     ] = 120.0,
     trusted: TrustedOption = False,
 ) -> None:
-    """Write demonstrations as JSON lines: prompt and response of each step of the won games."""
+    """Write demonstrations of the won games as JSON lines: each step's prompt and response.
+
+    With --follow-up-prompt, a line is an episode's messages, as in agent.context=conversation.
+    """
     import jinja2
 
     from hgpo_rllib.agent.templates import load_template
@@ -184,12 +191,22 @@ def demos_alfworld(
             "--memory-length must be at least 0, --limit at least 1, --planner-seconds above 0"
         )
     spec = DemoSpec(
-        data, split, expert, prompt, memory_length, limit, seed, planner_seconds, trusted
+        data,
+        split,
+        expert,
+        prompt,
+        memory_length,
+        limit,
+        seed,
+        planner_seconds,
+        trusted,
+        follow_up_prompt,
     )
-    try:
-        load_template(prompt)
-    except (FileNotFoundError, jinja2.TemplateError) as error:
-        raise ConfigError(f"--prompt: {error}") from error
+    for option, template in (("--prompt", prompt), ("--follow-up-prompt", follow_up_prompt)):
+        try:
+            load_template(template or prompt)
+        except (FileNotFoundError, jinja2.TemplateError) as error:
+            raise ConfigError(f"{option}: {error}") from error
     with progress("demonstrating games") as on_progress:
         try:
             demos = write_demos(out, spec, on_progress)
@@ -200,9 +217,9 @@ def demos_alfworld(
     left_out = [demo for demo in demos if demo.left_out]
     for demo in left_out:
         typer.echo(f"left out {demo.game}: {demo.left_out}", err=True)
-    steps = sum(len(demo.records) for demo in demos)
-    games = len(demos) - len(left_out)
-    typer.echo(f"{out}: {steps} steps of {games} games, {len(left_out)} games left out")
+    count = sum(len(demo.records) for demo in demos)
+    games, what = len(demos) - len(left_out), "conversations" if follow_up_prompt else "steps"
+    typer.echo(f"{out}: {count} {what} of {games} games, {len(left_out)} games left out")
 
 
 @app.command("export")

@@ -36,22 +36,27 @@ def sft(
     path = settings.model.model_path
     if path is None:
         raise ConfigError("set model.model_path to the model to fine-tune, a directory or a name")
-    if settings.agent.context == "conversation":
-        raise ConfigError("agent.context=conversation: demonstrations are prompts of a window")
     if output.exists():
         raise ConfigError(f"{output} exists: name a new directory, or remove it")
     with large_imports():
         from hgpo_rllib.run.fine_tuning import FineTuning, fine_tune, read_demonstrations
         from hgpo_rllib.run.inputs import check_model_path
-    steps = read_demonstrations(demonstrations)
+    shown = read_demonstrations(demonstrations)
+    if (settings.agent.context == "window") != all(len(d.messages) == 2 for d in shown):
+        raise ConfigError(
+            f"agent.context={settings.agent.context}: {demonstrations} has "
+            "demonstrations of another context (`hgpo data demos --follow-up-prompt`)"
+        )
     if not Path(path).exists():
         check_model_path(path)
-    typer.echo(f"{len(steps)} demonstrated steps of {len({step.game for step in steps})} games")
+    steps = sum(len(demonstration.messages) // 2 for demonstration in shown)
+    games = len({demonstration.game for demonstration in shown})
+    typer.echo(f"{steps} demonstrated steps of {games} games")
     chosen = FineTuning(epochs, lr, batch_size, micro_batch_size, settings.seed)
     checkpoints = output.with_name(f"{output.name}.partial")
     with locked(checkpoints):
-        _check_same(checkpoints, [settings.model_dump(), vars(chosen), [vars(s) for s in steps]])
-        result = fine_tune(settings, steps, chosen, output, checkpoints, _print_log)
+        _check_same(checkpoints, [settings.model_dump(), vars(chosen), [vars(d) for d in shown]])
+        result = fine_tune(settings, shown, chosen, output, checkpoints, _print_log)
     shutil.rmtree(checkpoints)
     for name, value in result.items():
         typer.echo(f"{name.replace('_', ' ')}: {value:.4f}")

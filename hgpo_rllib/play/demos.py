@@ -1,7 +1,8 @@
-"""Write demonstrations for warm starts as versioned JSON lines, one per step."""
+"""Write demonstrations as versioned JSON lines, one per step or per conversation."""
 
 import functools
 import gzip
+import itertools
 import json
 import random
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.datasets import new_file
 from env_wrappers.errors import DataError
 from env_wrappers.processes import map_in_processes
+from hgpo_rllib.agent import TextRenderer
 from hgpo_rllib.config import EnvSettings
 from hgpo_rllib.play.experts import make_expert
 from hgpo_rllib.warmstart.demonstrations import play
@@ -40,6 +42,8 @@ class DemoSpec:
     """Time limit of the planner for one game."""
     trusted: bool = False
     """See `env_wrappers.alfworld.engine.GameEngine`."""
+    follow_up_prompt: str | None = None
+    """Template of the messages after the first in conversations; None: prompts of a window."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +98,23 @@ def _play(spec: DemoSpec, game: str, name: str, rng: random.Random) -> Demo:
     started = env.reset(options={"game": game})
     task = {key: started[1][key] for key in ("task_type", "goal")}
     expert = make_expert(spec.expert, started[1], rng, spec.planner_seconds, spec.trusted)
-    examples, info = play(env, started, expert, spec.prompt, spec.memory_length)
+    follow_up = spec.follow_up_prompt
+    renderer = TextRenderer(
+        spec.prompt,
+        spec.memory_length,
+        context="conversation" if follow_up else "window",
+        follow_up_prompt=follow_up or "follow_up",
+    )
+    examples, info = play(env, started, expert, renderer)
     if not info["won"]:
         return Demo(name, left_out=f"the {spec.expert} did not win in {len(examples)} steps")
+    if renderer.is_conversation:
+        roles = itertools.cycle(("user", "assistant"))
+        texts = itertools.chain.from_iterable(examples)
+        messages = [
+            {"role": role, "content": text} for role, text in zip(roles, texts, strict=False)
+        ]
+        return Demo(name, ({"format": FORMAT, "game": name, **task, "messages": messages},))
     records = (
         {"format": FORMAT, "game": name, **task, "time": time, "prompt": text, "response": response}
         for time, (text, response) in enumerate(examples)

@@ -48,20 +48,20 @@ class FineTuning:
 
 @dataclass(frozen=True)
 class Demonstration:
-    """One demonstrated step."""
+    """A demonstrated step, or an episode as a conversation."""
 
     game: str
-    prompt: str
-    """Message to the model, without the chat template unless `rendered`."""
-    response: str
+    messages: tuple[str, ...]
+    """Messages to the model and its responses, alternating."""
     rendered: bool = False
-    """Whether the prompt has the chat template."""
+    """Whether the first message has the chat template."""
 
 
 def read_demonstrations(file: Path) -> list[Demonstration]:
-    """Read JSON lines with the texts ``prompt`` and ``response``, and optionally ``game``.
+    """Read JSON lines with ``prompt`` and ``response``, or with ``messages``; ``game`` is optional.
 
     ``rendered_prompt``, in place of ``prompt``, has the chat template, as of `hgpo data export`.
+    ``messages`` are alternately of the roles user and assistant, as of `hgpo data demos`.
 
     Raises:
         ResultsError: the file cannot be read.
@@ -72,26 +72,52 @@ def read_demonstrations(file: Path) -> list[Demonstration]:
     found: list[Demonstration] = []
     for number, row in enumerate(read_jsonl(file), start=1):
         rendered = "rendered_prompt" in row
-        prompt, response = row.get("rendered_prompt" if rendered else "prompt"), row.get("response")
-        if not (isinstance(prompt, str) and isinstance(response, str)):
-            raise DataError(f"{file}: line {number} needs the texts `prompt` and `response`")
-        found.append(Demonstration(str(row.get("game", number)), prompt, response, rendered))
+        if "messages" in row:
+            texts = _contents(row["messages"])
+        else:
+            texts = [row.get("rendered_prompt" if rendered else "prompt"), row.get("response")]
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise DataError(
+                f"{file}: line {number} needs the texts `prompt` and `response`, or `messages` of "
+                "the roles user and assistant in turn"
+            )
+        found.append(Demonstration(str(row.get("game", number)), tuple(texts), rendered))
     if not found:
         raise DataError(f"{file} has no demonstrations")
     return found
 
 
+def _contents(messages: Any) -> list[Any]:
+    """Return the contents of messages; empty if they are not alternately of user and assistant."""
+    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+        return []
+    roles = [message.get("role") for message in messages]
+    wanted = ["user", "assistant"] * (len(messages) // 2)
+    return [message.get("content") for message in messages] if roles == wanted else []
+
+
 def encode(
     renderer: TokenRenderer, demonstrations: Sequence[Demonstration]
 ) -> list[dict[str, list[int]]]:
-    """Return token ids and labels; only the response and its end token have a loss."""
+    """Return token ids and labels; only responses and their end tokens have a loss.
+
+    A prompt that is too long loses its beginning, as in the rollout. A conversation ends before the
+    turn whose prompt would be too long.
+    """
     rows = []
-    for step in demonstrations:
-        prompt = renderer.encode(step.prompt if step.rendered else renderer.render(step.prompt))
-        prompt = prompt[-renderer.max_prompt_tokens :]
-        response = renderer.encode_response(step.response)
-        labels = [NO_LOSS] * len(prompt) + response
-        rows.append({"input_ids": prompt + response, "labels": labels})
+    for demonstration in demonstrations:
+        first, *others = demonstration.messages[::2]
+        prompt = renderer.encode(first if demonstration.rendered else renderer.render(first))
+        parts = [prompt[-renderer.max_prompt_tokens :], *map(renderer.encode_follow_up, others)]
+        ids: list[int] = []
+        labels: list[int] = []
+        for part, response in zip(parts, demonstration.messages[1::2], strict=True):
+            if len(ids) + len(part) > renderer.max_prompt_tokens:
+                break
+            answer = renderer.encode_response(response)
+            ids += part + answer
+            labels += [NO_LOSS] * len(part) + answer
+        rows.append({"input_ids": ids, "labels": labels})
     return rows
 
 

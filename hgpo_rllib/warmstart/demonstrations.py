@@ -100,7 +100,7 @@ def demonstrate(
     def perturb(admissible: Sequence[str]) -> str | None:
         return expert.perturb(admissible, rng) if rng.random() < noise else None
 
-    examples, info = play(env, started, expert, prompt, memory_length, perturb)
+    examples, info = play(env, started, expert, TextRenderer(prompt, memory_length), perturb)
     return examples if expert.is_worth_learning(info) else []
 
 
@@ -108,8 +108,7 @@ def play(
     env: gymnasium.Env,
     started: tuple[str, dict[str, Any]],
     expert: Expert,
-    prompt: str,
-    memory_length: int,
+    renderer: TextRenderer,
     perturb: Callable[[Sequence[str]], str | None] = lambda admissible: None,
 ) -> tuple[list[Example], Info]:
     """Play an episode to its end; return its examples and the last info.
@@ -118,10 +117,10 @@ def play(
         env: the environment.
         started: observation and info of its reset.
         expert: chooses the actions.
-        prompt, memory_length: as in `DemonstrationSpec`.
+        renderer: renders the messages to the model.
         perturb: maps the admissible actions to the one to execute, or None for the expert's.
     """
-    renderer, memory = TextRenderer(prompt, memory_length), Memory()
+    memory = Memory()
     observation, info = started
     examples: list[Example] = []
     last: str | None = None
@@ -129,13 +128,11 @@ def play(
     while not done:
         admissible = info["admissible_actions"]
         thought, action = expert.act(observation, admissible, last)
-        text = renderer.message(
-            goal=info["goal"],
-            observation=observation,
-            admissible_actions=admissible,
-            step_count=len(memory.turns),
-            history=memory.last(memory_length),
-        )
+        given = info["goal"], observation, admissible, len(memory.turns)
+        if renderer.is_conversation and memory.turns:
+            text = renderer.follow_up_message(*given)
+        else:
+            text = renderer.message(*given, history=memory.last(renderer.memory_length))
         examples.append((text, response_text(thought, action)))
         last = perturb(admissible) or action
         memory.add(observation, last)

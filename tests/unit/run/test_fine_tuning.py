@@ -9,8 +9,9 @@ import torch
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
+from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.errors import DataError
-from hgpo_rllib.agent import Memory, TokenRenderer
+from hgpo_rllib.agent import Memory, TokenRenderer, Turn, parse_completion
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError, RunConfig, parse_config
 from hgpo_rllib.models import load_model, load_tokenizer
@@ -28,7 +29,7 @@ from hgpo_rllib.warmstart.cloning import make_model
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 STEPS = [
-    Demonstration(f"game {n}", f"Task: {n}", f"<think>{n}</think><action>go to desk {n}</action>")
+    Demonstration(f"game {n}", (f"Task: {n}", f"<think>{n}</think><action>go to desk {n}</action>"))
     for n in range(8)
 ]
 SETTINGS = FineTuning(epochs=30, lr=1e-2, batch_size=4, micro_batch_size=2, seed=0)
@@ -37,7 +38,7 @@ SETTINGS = FineTuning(epochs=30, lr=1e-2, batch_size=4, micro_batch_size=2, seed
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     """Return a tokenizer that knows the demonstrations."""
-    return train_tokenizer([step.prompt + step.response for step in STEPS] * 20, [], 320)
+    return train_tokenizer(["".join(step.messages) for step in STEPS] * 20, [], 320)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,11 @@ def config(start: Path, **model: object) -> RunConfig:
 
 def write(file: Path, steps: list[Demonstration]) -> Path:
     """Write demonstrations as JSON lines."""
-    file.write_text("".join(json.dumps(vars(step)) + "\n" for step in steps))
+    rows = [
+        {"game": step.game, "prompt": step.messages[0], "response": step.messages[1]}
+        for step in steps
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
 
 
@@ -84,20 +89,22 @@ def test_token_ids_are_those_of_the_agent(tokenizer: PreTrainedTokenizerFast) ->
     renderer = make_renderer(tokenizer)
     given = "find a pen", "You see a pen.", ["take pen 1"]
     message = renderer.message(*given, step_count=0, history=[])
-    (row,) = encode(renderer, [Demonstration("a", message, "<action>look</action>")])
+    (row,) = encode(renderer, [Demonstration("a", (message, "<action>look</action>"))])
     prompt = renderer.prompt(*given, Memory()).token_ids
     response = row["input_ids"][len(prompt) :]
     assert row["input_ids"][: len(prompt)] == prompt
     assert row["labels"] == [NO_LOSS] * len(prompt) + response
     assert tokenizer.decode(response) == "<action>look</action>" + tokenizer.eos_token
-    rendered = Demonstration("a", renderer.render(message), "<action>look</action>", rendered=True)
+    rendered = Demonstration(
+        "a", (renderer.render(message), "<action>look</action>"), rendered=True
+    )
     assert encode(renderer, [rendered]) == [row]
 
 
 @pytest.mark.parametrize("games", [1, 2, 30, 100])
 def test_games_are_held_out_whole(games: int) -> None:
     """A twentieth of them, at least one, if there are others."""
-    steps = [Demonstration(f"{n % games}", "p", "r") for n in range(3 * games)]
+    steps = [Demonstration(f"{n % games}", ("p", "r")) for n in range(3 * games)]
     train, held = split_by_game(steps)
     assert sorted(train + held, key=id) == sorted(steps, key=id)
     assert not {step.game for step in train} & {step.game for step in held}
@@ -152,6 +159,8 @@ def test_an_interrupted_one_resumes(start: Path, tmp_path: Path) -> None:
     [
         ('{"prompt": "a"}\n', "line 1 needs the texts"),
         ('{"prompt": "a", "response": 3}\n', "line 1 needs the texts"),
+        ('{"messages": [{"role": "user", "content": "a"}]}\n', "line 1 needs the texts"),
+        ('{"messages": []}\n', "line 1 needs the texts"),
         ("", "has no demonstrations"),
     ],
 )
@@ -207,7 +216,7 @@ class TestCommand:
         ("override", "message"),
         [
             ("model.model_path=null", "set model.model_path"),
-            ("agent.context=conversation", "demonstrations are prompts of a window"),
+            ("agent.context=conversation", "has demonstrations of another context"),
             ("model.model_path=no/where/at/all", "no HuggingFace directory or name"),
         ],
     )
@@ -228,7 +237,48 @@ class TestCommand:
 def test_prompts_are_shortened_like_the_agents(tokenizer: PreTrainedTokenizerFast) -> None:
     """They lose their beginning."""
     renderer = TokenRenderer(tokenizer, "alfworld_compact", 2, 16)
-    (row,) = fine_tuning.encode(renderer, [Demonstration("a", "go to desk 3 " * 20, "x")])
+    (row,) = fine_tuning.encode(renderer, [Demonstration("a", ("go to desk 3 " * 20, "x"))])
     kept = row["labels"].count(NO_LOSS)
     assert kept == 16
     assert tokenizer.decode(row["input_ids"][:kept]).endswith("go to desk 3 ")
+
+
+def test_conversations_are_those_of_the_agent(
+    tokenizer: PreTrainedTokenizerFast, generated_games: Path, tmp_path: Path
+) -> None:
+    """Token for token, from the demonstrations that `hgpo data demos` writes."""
+    file = tmp_path / "demos.jsonl"
+    options = ["--expert", "explorer", "--follow-up-prompt", "follow_up"]
+    command = ["data", "demos", "alfworld", str(generated_games), str(file), *options]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert "3 conversations of 3 games" in result.output
+    demonstrations = read_demonstrations(file)
+    renderer = TokenRenderer(tokenizer, "alfworld_compact", 2, 99_999, context="conversation")
+    for demonstration, row in zip(demonstrations, encode(renderer, demonstrations), strict=True):
+        memory, env = Memory(), ALFWorldEnv(generated_games, split="train")
+        game = next(game for game in env.games if demonstration.game in game)
+        observation, info = env.reset(options={"game": game})
+        for number, response in enumerate(demonstration.messages[1::2], start=1):
+            given = info["goal"], observation, info["admissible_actions"], memory
+            prompt = renderer.prompt(*given).token_ids
+            assert row["input_ids"][: len(prompt)] == prompt
+            answer = renderer.encode_response(response)
+            end = len(prompt) + len(answer)
+            assert row["input_ids"][len(prompt) : end] == answer
+            assert row["labels"][len(prompt) : end] == answer
+            action = parse_completion(response).action
+            ids = np.array(prompt, np.int32), np.array(answer, np.int32)
+            memory.turns.append(
+                Turn(observation, action, number=number, prompt_ids=ids[0], response_ids=ids[1])
+            )
+            observation, _, _, _, info = env.step(action)
+        assert info["won"]
+        assert end == len(row["input_ids"])
+        losses = sum(label != NO_LOSS for label in row["labels"])
+        assert losses == sum(len(turn.response_ids) for turn in memory.turns)
+    short = TokenRenderer(tokenizer, "alfworld_compact", 2, 999, context="conversation")
+    for row, whole in zip(
+        encode(short, demonstrations), encode(renderer, demonstrations), strict=True
+    ):
+        assert 0 < len(row["input_ids"]) < len(whole["input_ids"])
+        assert whole["input_ids"][: len(row["input_ids"])] == row["input_ids"]
