@@ -49,7 +49,7 @@ from hgpo_rllib.learner.distribution import on_learners, rank, whole_batch
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
 from hgpo_rllib.metrics import METRICS
-from hgpo_rllib.models import load_tokenizer, save_model
+from hgpo_rllib.models import load_chat_tokenizer, save_model
 from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.rollout.held_out import TaskCount, evaluate_splits
@@ -239,9 +239,7 @@ class HGPO(Algorithm):
                 "the same when context_length changes",
                 self.config.prompt_memory_length,
             )
-        tokenizer = load_tokenizer(self.config.model_path)
-        if not tokenizer.chat_template:
-            raise ValueError(f"{self.config.model_path} has no chat template to build prompts with")
+        load_chat_tokenizer(self.config.model_path)  # fail before any process starts
         server = self.config.settings(PolicyServerSettings)
         self.config = self.config.copy(copy_frozen=False)
         self.config.serve_app = f"{self.config.serve_prefix}-{self._run_id}"

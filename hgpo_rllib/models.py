@@ -13,6 +13,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from hgpo_rllib.section import ConfigError
+
 
 def load_tokenizer(model_path: str) -> PreTrainedTokenizerFast:
     """Load the tokenizer exactly as the checkpoint's ``tokenizer.json`` defines it.
@@ -21,6 +23,18 @@ def load_tokenizer(model_path: str) -> PreTrainedTokenizerFast:
     silently drops the pocket model's pre-tokenizer.
     """
     return PreTrainedTokenizerFast.from_pretrained(model_path)
+
+
+def load_chat_tokenizer(model_path: str) -> PreTrainedTokenizerFast:
+    """Load the tokenizer of a model that answers prompts.
+
+    Raises:
+        ConfigError: it has no chat template.
+    """
+    tokenizer = load_tokenizer(model_path)
+    if not tokenizer.chat_template:
+        raise ConfigError(f"{model_path} has no chat template to build prompts with")
+    return tokenizer
 
 
 def load_model(model_path: str) -> PreTrainedModel:

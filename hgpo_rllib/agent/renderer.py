@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jinja2
 
@@ -61,27 +61,14 @@ class TextRenderer:
             history: the turns to show, oldest first; empty on the first step.
             lessons: lessons from earlier episodes of the task, oldest first.
         """
-        return self.template.render(
-            goal=goal,
-            observation=observation,
-            admissible_actions=admissible_actions,
-            step_count=step_count,
-            current_step=step_count + 1,
-            history=history,
-            lessons=lessons,
-        )
+        given = _variables(goal, observation, admissible_actions, step_count)
+        return self.template.render(given, history=history, lessons=lessons)
 
     def follow_up_message(
         self, goal: str, observation: str, admissible_actions: Sequence[str], step_count: int
     ) -> str:
         """Render the template of a conversation's messages after the first; see `message`."""
-        return self.follow_up.render(
-            goal=goal,
-            observation=observation,
-            admissible_actions=admissible_actions,
-            step_count=step_count,
-            current_step=step_count + 1,
-        )
+        return self.follow_up.render(_variables(goal, observation, admissible_actions, step_count))
 
     def parse(self, completion: str, admissible_actions: Sequence[str]) -> ParsedAction:
         """Parse a completion to an action, with the validity rule of the settings."""
@@ -89,6 +76,19 @@ class TextRenderer:
         if self.inadmissible_is_invalid and not is_offered(parsed.action, admissible_actions):
             parsed = ParsedAction(parsed.action, False)
         return parsed
+
+
+def _variables(
+    goal: str, observation: str, admissible_actions: Sequence[str], step_count: int
+) -> dict[str, Any]:
+    """Return the variables of both templates."""
+    return {
+        "goal": goal,
+        "observation": observation,
+        "admissible_actions": admissible_actions,
+        "step_count": step_count,
+        "current_step": step_count + 1,
+    }
 
 
 class TokenRenderer(TextRenderer):

@@ -3,14 +3,18 @@
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.imports import large_imports
 from hgpo_rllib.run.lock import locked
+
+if TYPE_CHECKING:
+    from hgpo_rllib.run.fine_tuning import Demonstration
 
 
 def sft(
@@ -25,8 +29,8 @@ def sft(
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="passes over the demonstrations")] = 2,
     lr: Annotated[float, typer.Option(min=0, help="peak learning rate")] = 1e-4,
-    batch_size: Annotated[int, typer.Option(min=1, help="steps per optimiser step")] = 16,
-    micro_batch_size: Annotated[int, typer.Option(min=1, help="steps per pass")] = 4,
+    batch_size: Annotated[int, typer.Option(min=1, help="demonstrations per optimiser step")] = 16,
+    micro_batch_size: Annotated[int, typer.Option(min=1, help="demonstrations per pass")] = 4,
 ) -> None:
     """Fine-tune CONFIG's model on demonstrations; the same command resumes an interrupted one.
 
@@ -39,16 +43,16 @@ def sft(
     if output.exists():
         raise ConfigError(f"{output} exists: name a new directory, or remove it")
     with large_imports():
+        from hgpo_rllib.environments.checks import check_templates
+        from hgpo_rllib.models import load_chat_tokenizer
         from hgpo_rllib.run.fine_tuning import FineTuning, fine_tune, read_demonstrations
-        from hgpo_rllib.run.inputs import check_model_path
+        from hgpo_rllib.run.inputs import check_model_files, check_model_path
     shown = read_demonstrations(demonstrations)
-    if (settings.agent.context == "window") != all(len(d.messages) == 2 for d in shown):
-        raise ConfigError(
-            f"agent.context={settings.agent.context}: {demonstrations} has "
-            "demonstrations of another context (`hgpo data demos --follow-up-prompt`)"
-        )
-    if not Path(path).exists():
-        check_model_path(path)
+    _check_context(settings.agent.context, demonstrations, shown)
+    check_model_files(path)
+    check_model_path(path)
+    load_chat_tokenizer(path)
+    check_templates(settings.agent)
     steps = sum(len(demonstration.messages) // 2 for demonstration in shown)
     games = len({demonstration.game for demonstration in shown})
     typer.echo(f"{steps} demonstrated steps of {games} games")
@@ -61,6 +65,21 @@ def sft(
     for name, value in result.items():
         typer.echo(f"{name.replace('_', ' ')}: {value:.4f}")
     typer.echo(f"model: {output}")
+
+
+def _check_context(context: str, file: Path, demonstrations: Sequence["Demonstration"]) -> None:
+    """Refuse conversations for a window, and separate steps for conversations.
+
+    Rendered prompts are as the agent wrote them: they suit any context.
+    """
+    conversations = any(len(demonstration.messages) > 2 for demonstration in demonstrations)
+    if context == "window" and conversations:
+        raise ConfigError(f"agent.context=window: {file} has conversations")
+    if context == "conversation" and not (conversations or demonstrations[0].rendered):
+        raise ConfigError(
+            f"agent.context=conversation: {file} has separate steps; "
+            "`hgpo data demos --follow-up-prompt` writes conversations"
+        )
 
 
 def _check_same(checkpoints: Path, inputs: list[Any]) -> None:

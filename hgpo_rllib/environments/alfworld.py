@@ -21,7 +21,6 @@ from hgpo_rllib.environments import alfworld_examples
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (
     EnvironmentSpec,
-    Example,
     Games,
     Info,
     MakeExpert,
@@ -91,13 +90,8 @@ with you your task actions around picked picking
         """Return `make_expert` with `warm_start.random_moves`."""
         return functools.partial(self.make_expert, random_moves=config.warm_start.random_moves)
 
-    def augment(self, examples: Sequence[Example], rng: random.Random) -> list[Example]:
-        """See `alfworld_examples.augment`."""
-        return alfworld_examples.augment(examples, rng)
-
-    def exercises(self, examples: Sequence[Example], rng: random.Random) -> list[Example]:
-        """See `alfworld_examples.exercises`."""
-        return alfworld_examples.exercises(examples, rng)
+    augment = staticmethod(alfworld_examples.augment)
+    exercises = staticmethod(alfworld_examples.exercises)
 
 
 class ALFWorld(EnvironmentSpec):

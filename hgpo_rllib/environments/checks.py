@@ -129,13 +129,19 @@ def _check_prompts(agent: AgentSettings, observation: str, info: dict[str, Any])
     actions = info["admissible_actions"]
     given = (info["goal"], observation, actions, 1)
     prompt, follow_up = agent.prompt, agent.follow_up_prompt
-    setting, name = "prompt", prompt
-    try:
-        TextRenderer(prompt, 0).message(*given, history=[Turn(observation, actions[0])])
-        setting, name = "follow_up_prompt", follow_up
-        TextRenderer(prompt, 0, follow_up_prompt=follow_up).follow_up_message(*given)
-    except (FileNotFoundError, jinja2.TemplateError) as error:
-        raise ConfigError(f"agent.{setting}: {name}: {one_line(error)} ({PAGE})") from error
+    history = [Turn(observation, actions[0])]
+    messages: dict[str, Callable[[], str]] = {
+        "prompt": lambda: TextRenderer(prompt, 0).message(*given, history=history),
+        "follow_up_prompt": lambda: TextRenderer(
+            prompt, 0, follow_up_prompt=follow_up
+        ).follow_up_message(*given),
+    }
+    for setting, message in messages.items():
+        try:
+            message()
+        except (FileNotFoundError, jinja2.TemplateError) as error:
+            name = getattr(agent, setting)
+            raise ConfigError(f"agent.{setting}: {name}: {one_line(error)} ({PAGE})") from error
 
 
 class _NotMetError(Exception):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from hgpo_rllib.agent import BeginModelAgent
-from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
+from hgpo_rllib.config import AgentSettings, RunConfig
 from hgpo_rllib.evaluation.agents import MakeBegin
 from hgpo_rllib.evaluation.protocol import describe_model
 from hgpo_rllib.evaluation.records import Decode
@@ -71,7 +71,7 @@ def served(config: RunConfig) -> Iterator[Model]:
         ConfigError: the model has no chat template.
     """
     from hgpo_rllib.agent import TokenRenderer
-    from hgpo_rllib.models import eos_token_ids, load_tokenizer
+    from hgpo_rllib.models import eos_token_ids, load_chat_tokenizer
     from hgpo_rllib.policy_server.client import PolicyClient
     from hgpo_rllib.policy_server.replicas import Replicas
     from hgpo_rllib.policy_server.server import PolicyServer
@@ -79,9 +79,7 @@ def served(config: RunConfig) -> Iterator[Model]:
     from hgpo_rllib.rollout.restrictions import GrammarReader
 
     path = str(config.model.model_path)
-    tokenizer = load_tokenizer(path)
-    if not tokenizer.chat_template:
-        raise ConfigError(f"{path} has no chat template to build prompts with")
+    tokenizer = load_chat_tokenizer(path)
     server = config.policy_server
     sampling = Sampling(
         config.evaluation.temperature,

@@ -200,12 +200,14 @@ def minibatches(
     rows = len(sequence)
     parts = max(1, round(rows / size))
     equal = np.cumsum([len(part) for part in np.array_split(np.arange(rows), parts)])
-    of_sequence = np.split(np.arange(rows), np.flatnonzero(np.diff(sequence)) + 1)
+    _, of_row, lengths = np.unique(sequence, return_inverse=True, return_counts=True)
     for _ in range(epochs):
-        order = [of_sequence[i] for i in rng.permutation(len(of_sequence))]
-        ends = np.cumsum([len(part) for part in order])
+        shuffled = rng.permutation(len(lengths))
+        place = np.argsort(shuffled)  # of each sequence in the new order
+        order = np.argsort(place[of_row], kind="stable")
+        ends = np.cumsum(lengths[shuffled])
         cuts = np.unique(ends[np.searchsorted(ends, equal)])
-        yield from np.split(np.concatenate(order), cuts[:-1])
+        yield from np.split(order, cuts[:-1])
 
 
 def token_weights(

@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -49,9 +50,9 @@ def export_steps(run: Path, out: Path, lost: bool = False) -> int:
 
 
 def _iterations(run: Run) -> Iterator[Run]:
-    """Yield the run with the episodes of one iteration at a time, which fit in memory."""
-    for iteration in run.episode_files:
-        yield load_run(run.path, [iteration])
+    """Yield the run with one iteration's episodes at a time: their other columns are large."""
+    for iteration, file in run.episode_files.items():
+        yield replace(run, episode_files={iteration: file})
 
 
 def _steps(run: Run, lost: bool) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from hgpo_rllib.agent import TokenRenderer
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.jsonl import read_jsonl
 from hgpo_rllib.learner.lora import adapter_shape, add_lora, base_state, merged_state
-from hgpo_rllib.models import checkpoint_form, load_model, load_tokenizer, save_model
+from hgpo_rllib.models import checkpoint_form, load_chat_tokenizer, load_model, save_model
 
 NO_LOSS = -100  # label of tokens without loss in transformers
 HELD_OUT = 0.05
@@ -34,8 +34,8 @@ class FineTuning:
     Attributes:
         epochs: number of passes over the demonstrations.
         lr: peak learning rate. It warms up over 5 % of the steps and decays linearly to 0.
-        batch_size: number of demonstrated steps per optimiser step.
-        micro_batch_size: number of demonstrated steps per pass through the model.
+        batch_size: number of demonstrations (steps, or conversations) per optimiser step.
+        micro_batch_size: number of demonstrations per pass through the model.
         seed: seed of adapters and batches.
     """
 
@@ -157,7 +157,7 @@ def fine_tune(
         ``train_loss`` and, if there are two games or more, ``validation_loss``: nats per token.
     """
     path = str(config.model.model_path)
-    tokenizer, model = load_tokenizer(path), load_model(path)
+    tokenizer, model = load_chat_tokenizer(path), load_model(path)
     if rank := config.model.lora_rank:
         add_lora(model, rank, config.model.lora_alpha, settings.seed)
     renderer = TokenRenderer(tokenizer, config.agent.prompt, 0, config.agent.max_prompt_tokens)
@@ -204,6 +204,7 @@ def _arguments(
         logging_steps=max(1, steps // 100),
         bf16=on_gpu,
         gradient_checkpointing=on_gpu,
+        gradient_checkpointing_kwargs={"use_reentrant": False},  # as torch recommends
         seed=settings.seed,
         data_seed=settings.seed,
         dataloader_pin_memory=on_gpu,

@@ -13,7 +13,7 @@ import torch
 
 from env_wrappers.datasets import new_directory, partial_directory
 from hgpo_rllib.agent.templates import load_template
-from hgpo_rllib.config import RunConfig
+from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import TaskGenerator, find_environment
 from hgpo_rllib.environments.spec import Example, Progress
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
@@ -90,11 +90,19 @@ def make_model_directory(
 
     `on_progress` is called with the number of optimiser steps done, of exercises and examples, and
     with the loss.
+
+    Raises:
+        ConfigError: there are no exercises for `warm_start.exercise_steps`.
     """
     warm = config.warm_start
     generator = _generator(config)
     rng = random.Random(warm.seed)
     exercises = generator.exercises(examples, rng) if warm.exercise_steps else []
+    if warm.exercise_steps and not exercises:
+        raise ConfigError(
+            f"warm_start.exercise_steps: {config.env.env_id} has no exercises with the prompt "
+            f"{config.agent.prompt!r}: set it to 0"
+        )
     examples = generator.augment(examples, rng)
     torch.manual_seed(warm.seed)
     sample = examples[:: max(1, len(examples) // TOKENIZER_SAMPLE)]

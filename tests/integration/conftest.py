@@ -43,6 +43,7 @@ SMALL = (
     "env.options.task_types=[pick_and_place_simple]",
     "warm_start.games=48",
     "warm_start.demonstrations=2",
+    "warm_start.exercise_steps=0",
     "warm_start.optimizer_steps=600",
     "rollout.groups_per_iteration=4",
     "rollout.group_size=4",

@@ -26,7 +26,7 @@ def test_a_failed_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("no learner started")
 
     monkeypatch.setattr(Algorithm, "setup", fail)
-    monkeypatch.setattr(algorithm, "load_tokenizer", lambda _: SimpleNamespace(chat_template="x"))
+    monkeypatch.setattr(algorithm, "load_chat_tokenizer", lambda _: None)
     server = SimpleNamespace(stop=lambda: stopped.append(True))
     monkeypatch.setattr(algorithm, "PolicyServer", lambda *_: server)
     hgpo = object.__new__(HGPO)

@@ -1,12 +1,9 @@
 """The agent: parsing rules, memory, prompt templates, and token ids in and out."""
 
-import copy
-import itertools
 import json
 from pathlib import Path
 
 import jinja2
-import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
@@ -15,7 +12,6 @@ from hgpo_rllib.agent import (
     ParsedAction,
     TextRenderer,
     TokenRenderer,
-    Turn,
     parse_completion,
 )
 from hgpo_rllib.agent.parsing import ANY_SEARCH, find_thought, is_offered
@@ -389,80 +385,3 @@ class TestTokenRenderer:
         ids = tokenizer("<think></think><action>go to desk 1</action>")["input_ids"]
         assert agent.read(ids, ADMISSIBLE)[1] == ParsedAction("go to desk 1", not strict)
         assert agent.read(ids, ["go to desk 1"])[1] == ParsedAction("go to desk 1", True)
-
-
-CHATML = (
-    "{% for message in messages %}<eos_start>{{ message['role'] }}\n{{ message['content'] }}"
-    "{{ eos_token }}\n{% endfor %}{{ '<eos_start>assistant\n' }}"
-)
-
-
-class TestConversations:
-    """`agent.context=conversation`."""
-
-    @staticmethod
-    def play(renderer: TokenRenderer, steps: int, response: str, end: bool = True) -> Memory:
-        """Return the turns of an episode in which every response is the same."""
-        memory, end_token = Memory(), renderer.tokenizer.eos_token_id
-        ids = renderer.tokenizer(response, add_special_tokens=False)["input_ids"]
-        for _ in range(steps):
-            prompt = renderer.prompt("find a mug", DESK, ADMISSIBLE, memory)
-            memory.turns.append(
-                Turn(
-                    DESK,
-                    "look",
-                    number=len(memory.turns) + 1,
-                    prompt_ids=np.array(prompt.token_ids, np.int32),
-                    prompt_truncated=prompt.truncated,
-                    response_ids=np.array([*ids, end_token] if end else ids, np.int32),
-                )
-            )
-        return memory
-
-    @pytest.mark.parametrize("template", [None, CHATML])
-    @pytest.mark.parametrize("end", [True, False])
-    def test_prompts_are_those_of_the_chat_template(
-        self, tokenizer: PreTrainedTokenizerFast, template: str | None, end: bool
-    ) -> None:
-        """Of all messages, with token ids that are appended and an end token per response."""
-        tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.chat_template = template or tokenizer.chat_template
-        renderer = make_agent(tokenizer, context="conversation")
-        *before, last = self.play(renderer, 3, "<action>look</action>", end).turns
-        for earlier, later in itertools.pairwise([*before, last]):
-            whole = [*earlier.prompt_ids, *earlier.response_ids]
-            assert later.prompt_ids[: len(whole)].tolist() == whole
-        follow_up = f"{DESK}\nActions: {', '.join(ADMISSIBLE)}"
-        first = renderer.message("find a mug", DESK, ADMISSIBLE, 0, [])
-        messages = [{"role": "user", "content": first}]
-        response = "<action>look</action>" + ("" if template else tokenizer.eos_token)
-        for _ in before:
-            messages.append({"role": "assistant", "content": response})
-            messages.append({"role": "user", "content": follow_up})
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        assert tokenizer.decode(last.prompt_ids) == text
-
-    def test_one_that_is_too_long_begins_again(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        """With a prompt as of a window, and continues from there."""
-        window = make_agent(tokenizer)
-        renderer = make_agent(tokenizer, context="conversation")
-        memory = self.play(renderer, 4, "<action>look</action>")
-        lengths = [len(turn.prompt_ids) for turn in memory.turns]
-        assert lengths == sorted(set(lengths))
-        renderer = make_agent(tokenizer, context="conversation", max_prompt_tokens=lengths[2])
-        memory = self.play(renderer, 5, "<action>look</action>")
-        assert [turn.prompt_truncated for turn in memory.turns] == [False] * 3 + [True, False]
-        short = Memory(memory.turns[:3])
-        again = window.prompt("find a mug", DESK, ADMISSIBLE, short).token_ids
-        assert memory.turns[3].prompt_ids.tolist() == again
-        assert memory.turns[4].prompt_ids[: len(again)].tolist() == again
-
-    def test_a_template_of_follow_ups(
-        self, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-    ) -> None:
-        """It sees what `agent.prompt` sees, without history."""
-        path = tmp_path / "next.jinja"
-        path.write_text("{{ goal }} {{ current_step }} {{ observation }}")
-        renderer = make_agent(tokenizer, context="conversation", follow_up_prompt=str(path))
-        last = self.play(renderer, 2, "so").turns[-1]
-        assert tokenizer.decode(last.prompt_ids).endswith(f"find a mug 2 {DESK}")

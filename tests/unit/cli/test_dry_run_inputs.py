@@ -91,6 +91,7 @@ def test_sound_inputs(dry_run: DryRun, games: Path, store: Path, tmp_path: Path)
         (ALFWORLD, "games.task_types=[fly]", "unknown task type 'fly'"),
         (ALFWORLD, "env.env_id=hgpo/Nothing-v0", "hgpo/Nothing-v0"),
         (ALFWORLD, "agent.prompt=nothing", "agent.prompt: no prompt template 'nothing'"),
+        (ALFWORLD, "agent.follow_up_prompt=nothing", "agent.follow_up_prompt: no prompt template"),
         (WEBSHOP, "env.data={tmp}/missing", "missing is not a directory"),
         (WEBSHOP, "env.data={tmp}", "no items_shuffle*.json in {tmp}"),
         (WEBSHOP, "env.data={store} env.train_split=valid", "unknown split 'valid'"),

@@ -179,6 +179,15 @@ def test_faults_of_the_prompt_are_named(
     assert part in message
 
 
+def test_faults_of_the_follow_up_prompt_are_named(folder: Path, config: RunConfig) -> None:
+    """Its variables are those of `agent.prompt`, without the history."""
+    (folder / "next.jinja").write_text("{{ observation }} {{ history }}")
+    agent = config.agent.model_copy(update={"follow_up_prompt": "next.jinja"})
+    message = complaint(config.model_copy(update={"agent": agent}))
+    assert message.startswith("agent.follow_up_prompt: next.jinja: ")
+    assert "'history' is undefined" in message
+
+
 def test_a_model_has_to_be_named(config: RunConfig) -> None:
     with pytest.raises(ConfigError, match=r"model\.model_path: there is no pocket model for my"):
         check_inputs(config)

@@ -1,6 +1,8 @@
 """`hgpo sft`: what it learns from, and the model that it writes."""
 
+import copy
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -174,17 +176,16 @@ def test_bad_demonstrations(tmp_path: Path, text: str, message: str) -> None:
         read_demonstrations(tmp_path / "none.jsonl")
 
 
+def sft(file: Path, output: Path, model: Path) -> list[str]:
+    """Return the command."""
+    return ["sft", "alfworld_pocket", str(file), str(output), f"model.model_path={model}"]
+
+
 class TestCommand:
     def test_it_writes_a_model(self, start: Path, tmp_path: Path) -> None:
         """And leaves no checkpoints; it does not overwrite a model."""
         file = write(tmp_path / "demos.jsonl", STEPS)
-        command = [
-            "sft",
-            "alfworld_pocket",
-            str(file),
-            str(tmp_path / "out"),
-            f"model.model_path={start}",
-        ]
+        command = sft(file, tmp_path / "out", start)
         result = CliRunner().invoke(app, [*command, "--epochs", "1"], catch_exceptions=False)
         assert result.exit_code == 0
         assert "8 demonstrated steps of 8 games" in result.output
@@ -203,8 +204,7 @@ class TestCommand:
             raise KeyboardInterrupt
 
         file = write(tmp_path / "demos.jsonl", STEPS)
-        command = ["sft", "alfworld_pocket", str(file), str(tmp_path / "out")]
-        command += [f"model.model_path={start}", "--epochs", "1"]
+        command = [*sft(file, tmp_path / "out", start), "--epochs", "1"]
         with monkeypatch.context() as patch:
             patch.setattr(fine_tuning, "fine_tune", stop)
             assert CliRunner().invoke(app, command).exit_code != 0
@@ -216,22 +216,51 @@ class TestCommand:
         ("override", "message"),
         [
             ("model.model_path=null", "set model.model_path"),
-            ("agent.context=conversation", "has demonstrations of another context"),
-            ("model.model_path=no/where/at/all", "no HuggingFace directory or name"),
+            ("agent.context=conversation", "demos.jsonl has separate steps"),
+            ("agent.prompt=nothing", "agent.prompt: no prompt template 'nothing'"),
+            ("model.model_path=no/where/at/all", "no/where/at/all is not there"),
         ],
     )
     def test_bad_settings(self, start: Path, tmp_path: Path, override: str, message: str) -> None:
         """One line."""
         file = write(tmp_path / "demos.jsonl", STEPS)
-        command = [
-            "sft",
-            "alfworld_pocket",
-            str(file),
-            str(tmp_path / "out"),
-            f"model.model_path={start}",
-        ]
+        command = sft(file, tmp_path / "out", start)
         with pytest.raises(ConfigError, match=message):
             CliRunner().invoke(app, [*command, override], catch_exceptions=False)
+
+    def test_contexts(self, start: Path, tmp_path: Path) -> None:
+        """Rendered prompts suit both; conversations are refused for a window."""
+        rendered, conversation = tmp_path / "rendered.jsonl", tmp_path / "conversation.jsonl"
+        rows = [{"rendered_prompt": "go to desk 3", "response": "go to desk 3"}] * 2
+        rendered.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for context in ("window", "conversation"):
+            command = [*sft(rendered, tmp_path / context, start), f"agent.context={context}"]
+            CliRunner().invoke(app, [*command, "--epochs", "1"], catch_exceptions=False)
+            load_model(str(tmp_path / context))
+        messages = [{"role": role, "content": "a"} for role in ["user", "assistant"] * 2]
+        conversation.write_text(json.dumps({"messages": messages}) + "\n")
+        with pytest.raises(ConfigError, match=r"agent\.context=window: .* has conversations"):
+            CliRunner().invoke(
+                app, sft(conversation, tmp_path / "out", start), catch_exceptions=False
+            )
+
+    def test_bad_models(
+        self, tokenizer: PreTrainedTokenizerFast, start: Path, tmp_path: Path
+    ) -> None:
+        """A file is missing, or the tokenizer has no chat template."""
+        model = tmp_path / "model"
+        shutil.copytree(start, model)
+        command = sft(write(tmp_path / "demos.jsonl", STEPS), tmp_path / "out", model)
+        without = copy.deepcopy(tokenizer)
+        without.chat_template = None
+        without.save_pretrained(model)
+        (model / "chat_template.jinja").unlink(missing_ok=True)
+        with pytest.raises(ConfigError, match="has no chat template"):
+            CliRunner().invoke(app, command, catch_exceptions=False)
+        (model / "tokenizer.json").unlink()
+        with pytest.raises(ConfigError, match=r"holds no tokenizer\.json"):
+            CliRunner().invoke(app, command, catch_exceptions=False)
+        assert not (tmp_path / "out.partial").exists()
 
 
 def test_prompts_are_shortened_like_the_agents(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -1,0 +1,72 @@
+"""The pocket model is cloned from exercises first, then from demonstrations."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.environments.alfworld import GameGenerator
+from hgpo_rllib.environments.spec import Example
+from hgpo_rllib.models import load_model
+from hgpo_rllib.warmstart import prepare
+
+
+def example(kind: str, place: str) -> Example:
+    """Return a prompt whose object can be taken, and the response that takes it."""
+    take = f"take {kind} 1 from shelf 1"
+    prompt = f"Task: put a {kind} in {place}.\nYou see a {kind} 1.\nActions: go to desk 1, {take}"
+    return prompt, f"<think>{kind} 1: take it</think><action>{take}</action>"
+
+
+EXAMPLES = [example(kind, place) for kind in ("mug", "pen") for place in ("desk", "bed", "sink")]
+
+
+def small(cache: Path, *overrides: str) -> RunConfig:
+    """Return settings of a model that is cloned in seconds."""
+    sizes = ("hidden_size=32", "layers=1", "vocabulary=340")
+    steps = ("exercise_steps=3", "optimizer_steps=4")
+    settings = [f"warm_start.{setting}" for setting in (*sizes, *steps)]
+    return load_config(Path("alfworld_pocket"), [*settings, f"cache={cache}", *overrides])
+
+
+def test_exercises_are_learned_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their responses end with the thought, and progress counts both phases."""
+    learned: list[tuple[int, bool]] = []
+    encoded: list[list[Example]] = []
+    clone, encode = prepare.clone, prepare.encode
+
+    def recorded_encode(tokenizer: Any, examples: Any) -> Any:
+        encoded.append(list(examples))
+        return encode(tokenizer, examples)
+
+    def recorded_clone(model: Any, examples: Any, steps: int, **settings: Any) -> None:
+        learned.append((steps, settings.get("decay", True)))
+        clone(model, examples, steps, **settings)
+
+    monkeypatch.setattr(prepare, "encode", recorded_encode)
+    monkeypatch.setattr(prepare, "clone", recorded_clone)
+    steps: list[int] = []
+    config = small(tmp_path)
+    path = prepare.make_model_directory(config, EXAMPLES, lambda step, loss: steps.append(step))
+    assert learned == [(3, False), (4, True)]
+    exercises, examples = encoded
+    assert {response.endswith("</think>") for _, response in exercises} == {True}
+    assert {response.endswith("</action>") for _, response in examples} == {True}
+    assert steps == [1, 2, 3, 4, 5, 6, 7]
+    with torch.no_grad():
+        assert load_model(str(path))(torch.tensor([[1, 2]])).logits.isfinite().all()
+
+
+def test_exercises_that_do_not_exist(tmp_path: Path) -> None:
+    """Of demonstrations with another prompt."""
+    others = [("a page", "<think>buy it</think><action>click[buy now]</action>")] * 3
+    with pytest.raises(ConfigError, match=r"warm_start\.exercise_steps: .* set it to 0"):
+        prepare.make_model_directory(small(tmp_path), others, lambda step, loss: None)
+
+
+def test_the_expert_has_the_configured_share_of_random_moves(tmp_path: Path) -> None:
+    """`warm_start.random_moves` reaches it."""
+    config = small(tmp_path, "warm_start.random_moves=0.25")
+    assert GameGenerator().expert_factory(config).keywords == {"random_moves": 0.25}
