@@ -61,12 +61,15 @@ def test_a_row_continues_the_one_before() -> None:
     """If its prompt starts with it, in the same trajectory."""
     conversation = turns(([1, 2], [3]), ([1, 2, 3, 4], [5, 6]), ([1, 2, 3, 4, 5, 6, 7], [8]))
     other = turns(([1, 2], [3]), ([1, 2, 9, 4], [5]), ([1, 2, 9, 4, 5], [6]))
+    of_another_episode = turns(([1, 2, 9, 4, 5, 6, 7], [8]))
     rows = [
         ResponseRow(trajectory, i, 3 * trajectory + i, turn)
-        for trajectory, of_trajectory in enumerate((conversation, conversation, other))
+        for trajectory, of_trajectory in enumerate(
+            (conversation, conversation, other, of_another_episode)
+        )
         for i, turn in enumerate(of_trajectory)
     ]
-    assert sequences(rows).tolist() == [0, 0, 0, 1, 1, 1, 2, 3, 3]
+    assert sequences(rows).tolist() == [0, 0, 0, 1, 1, 1, 2, 3, 3, 4]
 
 
 @given(

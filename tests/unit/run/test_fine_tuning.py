@@ -88,6 +88,8 @@ def make_renderer(tokenizer: PreTrainedTokenizerFast) -> TokenRenderer:
 
 def test_token_ids_are_those_of_the_agent(tokenizer: PreTrainedTokenizerFast) -> None:
     """Of its prompt, and of a response that ends; only the response has a loss."""
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     renderer = make_renderer(tokenizer)
     given = "find a pen", "You see a pen.", ["take pen 1"]
     message = renderer.message(*given, step_count=0, history=[])
