@@ -10,13 +10,16 @@ from hgpo_rllib.cli.main import app
 from hgpo_rllib.results import ResultsError, load_run
 from hgpo_rllib.results.export import export_steps
 from hgpo_rllib.run.fine_tuning import read_demonstrations
-from tests.unit.reporting.reporting_rows import make_run
+from tests.unit.reporting.reporting_rows import EPISODES, make_run, write_jsonl
 
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """Return a recorded run."""
-    return make_run(tmp_path / "run")
+    """Return a run with the episodes of two iterations."""
+    run = make_run(tmp_path / "run")
+    others = [row | {"iteration": 3} for row in EPISODES[:3]]
+    write_jsonl(run / "episodes" / "iteration_0003.jsonl.gz", others)
+    return run
 
 
 def read(file: Path) -> pd.DataFrame:
