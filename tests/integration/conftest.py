@@ -30,6 +30,8 @@ SHARED_CLUSTER = (
     "test_readme",
     "test_weight_updates",
 )
+# They start first, so that no process waits for the other's long file at the end.
+LONG_FILES = ("test_algorithm", "test_sweep", "test_command", "test_placement", "test_jobs")
 EXAMPLE = ROOT / "tuned_examples" / "alfworld_pocket.yaml"
 SMALL = (
     "iterations=2",
@@ -63,7 +65,14 @@ class FileScheduling(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Replace the scheduler that ``--dist`` names."""
+    config.option.loadscopereorder = False  # by number of tests; see `LONG_FILES`
     return FileScheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move the tests of `LONG_FILES` to the front."""
+    order = {name: place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 @pytest.fixture(scope="session")
