@@ -12,7 +12,7 @@ import typer
 from hgpo_rllib.cli import data_webshop
 from hgpo_rllib.cli.output import JsonOption, print_rows
 from hgpo_rllib.cli.progress import generate_data, progress
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.settings.generated import GamesSettings
 
 if TYPE_CHECKING:
@@ -27,11 +27,9 @@ check_app = typer.Typer(
     help="Count the contents of game data, and report what is broken.", no_args_is_help=True
 )
 download_app = typer.Typer(help="Download the official games.", no_args_is_help=True)
-demos_app = typer.Typer(help="Write demonstrations for warm starts.", no_args_is_help=True)
 app.add_typer(generate_app, name="generate")
 app.add_typer(check_app, name="check")
 app.add_typer(download_app, name="download")
-app.add_typer(demos_app, name="demos")
 generate_app.command("webshop")(data_webshop.generate_webshop)
 check_app.command("webshop")(data_webshop.check_webshop)
 
@@ -147,79 +145,67 @@ def download_alfworld(data: DataArgument = None) -> None:
     typer.echo(f"{data}: downloaded; check it with `hgpo data check alfworld {data}`")
 
 
-@demos_app.command("alfworld")
-def demos_alfworld(
-    data: Annotated[Path, typer.Argument(help="directory with json_2.1.1")],
+@app.command("demos")
+def write_demonstrations(
+    config: Annotated[Path, typer.Argument(help="run file, or the name of one in tuned_examples/")],
     out: Annotated[Path, typer.Argument(help="file to write; compressed if it ends in .gz")],
-    split: Annotated[str, typer.Option(help="folder of json_2.1.1")] = "train",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="settings to override, as section.key=value"),
+    ] = None,
     expert: Annotated[
-        str, typer.Option(help="oracle (recorded walkthroughs), explorer or planner")
+        str,
+        typer.Option(
+            help="oracle; for ALFWorld also explorer or planner; for WebShop also first-hit, "
+            "first-hit-options, careful or exhaustive"
+        ),
     ] = "oracle",
-    prompt: Annotated[
-        str, typer.Option(help="name of a prompt template, or path of a jinja file")
-    ] = "alfworld_compact",
-    memory_length: Annotated[
-        int, typer.Option(help="number of (observation, action) pairs in a prompt")
-    ] = 2,
-    follow_up_prompt: Annotated[
-        str | None,
-        typer.Option(help="write conversations, with this template after the first message"),
-    ] = None,
     limit: Annotated[
-        int | None, typer.Option(help="number of games, taken evenly from the split (default: all)")
+        int | None,
+        typer.Option(min=1, help="number of tasks, evenly spaced in the split (default: all)"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="seed of the explorer")] = 0,
-    planner_seconds: Annotated[
-        float, typer.Option(help="time limit of the planner per game, in seconds")
-    ] = 120.0,
-    trusted: TrustedOption = False,
+    repeats: Annotated[int, typer.Option(min=1, help="episodes per task")] = 1,
+    seed: Annotated[int, typer.Option(help="seed of the expert")] = 0,
 ) -> None:
-    """Write demonstrations of the won games as JSON lines: each step's prompt and response.
+    """Write the won episodes of a scripted expert on CONFIG's training tasks, for `hgpo sft`.
 
-    With --follow-up-prompt, a line is an episode's messages, as in agent.context=conversation.
+    A JSON line is the prompt and response of a step; with agent.context=conversation, the messages
+    of an episode. Prompts are those of the agent in CONFIG.
     """
     import jinja2
 
-    from hgpo_rllib.agent.templates import load_template
+    from hgpo_rllib.environments import find_environment
     from hgpo_rllib.play.demos import DemoSpec, write_demos
-    from hgpo_rllib.play.experts import EXPERTS
 
-    if expert not in EXPERTS:
-        raise ConfigError(f"--expert: unknown {expert!r}, choose from {', '.join(EXPERTS)}")
-    if memory_length < 0 or (limit is not None and limit < 1) or planner_seconds <= 0:
-        raise ConfigError(
-            "--memory-length must be at least 0, --limit at least 1, --planner-seconds above 0"
-        )
-    spec = DemoSpec(
-        data,
-        split,
-        expert,
-        prompt,
-        memory_length,
-        limit,
-        seed,
-        planner_seconds,
-        trusted,
-        follow_up_prompt,
-    )
-    for option, template in (("--prompt", prompt), ("--follow-up-prompt", follow_up_prompt)):
+    run = _with_data(load_config(config, overrides or []))
+    find_environment(run.env.env_id).check(run, run.env.train_split)
+    spec = DemoSpec(run.env, run.agent, expert, repeats, seed)
+    with progress("demonstrating tasks") as on_progress:
         try:
-            load_template(template or prompt)
-        except (FileNotFoundError, jinja2.TemplateError) as error:
-            raise ConfigError(f"{option}: {error}") from error
-    with progress("demonstrating games") as on_progress:
-        try:
-            demos = write_demos(out, spec, on_progress)
+            demos = write_demos(out, spec, limit, on_progress)
         except jinja2.TemplateError as error:
-            raise ConfigError(f"--prompt: {error}") from error
+            raise ConfigError(f"agent.prompt: {error}") from error
         except OSError as error:
             raise ConfigError(f"cannot write {out}: {error.strerror}") from error
     left_out = [demo for demo in demos if demo.left_out]
     for demo in left_out:
         typer.echo(f"left out {demo.game}: {demo.left_out}", err=True)
     count = sum(len(demo.records) for demo in demos)
-    games, what = len(demos) - len(left_out), "conversations" if follow_up_prompt else "steps"
-    typer.echo(f"{out}: {count} {what} of {games} games, {len(left_out)} games left out")
+    what = "steps" if run.agent.context == "window" else "conversations"
+    tasks = len({demo.game for demo in demos if demo.records})
+    typer.echo(f"{out}: {count} {what} of {tasks} tasks, {len(left_out)} episodes left out")
+
+
+def _with_data(config: RunConfig) -> RunConfig:
+    """Return the config with the path of its data, which are generated if it has none."""
+    from hgpo_rllib.environments import find_environment
+    from hgpo_rllib.warmstart import prepare
+
+    if config.env.data is not None or find_environment(config.env.env_id).generator is None:
+        return config
+    with progress("generating data") as on_progress:
+        data = prepare.make_data(config, on_progress)
+    return config.model_copy(update={"env": config.env.model_copy(update={"data": str(data)})})
 
 
 @app.command("export")

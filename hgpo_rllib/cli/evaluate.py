@@ -30,8 +30,9 @@ def evaluate(
     agent: Annotated[
         str,
         typer.Option(
-            help="hgpo, vanilla, react, reflexion, random, oracle or human; for WebShop also "
-            "first-hit, first-hit-options, careful or exhaustive"
+            help="hgpo, vanilla, react, reflexion, random, oracle or human; for ALFWorld also "
+            "explorer or planner; for WebShop also first-hit, first-hit-options, careful or "
+            "exhaustive"
         ),
     ] = "hgpo",
     protocol: Annotated[

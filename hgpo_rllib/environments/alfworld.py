@@ -14,16 +14,17 @@ from env_wrappers.alfworld.check import check_game
 from env_wrappers.alfworld.explorer import Explorer, goal_of
 from env_wrappers.alfworld.games import GAME_FILE, TASK_TYPES, TREE, find_games
 from env_wrappers.alfworld.generator import GENERATOR_VERSION, SPLITS, GenerationSpec, generate
-from env_wrappers.alfworld.planner import recorded_plan
 from env_wrappers.errors import DataError
 from hgpo_rllib.config import EnvSettings, RunConfig
 from hgpo_rllib.environments import alfworld_examples
+from hgpo_rllib.environments.alfworld_experts import recorded, scripted_players
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (
     EnvironmentSpec,
     Games,
     Info,
     MakeExpert,
+    MakePlayer,
     OraclePlan,
     Progress,
     TaskGenerator,
@@ -127,11 +128,11 @@ class ALFWorld(EnvironmentSpec):
 
     def oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan]:
         """Return the function from an info to the walkthrough in its game file."""
-        return functools.partial(_recorded, trusted=settings.options.get("trusted", False))
+        return functools.partial(recorded, trusted=settings.options.get("trusted", False))
 
-
-def _recorded(info: Info, trusted: bool) -> OraclePlan:
-    return OraclePlan(recorded_plan(Path(info["game"]), trusted))
+    def players(self, settings: EnvSettings) -> dict[str, MakePlayer]:
+        """See `EnvironmentSpec`."""
+        return scripted_players(settings)
 
 
 def _spec(

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import gymnasium as gym
 
+from env_wrappers.errors import DataError
 from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
 from hgpo_rllib.environments.checks import check_contract
 
@@ -49,6 +50,8 @@ class OraclePlan:
     """Action for all steps after the plan; None: it is an error if the plan does not win."""
     fallback_reason: str = ""
     """Why the plan may not win; recorded with the fallback steps."""
+    thoughts: Sequence[str] = ()
+    """One thought per action, for demonstrations; if there are none, thoughts are empty."""
 
 
 class Expert(Protocol):
@@ -62,6 +65,33 @@ class Expert(Protocol):
             admissible: actions currently accepted.
             last: the previously executed action; None at the start.
         """
+
+
+MakePlayer = Callable[[Info, random.Random], Expert]
+"""Creates the player of an episode from the info of its reset.
+
+Raises DataError if there is none for this game.
+"""
+
+
+class PlanFollower:
+    """Expert that plays a plan."""
+
+    def __init__(self, plan: OraclePlan):
+        """Initialize with the plan; its fallback is not used."""
+        thoughts = plan.thoughts or [""] * len(plan.actions)
+        self._rest = iter(zip(thoughts, plan.actions, strict=True))
+
+    def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
+        """Return the next thought and action of the plan, regardless of the observation.
+
+        Raises:
+            DataError: the plan ended without winning.
+        """
+        turn = next(self._rest, None)
+        if turn is None:
+            raise DataError("the plan ends before the goal is reached")
+        return turn
 
 
 class NoisyExpert(Expert, Protocol):
@@ -162,8 +192,6 @@ class EnvironmentSpec:
     tasks; otherwise one generator draws 128 distinct tasks at a time."""
     packages: tuple[str, ...] = ()
     """Distribution packages whose versions an evaluation records."""
-    players: ClassVar[Mapping[str, Callable[[Info, random.Random], Expert]]] = {}
-    """Scripted agents of `hgpo evaluate` that see only text, by name."""
     generator: TaskGenerator | None = None
     """Task generator; None if users provide data and model."""
 
@@ -198,7 +226,11 @@ class EnvironmentSpec:
         Raises:
             ConfigError: the environment has no oracle.
         """
-        raise ConfigError(f"--agent oracle: there is none for {self.env_id}")
+        raise ConfigError(f"oracle: there is none for {self.env_id}")
+
+    def players(self, settings: EnvSettings) -> Mapping[str, MakePlayer]:
+        """Return scripted agents of `hgpo evaluate` and `hgpo data demos` by name."""
+        return {}
 
     def require_generator(self) -> TaskGenerator:
         """Return the generator.

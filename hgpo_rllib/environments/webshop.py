@@ -20,6 +20,7 @@ from hgpo_rllib.environments.spec import (
     EnvironmentSpec,
     Games,
     Info,
+    MakePlayer,
     OraclePlan,
     Progress,
     TaskGenerator,
@@ -96,7 +97,6 @@ class WebShop(EnvironmentSpec):
     }
     max_steps = 15
     eval_split = "test"
-    players = {name: functools.partial(_start, make) for name, make in PLAYERS.items()}  # noqa: RUF012
     generator = StoreGenerator()
 
     def check(self, config: RunConfig, split: str) -> None:
@@ -113,6 +113,10 @@ class WebShop(EnvironmentSpec):
     def oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan]:
         """Return the function to a plan that finds and buys the product of a goal."""
         return functools.partial(_purchase, settings=settings)
+
+    def players(self, settings: EnvSettings) -> dict[str, MakePlayer]:
+        """Return the shoppers to compare with."""
+        return {name: functools.partial(_start, make) for name, make in PLAYERS.items()}
 
 
 def _purchase(info: Info, settings: EnvSettings) -> OraclePlan:

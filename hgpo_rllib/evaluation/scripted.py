@@ -18,7 +18,7 @@ from hgpo_rllib.play.console import QUIT, make_console, plain
 from hgpo_rllib.play.terminal import read_action, show
 from hgpo_rllib.section import RunStoppedError
 
-PLAYERS = ("first-hit", "first-hit-options", "careful", "exhaustive")
+PLAYERS = ("explorer", "planner", "first-hit", "first-hit-options", "careful", "exhaustive")
 """Names in `EnvironmentSpec.players`."""
 SCRIPTED = ("random", "oracle", "human", *PLAYERS)
 """Names of agents without a model."""
@@ -37,9 +37,10 @@ def begin_scripted(name: str, settings: EnvSettings) -> BeginAgent:
     environment = find_environment(settings.env_id)
     if name == "oracle":
         return functools.partial(OracleAgent, environment.oracle(settings))
-    if name not in environment.players:
+    players = environment.players(settings)
+    if name not in players:
         raise ConfigError(f"--agent {name}: there is none for {settings.env_id}")
-    return functools.partial(PlayerAgent, environment.players[name])
+    return functools.partial(PlayerAgent, players[name])
 
 
 class RandomAgent(Agent):

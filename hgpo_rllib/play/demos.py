@@ -10,45 +10,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from env_wrappers.alfworld.env import ALFWorldEnv
+import gymnasium
+
 from env_wrappers.datasets import new_file
 from env_wrappers.errors import DataError
 from env_wrappers.processes import map_in_processes
 from hgpo_rllib.agent import TextRenderer
-from hgpo_rllib.config import EnvSettings
-from hgpo_rllib.play.experts import make_expert
+from hgpo_rllib.config import AgentSettings, ConfigError, EnvSettings
+from hgpo_rllib.environments import find_environment
+from hgpo_rllib.environments.checks import make_environment
+from hgpo_rllib.environments.spec import Expert, Info, MakePlayer, PlanFollower
 from hgpo_rllib.warmstart.demonstrations import play
 
 FORMAT = "hgpo-demo-1"
+ORACLE = "oracle"
 
 
 @dataclass(frozen=True)
 class DemoSpec:
     """What to demonstrate, with which expert and prompts."""
 
-    data: Path
-    split: str
+    env: EnvSettings
+    """The train split is demonstrated."""
+    agent: AgentSettings
+    """Prompts are those of the agent."""
     expert: str
-    """A name of `experts.EXPERTS`."""
-    prompt: str
-    """Name or path of a prompt template."""
-    memory_length: int
-    """Number of (observation, action) pairs in a prompt."""
-    limit: int | None
-    """Number of games, evenly spaced in the sorted list; None demonstrates all."""
+    """``oracle``, or a name of `EnvironmentSpec.players`."""
+    repeats: int
+    """Number of episodes per task. A planned walkthrough is always the same."""
     seed: int
-    """Seed of the explorer's search."""
-    planner_seconds: float
-    """Time limit of the planner for one game."""
-    trusted: bool = False
-    """See `env_wrappers.alfworld.engine.GameEngine`."""
-    follow_up_prompt: str | None = None
-    """Template of the messages after the first in conversations; None: prompts of a window."""
+    """Seed of the expert."""
 
 
 @dataclass(frozen=True)
 class Demo:
-    """The records of one game, or the reason why there are none."""
+    """The records of one episode, or the reason why there are none."""
 
     game: str
     records: tuple[dict[str, Any], ...] = ()
@@ -58,81 +54,104 @@ class Demo:
 def write_demos(
     out: Path,
     spec: DemoSpec,
+    limit: int | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Demo]:
-    """Write the won episodes to `out`, atomically after all games are played.
+    """Write the won episodes to `out`, atomically after all tasks are played.
 
-    The result depends only on the spec.
+    The result depends only on the spec and the limit: the number of tasks, evenly spaced.
 
     Returns:
         All demonstrations, including those without records.
 
     Raises:
-        DataError: there are no games, or none could be demonstrated; nothing is written.
+        ConfigError: there is no such expert.
+        DataError: none of the tasks could be demonstrated; nothing is written.
     """
-    games = _choose(_environment(spec.data, spec.split, spec.trusted).games, spec.limit)
+    find_expert(spec.expert, spec.env)
+    games = find_environment(spec.env.env_id).games(
+        _environment(spec.env), spec.env, spec.env.train_split
+    )
+    count = len(games.names) if limit is None else min(limit, len(games.names))
+    tasks = [index * len(games.names) // count for index in range(count)]
+    work = [(task, games.names[task], repeat) for task in tasks for repeat in range(spec.repeats)]
     demos: list[Demo] = []
     with new_file(out) as file, _packed(file) if out.suffix == ".gz" else file as stream:
-        work = functools.partial(demonstrate_game, spec)
-        for demo in map_in_processes(work, games):
+        for demo in map_in_processes(functools.partial(_demonstrate, spec), work):
             stream.writelines(json.dumps(record).encode() + b"\n" for record in demo.records)
             demos.append(demo)
-            on_progress(len(demos), len(games))
+            on_progress(len(demos), len(work))
         if all(demo.left_out for demo in demos):
-            raise DataError(f"no game could be demonstrated, the first because {demos[0].left_out}")
+            raise DataError(f"no task could be demonstrated, the first because {demos[0].left_out}")
     return demos
 
 
-def demonstrate_game(spec: DemoSpec, game: str) -> Demo:
-    """Play one game with the expert; unlike for the pocket model, actions are not perturbed."""
-    name = Path(*Path(game).parts[-5:]).as_posix()
-    rng = random.Random(f"{spec.seed}/{Path(game).parent.name}/0")
+def find_expert(name: str, settings: EnvSettings) -> MakePlayer:
+    """Return the function that creates the expert of an episode.
+
+    Raises:
+        ConfigError: the environment has no such expert.
+    """
+    environment = find_environment(settings.env_id)
+    players = environment.players(settings)
+    if name == ORACLE:
+        return functools.partial(_follow, environment.oracle(settings))
+    if name not in players:
+        known = ", ".join((ORACLE, *players))
+        raise ConfigError(f"--expert: unknown {name!r}, choose from {known}")
+    return players[name]
+
+
+def _follow(find_plan: Callable[[Info], Any], info: Info, rng: random.Random) -> Expert:
+    return PlanFollower(find_plan(info))
+
+
+def _demonstrate(spec: DemoSpec, episode: tuple[int, str, int]) -> Demo:
+    """Play one episode with the expert; unlike for the pocket model, actions are not perturbed."""
+    task, name, repeat = episode
     try:
-        return _play(spec, game, name, rng)
+        return _play(spec, task, name, random.Random(f"{spec.seed}/{name}/{repeat}"))
     except DataError as error:
         return Demo(name, left_out=str(error))
 
 
-def _play(spec: DemoSpec, game: str, name: str, rng: random.Random) -> Demo:
-    env = _environment(spec.data, spec.split, spec.trusted)
-    started = env.reset(options={"game": game})
-    task = {key: started[1][key] for key in ("task_type", "goal")}
-    expert = make_expert(spec.expert, started[1], rng, spec.planner_seconds, spec.trusted)
-    follow_up = spec.follow_up_prompt
+def _play(spec: DemoSpec, task: int, name: str, rng: random.Random) -> Demo:
+    env = _environment(spec.env)
+    started = env.reset(seed=task)
+    facts = {key: started[1][key] for key in ("task_type", "goal")}
+    expert = find_expert(spec.expert, spec.env)(started[1], rng)
+    agent = spec.agent
     renderer = TextRenderer(
-        spec.prompt,
-        spec.memory_length,
-        context="conversation" if follow_up else "window",
-        follow_up_prompt=follow_up or "follow_up",
+        agent.prompt,
+        agent.memory_length or 0,
+        context=agent.context,
+        follow_up_prompt=agent.follow_up_prompt,
     )
     examples, info = play(env, started, expert, renderer)
     if not info["won"]:
         return Demo(name, left_out=f"the {spec.expert} did not win in {len(examples)} steps")
+    record = {"format": FORMAT, "game": name, **facts}
     if renderer.is_conversation:
         roles = itertools.cycle(("user", "assistant"))
         texts = itertools.chain.from_iterable(examples)
-        messages = [
-            {"role": role, "content": text} for role, text in zip(roles, texts, strict=False)
-        ]
-        return Demo(name, ({"format": FORMAT, "game": name, **task, "messages": messages},))
-    records = (
-        {"format": FORMAT, "game": name, **task, "time": time, "prompt": text, "response": response}
-        for time, (text, response) in enumerate(examples)
+        messages = [{"role": next(roles), "content": text} for text in texts]
+        return Demo(name, (record | {"messages": messages},))
+    steps = enumerate(examples)
+    return Demo(
+        name, tuple(record | {"time": t, "prompt": p, "response": r} for t, (p, r) in steps)
     )
-    return Demo(name, tuple(records))
 
 
-@functools.lru_cache(maxsize=1)  # once per process: listing a large split takes a second
-def _environment(data: Path, split: str, trusted: bool) -> ALFWorldEnv:
-    return ALFWorldEnv(data, split, max_steps=EnvSettings().max_steps, trusted=trusted)
+@functools.lru_cache(maxsize=1)  # once per process: reading a large split takes a second
+def _cached_environment(settings: str) -> gymnasium.Env:
+    env = EnvSettings.model_validate_json(settings)
+    return make_environment(env, env.train_split)
+
+
+def _environment(settings: EnvSettings) -> gymnasium.Env:
+    return _cached_environment(settings.model_dump_json())
 
 
 def _packed(file: BinaryIO) -> gzip.GzipFile:
     # Without name and time, equal demonstrations give identical bytes.
     return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
-
-
-def _choose(games: list[str], limit: int | None) -> list[str]:
-    """Return evenly spaced games: the sorted list begins with a single family."""
-    count = len(games) if limit is None else min(limit, len(games))
-    return [games[index * len(games) // count] for index in range(count)]

@@ -279,10 +279,11 @@ def test_conversations_are_those_of_the_agent(
 ) -> None:
     """Token for token, from the demonstrations that `hgpo data demos` writes."""
     file = tmp_path / "demos.jsonl"
-    options = ["--expert", "explorer", "--follow-up-prompt", "follow_up"]
-    command = ["data", "demos", "alfworld", str(generated_games), str(file), *options]
+    settings = [f"env.data={generated_games}", "agent.context=conversation", "env.max_steps=50"]
+    settings += ["env.options={}", "agent.memory_length=2"]
+    command = ["data", "demos", "alfworld_pocket", str(file), *settings, "--expert", "explorer"]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
-    assert "3 conversations of 3 games" in result.output
+    assert "3 conversations of 3 tasks" in result.output
     demonstrations = read_demonstrations(file)
     renderer = TokenRenderer(tokenizer, "alfworld_compact", 2, 99_999, context="conversation")
     for demonstration, row in zip(demonstrations, encode(renderer, demonstrations), strict=True):
