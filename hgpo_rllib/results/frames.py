@@ -42,9 +42,9 @@ EPISODES = (
     | _typed("float64", "episode_return episode_length")
 )
 STEPS = (
-    {"iteration": "int64", "group": "str", "member": "str"}
+    {"iteration": "int64", "group": "str", "member": "str", "weight_version": "str"}
     | _STEP
-    | _typed("float64", "step_return advantage weight_version request_s env_s")
+    | _typed("float64", "step_return advantage request_s env_s")
     | _typed("object", "group_sizes response_ids behaviour_logp weight_versions")
 )
 EVALUATED = (

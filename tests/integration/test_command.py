@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from env_wrappers.webshop.session import parse_action
+from hgpo_rllib.results import load_run
+from hgpo_rllib.results.export import export_steps
 from tests.integration.test_live_metrics import assert_prometheus_follows, free_port
 from tests.paths import ROOT
 from tests.processes import Command
@@ -198,6 +200,10 @@ def check_episodes(run: Path) -> None:
     searches = [s for s in first_steps if (parse_action(s["action"]) or ("",))[0] == "search"]
     assert searches, "the first page has a search bar"
     assert not any(s["inadmissible"] for s in searches)
+    recorded = load_run(run)
+    assert recorded.steps["weight_version"].str.contains(":").all()
+    count = export_steps(run, run.parent / "steps.parquet", lost=True)
+    assert count == len(recorded.steps) == recorded.episodes["episode_length"].sum()
 
 
 def check_files(run: Path, last: int, mlflow: Path) -> None:

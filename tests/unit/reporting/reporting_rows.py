@@ -92,7 +92,7 @@ def episode(member, success, advantages, iteration=4, split="train"):
             "step_return": 9.5,
             "advantage": advantage,
             "group_sizes": [4, 2, 1],
-            "weight_version": 3,
+            "weight_version": "5962d5181b87:3",
             "response_tokens": 17,
         }
         for time, advantage in enumerate(advantages)

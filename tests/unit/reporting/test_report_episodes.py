@@ -64,7 +64,7 @@ def test_a_step_has_all_that_the_browser_shows(run_dir):
         ["inadmissible"],
     )
     assert (last["advantage"], last["reward"], last["return"]) == (1.0, 0.0, 9.5)
-    assert (last["sizes"], last["tokens"], last["weights"]) == ([4, 2, 1], 17, "3")
+    assert (last["sizes"], last["tokens"], last["weights"]) == ([4, 2, 1], 17, "5962d5181b87:3")
 
 
 def test_each_text_is_there_once(run_dir):
