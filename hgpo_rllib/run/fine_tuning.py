@@ -11,8 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import DataCollatorForSeq2Seq, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    DataCollatorForSeq2Seq,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 from transformers.trainer_utils import get_last_checkpoint
+from transformers.utils import logging as transformers_logging
 
 from env_wrappers.datasets import new_directory
 from env_wrappers.errors import DataError
@@ -156,6 +163,7 @@ def fine_tune(
     Returns:
         ``train_loss`` and, if there are two games or more, ``validation_loss``: nats per token.
     """
+    transformers_logging.disable_progress_bar()
     path = str(config.model.model_path)
     tokenizer, model = load_chat_tokenizer(path), load_model(path)
     if rank := config.model.lora_rank:
@@ -170,15 +178,20 @@ def fine_tune(
         eval_dataset=held or None,
         callbacks=[_Log(on_log)],
     )
+    trainer.remove_callback(PrinterCallback)  # `on_log` receives what it would print
     last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
     result = {"train_loss": trainer.train(resume_from_checkpoint=last).training_loss}
     if held:
-        result["validation_loss"] = trainer.evaluate()["eval_loss"]
-    state: dict[str, Any] = {name: p.detach() for name, p in model.state_dict().items()}
+        state = trainer.state
+        last_rows = [row for row in state.log_history if row["step"] == state.global_step]
+        validated = [row["eval_loss"] for row in last_rows if "eval_loss" in row]
+        # There is none if all steps were done before an interruption.
+        result["validation_loss"] = validated[-1] if validated else trainer.evaluate()["eval_loss"]
+    weights: dict[str, Any] = {name: p.detach() for name, p in model.state_dict().items()}
     if rank:
-        state = merged_state(base_state(model), state, adapter_shape(model))
+        weights = merged_state(base_state(model), weights, adapter_shape(model))
     with new_directory(output) as partial:
-        save_model(path, checkpoint_form(state, model.config), str(partial))
+        save_model(path, checkpoint_form(weights, model.config), str(partial))
     return result
 
 

@@ -132,6 +132,7 @@ def test_it_learns_the_demonstrations(start: Path, tmp_path: Path, lora: int) ->
     assert loss_of(tmp_path / "out", train) < loss_of(start, train) / (3 if lora == 0 else 1.2)
     assert result["validation_loss"] == pytest.approx(loss_of(tmp_path / "out", held), abs=1e-4)
     assert any("loss" in values for values in logs)
+    assert sum("eval_loss" in values for values in logs) == SETTINGS.epochs
     assert max(values["step"] for values in logs) == logs[0]["steps"] == 60
     with_tokens = [
         load_tokenizer(str(path))("go to desk 3")["input_ids"] for path in (start, tmp_path / "out")
@@ -192,6 +193,7 @@ class TestCommand:
         assert result.exit_code == 0
         assert "8 demonstrated steps of 8 games" in result.output
         assert "validation loss: " in result.output
+        assert "{" not in result.output, "only its own lines"
         load_model(str(tmp_path / "out"))
         assert sorted(path.name for path in tmp_path.iterdir()) == ["demos.jsonl", "out"]
         with pytest.raises(ConfigError, match="out exists"):
