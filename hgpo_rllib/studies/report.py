@@ -132,7 +132,7 @@ def _facts(results: Results) -> list[str]:
         plays = sorted({n for split in study.splits for n in records[0].splits[split].episodes})
         commits = Counter(_short_commit(r.commit or "unknown") for r in records)
         facts += [
-            f"Held-out: {tasks}, played {' or '.join(map(str, plays))} times in each evaluation.",
+            f"Held-out: {tasks}. Episodes per task and evaluation: {' or '.join(map(str, plays))}.",
             f"Initial models: {len({r.initial_model for r in records})}.",
             "Code: " + ", ".join(f"{c} ({n} trials)" for c, n in sorted(commits.items())) + ".",
         ]

@@ -323,7 +323,8 @@ class TestReport:
         text = page.read_text()
         for part in (
             "12 trials (3 arms, 4 seeds",
-            "20 tasks of `valid_seen`, 20 tasks of `valid_unseen`, played 2 times",
+            "20 tasks of `valid_seen`, 20 tasks of `valid_unseen`. ",
+            "Episodes per task and evaluation: 2.",
             "Initial models: 1.",
             "`0123456789ab` (12 trials)",
             "| `level_fraction_k0` | 90.0 % | 90.0 % | 90.0 % |",
