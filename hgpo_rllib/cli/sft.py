@@ -78,7 +78,7 @@ def _check_context(context: str, file: Path, demonstrations: Sequence["Demonstra
     if context == "conversation" and not (conversations or demonstrations[0].rendered):
         raise ConfigError(
             f"agent.context=conversation: {file} has separate steps; "
-            "`hgpo data demos --follow-up-prompt` writes conversations"
+            "`hgpo data demos` with this setting writes conversations"
         )
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,17 @@ class TestScripted:
         assert row["success_rate"]["mean"] == 1
         assert row["success_rate"]["low"] == pytest.approx(0.025 ** (1 / 3))
         assert finished.summary["protocol"]["model"] is None
+
+    def test_the_explorer_wins(self, generated_games: Path, tmp_path: Path) -> None:
+        """With time to search; its thoughts are recorded as completions."""
+        request = make(generated_games, tmp_path, None, agent="explorer", seeds=1)
+        env = request.config.env.model_copy(update={"max_steps": 60})
+        config = request.config.model_copy(update={"env": env})
+        finished = evaluate(replace(request, config=config))
+        assert finished.summary["results"]["all"]["success_rate"]["mean"] == 1
+        steps = [step for episode in lines(finished) for step in episode["steps"]]
+        assert not any(step["inadmissible"] for step in steps)
+        assert any("find it" in step["completion"] for step in steps)
 
     def test_random_is_seeded(self, generated_games: Path, tmp_path: Path) -> None:
         """Admissible actions alone, others for another seed, the same each time."""
