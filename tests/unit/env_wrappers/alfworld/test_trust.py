@@ -159,7 +159,8 @@ def test_demonstrating_and_playing_refuse(
 ) -> None:
     data, out = tmp_path / "data", tmp_path / "demos.jsonl"
     game = _changed(generated_games, data, _in_introduction(proof))
-    demos = ("data", "demos", "alfworld", data, out, "--expert", expert)
+    settings = (f"env.data={data}", "env.options={}", "env.max_steps=50")
+    demos = ("data", "demos", "alfworld_pocket", out, *settings, "--expert", expert)
     play = ("play", "alfworld", "--game", game)
     for command in (demos, play):
         status, _, stderr = hgpo(*command)
@@ -167,7 +168,7 @@ def test_demonstrating_and_playing_refuse(
         assert "its grammar is not ALFWorld's" in stderr
         assert "--trusted" in stderr
     assert not proof.exists()
-    assert hgpo(*demos, "--trusted")[0] == 0
+    assert hgpo(*demos, "env.options.trusted=true")[0] == 0
     assert proof.exists()
     proof.unlink()
     other = _changed(generated_games, tmp_path / "other", _in_introduction(proof))

@@ -91,8 +91,9 @@ def test_demonstrations_are_the_same(
 ) -> None:
     for data, name in ((generated_games, "names"), (with_ids, "ids")):
         out = tmp_path / f"{name}.jsonl"
-        status, stdout, _ = hgpo("data", "demos", "alfworld", data, out, "--split", SPLIT)
-        assert (status, stdout.endswith(" of 3 games, 0 games left out\n")) == (0, True)
+        settings = (f"env.data={data}", "env.options={}", f"env.train_split={SPLIT}")
+        status, stdout, _ = hgpo("data", "demos", "alfworld_pocket", out, *settings)
+        assert (status, stdout.endswith(" of 3 tasks, 0 episodes left out\n")) == (0, True)
     assert (tmp_path / "ids.jsonl").read_bytes() == (tmp_path / "names.jsonl").read_bytes()
 
 
