@@ -184,7 +184,8 @@ def write_demonstrations(
         try:
             demos = write_demos(out, spec, limit, on_progress)
         except jinja2.TemplateError as error:
-            raise ConfigError(f"agent.prompt: {error}") from error
+            follow_up = "" if run.agent.context == "window" else " or agent.follow_up_prompt"
+            raise ConfigError(f"agent.prompt{follow_up}: {error}") from error
         except OSError as error:
             raise ConfigError(f"cannot write {out}: {error.strerror}") from error
     left_out = [demo for demo in demos if demo.left_out]

@@ -50,7 +50,8 @@ def sft(
     shown = read_demonstrations(demonstrations)
     _check_context(settings.agent.context, demonstrations, shown)
     check_model_files(path)
-    check_model_path(path)
+    if not Path(path).exists():
+        check_model_path(path)
     load_chat_tokenizer(path)
     check_templates(settings.agent)
     steps = sum(len(demonstration.messages) // 2 for demonstration in shown)

@@ -17,7 +17,7 @@ from env_wrappers.alfworld.generator import GENERATOR_VERSION, SPLITS, Generatio
 from env_wrappers.errors import DataError
 from hgpo_rllib.config import EnvSettings, RunConfig
 from hgpo_rllib.environments import alfworld_examples
-from hgpo_rllib.environments.alfworld_experts import recorded, scripted_players
+from hgpo_rllib.environments.alfworld_experts import explore, follow_plan, recorded
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (
     EnvironmentSpec,
@@ -131,8 +131,9 @@ class ALFWorld(EnvironmentSpec):
         return functools.partial(recorded, trusted=settings.options.get("trusted", False))
 
     def players(self, settings: EnvSettings) -> dict[str, MakePlayer]:
-        """See `EnvironmentSpec`."""
-        return scripted_players(settings)
+        """Return the explorer, and the planner, which can take minutes for a game."""
+        trusted = settings.options.get("trusted", False)
+        return {"explorer": explore, "planner": functools.partial(follow_plan, trusted=trusted)}
 
 
 def _spec(

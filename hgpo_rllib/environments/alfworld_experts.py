@@ -1,6 +1,5 @@
 """Scripted players of ALFWorld: recorded or planned walkthroughs, and the explorer."""
 
-import functools
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,17 +7,10 @@ from pathlib import Path
 from env_wrappers.alfworld.explorer import APPLIANCES, Explorer, goal_of
 from env_wrappers.alfworld.planner import find_plan, recorded_plan
 from env_wrappers.errors import DataError
-from hgpo_rllib.config import EnvSettings
-from hgpo_rllib.environments.spec import Info, MakePlayer, OraclePlan, PlanFollower
+from hgpo_rllib.environments.spec import Info, OraclePlan, PlanFollower
 
 PLANNER_SECONDS = 300.0
 """Time limit of the planner for one game. Some kitchens take minutes."""
-
-
-def scripted_players(settings: EnvSettings) -> dict[str, MakePlayer]:
-    """Return ``explorer``, which searches at random, and ``planner``, which uses Fast Downward."""
-    trusted = settings.options.get("trusted", False)
-    return {"explorer": _explore, "planner": functools.partial(_plan, trusted=trusted)}
 
 
 def recorded(info: Info, trusted: bool) -> OraclePlan:
@@ -27,7 +19,12 @@ def recorded(info: Info, trusted: bool) -> OraclePlan:
     return OraclePlan(plan, thoughts=thoughts_for(plan))
 
 
-def _explore(info: Info, rng: random.Random) -> Explorer:
+def explore(info: Info, rng: random.Random) -> Explorer:
+    """Return the explorer, which searches at random for the objects of the goal.
+
+    Raises:
+        DataError: the goal is not beside the game file.
+    """
     game = Path(info["game"])
     try:
         goal = goal_of(game)
@@ -36,7 +33,12 @@ def _explore(info: Info, rng: random.Random) -> Explorer:
     return Explorer(goal, info["admissible_actions"], rng)
 
 
-def _plan(info: Info, rng: random.Random, trusted: bool) -> PlanFollower:
+def follow_plan(info: Info, rng: random.Random, trusted: bool) -> PlanFollower:
+    """Return a player of a plan of Fast Downward.
+
+    Raises:
+        DataError: no plan was found in time.
+    """
     plan = find_plan(Path(info["game"]), PLANNER_SECONDS, trusted)
     return PlanFollower(OraclePlan(plan, thoughts=thoughts_for(plan)))
 

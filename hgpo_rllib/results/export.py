@@ -50,7 +50,7 @@ def export_steps(run: Path, out: Path, lost: bool = False) -> int:
 
 
 def _iterations(run: Run) -> Iterator[Run]:
-    """Yield the run with one iteration's episodes at a time: their other columns are large."""
+    """Yield the run with one iteration's episodes at a time; columns not exported are large."""
     for iteration, file in run.episode_files.items():
         yield replace(run, episode_files={iteration: file})
 
