@@ -220,13 +220,9 @@ class EnvironmentSpec:
         count = env.get_wrapper_attr("num_tasks")
         return Games(tuple(f"{split}/{task}" for task in range(count)), None)
 
-    def oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan]:
-        """Return the function from a reset's info to a winning plan.
-
-        Raises:
-            ConfigError: the environment has no oracle.
-        """
-        raise ConfigError(f"oracle: there is none for {self.env_id}")
+    def oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan] | None:
+        """Return the function from a reset's info to a winning plan; None if there is no oracle."""
+        return None
 
     def players(self, settings: EnvSettings) -> Mapping[str, MakePlayer]:
         """Return scripted agents of `hgpo evaluate` and `hgpo data demos` by name."""

@@ -35,9 +35,9 @@ def begin_scripted(name: str, settings: EnvSettings) -> BeginAgent:
     if name == "human":
         return functools.partial(HumanAgent, make_console())
     environment = find_environment(settings.env_id)
-    if name == "oracle":
-        return functools.partial(OracleAgent, environment.oracle(settings))
-    players = environment.players(settings)
+    find_plan, players = environment.oracle(settings), environment.players(settings)
+    if name == "oracle" and find_plan is not None:
+        return functools.partial(OracleAgent, find_plan)
     if name not in players:
         raise ConfigError(f"--agent {name}: there is none for {settings.env_id}")
     return functools.partial(PlayerAgent, players[name])

@@ -93,13 +93,13 @@ def find_expert(name: str, settings: EnvSettings) -> MakePlayer:
         ConfigError: the environment has no such expert.
     """
     environment = find_environment(settings.env_id)
-    players = environment.players(settings)
-    if name == ORACLE:
-        return functools.partial(_follow, environment.oracle(settings))
-    if name not in players:
-        known = ", ".join((ORACLE, *players))
+    experts = dict(environment.players(settings))
+    if find_plan := environment.oracle(settings):
+        experts = {ORACLE: functools.partial(_follow, find_plan), **experts}
+    if name not in experts:
+        known = ", ".join(experts) or "none"
         raise ConfigError(f"--expert: unknown {name!r}, choose from {known}")
-    return players[name]
+    return experts[name]
 
 
 def _follow(find_plan: Callable[[Info], Any], info: Info, rng: random.Random) -> Expert:

@@ -256,4 +256,13 @@ def test_bad_input(
     Path("wrong.jinja").write_text("{{ mood }}")
     status, stdout, stderr = hgpo("data", "demos", run_file, "x", *options)
     assert (status, stdout) == (2, "")
-    assert named in stderr.splitlines()[-1]
+    (line,) = stderr.splitlines()
+    assert named in line
+
+
+def test_a_limit_is_at_least_one(hgpo: Run, run_file: Path, tmp_path: Path) -> None:
+    for option in ("--limit", "--repeats"):
+        status, _, stderr = hgpo("data", "demos", run_file, tmp_path / "x", option, 0)
+        assert status == 2
+        assert option in stderr
+        assert "greater than or equal to 1" in stderr
