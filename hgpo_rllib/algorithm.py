@@ -52,6 +52,7 @@ from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.models import load_chat_tokenizer, save_model
 from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import WeightTag
+from hgpo_rllib.rollout.actors import own_handle
 from hgpo_rllib.rollout.held_out import TaskCount, evaluate_splits
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score, stale_rate
@@ -123,9 +124,12 @@ class HGPOConfig(AlgorithmConfig):
 
     @property
     def cluster(self) -> ClusterSettings:
-        """The learner processes and their GPUs."""
+        """The env runner and learner processes."""
         return ClusterSettings(
-            num_learners=self.num_learners, learner_gpus=self.num_gpus_per_learner
+            num_env_runners=self.num_env_runners,
+            env_runner_cpus=self.num_cpus_per_env_runner,
+            num_learners=self.num_learners,
+            learner_gpus=self.num_gpus_per_learner,
         )
 
     @property
@@ -141,8 +145,6 @@ class HGPOConfig(AlgorithmConfig):
         parse_config(sections | {"cluster": self.cluster})  # checks that they fit together
         if self.model_path is None:
             raise ValueError("model_path is not set: HGPOConfig().training(model_path=…)")
-        if self.num_env_runners > 0:
-            raise ValueError("HGPO rolls out in its main process: set num_env_runners=0")
 
     @override(AlgorithmConfig)
     def get_default_rl_module_spec(self) -> RLModuleSpec:
@@ -193,6 +195,10 @@ class HGPOConfig(AlgorithmConfig):
         config.eval_splits = list(run.evaluation.splits)
         config.eval_episodes = run.evaluation.episodes
         config.eval_temperature = run.evaluation.temperature
+        config.env_runners(
+            num_env_runners=run.cluster.num_env_runners,
+            num_cpus_per_env_runner=run.cluster.env_runner_cpus,
+        )
         config.learners(
             num_learners=run.cluster.num_learners, num_gpus_per_learner=run.cluster.learner_gpus
         )
@@ -225,7 +231,7 @@ class HGPO(Algorithm):
     @classmethod
     @override(Algorithm)
     def default_resource_request(cls, config: HGPOConfig | dict) -> PlacementGroupFactory:
-        """Return the bundles of a trial: its own process and its learners."""
+        """Return the bundles of a trial: its own process, env runners and learners."""
         settings = cls.get_default_config().update_from_dict(config)
         server = settings.settings(PolicyServerSettings)
         return PlacementGroupFactory(placement.trial_demand(settings.cluster, server).bundles)
@@ -256,6 +262,9 @@ class HGPO(Algorithm):
             )
             if not server.colocate:
                 super().setup(self.config)
+            self.env_runner.actors = self.env_runner_group.foreach_env_runner(
+                own_handle, local_env_runner=False
+            )
         except BaseException as error:  # includes an interrupt while the engines start
             # The traceback keeps RLlib's half-built learner group alive. Its `__del__` calls Ray:
             # after the end of Ray, that would start another one. So delete it now.

@@ -253,9 +253,9 @@ class RunConfig(Section):
         return self
 
     def without_learners(self) -> Self:
-        """Return a copy for commands that only run inference: no learner processes, no sharding."""
+        """Return a copy for commands that only run inference, in the main process and replicas."""
         changes: dict[str, dict[str, Any]] = {
-            "cluster": {"num_learners": 0, "learner_gpus": 0.0},
+            "cluster": {"num_env_runners": 0, "num_learners": 0, "learner_gpus": 0.0},
             "learner": {"shard_parameters": False},
             "policy_server": {"colocate": False},
         }

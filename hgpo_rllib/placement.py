@@ -21,6 +21,11 @@ LEARNER_SHARE, REPLICA_SHARE = 0.6, 0.4
 SLACK = 1e-9  # tolerance for sums of fractional GPUs
 
 
+def env_runner_resources(cluster: ClusterSettings) -> Amounts:
+    """Return the resources of one env runner process."""
+    return {"CPU": cluster.env_runner_cpus}
+
+
 def learner_resources(cluster: ClusterSettings, server: PolicyServerSettings) -> Amounts:
     """Return the resources of one learner process; RLlib gives those without a GPU one CPU."""
     gpus = LEARNER_SHARE if server.colocate else cluster.learner_gpus
@@ -38,22 +43,32 @@ def replica_resources(server: PolicyServerSettings) -> Amounts:
 class Demand:
     """Resources of the processes of a Tune trial."""
 
-    bundles: list[Amounts]
-    """Tune's placement group: the main process, which has one CPU, and the learners. Replicas are
-    outside of it, as Serve accepts none."""
-    replicas: list[Amounts]
+    learner: list[Amounts]
+    """The main process, which has one CPU, and the learners."""
+    env_runners: list[Amounts]
+    policy_server: list[Amounts]
+    """The replicas."""
+
+    @property
+    def bundles(self) -> list[Amounts]:
+        """Tune's placement group, in RLlib's order. Serve accepts none for replicas."""
+        main, *learners = self.learner
+        return [main, *self.env_runners, *learners]
 
     @property
     def total(self) -> Amounts:
         """Sum over all processes."""
-        return _sum(*self.bundles, *self.replicas)
+        return _sum(*self.bundles, *self.policy_server)
 
     def __str__(self) -> str:
         """Format as ``2 CPU (learner 1, policy server 1)``."""
-        learner, server = _sum(*self.bundles), _sum(*self.replicas)
+        parts = {"learner": self.learner, "env runners": self.env_runners}
+        parts["policy server"] = self.policy_server
+        sums = {part: _sum(*amounts) for part, amounts in parts.items() if amounts}
         return " and ".join(
-            f"{amount:g} {name} (learner {learner.get(name, 0):g}, "
-            f"policy server {server.get(name, 0):g})"
+            f"{amount:g} {name} ("
+            + ", ".join(f"{part} {of_part.get(name, 0):g}" for part, of_part in sums.items())
+            + ")"
             for name, amount in self.total.items()
         )
 
@@ -61,7 +76,7 @@ class Demand:
         """Return how many such trials run on the nodes at a time."""
         free = [dict(node) for node in nodes]
         count = 0
-        while all(_place(process, free) for process in (*self.bundles, *self.replicas)):
+        while all(_place(process, free) for process in (*self.bundles, *self.policy_server)):
             count += 1
         return count
 
@@ -83,18 +98,21 @@ def trial_demand(cluster: ClusterSettings, server: PolicyServerSettings) -> Dema
     """
     if server.colocate:
         raise ConfigError("policy_server.colocate=true is for single runs: leave it out in sweeps")
+    runners = cluster.num_env_runners * [env_runner_resources(cluster)]
     learners = cluster.num_learners * [learner_resources(cluster, server)]
-    return Demand([{"CPU": 1.0}, *learners], server.num_replicas * [replica_resources(server)])
+    replicas = server.num_replicas * [replica_resources(server)]
+    return Demand([{"CPU": 1.0}, *learners], runners, replicas)
 
 
 def check_run(cluster: ClusterSettings, server: PolicyServerSettings, nodes: Nodes) -> None:
-    """Raise ConfigError unless learners and replicas fit the nodes; Ray would wait forever."""
+    """Raise ConfigError unless all processes fit the nodes; Ray would wait forever."""
     learner, replica = learner_resources(cluster, server), replica_resources(server)
     counts = {"cluster.num_learners": (cluster.num_learners, learner)}
     counts["policy_server.num_replicas"] = (server.num_replicas, replica)
     if server.colocate:
         pair = _sum(learner, replica)
         counts = {"=".join(counts): (cluster.num_learners, pair)}
+    counts["cluster.num_env_runners"] = (cluster.num_env_runners, env_runner_resources(cluster))
     free = [dict(node) for node in nodes]
     for setting, (count, process) in counts.items():
         placed = sum(_place(process, free) for _ in range(count))

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.placement import Amounts, learner_resources, replica_resources
+from hgpo_rllib.placement import Amounts, env_runner_resources, learner_resources, replica_resources
 from hgpo_rllib.reporting.console import make_table
 from hgpo_rllib.run import estimate, flops
 from hgpo_rllib.run.inputs import check_files
@@ -62,6 +62,7 @@ def resource_table(config: RunConfig) -> Table:
     cluster, server = config.cluster, config.policy_server
     kinds: list[tuple[str, int, Amounts]] = [
         (estimate.ROLLOUTS if cluster.num_learners else estimate.MAIN, 1, {}),
+        (estimate.ENV_RUNNER, cluster.num_env_runners, env_runner_resources(cluster)),
         (estimate.LEARNER, cluster.num_learners, learner_resources(cluster, server)),
         (estimate.REPLICA, server.num_replicas, replica_resources(server)),
     ]

@@ -1,14 +1,13 @@
 """Play groups: N episodes of the same task, concurrently and not in lockstep."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 
@@ -24,9 +23,28 @@ FAILURES = ("env_errors", "env_timeouts", "request_errors", "lost_members", "los
 failed attempts, and groups discarded because fewer than two members were left."""
 
 
+PlayedGroup = tuple[list["Trajectory"], Counter[str]]
+"""Trajectories of a group, and its failure counts."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group to play."""
+
+    split: str
+    task: int
+    """Number of the task in its split."""
+    name: str
+    """Name of the group, unique in a run. The same name gives the same response seeds."""
+    size: int
+    """Number of members N."""
+    temperature: float
+
+
 @dataclass(eq=False)
 class Rollout:
-    """State shared by the groups of one rollout."""
+    """Plays members of groups with the environments of one split."""
 
     begin: BeginAgent
     pool: EnvPool
@@ -36,50 +54,23 @@ class Rollout:
     """Limits the number of concurrent episodes."""
     failures: Counter[str] = field(default_factory=Counter)
     """Failure counts by the names in `FAILURES`."""
-    _running: tuple[asyncio.AbstractEventLoop, Any] | None = field(default=None, init=False)
 
-    async def groups(
-        self, tasks: Sequence[int], names: Sequence[str], group_size: int
-    ) -> list[Trajectory]:
-        """Play each task with one group; all episodes run concurrently.
-
-        Args:
-            tasks: numbers of the tasks in their split.
-            names: names of the groups; groups with the same name get the same response seeds.
-            group_size: number of members N per group.
+    async def group(self, group: Group) -> list[Trajectory]:
+        """Play all members of a group concurrently.
 
         Returns:
-            The members' trajectories, ordered by group, without the groups in which fewer than two
-            members finished (fewer than one if `group_size` is 1).
+            The members' trajectories. Empty if fewer than two members finished (fewer than one if
+            the group has one member).
 
         Raises:
-            RunStoppedError: no group is left.
+            RunStoppedError: the policy server does not respond.
         """
-        self._running = asyncio.get_running_loop(), asyncio.current_task()
-        members = [
-            self.member(task, name, index)
-            for task, name in zip(tasks, names, strict=True)
-            for index in range(group_size)
-        ]
-        played = await asyncio.gather(*members)
-        trajectories = []
-        for first in range(0, len(played), group_size):
-            ended = [t for t in played[first : first + group_size] if t is not None]
-            if len(ended) < min(2, group_size):
-                self.failures["lost_groups"] += 1
-            else:
-                trajectories += ended
-        if not trajectories:
-            counts = ", ".join(f"{name} {self.failures[name]}" for name in FAILURES)
-            raise RunStoppedError(f"every episode of the rollout failed: {counts}")
-        return trajectories
-
-    def cancel(self) -> None:
-        """Make `groups` raise CancelledError. Thread-safe."""
-        if self._running is not None:
-            loop, task = self._running
-            with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
-                loop.call_soon_threadsafe(task.cancel)
+        members = [self.member(group.task, group.name, index) for index in range(group.size)]
+        played = [trajectory for trajectory in await gather(members) if trajectory is not None]
+        if len(played) < min(2, group.size):
+            self.failures["lost_groups"] += 1
+            return []
+        return played
 
     async def member(self, task: int, group: str, index: int) -> Trajectory | None:
         """Play one task with one member; return None if all attempts failed."""
@@ -99,6 +90,40 @@ class Rollout:
                     return replace(trajectory, group=group, member=index)
         self.failures["lost_members"] += 1
         return None
+
+
+async def play_groups(
+    play: Callable[[Group], Coroutine[Any, Any, PlayedGroup]], groups: Sequence[Group]
+) -> PlayedGroup:
+    """Play groups concurrently.
+
+    Args:
+        play: plays one group.
+        groups: groups to play.
+
+    Returns:
+        The trajectories, ordered by group, and the failure counts of all groups.
+
+    Raises:
+        RunStoppedError: no group is left, or the policy server does not respond.
+    """
+    played = await gather([play(group) for group in groups])
+    trajectories = [trajectory for group, _ in played for trajectory in group]
+    failures = sum((failed for _, failed in played), Counter[str]())
+    if not trajectories:
+        counts = ", ".join(f"{name} {failures[name]}" for name in FAILURES)
+        raise RunStoppedError(f"every episode of the rollout failed: {counts}")
+    return trajectories, failures
+
+
+async def gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines concurrently; like `asyncio.gather`, but cancel the others if one fails."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()  # does nothing if it is done
 
 
 async def play_task(

@@ -1,15 +1,20 @@
-"""The RLlib EnvRunner: play groups on one asyncio loop with actions from the policy server."""
+"""The RLlib EnvRunner: play groups on one event loop with actions from the policy server."""
 
 import asyncio
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import gymnasium as gym
 import ray
+from anyio import CancelScope
+from anyio.from_thread import start_blocking_portal
+from ray.actor import ActorHandle
+from ray.exceptions import RayError
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
@@ -38,8 +43,9 @@ from hgpo_rllib.policy_server.types import (
     Sampling,
     WeightTag,
 )
+from hgpo_rllib.rollout.actors import RunnerActors
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
-from hgpo_rllib.rollout.group import FAILURES, Rollout
+from hgpo_rllib.rollout.group import FAILURES, Group, PlayedGroup, Rollout, play_groups
 from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.restrictions import GrammarReader
 from hgpo_rllib.rollout.rllib_episode import group_episodes
@@ -58,12 +64,12 @@ class Played:
     seconds: float
 
 
-# The runner has no `async def` methods: with one, Ray would make it an asyncio actor, whose running
-# event loop forbids `asyncio.run`.
-
-
 class HGPOEnvRunner(EnvRunner, Checkpointable):
-    """Play groups of episodes. Tasks are identified by number, weights by tag."""
+    """Play groups of episodes. Tasks are identified by number, weights by tag.
+
+    The local runner of an algorithm decides what is played. It plays the groups itself, or lets
+    `actors`, which are runners as well, play them.
+    """
 
     def __init__(self, *, config: AlgorithmConfig, **kwargs: Any):
         """Load tokenizer and environments; called by RLlib."""
@@ -86,12 +92,17 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         )
         self._env_thread = EnvThread(config.env_timeout_s)
         self._pools: dict[str, EnvPool] = {}  # per split
+        self.actors: list[ActorHandle] = []
+        """Runners that play the groups. Empty: this one does."""
         self._weights: WeightTag = STARTING_WEIGHTS
         self._weights_seq_no = 0
         self._finished: list[Trajectory] = []
-        self._thread = ThreadPoolExecutor(1, "rollout-ahead")
-        self._under_way: list[tuple[Rollout, PolicyClient]] = []
-        self._ahead: tuple[int, Future[Played]] | None = None
+        self._clients: dict[float, PolicyClient] = {}  # per temperature
+        self._ahead: tuple[int, CancelScope, Future[Played]] | None = None
+        self._stack = ExitStack()
+        # Rollouts run on an event loop in another thread: the learner updates in the main thread
+        # meanwhile, and Ray's event loop of an actor stays free for further calls.
+        self._loop = self._stack.enter_context(start_blocking_portal(name="rollouts"))
         first_env = self._pool(config.train_split).first
         self._spaces = (first_env.observation_space, first_env.action_space)
         self._tasks = TaskOrder(self.num_tasks(config.train_split), seed=config.seed or 0)
@@ -107,23 +118,30 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         If `sample_ahead` has started a rollout, wait for that one instead.
         """
         if self._ahead is None:
-            played = self._play(*self._next(num_groups))
+            played = self._loop.call(self._play, self._next(num_groups))
         else:
-            (_, ahead), self._ahead = self._ahead, None
+            (_, _, ahead), self._ahead = self._ahead, None
             played = ahead.result()
         self._finished += played.trajectories
         return played
 
     def sample_ahead(self, num_groups: int) -> None:
-        """Start the rollout that the next call of `rollout` returns, in another thread."""
-        first = self._tasks.position
-        self._ahead = first, self._thread.submit(self._play, *self._next(num_groups))
+        """Start the rollout that the next call of `rollout` returns."""
+        first, scope = self._tasks.position, self._loop.call(CancelScope)
+        groups = self._next(num_groups)
 
-    def _next(self, num_groups: int) -> tuple[str, list[int], int, float, int]:
-        """Return the arguments of `_play` for the next tasks."""
+        async def play() -> Played:
+            with scope:
+                return await self._play(groups)
+            raise asyncio.CancelledError
+
+        self._ahead = first, scope, self._loop.start_task_soon(play)
+
+    def _next(self, num_groups: int) -> list[Group]:
+        """Return groups for the next tasks."""
         config, first = self.config, self._tasks.position
         tasks = self._tasks.take(num_groups)
-        return config.train_split, tasks, config.group_size, config.temperature, first
+        return self._groups(config.train_split, tasks, config.group_size, config.temperature, first)
 
     def play(
         self, split: str, tasks: list[int], group_size: int, temperature: float, first: int = 0
@@ -133,29 +151,59 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         Responses are seeded by the run's seed, the split and the number of the group: `first` (the
         number of groups played before) plus its index in `tasks`.
         """
-        return self._play(split, tasks, group_size, temperature, first).trajectories
+        groups = self._groups(split, tasks, group_size, temperature, first)
+        return self._loop.call(self._play, groups).trajectories
 
-    def _play(
-        self, split: str, tasks: list[int], group_size: int, temperature: float, first: int
-    ) -> Played:
-        start = time.perf_counter()
-        several = max(self.config.num_replicas, self.config.max_replicas or 0) > 1
-        client = PolicyClient(self.replicas, self.sampling(temperature), self._weights, several)
-        rollout = Rollout(
-            self.begin_agent(client),
-            self._pool(split),
-            self.config.max_attempts,
-            asyncio.Semaphore(self.config.max_concurrent_episodes),
-        )
+    def _groups(
+        self, split: str, tasks: list[int], size: int, temperature: float, first: int
+    ) -> list[Group]:
         seed = self.config.seed or 0
-        names = [f"{seed}/{split}/{first + index}" for index in range(len(tasks))]
-        self._under_way.append((rollout, client))
-        try:
-            trajectories = asyncio.run(rollout.groups(tasks, names, group_size))
-        finally:
-            self._under_way.remove((rollout, client))
-        failures = {name: rollout.failures[name] for name in FAILURES}
-        return Played(trajectories, failures, time.perf_counter() - start)
+        return [
+            Group(split, task, f"{seed}/{split}/{number}", size, temperature)
+            for number, task in enumerate(tasks, first)
+        ]
+
+    async def _play(self, groups: Sequence[Group]) -> Played:
+        """Play groups of one size and split."""
+        start, limit = time.perf_counter(), self.config.max_concurrent_episodes
+        if self.actors:
+            outage = self.config.max_outage_s
+            runners = RunnerActors(self.actors, groups[0].size, limit, outage)
+            play = partial(runners.play, lambda: self._weights)
+        else:
+            play = partial(self._play_group, asyncio.Semaphore(limit))
+        trajectories, failures = await play_groups(play, groups)
+        counts = {name: failures[name] for name in FAILURES}
+        return Played(trajectories, counts, time.perf_counter() - start)
+
+    async def _play_group(self, slots: asyncio.Semaphore, group: Group) -> PlayedGroup:
+        begin = self.begin_agent(self._client(group.temperature))
+        rollout = Rollout(begin, self._pool(group.split), self.config.max_attempts, slots)
+        return await rollout.group(group), rollout.failures
+
+    # Because this method is `async`, Ray runs the methods of an actor on an event loop, so that it
+    # accepts further groups and new weights while it plays.
+    async def play_group(self, group: Group, weights: WeightTag, episodes: int) -> PlayedGroup:
+        """Play a group as an actor of another runner; see `RunnerActors`."""
+        self._use(weights)
+        playing = self._loop.start_task_soon(self._play_group, asyncio.Semaphore(episodes), group)
+        return await asyncio.wrap_future(playing)
+
+    def _client(self, temperature: float) -> PolicyClient:
+        """Return the client of all groups with this temperature, which batches their prompts."""
+        if temperature not in self._clients:
+            several = max(self.config.num_replicas, self.config.max_replicas or 0) > 1
+            sampling = self.sampling(temperature)
+            self._clients[temperature] = PolicyClient(
+                self.replicas, sampling, self._weights, several
+            )
+        return self._clients[temperature]
+
+    def _use(self, weights: WeightTag) -> None:
+        """Sample further responses with `weights`, also those of episodes in progress."""
+        self._weights = weights
+        for client in tuple(self._clients.values()):
+            client.weights = weights
 
     def begin_agent(self, policy: Policy) -> BeginAgent:
         """Return the factory of agents. Override it for other agents, such as multi-role ones."""
@@ -174,12 +222,21 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
     ) -> list[Generation | RequestFailedError]:
         """Return the policy server's responses to prompts outside of episodes."""
-        return asyncio.run(self.replicas.generate(prompts, sampling, weights))
+        return self._loop.call(self.replicas.generate, prompts, sampling, weights)
 
-    @property
     def prompts_in_flight(self) -> int:
-        """Number of prompts without a response yet. Thread-safe."""
-        return sum(client.in_flight for _, client in tuple(self._under_way))
+        """Return the number of prompts without a response yet, with those of `actors`.
+
+        Thread-safe.
+        """
+        count = sum(client.in_flight for client in tuple(self._clients.values()))
+        if self.actors:
+            requests = [actor.prompts_in_flight.remote() for actor in self.actors]
+            ready, _ = ray.wait(requests, num_returns=len(requests), timeout=1)
+            for request in ready:
+                with suppress(RayError):  # the actor was lost
+                    count += ray.get(request)
+        return count
 
     def num_tasks(self, split: str) -> int:
         """Return the number of tasks in a split."""
@@ -232,9 +289,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         if isinstance(module_state, ray.ObjectRef):
             module_state = ray.get(module_state)
         if module_state:
-            self._weights = module_state[DEFAULT_MODULE_ID]["weight_tag"]
-            for _, client in tuple(self._under_way):
-                client.weights = self._weights
+            self._use(module_state[DEFAULT_MODULE_ID]["weight_tag"])
 
     @override(Checkpointable)
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
@@ -248,18 +303,17 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     @override(EnvRunner)
     def stop(self) -> None:
         """Cancel rollouts in progress, close the environments and release the weights."""
-        self._give_up_ahead()
-        self._thread.shutdown()
-        self._weights = STARTING_WEIGHTS
-        while self._pools:  # RLlib may stop a runner twice
+        with suppress(RuntimeError):  # RLlib may stop a runner twice
+            self._loop.call(self._loop.stop, True)
+        self._stack.close()
+        self._ahead = None
+        self._use(STARTING_WEIGHTS)
+        while self._pools:
             self._pools.popitem()[1].close()
         self._env_thread.close()
 
     def _give_up_ahead(self) -> None:
-        if self._ahead is None:
-            return
-        (_, ahead), self._ahead = self._ahead, None
-        while not ahead.done():  # repeat: until its loop runs, there is nothing to cancel
-            for rollout, _ in tuple(self._under_way):
-                rollout.cancel()
-            wait([ahead], timeout=0.1)
+        if self._ahead is not None:
+            (_, scope, ahead), self._ahead = self._ahead, None
+            self._loop.call(scope.cancel)
+            wait([ahead])

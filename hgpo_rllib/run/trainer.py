@@ -152,7 +152,7 @@ class Training:
         self.tensorboard = TensorBoard(directory.path / "tensorboard")
         self.trackers = Trackers(config, directory.path, console.say)
         self.live = LiveMetrics(
-            directory.path.name, lambda: self.algorithm.env_runner.prompts_in_flight
+            directory.path.name, lambda: self.algorithm.env_runner.prompts_in_flight()
         )
         settings = HGPOConfig.from_run_config(config)
         settings.serve_prefix = serve_prefix or settings.serve_prefix

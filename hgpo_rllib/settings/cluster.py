@@ -7,7 +7,13 @@ from hgpo_rllib.settings.policy_server import GPU_TRANSPORTS, PolicyServerSettin
 
 
 class ClusterSettings(Section):
-    """Learner processes and Ray's dashboard."""
+    """Env runner and learner processes, and Ray's dashboard."""
+
+    num_env_runners: int = Field(0, ge=0)
+    """Number of env runner processes, among which the groups are distributed. 0: roll out in the
+    main process."""
+    env_runner_cpus: float = Field(1, gt=0)
+    """CPUs that Ray reserves for each env runner process."""
 
     num_learners: int = Field(0, ge=0)
     """Number of learner processes, which split every mini-batch. 0: learn in the main process, on

@@ -206,7 +206,7 @@ def test_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
     finally:
         algorithm.config = synchronous
         runner.set_state({"task_position": before + 2 * count})  # gives up what is played ahead
-    assert runner.prompts_in_flight == 0
+    assert runner.prompts_in_flight() == 0
     algorithm.train()
     assert algorithm.last_iteration.stale_rate == 0
     assert runner.get_state()["task_position"] == before + 3 * count
@@ -219,9 +219,9 @@ def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
     old = runner._weights.version
     position = runner.get_state()["task_position"]
     runner.sample_ahead(8)
-    while runner.prompts_in_flight < 8 * algorithm.config.group_size:
+    while runner.prompts_in_flight() < 8 * algorithm.config.group_size:
         time.sleep(0.001)
-    while runner.prompts_in_flight == 8 * algorithm.config.group_size:
+    while runner.prompts_in_flight() == 8 * algorithm.config.group_size:
         time.sleep(0.001)  # until some are answered: the engine has all of the first turn then
     algorithm.learner_group._learner.policy.weights_changed()
     algorithm.env_runner_group.sync_weights(

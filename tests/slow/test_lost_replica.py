@@ -33,7 +33,7 @@ def test_a_killed_replica_costs_no_step(algorithm: HGPO) -> None:
     (replica,) = replica_processes(algorithm)
 
     def kill() -> None:
-        while not algorithm.env_runner.prompts_in_flight:
+        while not algorithm.env_runner.prompts_in_flight():
             time.sleep(0.01)
         os.kill(replica, signal.SIGKILL)
 

@@ -20,7 +20,7 @@ from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
 from hgpo_rllib.learner.batching import plan_update, signal_columns, token_batch, token_columns
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
-from hgpo_rllib.rollout.group import Rollout
+from hgpo_rllib.rollout.group import Group, Rollout
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.settings.learner import LearnerSettings
@@ -91,7 +91,7 @@ def played() -> list[Trajectory]:
     """A group of four members: they open 0, 1, 2 and 3 doors."""
     thread = EnvThread(limit_s=10)
     rollout = Rollout(PlannerExecutor, EnvPool(Corridor, thread), 1, asyncio.Semaphore(4))
-    trajectories = asyncio.run(rollout.groups([0], ["a"], 4))
+    trajectories = asyncio.run(rollout.group(Group("train", 0, "a", 4, 1.0)))
     thread.close()
     return trajectories
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from hgpo_rllib.agent import TokenRenderer, response_seed
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
-from hgpo_rllib.rollout.group import FAILURES, Rollout
+from hgpo_rllib.rollout.group import FAILURES, Group, PlayedGroup, Rollout, play_groups
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.section import RunStoppedError
@@ -100,9 +100,18 @@ class Table:
         pool = EnvPool(self.make, self.thread)
         slots = asyncio.Semaphore(self.slots)
         begin = partial(PolicyAgent, self.policy, self.renderer)
-        rollout = Rollout(begin, pool, 2, slots, self.failures)
-        names = [f"0/train/{place}" for place in range(len(tasks))]
-        return asyncio.run(asyncio.wait_for(rollout.groups(tasks, names, size), 30))
+        groups = [
+            Group("train", task, f"0/train/{place}", size, 1.0) for place, task in enumerate(tasks)
+        ]
+
+        async def play(group: Group) -> PlayedGroup:
+            rollout = Rollout(begin, pool, 2, slots)
+            try:
+                return await rollout.group(group), rollout.failures
+            finally:
+                self.failures += rollout.failures
+
+        return asyncio.run(asyncio.wait_for(play_groups(play, groups), 30))[0]
 
 
 @pytest.fixture

@@ -178,11 +178,18 @@ def test_a_trial_has_its_own_process_learners_and_replicas() -> None:
     gpus = ["cluster.learner_gpus=1", "policy_server.replica_gpus=1"]
     demand = demand_of(*gpus, "cluster.num_learners=2", "policy_server.num_replicas=2")
     assert demand.bundles == [{"CPU": 1}, {"GPU": 1}, {"GPU": 1}]
-    assert demand.replicas == 2 * [{"CPU": 1, "GPU": 1}]
+    assert demand.policy_server == 2 * [{"CPU": 1, "GPU": 1}]
     assert str(demand) == (
         "3 CPU (learner 1, policy server 2) and 4 GPU (learner 2, policy server 2)"
     )
-    assert demand_of("policy_server.replica_cpus=0").replicas == [{}]
+    assert demand_of("policy_server.replica_cpus=0").policy_server == [{}]
+    runners = ["cluster.num_env_runners=3", "cluster.env_runner_cpus=0.5", "cluster.num_learners=1"]
+    demand = demand_of(*gpus, *runners)
+    assert demand.bundles == [{"CPU": 1}, *3 * [{"CPU": 0.5}], {"GPU": 1}]
+    assert str(demand) == (
+        "3.5 CPU (learner 1, env runners 1.5, policy server 1) and "
+        "2 GPU (learner 1, env runners 0, policy server 1)"
+    )
 
 
 def test_the_sweep_names_its_most_demanding_trial(
@@ -253,7 +260,7 @@ def test_custom_resources_say_where_replicas_are() -> None:
 
 
 def test_shares_of_a_gpu() -> None:
-    shares = Demand([{"CPU": 1.0, "GPU": 0.2}], [{"GPU": 0.1}])
+    shares = Demand([{"CPU": 1.0, "GPU": 0.2}], [], [{"GPU": 0.1}])
     assert shares.fitting([{"CPU": 9.0, "GPU": 0.9}]) == 3
 
 

@@ -1,0 +1,94 @@
+"""Distribute groups over EnvRunner actors, and play those of a lost actor again."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError, RayTaskError
+from ray.rllib.env.env_runner import EnvRunner
+
+from hgpo_rllib.policy_server.replicas import describe
+from hgpo_rllib.policy_server.types import WeightTag
+from hgpo_rllib.rollout.group import Group, PlayedGroup
+from hgpo_rllib.section import RunStoppedError
+
+logger = logging.getLogger(__name__)
+PAUSE_S = 1.0  # before a lost actor gets a group again: Ray restarts it
+
+
+def own_handle(runner: EnvRunner) -> ActorHandle:
+    """Return the handle of the actor that calls this; RLlib calls it on each env runner."""
+    return ray.get_runtime_context().current_actor
+
+
+class RunnerActors:
+    """Play the groups of one rollout on actors. Use it on one event loop.
+
+    An actor gets a further group when it has played one, so slow groups do not delay others.
+    """
+
+    def __init__(
+        self,
+        actors: Sequence[ActorHandle],
+        group_size: int,
+        max_episodes: int,
+        max_outage_s: float,
+    ):
+        """Create the players of one rollout.
+
+        Args:
+            actors: actors of `HGPOEnvRunner`.
+            group_size: number of members of each group.
+            max_episodes: maximum number of concurrent episodes on all actors together, but at
+                least one per actor.
+            max_outage_s: time limit in seconds for calls that fail while none succeeds.
+        """
+        self._episodes = max(1, max_episodes // len(actors))
+        self._max_outage_s = max_outage_s
+        self._ready: asyncio.Queue[ActorHandle] = asyncio.Queue()
+        for _ in range(max(1, self._episodes // group_size)):
+            for actor in actors:
+                self._ready.put_nowait(actor)
+        self._lost: set[ActorHandle] = set()
+        self._failing_since: float | None = None
+
+    async def play(self, weights: Callable[[], WeightTag], group: Group) -> PlayedGroup:
+        """Play a group on an actor, with the current `weights`; repeat it if the actor is lost.
+
+        Raises:
+            RunStoppedError: every call failed for `max_outage_s`, or the policy server does not
+                respond.
+        """
+        while True:
+            actor = await self._ready.get()
+            request = actor.play_group.remote(group, weights(), self._episodes)
+            try:
+                played = await request
+            except RayActorError as error:
+                self._on_lost(actor, error)
+            except RayTaskError as error:
+                raise error.cause from None
+            except asyncio.CancelledError:
+                ray.cancel(request)
+                raise
+            else:
+                self._ready.put_nowait(actor)
+                self._lost.discard(actor)
+                self._failing_since = None
+                return played
+
+    def _on_lost(self, actor: ActorHandle, error: RayActorError) -> None:
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        if now - self._failing_since > self._max_outage_s:
+            raise RunStoppedError(
+                f"no env runner has played a group for {self._max_outage_s:g} s "
+                f"(policy_server.max_outage_s): {describe(error)}"
+            )
+        if actor not in self._lost:  # not for each of its groups
+            logger.warning("lost an env runner, its groups are played again: %s", describe(error))
+            self._lost.add(actor)
+        asyncio.get_running_loop().call_later(PAUSE_S, self._ready.put_nowait, actor)

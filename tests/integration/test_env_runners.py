@@ -1,0 +1,157 @@
+"""Rollouts on env runner actors: the same episodes as in the main process, whatever is lost."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import ray
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
+
+from hgpo_rllib.algorithm import HGPO
+from hgpo_rllib.rollout.actors import own_handle
+from hgpo_rllib.rollout.runner import HGPOEnvRunner
+from hgpo_rllib.rollout.trajectory import Trajectory
+from hgpo_rllib.section import RunStoppedError
+
+pytestmark = pytest.mark.integration
+TASKS = [3, 0, 5, 1, 2, 4, 0, 3]
+
+
+@contextmanager
+def started(algorithm: HGPO, count: int, **settings: Any) -> Iterator[EnvRunnerGroup]:
+    """Env runners of another algorithm with the same policy server and weights."""
+    config = algorithm.config.copy(copy_frozen=False).training(constrain_actions=False, **settings)
+    config.env_runners(num_env_runners=count, num_cpus_per_env_runner=0.1)
+    group = EnvRunnerGroup(env_creator=algorithm.env_creator, config=config)
+    local = group.local_env_runner
+    try:
+        local.actors = group.foreach_env_runner(own_handle, local_env_runner=False)
+        sync(algorithm, group)
+        yield group
+    finally:
+        local.stop()
+        group.stop()
+
+
+@pytest.fixture(scope="module")
+def three(algorithm: HGPO) -> Iterator[EnvRunnerGroup]:
+    """Three env runner actors."""
+    with started(algorithm, 3) as group:
+        yield group
+
+
+def sync(algorithm: HGPO, group: EnvRunnerGroup) -> None:
+    group.sync_weights(from_worker_or_learner_group=algorithm.learner_group, inference_only=True)
+
+
+def responses(trajectories: list[Trajectory]) -> list[tuple[str, int, list[list[int]]]]:
+    return [
+        (t.group, t.member, [turn.response_ids.tolist() for turn in t.turns]) for t in trajectories
+    ]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def prompts_of_actors(runner: HGPOEnvRunner) -> list[int]:
+    return ray.get([actor.prompts_in_flight.remote() for actor in runner.actors])
+
+
+def test_actors_play_the_episodes_of_the_main_process(
+    algorithm: HGPO, three: EnvRunnerGroup
+) -> None:
+    """Groups of several members while training, of one in evaluations."""
+    sync(algorithm, three)
+    for split, tasks, size, temperature in (("train", TASKS, 4, 1.0), ("valid_seen", [2, 0], 1, 0)):
+        alone = algorithm.env_runner.play(split, tasks, size, temperature)
+        together = three.local_env_runner.play(split, tasks, size, temperature)
+        assert responses(together) == responses(alone)
+
+
+def test_every_actor_plays(three: EnvRunnerGroup) -> None:
+    runner = three.local_env_runner
+    position = runner.get_state()["task_position"]
+    runner.sample_ahead(len(TASKS))
+    wait_for(lambda: all(prompts_of_actors(runner)))
+    assert runner.prompts_in_flight() > 0
+    assert len(runner.rollout(len(TASKS)).trajectories) == 4 * len(TASKS)
+    assert runner.get_state()["task_position"] == position + len(TASKS)
+    assert runner.prompts_in_flight() == 0
+
+
+def test_giving_up_a_rollout_stops_the_actors(three: EnvRunnerGroup) -> None:
+    runner = three.local_env_runner
+    position = runner.get_state()["task_position"]
+    runner.sample_ahead(len(TASKS))
+    wait_for(lambda: all(prompts_of_actors(runner)))
+    runner.set_state({"task_position": position})
+    wait_for(lambda: not any(prompts_of_actors(runner)))
+    time.sleep(0.2)
+    assert not any(prompts_of_actors(runner)), "a group that waited was started"
+
+
+def test_new_weights_reach_the_actors_while_they_play(
+    algorithm: HGPO, three: EnvRunnerGroup
+) -> None:
+    sync(algorithm, three)
+    runner = three.local_env_runner
+    old = runner._weights.version
+    runner.sample_ahead(len(TASKS))
+    wait_for(lambda: all(prompts_of_actors(runner)))
+    algorithm.learner_group._learner.policy.weights_changed()
+    sync(algorithm, three)
+    new = runner._weights.version
+    assert new != old
+    versions = [
+        [turn.weight_version for turn in trajectory.turns]
+        for trajectory in runner.rollout(len(TASKS)).trajectories
+    ]
+    assert {version for drawn in versions for version in drawn} == {old, new}
+    for drawn in versions:
+        assert drawn == sorted(drawn, key=[old, new].index)
+
+
+def test_groups_of_a_lost_actor_are_played_again(
+    algorithm: HGPO, three: EnvRunnerGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ray restarts it, and it gets the current weights with its next group."""
+    sync(algorithm, three)
+    sync_weights, runner = algorithm.env_runner_group.sync_weights, three.local_env_runner
+    sync_weights(from_worker_or_learner_group=algorithm.learner_group, inference_only=True)
+    first = runner.get_state()["task_position"]
+    count = len(TASKS)
+    runner.sample_ahead(count)
+    wait_for(lambda: all(prompts_of_actors(runner)))
+    ray.kill(runner.actors[1], no_restart=False)
+    played = runner.rollout(count)
+    assert caplog.text.count("lost an env runner") == 1
+    tasks = [trajectory.info["game"] for trajectory in played.trajectories]
+    assert len(tasks) == 4 * count
+    wait_for(lambda: ready(runner, 1))
+    runner.set_state({"task_position": first})
+    again = runner.rollout(count)
+    assert responses(again.trajectories) == responses(played.trajectories)
+    runner.sample_ahead(count)
+    wait_for(lambda: all(prompts_of_actors(runner)))
+    runner.rollout(count)
+
+
+def ready(runner: HGPOEnvRunner, actor: int) -> bool:
+    try:
+        return ray.get(runner.actors[actor].ping.remote()) == "pong"
+    except ray.exceptions.RayActorError:
+        return False
+
+
+def test_a_rollout_without_actors_ends_in_one_line(algorithm: HGPO) -> None:
+    with started(algorithm, 1, max_outage_s=3) as group:
+        (actor,) = group.local_env_runner.actors
+        ray.kill(actor)
+        with pytest.raises(RunStoppedError, match="no env runner has played a group for 3 s"):
+            group.local_env_runner.play("train", [0, 1], 4, 1.0)
