@@ -23,6 +23,7 @@ from hgpo_rllib.settings.learner import LearnerSettings, check_sharding
 from hgpo_rllib.settings.policy_server import GPU_TRANSPORTS, PolicyServerSettings
 
 _ESTIMATOR = EstimatorSettings()
+STALE_IMPORTANCE_CAP = 2.0  # of importance weights where responses are old
 WITHOUT_GROUPS = ("ppo", "reinforce")
 """Estimators that compare no episodes of one task."""
 Name = Annotated[str, AfterValidator(check_name)]
@@ -102,10 +103,16 @@ class RolloutSettings(Section):
     `ppo` and `reinforce`, which do not compare episodes of a task."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature. Training uses the log-probabilities at this temperature."""
-    schedule: Literal["synchronous", "one_step_off"] = "synchronous"
+    schedule: Literal["synchronous", "one_step_off", "asynchronous"] = "synchronous"
     """`synchronous`: the update starts after the rollouts of the iteration (as in the papers).
     `one_step_off`: the rollouts of the next iteration run during the update, so some of their
-    steps are sampled with weights that are one version old."""
+    steps are sampled with weights that are one version old. `asynchronous`: rollouts never stop;
+    an iteration takes the groups that finish first."""
+    max_staleness: int = Field(1, ge=0)
+    """With `schedule=asynchronous`, the maximum number of updates between the weights that sampled
+    a response and those that it updates. Groups with older responses are discarded. 0: synchronous.
+    Unless the learner's `old_logp`, `importance_cap` or `importance_mask` is set, a value above 0
+    sets `old_logp=recomputed` and `importance_cap=2`."""
     max_concurrent_episodes: int = Field(512, ge=1)
     """Maximum number of concurrent episodes. Each has one environment and at most one pending
     request."""
@@ -263,6 +270,19 @@ class RunConfig(Section):
             changes["policy_server"]["weight_transport"] = "object_store"
         sections = {k: getattr(self, k).model_copy(update=v) for k, v in changes.items()}
         return self.model_copy(update=sections)
+
+    @model_validator(mode="after")
+    def _correct_stale_responses(self) -> Self:
+        """Use truncated importance weights with old responses, unless the learner's are set."""
+        set_by_user = {"old_logp", "importance_cap", "importance_mask"}
+        if (
+            self.rollout.schedule == "asynchronous"
+            and self.rollout.max_staleness > 0
+            and not set_by_user & self.learner.model_fields_set
+        ):
+            changes = {"old_logp": "recomputed", "importance_cap": STALE_IMPORTANCE_CAP}
+            object.__setattr__(self, "learner", self.learner.model_copy(update=changes))
+        return self
 
     @model_validator(mode="after")
     def _tie_memory(self) -> Self:

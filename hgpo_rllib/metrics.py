@@ -214,6 +214,8 @@ PANELS = (
         Metric("lost_members", "", "sum",
             "episodes given up after `rollout.max_attempts`", "lost episodes"),
         Metric("lost_groups", "", "sum", "groups left with fewer than two episodes", "lost groups"),
+        Metric("stale_groups", "", "sum",
+            "groups older than `rollout.max_staleness`, not used", "stale groups"),
         Metric("skipped_batches", "", "sum",
             "mini-batches without an optimiser step: bad ones, or all of an iteration without a "
             "signal", "skipped mini-batches"),

@@ -57,7 +57,7 @@ def census(num_tasks: int, seeds: int, games: int | None) -> Plan:
     count = num_tasks if games is None else games
     if count > num_tasks:
         raise ConfigError(f"--games {count}: the split has {num_tasks}; leave it out for all")
-    tasks = TaskOrder(num_tasks, HELD_OUT_ORDER_SEED).take(count)
+    tasks = TaskOrder(num_tasks, HELD_OUT_ORDER_SEED).first(count)
     slots = (Slot(seed, place, t) for seed in range(seeds) for place, t in enumerate(tasks))
     return Plan("census", tuple(slots))
 

@@ -93,7 +93,7 @@ class Replicas:
             request = asyncio.ensure_future(_answer(handle, prompts, sampling, weights))
             try:
                 while not (await asyncio.wait({request}, timeout=self._look_s))[0]:
-                    if not await self._any_runs():
+                    if not await self.any_runs():
                         failing("none runs; start a node that holds one")
                 responses = request.result()
             except LOST as error:
@@ -106,8 +106,11 @@ class Replicas:
             finally:
                 request.cancel()
 
-    async def _any_runs(self) -> bool:
-        """Whether any replica ran at the last count, which all waiting requests share."""
+    async def any_runs(self) -> bool:
+        """Return whether any replica ran at the last count, which all waiting requests share.
+
+        Log the beginning and the end of an outage.
+        """
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + self._look_s

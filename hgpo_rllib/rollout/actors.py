@@ -10,7 +10,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayTaskError
 from ray.rllib.env.env_runner import EnvRunner
 
-from hgpo_rllib.policy_server.replicas import describe
+from hgpo_rllib.policy_server.replicas import LOOK_S, Replicas, describe
 from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.rollout.group import Group, PlayedGroup
 from hgpo_rllib.section import RunStoppedError
@@ -33,6 +33,7 @@ class RunnerActors:
     def __init__(
         self,
         actors: Sequence[ActorHandle],
+        replicas: Replicas,
         group_size: int,
         max_episodes: int,
         max_outage_s: float,
@@ -41,12 +42,15 @@ class RunnerActors:
 
         Args:
             actors: actors of `HGPOEnvRunner`.
+            replicas: replicas of the policy server. This process logs their outages, as the
+                output of actors is not shown.
             group_size: number of members of each group.
             max_episodes: maximum number of concurrent episodes on all actors together, but at
                 least one per actor.
             max_outage_s: time limit in seconds for calls that fail while none succeeds.
         """
         self._episodes = max(1, max_episodes // len(actors))
+        self._replicas = replicas
         self._max_outage_s = max_outage_s
         self._ready: asyncio.Queue[ActorHandle] = asyncio.Queue()
         for _ in range(max(1, self._episodes // group_size)):
@@ -64,15 +68,18 @@ class RunnerActors:
         """
         while True:
             actor = await self._ready.get()
-            request = actor.play_group.remote(group, weights(), self._episodes)
+            reference = actor.play_group.remote(group, weights(), self._episodes)
+            request = asyncio.wrap_future(reference.future())
             try:
-                played = await request
+                while not (await asyncio.wait({request}, timeout=LOOK_S))[0]:
+                    await self._replicas.any_runs()
+                played = request.result()
             except RayActorError as error:
                 self._on_lost(actor, error)
             except RayTaskError as error:
                 raise error.cause from None
             except asyncio.CancelledError:
-                ray.cancel(request)
+                ray.cancel(reference)
                 raise
             else:
                 self._ready.put_nowait(actor)
@@ -89,6 +96,8 @@ class RunnerActors:
                 f"(policy_server.max_outage_s): {describe(error)}"
             )
         if actor not in self._lost:  # not for each of its groups
-            logger.warning("lost an env runner, its groups are played again: %s", describe(error))
+            logger.warning(
+                "lost an env runner, its groups are played again: %s", type(error).__name__
+            )
             self._lost.add(actor)
         asyncio.get_running_loop().call_later(PAUSE_S, self._ready.put_nowait, actor)

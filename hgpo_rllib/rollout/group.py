@@ -18,9 +18,17 @@ from hgpo_rllib.rollout.trajectory import LostEpisode, Step, Trajectory
 from hgpo_rllib.section import RunStoppedError
 
 logger = logging.getLogger(__name__)
-FAILURES = ("env_errors", "env_timeouts", "request_errors", "lost_members", "lost_groups")
+FAILURES = (
+    "env_errors",
+    "env_timeouts",
+    "request_errors",
+    "lost_members",
+    "lost_groups",
+    "stale_groups",
+)
 """Failure counts of a rollout: failed attempts by cause, members discarded after `max_attempts`
-failed attempts, and groups discarded because fewer than two members were left."""
+failed attempts, and groups discarded because fewer than two members were left, or because a
+response was sampled with weights that are too old."""
 
 
 PlayedGroup = tuple[list["Trajectory"], Counter[str]]
@@ -95,19 +103,20 @@ class Rollout:
 async def play_groups(
     play: Callable[[Group], Coroutine[Any, Any, PlayedGroup]], groups: Sequence[Group]
 ) -> PlayedGroup:
-    """Play groups concurrently.
-
-    Args:
-        play: plays one group.
-        groups: groups to play.
-
-    Returns:
-        The trajectories, ordered by group, and the failure counts of all groups.
+    """Play groups concurrently with `play`, and merge the results.
 
     Raises:
         RunStoppedError: no group is left, or the policy server does not respond.
     """
-    played = await gather([play(group) for group in groups])
+    return merge_groups(await gather([play(group) for group in groups]))
+
+
+def merge_groups(played: Sequence[PlayedGroup]) -> PlayedGroup:
+    """Return the trajectories, ordered by group, and the failure counts of all groups.
+
+    Raises:
+        RunStoppedError: there are no trajectories.
+    """
     trajectories = [trajectory for group, _ in played for trajectory in group]
     failures = sum((failed for _, failed in played), Counter[str]())
     if not trajectories:

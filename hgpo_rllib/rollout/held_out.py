@@ -38,7 +38,7 @@ def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any],
     results, everything = {}, []
     for split in config.eval_splits:
         runner = algorithm.env_runner
-        tasks = TaskOrder(runner.num_tasks(split), HELD_OUT_ORDER_SEED).take(config.eval_episodes)
+        tasks = TaskOrder(runner.num_tasks(split), HELD_OUT_ORDER_SEED).first(config.eval_episodes)
         played = runner.play(split, tasks, group_size=1, temperature=config.eval_temperature)
         results[split] = summarize_trajectories(played)
         algorithm.held_out_tasks[split] = count_by_task(played, tasks)

@@ -1,9 +1,8 @@
 """The RLlib EnvRunner: play groups on one event loop with actions from the policy server."""
 
 import asyncio
-import time
-from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -11,7 +10,6 @@ from typing import Any
 
 import gymnasium as gym
 import ray
-from anyio import CancelScope
 from anyio.from_thread import start_blocking_portal
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
@@ -45,12 +43,22 @@ from hgpo_rllib.policy_server.types import (
 )
 from hgpo_rllib.rollout.actors import RunnerActors
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
-from hgpo_rllib.rollout.group import FAILURES, Group, PlayedGroup, Rollout, play_groups
+from hgpo_rllib.rollout.group import (
+    FAILURES,
+    Group,
+    PlayedGroup,
+    Rollout,
+    merge_groups,
+    play_groups,
+)
 from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.restrictions import GrammarReader
 from hgpo_rllib.rollout.rllib_episode import group_episodes
+from hgpo_rllib.rollout.stream import GroupStream, TimedGroup
 from hgpo_rllib.rollout.tasks import TaskOrder
-from hgpo_rllib.rollout.trajectory import Trajectory
+from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
+
+PlayGroup = Callable[[Group], Coroutine[Any, Any, PlayedGroup]]
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._weights_seq_no = 0
         self._finished: list[Trajectory] = []
         self._clients: dict[float, PolicyClient] = {}  # per temperature
-        self._ahead: tuple[int, CancelScope, Future[Played]] | None = None
+        self._versions = [STARTING_WEIGHTS.version]  # of weights, the current one last
+        self._stream = GroupStream(self._play_number)
         self._stack = ExitStack()
         # Rollouts run on an event loop in another thread: the learner updates in the main thread
         # meanwhile, and Ray's event loop of an actor stays free for further calls.
@@ -113,35 +122,47 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         return group_episodes(self.rollout(num_episodes or 1).trajectories)
 
     def rollout(self, num_groups: int) -> Played:
-        """Play `num_groups` groups on the next tasks of the train split.
+        """Return `num_groups` groups of the train split, as `rollout.schedule` says.
 
-        If `sample_ahead` has started a rollout, wait for that one instead.
+        Those that are in progress are a part of them.
         """
-        if self._ahead is None:
-            played = self._loop.call(self._play, self._next(num_groups))
-        else:
-            (_, _, ahead), self._ahead = self._ahead, None
-            played = ahead.result()
-        self._finished += played.trajectories
-        return played
+        asynchronous = self.config.schedule == "asynchronous"
+        ahead = self.config.max_staleness * num_groups if asynchronous else 0
+        groups: list[TimedGroup] = []
+        stale: list[TimedGroup] = []
+        while len(groups) < num_groups:
+            missing = num_groups - len(groups)
+            self._loop.call(self._stream.start, missing + ahead)
+            taken = self._loop.call(self._stream.take, missing, not asynchronous)
+            for group in taken:
+                (stale if asynchronous and self._is_stale(group) else groups).append(group)
+        groups.sort(key=lambda group: group.number)
+        trajectories, failures = merge_groups([group.played for group in groups])
+        failures += sum((group.played[1] for group in stale), Counter(stale_groups=len(stale)))
+        counts = {name: failures[name] for name in FAILURES}
+        seconds = max(group.ended for group in groups) - min(group.started for group in groups)
+        self._finished += trajectories
+        return Played(trajectories, counts, seconds)
 
     def sample_ahead(self, num_groups: int) -> None:
-        """Start the rollout that the next call of `rollout` returns."""
-        first, scope = self._tasks.position, self._loop.call(CancelScope)
-        groups = self._next(num_groups)
+        """Start the groups that the next call of `rollout` returns."""
+        self._loop.call(self._stream.start, num_groups)
 
-        async def play() -> Played:
-            with scope:
-                return await self._play(groups)
-            raise asyncio.CancelledError
+    def _is_stale(self, group: TimedGroup) -> bool:
+        usable = self._versions[-1 - self.config.max_staleness :]
+        rows = response_rows(group.played[0])
+        return any(row.response.weight_version not in usable for row in rows)
 
-        self._ahead = first, scope, self._loop.start_task_soon(play)
+    async def _play_number(self, number: int) -> PlayedGroup:
+        config, split = self.config, self.config.train_split
+        (group,) = self._groups(
+            split, [self._tasks.task(number)], config.group_size, config.temperature, number
+        )
+        return await self._train(group)
 
-    def _next(self, num_groups: int) -> list[Group]:
-        """Return groups for the next tasks."""
-        config, first = self.config, self._tasks.position
-        tasks = self._tasks.take(num_groups)
-        return self._groups(config.train_split, tasks, config.group_size, config.temperature, first)
+    @cached_property
+    def _train(self) -> PlayGroup:
+        return self._player(self.config.group_size)
 
     def play(
         self, split: str, tasks: list[int], group_size: int, temperature: float, first: int = 0
@@ -152,7 +173,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         number of groups played before) plus its index in `tasks`.
         """
         groups = self._groups(split, tasks, group_size, temperature, first)
-        return self._loop.call(self._play, groups).trajectories
+        return self._loop.call(play_groups, self._player(group_size), groups)[0]
 
     def _groups(
         self, split: str, tasks: list[int], size: int, temperature: float, first: int
@@ -163,18 +184,15 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             for number, task in enumerate(tasks, first)
         ]
 
-    async def _play(self, groups: Sequence[Group]) -> Played:
-        """Play groups of one size and split."""
-        start, limit = time.perf_counter(), self.config.max_concurrent_episodes
+    def _player(self, group_size: int) -> PlayGroup:
+        """Return a function that plays groups, with a limit of their concurrent episodes."""
+        limit = self.config.max_concurrent_episodes
         if self.actors:
-            outage = self.config.max_outage_s
-            runners = RunnerActors(self.actors, groups[0].size, limit, outage)
-            play = partial(runners.play, lambda: self._weights)
-        else:
-            play = partial(self._play_group, asyncio.Semaphore(limit))
-        trajectories, failures = await play_groups(play, groups)
-        counts = {name: failures[name] for name in FAILURES}
-        return Played(trajectories, counts, time.perf_counter() - start)
+            runners = RunnerActors(
+                self.actors, self.replicas, group_size, limit, self.config.max_outage_s
+            )
+            return partial(runners.play, lambda: self._weights)
+        return partial(self._play_group, asyncio.Semaphore(limit))
 
     async def _play_group(self, slots: asyncio.Semaphore, group: Group) -> PlayedGroup:
         begin = self.begin_agent(self._client(group.temperature))
@@ -202,6 +220,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     def _use(self, weights: WeightTag) -> None:
         """Sample further responses with `weights`, also those of episodes in progress."""
         self._weights = weights
+        if weights.version not in self._versions[-1:]:
+            self._versions.append(weights.version)
         for client in tuple(self._clients.values()):
             client.weights = weights
 
@@ -274,17 +294,20 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(Checkpointable)
     def get_state(self, components=None, *, not_components=None, **kwargs) -> dict[str, Any]:
-        """Return the position in the task order; a restore replays a rollout in progress."""
-        position = self._tasks.position if self._ahead is None else self._ahead[0]
-        return {WEIGHTS_SEQ_NO: self._weights_seq_no, "task_position": position}
+        """Return the numbers of the groups taken so far; a restore replays those in progress."""
+        return {
+            WEIGHTS_SEQ_NO: self._weights_seq_no,
+            "task_position": self._stream.position,
+            "taken_after": sorted(self._stream.taken),
+        }
 
     @override(Checkpointable)
     def set_state(self, state: dict[str, Any]) -> None:
         """Set the weight tag (RLlib's weight sync) or the position in the task order (restore)."""
         self._weights_seq_no = state.get(WEIGHTS_SEQ_NO, self._weights_seq_no)
         if "task_position" in state:
-            self._give_up_ahead()
-            self._tasks.position = state["task_position"]
+            taken = state.get("taken_after", ())
+            self._loop.call(self._stream.restart, state["task_position"], taken)
         module_state = state.get(COMPONENT_RL_MODULE)
         if isinstance(module_state, ray.ObjectRef):
             module_state = ray.get(module_state)
@@ -306,14 +329,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         with suppress(RuntimeError):  # RLlib may stop a runner twice
             self._loop.call(self._loop.stop, True)
         self._stack.close()
-        self._ahead = None
         self._use(STARTING_WEIGHTS)
         while self._pools:
             self._pools.popitem()[1].close()
         self._env_thread.close()
-
-    def _give_up_ahead(self) -> None:
-        if self._ahead is not None:
-            (_, scope, ahead), self._ahead = self._ahead, None
-            self._loop.call(scope.cancel)
-            wait([ahead])

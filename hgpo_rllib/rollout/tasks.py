@@ -9,21 +9,19 @@ HELD_OUT_ORDER_SEED = 0
 class TaskOrder:
     """Infinite sequence of task numbers. Every epoch visits each task once, in a new order.
 
-    The order depends only on the seed and the position, so the state is one integer.
+    The order depends only on the seed.
     """
 
     def __init__(self, num_tasks: int, seed: int):
-        """Start at the first task."""
+        """See the class."""
         self.num_tasks = num_tasks
         self.seed = seed
-        self.position = 0
 
-    def take(self, count: int) -> list[int]:
-        """Return the next `count` task numbers."""
-        places = range(self.position, self.position + count)
-        self.position += count
-        return [self._task(place) for place in places]
+    def first(self, count: int) -> list[int]:
+        """Return the first `count` task numbers."""
+        return [self.task(place) for place in range(count)]
 
-    def _task(self, place: int) -> int:
+    def task(self, place: int) -> int:
+        """Return the task number at a place, from 0."""
         epoch, index = divmod(place, self.num_tasks)
         return int(np.random.default_rng([self.seed, epoch]).permutation(self.num_tasks)[index])

@@ -65,7 +65,7 @@ def work(config: RunConfig, model: ModelSize, turn: Turn) -> dict[str, float]:
     if server.replica_gpus and cluster.learner_gpus:
         sampling /= server.num_replicas * server.tensor_parallel_size
         update /= cluster.num_learners
-        overlap = rollout.schedule == "one_step_off" and cluster.learner_gpus == 1
+        overlap = rollout.schedule != "synchronous" and cluster.learner_gpus == 1
         flop = max(sampling, update) if overlap else sampling + update
         found |= {f"seconds on {gpu}": flop / (USED * peak) for gpu, peak in PEAK_FLOPS.items()}
     return found

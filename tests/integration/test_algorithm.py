@@ -3,7 +3,8 @@
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.models import load_model
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError, Sampling
 from hgpo_rllib.rollout.restrictions import GrammarReader
+from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.run.metrics import iteration_metrics
@@ -236,6 +238,83 @@ def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
     for drawn in versions:
         assert drawn == sorted(drawn, key=[old, new].index)
     runner.set_state({"task_position": position})
+
+
+@contextmanager
+def asynchronous(algorithm: HGPO, max_staleness: int) -> Iterator[HGPOEnvRunner]:
+    """The algorithm with this schedule, and its runner."""
+    algorithm.train()  # the runner has the learner's weights, whatever a test did before
+    synchronous, runner = algorithm.config, algorithm.env_runner
+    config = synchronous.copy(copy_frozen=False)
+    config.training(schedule="asynchronous", max_staleness=max_staleness)
+    algorithm.config = runner.config = config
+    try:
+        yield runner
+    finally:
+        algorithm.config = runner.config = synchronous
+        position = runner.get_state()["task_position"]
+        runner.set_state({"task_position": position})
+
+
+def test_no_staleness_is_the_synchronous_schedule(algorithm: HGPO) -> None:
+    """The same groups, in the same order, with the same responses."""
+
+    def drawn(runner: HGPOEnvRunner) -> list[tuple[str, int, list[list[int]]]]:
+        return [
+            (t.group, t.member, [turn.response_ids.tolist() for turn in t.turns])
+            for t in runner.rollout(3).trajectories
+        ]
+
+    with asynchronous(algorithm, max_staleness=0) as runner:
+        state = runner.get_state()
+        once = drawn(runner)
+        assert runner.prompts_in_flight() == 0
+    runner.set_state(state)
+    assert drawn(runner) == once
+
+
+def test_asynchronous_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
+    """No response is older than the limit, and every group is used or counted as too old."""
+    count, versions, used, stale = algorithm.config.groups_per_iteration, [], [], 0
+    with asynchronous(algorithm, max_staleness=1) as runner:
+        first = runner.get_state()["task_position"]
+        for iteration in range(4):
+            versions.append(algorithm._published_weights().version)
+            algorithm.train()
+            trajectories = algorithm.last_iteration.scored.trajectories
+            drawn = {turn.weight_version for t in trajectories for turn in t.turns}
+            assert drawn <= set(versions[-2:])
+            assert (algorithm.last_iteration.stale_rate > 0) is (iteration > 0)
+            groups = {trajectory.group for trajectory in trajectories}
+            assert len(groups) == count
+            used += [int(group.rpartition("/")[2]) for group in groups]
+            stale += algorithm.last_iteration.failures["stale_groups"]
+        state = runner.get_state()
+    taken = {*range(first, state["task_position"]), *state["taken_after"]}
+    assert set(used) <= taken
+    assert len(set(used)) == len(used) == len(taken) - stale
+
+
+def test_groups_that_are_too_old_are_not_used(algorithm: HGPO) -> None:
+    """They are counted, and others are played instead of them."""
+    with asynchronous(algorithm, max_staleness=1) as runner:
+        runner.sample_ahead(3)
+        while not all(task.done() for task in runner._stream._tasks.values()):
+            time.sleep(0.01)
+        for _ in range(2):
+            algorithm.learner_group._learner.policy.weights_changed()
+            algorithm.env_runner_group.sync_weights(
+                from_worker_or_learner_group=algorithm.learner_group, inference_only=True
+            )
+        old = runner.get_state()["task_position"]
+        played = runner.rollout(2)
+        assert played.failures["stale_groups"] == 3
+        numbers = {int(t.group.rpartition("/")[2]) for t in played.trajectories}
+        assert len(numbers) == 2
+        assert min(numbers) >= old + 3
+        assert {turn.weight_version for t in played.trajectories for turn in t.turns} == {
+            runner._weights.version
+        }
 
 
 def test_evaluation_plays_each_held_out_game_once(algorithm: HGPO) -> None:

@@ -24,27 +24,28 @@ from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 class TestTaskOrder:
     @pytest.mark.parametrize("num_tasks", [1, 7, 40])
     def test_every_epoch_visits_every_task_once(self, num_tasks: int) -> None:
-        """Also when calls cut across epochs."""
         order = TaskOrder(num_tasks, seed=3)
-        taken = [task for _ in range(num_tasks) for task in order.take(3)]
+        taken = order.first(3 * num_tasks)
         for epoch in range(3):
             tasks = taken[epoch * num_tasks : (epoch + 1) * num_tasks]
             assert sorted(tasks) == list(range(num_tasks))
 
     def test_epochs_and_seeds_differ(self) -> None:
         """Each has an order of its own, and the same every time."""
-        epochs = [TaskOrder(40, seed).take(80) for seed in (0, 1)]
+        epochs = [TaskOrder(40, seed).first(80) for seed in (0, 1)]
         orders = [tuple(part) for taken in epochs for part in (taken[:40], taken[40:])]
         assert len({*orders, tuple(range(40))}) == 5
-        assert TaskOrder(40, 1).take(80) == epochs[1]
+        assert TaskOrder(40, 1).first(80) == epochs[1]
 
-    def test_position_restores(self) -> None:
-        """One integer is all of the state."""
+    def test_a_place_has_one_task(self) -> None:
+        """Whatever was asked before."""
         order = TaskOrder(7, seed=2)
-        order.take(9)
-        again = TaskOrder(7, seed=2)
-        again.position = order.position
-        assert again.take(12) == order.take(12)
+        tasks = order.first(21)
+        assert [TaskOrder(7, seed=2).task(place) for place in (20, 3, 9)] == [
+            tasks[20],
+            tasks[3],
+            tasks[9],
+        ]
 
 
 Play = tuple[str, float, bool]  # observation that follows, reward, is the action valid
