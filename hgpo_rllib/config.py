@@ -150,6 +150,9 @@ class AlgorithmSettings(Section):
     """Discount factor."""
     gae_lambda: float = Field(_ESTIMATOR.gae_lambda, ge=0, le=1)
     """Lambda of PPO's generalised advantage estimation."""
+    distance_discount: float = Field(_ESTIMATOR.distance_discount, gt=0, lt=1)
+    """GraphGPO's discount for each step of the distance to success (released code: 0.1 for
+    ALFWorld, 0.2 for WebShop)."""
     invalid_penalty: float = Field(0.1, ge=0)
     """Penalty subtracted from the return of an invalid step, after discounting."""
 

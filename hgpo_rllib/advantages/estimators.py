@@ -5,7 +5,7 @@ Equation numbers refer to the HGPO paper (arXiv 2602.22817) unless another sourc
 
 from typing import Protocol
 
-from hgpo_rllib.advantages import baselines, hierarchy
+from hgpo_rllib.advantages import baselines, graph, hierarchy
 from hgpo_rllib.advantages.baselines import Floats, Levels
 from hgpo_rllib.advantages.groups import EstimatorSettings
 from hgpo_rllib.advantages.steps import StepArrays
@@ -42,6 +42,11 @@ ESTIMATORS: dict[str, Estimator] = {
         # beyond the paper
         hierarchy.hgpo_leave_one_out,
         hierarchy.hgpo_uncertainty,
+        hierarchy.hgpo_gae,
+        # methods published after HGPO
+        graph.graphgpo,
+        graph.g2po,
+        graph.gagpo,
     )
 }
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpo_rllib.advantages.steps import NONE, StepArrays
+from hgpo_rllib.advantages.steps import NONE, StepArrays, intern_pairs
 
 Contexts = Literal["paper", "released"]
 Normalize = Literal["mean_std", "mean"]
@@ -33,6 +33,8 @@ class EstimatorSettings:
     """Discount of the step returns, used again in PPO's temporal differences."""
     gae_lambda: float = 0.95
     """λ of PPO's generalised advantage estimation."""
+    distance_discount: float = 0.1
+    """GraphGPO's discount for each step of the distance to success."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,13 @@ def context_levels(
     """
     if context_length < 0:
         raise ValueError(f"context_length must be 0 or more, got {context_length}")
-    ids = _pair_ids(steps.task, steps.anchor)
+    ids = intern_pairs(steps.task, steps.anchor)
     yield ids
     back = np.arange(len(steps))  # the step k before each step, -1 where the trajectory is shorter
     for _ in range(context_length):
         back = np.where(back == NONE, NONE, steps.previous[back])
         # NONE marks the start of the trajectory, so a whole prefix only matches equally long ones.
-        ids = _pair_ids(ids, np.where(back == NONE, NONE, steps.anchor[back]))
+        ids = intern_pairs(ids, np.where(back == NONE, NONE, steps.anchor[back]))
         yield np.where(back == NONE, NONE, ids) if contexts == "released" else ids
 
 
@@ -109,18 +111,10 @@ def history_ids(steps: StepArrays) -> NDArray[np.int64]:
     for t in range(last + 1):
         rows = by_time[starts[t] : starts[t + 1]]
         parent = steps.task[rows] if t == 0 else ids[steps.previous[rows]]
-        level = _pair_ids(parent, steps.anchor[rows])
+        level = intern_pairs(parent, steps.anchor[rows])
         ids[rows] = used + level
         used += int(level.max()) + 1
     return ids
-
-
-def _pair_ids(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return dense ids of the distinct pairs (a_i, b_i), where b >= -1."""
-    if not len(a):
-        return np.empty(0, np.int64)
-    width = int(b.max()) + 2
-    return np.unique(a * width + (b + 1), return_inverse=True)[1].reshape(-1)
 
 
 def group_advantage(

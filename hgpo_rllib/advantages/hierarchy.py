@@ -5,7 +5,13 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpo_rllib.advantages.baselines import Floats, Levels, step_level, trajectory_level
+from hgpo_rllib.advantages.baselines import (
+    Floats,
+    Levels,
+    gae,
+    step_level,
+    trajectory_level,
+)
 from hgpo_rllib.advantages.groups import (
     EPSILON,
     EstimatorSettings,
@@ -102,6 +108,38 @@ def hgpo_uncertainty(
         advantage = (1 - shrinkage) * own + shrinkage * advantage
         parent = group
     return advantage if scale is None else advantage / (scale + EPSILON)
+
+
+def hgpo_gae(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+    """HGPO's groups as a value function for generalised advantages (beyond the paper).
+
+    The value of a step is the weighted mean over depths k of the mean step return of its group,
+    with weights proportional to ``(k + 1)^α`` and without singletons; the step return where all
+    groups are singletons. The result of `gae` is compared over all steps of the task. With λ = 1,
+    a step is credited with its own return, as in HGPO. With a smaller λ, it is credited with the
+    values of the states that follow, which other trajectories have visited too: less variance, and
+    bias where the deepest groups still mix different states.
+
+    Reads context_length, weight_alpha, normalize, contexts, gamma, gae_lambda.
+    """
+    value = history_value(steps, settings, levels)
+    advantage = gae(steps, value, settings.gamma, settings.gae_lambda)
+    return group_advantage(steps.task, advantage, settings.normalize)[0]
+
+
+def history_value(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+    """Return the value of each step that `hgpo_gae` uses, shape ``(steps,)``."""
+    offset = 1 if settings.contexts == "paper" else 2
+    numerator, denominator = np.zeros(len(steps)), np.zeros(len(steps))
+    for k, level in enumerate(compare_levels(steps, settings) if levels is None else levels):
+        shared = np.flatnonzero(level.size > 1)
+        group = level.group[shared]
+        total = group_sum(group, steps.step_return[shared])[group] if len(shared) else 0.0
+        weight = float(k + offset) ** settings.weight_alpha
+        numerator[shared] += weight * total / level.size[shared]
+        denominator[shared] += weight
+    value = steps.step_return.copy()
+    return np.divide(numerator, denominator, out=value, where=denominator > 0)
 
 
 def weighted_mean(steps: int, levels: Iterable[tuple[float, Floats]]) -> Floats:

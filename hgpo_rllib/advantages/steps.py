@@ -23,8 +23,9 @@ class StepArrays:
 
     Raises:
         ValueError: arrays of different lengths, a value that is not finite, a negative id, two rows
-            of one trajectory with the same time, a missing step, or a trajectory in two tasks or
-            with two returns. The message names the row.
+            of one trajectory with the same time, a missing step, a `next_anchor` that is not the
+            next step's anchor, or a trajectory in two tasks, with two returns or two outcomes. The
+            message names the row.
     """
 
     task: NDArray[np.int64]
@@ -41,6 +42,12 @@ class StepArrays:
     """Undiscounted return of the step's trajectory, equal on all its steps; None if unknown."""
     value: NDArray[np.float64] | None = None
     """The critic's estimate of the step return; None without a critic."""
+    next_anchor: NDArray[np.int64] | None = None
+    """State key after the step, with the same ids as `anchor`; None if unknown."""
+    won: NDArray[np.bool_] | None = None
+    """Whether the step's trajectory ended with success; None if unknown."""
+    penalty: NDArray[np.float64] | None = None
+    """Penalty of the step's action that `step_return` contains; None if unknown."""
 
     def __post_init__(self) -> None:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -85,7 +92,7 @@ class StepArrays:
                 f"row {row}: time {time} comes after {self.time[before]}: a step is missing"
             )
         later = np.flatnonzero(self.previous != NONE)
-        for name in ("task", "trajectory_return"):
+        for name in ("task", "trajectory_return", "won"):
             column = getattr(self, name)
             if column is None:
                 continue
@@ -95,6 +102,11 @@ class StepArrays:
                     f"rows {before} and {row}: one trajectory, but {name} is {column[before]} "
                     f"and {column[row]}"
                 )
+        if self.next_anchor is not None:
+            after = self.next_anchor[self.previous[later]]
+            for row in later[after != self.anchor[later]]:
+                before = self.previous[row]
+                raise ValueError(f"rows {before} and {row}: next_anchor is not the next anchor")
 
     @classmethod
     def from_columns(
@@ -111,6 +123,8 @@ class StepArrays:
         gamma: float = 0.95,
         invalid_penalty: float = 0.1,
         value: ArrayLike | None = None,
+        next_anchor: Keys | None = None,
+        won: ArrayLike | None = None,
     ) -> "StepArrays":
         """Build the arrays from columns with one entry per step, in any row order.
 
@@ -132,6 +146,8 @@ class StepArrays:
             gamma: discount of the step return.
             invalid_penalty: subtracted from the return of an invalid step.
             value: values of a critic.
+            next_anchor: state key after each step.
+            won: whether each step's trajectory ended with success.
 
         Raises:
             ValueError: see the class; also for columns that exclude each other.
@@ -148,14 +164,21 @@ class StepArrays:
             raise ValueError(f"time must hold integers, not {times.dtype}")
         if reward is not None:
             _check_finite("reward", _floats(reward))
+        _check_lengths({"anchor": anchor, "next_anchor": next_anchor})
+        if next_anchor is None:
+            anchors, following = intern(anchor), None
+        else:
+            anchors, following = np.split(intern([*anchor, *next_anchor]), 2)
         steps = cls(
             task=intern(task),
             trajectory=intern(trajectory),
             time=times.astype(np.int64),
-            anchor=intern(anchor),
+            anchor=anchors,
             step_return=_floats(step_return if reward is None else reward),
             trajectory_return=None if trajectory_return is None else _floats(trajectory_return),
             value=None if value is None else _floats(value),
+            next_anchor=following,
+            won=None if won is None else np.asarray(won, bool),
         )
         if reward is None:
             return steps
@@ -166,6 +189,7 @@ class StepArrays:
             steps,
             step_return=discounted_sums(steps, rewards, gamma) - penalty,
             trajectory_return=totals[steps.trajectory],
+            penalty=penalty,
         )
 
 
@@ -190,6 +214,14 @@ def intern(keys: Keys) -> NDArray[np.int64]:
     ids: defaultdict[Hashable, int] = defaultdict()
     ids.default_factory = ids.__len__  # a new key gets the number of keys before it
     return np.fromiter(map(ids.__getitem__, keys), np.int64, len(keys))
+
+
+def intern_pairs(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Map distinct pairs (a_i, b_i), where a >= 0 and b >= -1, to ids 0, 1, 2, …"""
+    if not len(a):
+        return np.empty(0, np.int64)
+    width = int(b.max()) + 2
+    return np.unique(a * width + (b + 1), return_inverse=True)[1].reshape(-1)
 
 
 def _floats(column: Any) -> NDArray[np.float64]:

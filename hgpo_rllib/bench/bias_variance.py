@@ -11,6 +11,7 @@ probabilities, so means and variances are exact sums, not sample estimates.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import combinations_with_replacement, product
 from math import lgamma
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.advantages.groups import compare_levels
+from hgpo_rllib.advantages.hierarchy import hgpo_gae
 
 OPENS = {("left", "light"): 0.8, ("left", "dark"): 0.6}
 OPENS |= {("right", "light"): 0.5, ("right", "dark"): 0.3}
@@ -35,9 +37,11 @@ DEPTH = 2  # K: the two states before the hall identify the path
 SETTINGS = EstimatorSettings(context_length=DEPTH, normalize="mean")
 ESTIMATORS: tuple[str, ...] = ("grpo", "rloo", "gigpo", "hgpo_no_hierarchy", "hgpo", "hgpo_uniform")
 ESTIMATORS += ("hgpo_base_group", "oracle", "oracle_else_step")
-ESTIMATORS += ("hgpo_leave_one_out", "hgpo_uncertainty")
+ESTIMATORS += ("hgpo_leave_one_out", "hgpo_uncertainty", "hgpo_gae", "gagpo")
 """Estimators that compare within a task. A batch baseline has no meaning here: a batch holds an
-enumeration of groups, not a sample. `oracle_context` equals `oracle`, as K covers the history."""
+enumeration of groups, not a sample. `graphgpo` and `g2po` add comparisons in units other than
+reward. `oracle_context` equals `oracle`, as K covers the history."""
+LAMBDAS = (0.8, 0.5)  # of `hgpo_gae`, besides the default 0.95
 PARTS = {
     "everywhere": "all steps, as used in training",
     "levels": "steps in the hall, as used in training",
@@ -123,6 +127,9 @@ def estimates(steps: StepArrays) -> pd.DataFrame:
     """Return the estimates of all steps, one column per part and estimate; NaN if not counted."""
     levels = list(compare_levels(steps, SETTINGS))
     registered = {name: find_estimator(name)(steps, SETTINGS, levels) for name in ESTIMATORS}
+    for gae_lambda in LAMBDAS:
+        settings = replace(SETTINGS, gae_lambda=gae_lambda)
+        registered[f"hgpo_gae, λ={gae_lambda}"] = hgpo_gae(steps, settings, levels)
     sizes = [level.size for level in levels]
     as_used = {f"level {k}": level.advantage for k, level in enumerate(levels)}
     of_others = {

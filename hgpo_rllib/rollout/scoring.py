@@ -58,17 +58,20 @@ def score(
     `response_rows`; None without a critic. A step's value is that of its acting response.
     """
     lengths = [len(trajectory) for trajectory in trajectories]
+    states = [_states(trajectory, settings.anchor) for trajectory in trajectories]
     every = [step for trajectory in trajectories for step in trajectory.steps]
     steps = StepArrays.from_columns(
         task=[t.group for t in trajectories for _ in t.steps],
         trajectory=np.repeat(np.arange(len(trajectories)), lengths),
         time=np.concatenate([np.arange(length) for length in lengths]),
-        anchor=[key for t in trajectories for key in _anchors(t, settings.anchor)],
+        anchor=[key for keys in states for key in keys[:-1]],
+        next_anchor=[key for keys in states for key in keys[1:]],
         reward=[step.reward for step in every],
         invalid=[not step.turn.is_valid for step in every],
         gamma=settings.gamma,
         invalid_penalty=settings.invalid_penalty,
         value=None if value is None else value[_acting(trajectories)],
+        won=np.repeat([t.won for t in trajectories], lengths),
     )
     of_estimator = settings.estimator_settings()
     levels = tuple(compare_levels(steps, of_estimator))
@@ -94,11 +97,12 @@ def stale_rate(trajectories: Sequence[Trajectory], present: str) -> float:
     return sum(version != present for version in versions) / len(versions)
 
 
-def _anchors(trajectory: Trajectory, anchor: str) -> list[Hashable]:
-    """Return the state key of each step before its action."""
+def _states(trajectory: Trajectory, anchor: str) -> list[Hashable]:
+    """Return the keys of all states of a trajectory, the final one included."""
     if anchor == "observation":
-        return [turn.observation for turn in trajectory.turns]
-    acted_on = [trajectory.info, *(step.info for step in trajectory.steps[:-1])]
-    if "state_hash" not in acted_on[0]:
+        before = [turn.observation for turn in trajectory.turns]
+        return [*before, trajectory.steps[-1].observation]
+    infos = [trajectory.info, *(step.info for step in trajectory.steps)]
+    if "state_hash" not in infos[0]:
         raise ValueError("anchor='state' needs an environment that reports info['state_hash']")
-    return [info["state_hash"] for info in acted_on]
+    return [info["state_hash"] for info in infos]

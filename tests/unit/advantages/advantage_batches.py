@@ -27,6 +27,16 @@ SETTINGS = st.builds(
 )
 
 
+def won(states: list[int]) -> bool:
+    """Whether a trajectory counts as won: as good as random."""
+    return sum(states) % 2 == 0
+
+
+def following(states: list[int]) -> list[int]:
+    """The state after each step; the final one may be another than all others."""
+    return [*states[1:], len(states) % 4]
+
+
 def columns(batch: list[Trajectory]) -> dict[str, list[Any]]:
     """Return the columns of a batch; a trajectory's return is its first step's."""
     rows = [
@@ -38,9 +48,17 @@ def columns(batch: list[Trajectory]) -> dict[str, list[Any]]:
     return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
 
+def transitions(batch: list[Trajectory]) -> dict[str, list[Any]]:
+    """Return further columns of a batch: where steps lead, and whether that was success."""
+    return {
+        "next_anchor": [state for _, states, _ in batch for state in following(states)],
+        "won": [won(states) for _, states, _ in batch for _ in states],
+    }
+
+
 def arrays(batch: list[Trajectory]) -> StepArrays:
     """Return the step arrays of a batch."""
-    return StepArrays.from_columns(**columns(batch))
+    return StepArrays.from_columns(**columns(batch), **transitions(batch))
 
 
 def rows(steps: StepArrays, index: NDArray[Any]) -> StepArrays:
@@ -55,6 +73,9 @@ def rows(steps: StepArrays, index: NDArray[Any]) -> StepArrays:
         if steps.trajectory_return is None
         else steps.trajectory_return[index],
         value=None if steps.value is None else steps.value[index],
+        next_anchor=None if steps.next_anchor is None else steps.next_anchor[index],
+        won=None if steps.won is None else steps.won[index],
+        penalty=None if steps.penalty is None else steps.penalty[index],
     )
 
 

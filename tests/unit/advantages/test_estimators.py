@@ -224,6 +224,42 @@ def test_uncertainty_in_units_of_the_state() -> None:
     np.testing.assert_allclose(scaled, plain / (np.std([2.0, 6.0, 3.0, 9.0]) + 1e-6))
 
 
+@given(BATCHES, SETTINGS)
+def test_generalised_advantages_with_values_of_histories(batch, settings) -> None:
+    """The value is a weighted mean of groups' means; a step alone at all depths has its own."""
+    returns = [value for _, _, values in batch for value in values]
+    early = [t for _, states, _ in batch for t in range(len(states))]
+    offset = 1 if settings.contexts == "paper" else 2
+    value = []
+    for i, own in enumerate(returns):
+        numerator = denominator = 0.0
+        for k in range(settings.context_length + 1):
+            others = others_of(batch, history(k))[i]
+            if others and not (settings.contexts == "released" and early[i] < k):
+                same = [own, *others]
+                if settings.contexts == "released":  # steps before k have no group
+                    keys = [(history(k)(t, s, j), j) for t, s, rs in batch for j in range(len(rs))]
+                    same = [
+                        r
+                        for (key, j), r in zip(keys, returns, strict=True)
+                        if key == keys[i][0] and j >= k
+                    ]
+                    if len(same) == 1:
+                        continue
+                numerator += (k + offset) ** settings.weight_alpha * float(np.mean(same))
+                denominator += (k + offset) ** settings.weight_alpha
+        value.append(numerator / denominator if denominator else own)
+    steps = arrays(batch)
+    raw = gae(steps, np.array(value), settings.gamma, settings.gae_lambda)
+    tasks = [task for task, states, _ in batch for _ in states]
+    groups = defaultdict(list)
+    for task, advantage in zip(tasks, raw, strict=True):
+        groups[task].append(advantage)
+    expected = [a - np.mean(groups[task]) for task, a in zip(tasks, raw, strict=True)]
+    got = find_estimator("hgpo_gae")(steps, replace(settings, normalize="mean"))
+    np.testing.assert_allclose(got, expected, atol=1e-7)
+
+
 def test_base_group_by_hand() -> None:
     """Eq. 1 joins with weight 1: (4 + 1 * -2 + 2 * -2) / 4; K = 1, one state, two trajectories."""
     steps = arrays([(0, [5], [8.0]), (0, [5], [4.0])])
@@ -269,7 +305,7 @@ def test_ppo_uses_the_critic_or_a_table(batch, settings) -> None:
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_estimator_of_no_steps(name: str) -> None:
     """No steps, no advantages, no error."""
-    steps = StepArrays.from_columns([], [], [], [], reward=[])
+    steps = StepArrays.from_columns([], [], [], [], reward=[], next_anchor=[], won=[])
     assert find_estimator(name)(steps, EstimatorSettings()).shape == (0,)
 
 

@@ -1,0 +1,119 @@
+"""Estimators that value states by the transitions of a task's trajectories."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hgpo_rllib.advantages.baselines import Floats, Levels, gae, tabular_value
+from hgpo_rllib.advantages.groups import (
+    EstimatorSettings,
+    context_levels,
+    group_advantage,
+    group_sum,
+)
+from hgpo_rllib.advantages.steps import NONE, StepArrays, discounted_sums, intern_pairs
+
+SUCCESS = 10.0  # reward of a won episode, as in ALFWorld and WebShop
+
+
+def graphgpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+    """GraphGPO (arXiv 2605.26684): compare distances to success in the graph of transitions.
+
+    Each step of a task's trajectories is an edge from its state to the next one; the last step of
+    a won episode leads to success. With d the length of the shortest path to success, the value of
+    a step is ``10 γ^d(s_{t+1})``, and ``A = A_task + ω A_state``: the trajectory's return compared
+    over all steps of the task, plus ω times the step's value compared with steps of the same state.
+    States without a path to success count as one step farther than the farthest with one.
+
+    From the released code, without its option to merge similar states.
+    Reads normalize, step_weight, distance_discount; needs trajectory_return, next_anchor and won.
+    """
+    distance = success_distance(steps).astype(np.float64)
+    value: Floats = SUCCESS * np.power(settings.distance_discount, distance)
+    (state,) = context_levels(steps, 0)
+    own, _ = group_advantage(state, value, settings.normalize)
+    return _over_task(steps, settings) + settings.step_weight * own
+
+
+def g2po(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+    """G2PO (arXiv 2606.22995): compare the values of the states that steps lead to.
+
+    The value of a state is the mean over its visits of ``γ^n R``, with n the number of steps from
+    the visit to the end and R = 10 if the episode was won, 0 otherwise. A step that ends the
+    episode leads to a value of R. ``A = A_task + ω (A_state + A_gain)``: the trajectory's return
+    compared over all steps of the task; the next state's value less the penalty of an invalid
+    action, compared with steps of the same state; and the difference of the two states' values,
+    compared over all steps of the task.
+
+    From the released code, whose γ is 0.95.
+    Reads normalize, step_weight, gamma; needs trajectory_return and won.
+    """
+    outcome = np.where(_won(steps), SUCCESS, 0.0)
+    remaining = discounted_sums(steps, np.ones(len(steps)), 1.0)
+    (state,) = context_levels(steps, 0)
+    visit = settings.gamma**remaining * outcome
+    value = (group_sum(state, visit) / np.bincount(state))[state] if len(steps) else visit
+    following: Floats = outcome.copy()
+    later = np.flatnonzero(steps.previous != NONE)
+    following[steps.previous[later]] = value[later]
+    penalty = np.zeros(len(steps)) if steps.penalty is None else steps.penalty
+    own, _ = group_advantage(state, following - penalty, settings.normalize)
+    gain, _ = group_advantage(steps.task, following - value, settings.normalize)
+    return _over_task(steps, settings) + settings.step_weight * (own + gain)
+
+
+def gagpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+    """GAGPO (arXiv 2605.13217): generalised advantages with the mean return of a state as value.
+
+    V of a state is the mean step return of its visits in the task (`tabular_value`). The result of
+    `gae` is compared over all steps of the task. A reconstruction from the abstract: γ and λ of the
+    paper were not found, and its ratio per action belongs to the loss.
+    Reads normalize, gamma, gae_lambda.
+    """
+    advantage = gae(steps, tabular_value(steps), settings.gamma, settings.gae_lambda)
+    return group_advantage(steps.task, advantage, settings.normalize)[0]
+
+
+def success_distance(steps: StepArrays) -> NDArray[np.int64]:
+    """Return the number of steps from each step's next state to success, shape ``(steps,)``.
+
+    0 for the last step of a won episode. If no path leads to success, the largest distance in the
+    task plus 1.
+
+    Raises:
+        ValueError: the steps have no next_anchor or won.
+    """
+    if steps.next_anchor is None:
+        raise ValueError("this estimator follows transitions: the steps need next_anchor")
+    won = _won(steps)
+    both = intern_pairs(np.tile(steps.task, 2), np.concatenate([steps.anchor, steps.next_anchor]))
+    source, target = np.split(both, 2)
+    ends = np.ones(len(steps), bool)
+    ends[steps.previous[steps.previous != NONE]] = False
+    success = int(both.max(initial=-1)) + 1  # a node of all tasks: no edge leaves it
+    target = np.where(ends & won, success, target)
+    unknown = np.iinfo(np.int64).max // 2
+    distance = np.full(success + 1, unknown)
+    distance[success] = 0
+    while True:  # each pass adds the nodes that are one step farther
+        before = distance.copy()
+        np.minimum.at(distance, source, distance[target] + 1)
+        if np.array_equal(distance, before):
+            break
+    own = distance[source]
+    farthest = np.zeros(int(steps.task.max(initial=-1)) + 1, np.int64)
+    known = own < unknown
+    np.maximum.at(farthest, steps.task[known], own[known])
+    return np.where(distance[target] < unknown, distance[target], farthest[steps.task] + 1)
+
+
+def _over_task(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+    """Compare returns of trajectories over all steps of the task: long ones count more."""
+    if steps.trajectory_return is None:
+        raise ValueError("this estimator compares trajectories: the steps need trajectory_return")
+    return group_advantage(steps.task, steps.trajectory_return, settings.normalize)[0]
+
+
+def _won(steps: StepArrays) -> NDArray[np.bool_]:
+    if steps.won is None:
+        raise ValueError("this estimator needs to know which episodes were won: set won")
+    return steps.won
