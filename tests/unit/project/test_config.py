@@ -370,20 +370,6 @@ class TestHGPOConfig:
         with pytest.raises(ValueError, match="model_path is not set"):
             HGPOConfig().validate()
 
-    def test_old_responses_get_importance_weights(self) -> None:
-        """Unless the run file sets the learner's, or nothing can be old."""
-
-        def learner(*overrides: str) -> tuple[str, float | None]:
-            found = load_config(None, ["rollout.schedule=asynchronous", *overrides]).learner
-            return found.old_logp, found.importance_cap
-
-        assert learner() == ("recomputed", 2.0)
-        assert learner("learner.lr=1e-5") == ("recomputed", 2.0)
-        assert learner("rollout.max_staleness=0") == ("behaviour", None)
-        assert learner("rollout.schedule=one_step_off") == ("behaviour", None)
-        assert learner("learner.importance_cap=null") == ("behaviour", None)
-        assert learner("learner.old_logp=recomputed") == ("recomputed", None)
-
     def test_prompt_memory_is_tied_to_the_depth_of_groups(self) -> None:
         """Unless it is set apart; 0 is a setting too."""
         config = HGPOConfig().training(context_length=4)
