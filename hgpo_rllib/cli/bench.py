@@ -147,6 +147,33 @@ def _prepare(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, Tra
     return prepare_inputs(load_config(config, overrides or []), console), console
 
 
+@app.command()
+def scale(
+    run: Annotated[Path, typer.Argument(help="run directory whose responses are replayed")],
+    episodes: Annotated[
+        list[int] | None,
+        typer.Option(min=2, help="number of concurrent episodes; can be repeated"),
+    ] = None,
+    runners: Annotated[
+        list[int] | None,
+        typer.Option(min=0, help="number of env runner processes, 0 for none; can be repeated"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure rollouts, schedules and the learner's input, with a run's responses and latencies."""
+    from hgpo_rllib.bench.scale import bench_scale
+    from hgpo_rllib.reporting.console import TrainingConsole
+    from hgpo_rllib.results import load_run
+    from hgpo_rllib.run.cluster import ray_cluster
+
+    recorded = load_run(run)
+    config = load_config(run / "config.yaml", []).without_learners()
+    console = TrainingConsole(sys.stderr)
+    with ray_cluster(config), console.stage("replaying the run's responses"):
+        tables = bench_scale(recorded, config, episodes or [64, 512, 4096], runners or [0, 1, 2])
+    show(tables, as_json)
+
+
 @app.command("bias-variance")
 def bias_variance(
     group_sizes: Annotated[

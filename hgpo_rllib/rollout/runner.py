@@ -203,7 +203,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     # accepts further groups and new weights while it plays.
     async def play_group(self, group: Group, weights: WeightTag, episodes: int) -> PlayedGroup:
         """Play a group as an actor of another runner; see `RunnerActors`."""
-        self._use(weights)
+        self.use_weights(weights)
         playing = self._loop.start_task_soon(self._play_group, asyncio.Semaphore(episodes), group)
         return await asyncio.wrap_future(playing)
 
@@ -217,7 +217,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             )
         return self._clients[temperature]
 
-    def _use(self, weights: WeightTag) -> None:
+    def use_weights(self, weights: WeightTag) -> None:
         """Sample further responses with `weights`, also those of episodes in progress."""
         self._weights = weights
         if weights.version not in self._versions[-1:]:
@@ -312,7 +312,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         if isinstance(module_state, ray.ObjectRef):
             module_state = ray.get(module_state)
         if module_state:
-            self._use(module_state[DEFAULT_MODULE_ID]["weight_tag"])
+            self.use_weights(module_state[DEFAULT_MODULE_ID]["weight_tag"])
 
     @override(Checkpointable)
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
@@ -329,7 +329,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         with suppress(RuntimeError):  # RLlib may stop a runner twice
             self._loop.call(self._loop.stop, True)
         self._stack.close()
-        self._use(STARTING_WEIGHTS)
+        self.use_weights(STARTING_WEIGHTS)
         while self._pools:
             self._pools.popitem()[1].close()
         self._env_thread.close()

@@ -10,6 +10,9 @@ import ray
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
 from hgpo_rllib.algorithm import HGPO
+from hgpo_rllib.bench import scale
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.policy_server.types import Generation
 from hgpo_rllib.rollout.actors import own_handle
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
@@ -155,3 +158,42 @@ def test_a_rollout_without_actors_ends_in_one_line(algorithm: HGPO) -> None:
         ray.kill(actor)
         with pytest.raises(RunStoppedError, match="no env runner has played a group for 3 s"):
             group.local_env_runner.play("train", [0, 1], 4, 1.0)
+
+
+@pytest.fixture(scope="module")
+def recorded(algorithm: HGPO) -> list[Generation]:
+    """Responses with a short latency."""
+    played = algorithm.env_runner.play("train", [0, 1], 4, 1.0)
+    turns = [turn for trajectory in played for turn in trajectory.turns]
+    return [Generation(t.response_ids, t.behaviour_logp, "", "stop", 0.002) for t in turns]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_bench_scale_replays_responses(
+    run_config: RunConfig, recorded: list[Generation], count: int
+) -> None:
+    """The runners of training, with the recorded responses in place of an engine's."""
+    with scale.started(run_config, recorded, count, 8) as runner:
+        row, played = scale.measure_rollout(runner, 8)
+    assert row["episodes"] == len(played) == 8
+    assert row["steps"] == sum(map(len, played))
+    possible = {tuple(response.token_ids.tolist()) for response in recorded}
+    assert {tuple(turn.response_ids.tolist()) for t in played for turn in t.turns} <= possible
+    parts = row["environments_ms"] + row["prompts_ms"] + row["orchestration_ms"]
+    assert parts == pytest.approx(row["cpu_ms_per_step"])
+    assert min(row["environments_ms"], row["prompts_ms"], row["orchestration_ms"]) > 0
+    inputs = scale.measure_input(run_config, played)
+    assert inputs["steps"] == row["steps"]
+    assert inputs["mini_batches"] == max(1, round(row["steps"] / 64))
+
+
+def test_bench_scale_compares_the_schedules(
+    run_config: RunConfig, recorded: list[Generation]
+) -> None:
+    rows = scale.compare_schedules(run_config, recorded)
+    compared = [(row["schedule"], row["max_staleness"]) for row in rows]
+    assert compared == [*scale.SCHEDULES]
+    assert rows[0]["update_s"] > 0
+    assert rows[0]["stale_groups"] == rows[1]["stale_groups"] == 0
+    for row in rows:
+        assert row["iteration_s"] >= row["update_s"]
