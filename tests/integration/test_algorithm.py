@@ -15,6 +15,7 @@ from ray import serve
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from hgpo_rllib.advantages import ESTIMATORS, baselines, groups, hierarchy
+from hgpo_rllib.agent import action_grammar
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, RunConfig
 from hgpo_rllib.learner.batching import token_batch, token_columns
@@ -107,6 +108,34 @@ def test_constrained_actions(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -
             logp = learner.policy.forward_train(batch)["logp"]
         gaps.append((logp - batch["behaviour_logp"]).abs().max().item())
     assert gaps[0] < 1e-4 < gaps[1]
+
+
+def test_grammars_permit_only_tokens_of_the_tokenizer(algorithm: HGPO) -> None:
+    """The model has more ids than its tokenizer; vLLM's own tokenizer would name one of them."""
+    runner, policy = algorithm.env_runner, algorithm.learner_group._learner.policy
+    tokens = len(runner.renderer.tokenizer)
+    (trajectory,) = runner.play("train", [0], group_size=1, temperature=1.0)
+    turn, actions = trajectory.turns[0], trajectory.info["admissible_actions"]
+    embedding = policy.llm.get_input_embeddings().weight  # tied to the output
+    with torch.no_grad():
+        saved = embedding[tokens].clone()
+        embedding[tokens] = 2 * embedding[turn.response_ids[0]]
+    try:
+        policy.weights_changed()
+        weights = algorithm._published_weights()
+        prompts = [
+            Prompt(turn.prompt_ids.tolist(), seed, grammar=grammar)
+            for grammar in (None, action_grammar(actions))
+            for seed in range(8)
+        ]
+        responses = runner.ask(prompts, runner.sampling(1.0), weights)
+    finally:
+        with torch.no_grad():
+            embedding[tokens] = saved
+        policy.weights_changed()
+    largest = [int(response.token_ids.max()) for response in responses]
+    assert set(largest[:8]) == {tokens}, "nothing to exclude: the test would be blind"
+    assert max(largest[8:]) < tokens
 
 
 def test_conversations(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:

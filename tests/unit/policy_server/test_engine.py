@@ -1,5 +1,6 @@
 """Settings become arguments of vLLM and options of Serve."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from ray import serve
 from hgpo_rllib.config import ConfigError, RunConfig, parse_config
 from hgpo_rllib.policy_server.deployment import PolicyReplica, replica_seed
 from hgpo_rllib.policy_server.server import replica_options
+from hgpo_rllib.policy_server.types import Prompt, RequestFailedError, Sampling
 from hgpo_rllib.policy_server.vllm_settings import engine_arguments
 from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
 
@@ -171,3 +173,18 @@ def test_settings_that_do_not_fit_are_refused(server: dict[str, Any], message: s
     with pytest.raises(ConfigError, match=message):
         parse_config({"policy_server": server})
     assert RunConfig().policy_server.update_mode == "wait"
+
+
+def test_a_response_that_vllm_ends_with_an_error_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a sampled token does not match the grammar: its tokens are not used."""
+    from vllm.outputs import CompletionOutput
+
+    from hgpo_rllib.policy_server.vllm_engine import VLLMEngine
+
+    async def draw(*_: Any) -> CompletionOutput:
+        return CompletionOutput(0, "", [5, 6], None, None, finish_reason="error")
+
+    engine = VLLMEngine.__new__(VLLMEngine)
+    monkeypatch.setattr(engine, "_draw", draw, raising=False)
+    with pytest.raises(RequestFailedError, match="vLLM ended the response with an error"):
+        asyncio.run(engine.generate(Prompt([1]), Sampling(1.0, 4, ())))

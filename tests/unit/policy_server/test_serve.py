@@ -14,6 +14,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config
 
+from hgpo_rllib import models
 from hgpo_rllib.config import ConfigError, PolicyServerSettings, load_config, save_config
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.policy_server import openai_server
@@ -293,9 +294,10 @@ class TestArguments:
     def test_tokenizer(self, model: Path, tmp_path: Path) -> None:
         """What vLLM loads gives the tokens of training; the model's directory would not."""
         folder = tmp_path / "tokenizer"
-        openai_server.write_tokenizer(str(model), folder)
+        models.write_tokenizer(str(model), folder)
         given, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(str(model))
         assert given(TEXT)["input_ids"] == ours(TEXT)["input_ids"]
+        assert len(given) == len(ours)
         assert given.chat_template == ours.chat_template
         assert (given.eos_token, given.pad_token) == (ours.eos_token, ours.pad_token)
         rebuilt = AutoTokenizer.from_pretrained(model)
@@ -305,4 +307,4 @@ class TestArguments:
     def test_no_tokenizer(self, model: Path, tmp_path: Path) -> None:
         (model / "tokenizer.json").unlink()
         with pytest.raises(ConfigError, match=r"holds no tokenizer.json"):
-            openai_server.write_tokenizer(str(model), tmp_path / "tokenizer")
+            models.write_tokenizer(str(model), tmp_path / "tokenizer")
