@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hgpo_rllib.settings.learner import KLEstimator, LearnerSettings, Level
+from hgpo_rllib.settings.learner import KLEstimator, LearnerSettings, Level, RatioLevel
 
 LOG_RATIO_CLAMP = 20.0  # bound on log-probability differences, so that exp() cannot overflow
 
@@ -14,6 +14,22 @@ LOG_RATIO_CLAMP = 20.0  # bound on log-probability differences, so that exp() ca
 def log_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
     """Return ``logp - old_logp`` clamped to ± `LOG_RATIO_CLAMP`; the gradient is 0 outside."""
     return (logp - old_logp).clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP)
+
+
+def over_response(values: Tensor, response: Tensor, level: RatioLevel) -> Tensor:
+    """Return the sum or the mean of each token's response, or the values for level ``token``.
+
+    Args:
+        values: value of each token.
+        response: index of the response that each token belongs to.
+        level: ``token``, ``sequence`` (sum) or ``sequence-mean``.
+    """
+    if level == "token":
+        return values
+    sums = values.new_zeros(int(response.max()) + 1).index_add(0, response, values)
+    if level == "sequence-mean":
+        sums = sums / torch.bincount(response).clamp(min=1)
+    return sums[response]
 
 
 def clipped_policy_loss(
@@ -25,8 +41,6 @@ def clipped_policy_loss(
     dual_clip: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute PPO's clipped surrogate of each token, negated for minimisation.
-
-    The paper's Eq. 8 has one ratio per action (a whole response) instead of one per token.
 
     Args:
         logp: log-probability of each token under the policy being trained.
@@ -91,10 +105,7 @@ def importance_weights(
     Returns:
         Weight of each token, without gradient, and whether it was truncated or set to 0.
     """
-    difference = (learner_logp - engine_logp).detach()
-    if level == "sequence":
-        sums = difference.new_zeros(int(sequence.max()) + 1).index_add(0, sequence, difference)
-        difference = sums[sequence]
+    difference = over_response((learner_logp - engine_logp).detach(), sequence, level)
     ratio = difference.clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP).exp()
     weight = torch.ones_like(ratio) if cap is None else ratio.clamp(max=cap)
     cut = torch.zeros_like(ratio, dtype=torch.bool) if cap is None else ratio > cap
@@ -128,9 +139,11 @@ def token_losses(
     and ``entropy`` under the policy being trained. Without `reference_logp` there is no KL term.
     """
     logp, entropy = outputs["logp"], outputs["entropy"]
+    # The tokens of a response share its ratio, unless the ratio is that of each token.
+    of_ratio = over_response(logp - tokens["old_logp"], tokens["row"], settings.ratio_level)
     policy_loss, clipped = clipped_policy_loss(
-        logp,
-        tokens["old_logp"],
+        of_ratio,
+        torch.zeros_like(of_ratio),
         tokens["advantage"],
         settings.clip_low,
         settings.clip_high,
@@ -139,7 +152,7 @@ def token_losses(
     statistics = {
         "clip_fraction": clipped,
         "entropy": entropy,
-        "ratio_max": log_ratio(logp.detach(), tokens["old_logp"]).exp(),
+        "ratio_max": of_ratio.detach().clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP).exp(),
     }
     if settings.importance_cap is not None or settings.importance_mask is not None:
         weight, cut = importance_weights(

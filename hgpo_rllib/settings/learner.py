@@ -9,6 +9,7 @@ from hgpo_rllib.section import Section
 Aggregation = Literal["token-mean", "seq-mean", "micro-batch-mean"]
 KLEstimator = Literal["k1", "k2", "k3"]
 Level = Literal["token", "sequence"]
+RatioLevel = Literal["token", "sequence", "sequence-mean"]
 CriticKind = Literal["none", "head", "separate"]
 Dtype = Literal["float32", "bfloat16"]
 ComputeDtype = Literal["auto", "float32", "bfloat16"]
@@ -38,10 +39,15 @@ class LearnerSettings(Section):
     """Denominator of the token ratio: `behaviour` uses the log-probabilities of the inference
     engine, `recomputed` those of the learner at the same weights (as the released code).
     `recomputed` needs one more forward pass for the steps of all mini-batches but the first."""
+    ratio_level: RatioLevel = "token"
+    """What has a probability ratio that is clipped: `token`: each token (as the released code).
+    `sequence`: the whole response, by the product over its tokens (the paper's Eq. 8, with
+    `loss_aggregation=seq-mean`). `sequence-mean`: the whole response, by the geometric mean
+    (GSPO, arXiv 2507.18071)."""
     clip_low: float = Field(0.2, gt=0, lt=1)
-    """The token ratio is clipped below at 1 - clip_low."""
+    """The ratio is clipped below at 1 - clip_low."""
     clip_high: float = Field(0.2, gt=0)
-    """The token ratio is clipped above at 1 + clip_high."""
+    """The ratio is clipped above at 1 + clip_high."""
     dual_clip: float | None = Field(None, gt=1)
     """Upper bound of the loss of a token with a negative advantage A: dual_clip times -A
     (released: 3). null: no bound."""
@@ -92,7 +98,7 @@ class LearnerSettings(Section):
     """Log a warning if the KL divergence between inference engine and learner exceeds this
     value, in nats per token. null: no warning."""
     max_ratio: float | None = Field(1e4, gt=1)
-    """A mini-batch with a larger token ratio is bad (see `on_bad_batch`). null: only
+    """A mini-batch with a larger ratio is bad (see `on_bad_batch`). null: only
     mini-batches with a non-finite loss or gradient are."""
     on_bad_batch: Literal["stop", "skip"] = "stop"
     """What to do with a bad mini-batch, including one that runs out of GPU memory: `stop` ends

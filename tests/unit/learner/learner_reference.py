@@ -239,6 +239,9 @@ def step_losses(
         at_sampling = logp_and_entropy(sampler, columns, step)[0]
     old = engine if s.old_logp == "behaviour" else at_sampling
     ratio = (logp - old).exp()
+    if s.ratio_level != "token":
+        whole = ratio.prod() if s.ratio_level == "sequence" else ratio.prod() ** (1 / len(ratio))
+        ratio = whole.expand(len(ratio))
     loss = torch.max(-ratio * advantage, -ratio.clip(1 - s.clip_low, 1 + s.clip_high) * advantage)
     if s.dual_clip is not None and advantage < 0:
         loss = torch.min(loss, -s.dual_clip * advantage)

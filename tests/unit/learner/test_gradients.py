@@ -51,6 +51,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "entropy_coeff": 0.3,
     },
     "token weights": RECOMPUTED | {"importance_cap": 1.2},
+    "ratio of a response": {"ratio_level": "sequence", "loss_aggregation": "seq-mean"},
+    "mean ratio of a response": {"ratio_level": "sequence-mean", "dual_clip": 3.0},
     "sequence weights": RECOMPUTED | {"importance_cap": 1.2, "importance_level": "sequence"},
     "token mask": RECOMPUTED | {"importance_mask": (0.8, 1.5)},
     "sequence mask": RECOMPUTED | {"importance_mask": (0.5, 2), "importance_level": "sequence"},
