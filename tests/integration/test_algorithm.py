@@ -133,6 +133,7 @@ def test_grammars_permit_only_tokens_of_the_tokenizer(algorithm: HGPO) -> None:
         with torch.no_grad():
             embedding[tokens] = saved
         policy.weights_changed()
+        runner.use_weights(algorithm._published_weights())
     largest = [int(response.token_ids.max()) for response in responses]
     assert set(largest[:8]) == {tokens}, "nothing to exclude: the test would be blind"
     assert max(largest[8:]) < tokens
