@@ -21,6 +21,7 @@ from hgpo_rllib.settings.cluster import ClusterSettings, check_gpus, check_trans
 from hgpo_rllib.settings.generated import GamesSettings, StoreSettings, WarmStartSettings
 from hgpo_rllib.settings.learner import LearnerSettings, check_sharding
 from hgpo_rllib.settings.policy_server import GPU_TRANSPORTS, PolicyServerSettings
+from hgpo_rllib.settings.rollout import RolloutSettings
 
 _ESTIMATOR = EstimatorSettings()
 STALE_IMPORTANCE_CAP = 2.0  # of importance weights where responses are old
@@ -91,36 +92,6 @@ class AgentSettings(Section):
     released code), `memory` removes the oldest turns of its memory first."""
     max_response_tokens: int = Field(512, ge=1)
     """Maximum length of a response in tokens."""
-
-
-class RolloutSettings(Section):
-    """The rollouts of an iteration."""
-
-    groups_per_iteration: int = Field(16, ge=1)
-    """Number of groups per iteration. Each group plays one task."""
-    group_size: int = Field(8, ge=1)
-    """N, the number of episodes in a group. All start from the same initial state. 1: only for
-    `ppo` and `reinforce`, which do not compare episodes of a task."""
-    temperature: float = Field(1.0, gt=0)
-    """Sampling temperature. Training uses the log-probabilities at this temperature."""
-    schedule: Literal["synchronous", "one_step_off", "asynchronous"] = "synchronous"
-    """`synchronous`: the update starts after the rollouts of the iteration (as in the papers).
-    `one_step_off`: the rollouts of the next iteration run during the update, so some of their
-    steps are sampled with weights that are one version old. `asynchronous`: rollouts never stop;
-    an iteration takes the groups that finish first."""
-    max_staleness: int = Field(1, ge=0)
-    """With `schedule=asynchronous`, the maximum number of updates between the weights that sampled
-    a response and those that it updates. Groups with older responses are discarded. 0: synchronous.
-    Unless the learner's `old_logp`, `importance_cap` or `importance_mask` is set, a value above 0
-    sets `old_logp=recomputed` and `importance_cap=2`."""
-    max_concurrent_episodes: int = Field(512, ge=1)
-    """Maximum number of concurrent episodes. Each has one environment and at most one pending
-    request."""
-    env_timeout_s: float = Field(60, gt=0)
-    """Timeout of an environment's reset or step, in seconds."""
-    max_attempts: int = Field(2, ge=1)
-    """Maximum number of times that an episode is played when its environment fails or times out,
-    or the engine rejects its prompt. After that, the group continues without it."""
 
 
 class AlgorithmSettings(Section):
@@ -197,6 +168,21 @@ def check_group_size(algorithm: AlgorithmSettings, group_size: int) -> None:
         )
 
 
+def check_gateway(config: "RunConfig") -> None:
+    """Raise a ValueError for settings that do not apply to episodes played by clients."""
+    if config.rollout.gateway_port is None:
+        return
+    for possible, change in (
+        (not config.cluster.num_env_runners, "cluster.num_env_runners=0"),
+        (config.algorithm.anchor == "observation", "algorithm.anchor=observation"),
+        (not config.agent.constrain_actions, "agent.constrain_actions=false"),
+    ):
+        if not possible:
+            raise ValueError(
+                f"rollout.gateway_port has clients play the episodes, so {change} is needed"
+            )
+
+
 class EvaluationSettings(Section):
     """Evaluation on held-out tasks during a run."""
 
@@ -260,6 +246,7 @@ class RunConfig(Section):
         check_gpus(self.cluster, self.policy_server, schedule)
         check_transport(self.cluster, self.policy_server, schedule, lora_rank)
         check_sharding(self.learner, self.cluster.num_learners)
+        check_gateway(self)
         return self
 
     def without_learners(self) -> Self:
@@ -268,6 +255,7 @@ class RunConfig(Section):
             "cluster": {"num_env_runners": 0, "num_learners": 0, "learner_gpus": 0.0},
             "learner": {"shard_parameters": False},
             "policy_server": {"colocate": False},
+            "rollout": {"gateway_port": None},
         }
         if self.policy_server.weight_transport in GPU_TRANSPORTS:
             changes["policy_server"]["weight_transport"] = "object_store"

@@ -1,7 +1,7 @@
 """Render prompts as text or token ids, and parse completions to actions."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -138,7 +138,7 @@ class TokenRenderer(TextRenderer):
 
     def render(self, message: str) -> str:
         """Return the model's chat template with `message` as the only user message."""
-        return self._chat({"role": "user", "content": message})
+        return self.chat({"role": "user", "content": message})
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text without further special tokens."""
@@ -148,7 +148,8 @@ class TokenRenderer(TextRenderer):
         """Return the token ids of a response, with the end token."""
         return [*self.encode(response), self.tokenizer.eos_token_id]
 
-    def _chat(self, *messages: dict[str, str]) -> str:
+    def chat(self, *messages: Mapping[str, str]) -> str:
+        """Return messages in the model's chat template, up to the next response."""
         return self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True
         )
@@ -159,7 +160,7 @@ class TokenRenderer(TextRenderer):
         The chat template gives what is between a response and the next message.
         """
         marker = "<<response>>"
-        chat = self._chat(
+        chat = self.chat(
             {"role": "user", "content": "-"},
             {"role": "assistant", "content": marker},
             {"role": "user", "content": message},
@@ -178,5 +179,9 @@ class TokenRenderer(TextRenderer):
         self, response_ids: Sequence[int], admissible_actions: Sequence[str]
     ) -> tuple[str, ParsedAction]:
         """Return the completion's text and its action, with the validity rule of the settings."""
-        completion = self.tokenizer.decode(response_ids, skip_special_tokens=True)
+        completion = self.text(response_ids)
         return completion, self.parse(completion, admissible_actions)
+
+    def text(self, response_ids: Sequence[int]) -> str:
+        """Return the text of a response, without special tokens."""
+        return self.tokenizer.decode(response_ids, skip_special_tokens=True)

@@ -33,7 +33,7 @@ from hgpo_rllib.jsonl import EVALUATED_EPISODES
 from hgpo_rllib.results.evaluations import EPISODES, FORMAT, PROTOCOL, SUMMARY, evaluated_frames
 from hgpo_rllib.results.frames import read_episodes, read_object
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
-from hgpo_rllib.rollout.group import FAILURES, Rollout
+from hgpo_rllib.rollout.group import FAILURES, Rollout, play_in_pool
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.section import RunStoppedError
 
@@ -203,7 +203,8 @@ def play_slots(
             concurrency = config.rollout.max_concurrent_episodes
         stream = stack.enter_context(file.open("a"))
         slot_limit = asyncio.Semaphore(concurrency)
-        rollout = Rollout(begin, pool, config.rollout.max_attempts, slot_limit)
+        play_member = partial(play_in_pool, begin, pool)
+        rollout = Rollout(play_member, config.rollout.max_attempts, slot_limit)
         ended = 0
 
         async def play(slot: Slot) -> None:

@@ -61,8 +61,16 @@ class Endpoint:
         return f"http://{host}:{self.port}"
 
 
-def make_endpoint(host: str, port: int, name: str, metrics: bool = False) -> Endpoint:
+def make_endpoint(
+    host: str,
+    port: int,
+    name: str,
+    metrics: bool = False,
+    given_as: tuple[str, str] = ("--host ", "--port "),
+) -> Endpoint:
     """Check `host` and `port`, and read the key from the environment.
+
+    Messages name host and port as `given_as`.
 
     Raises:
         ConfigError: the address cannot be bound, or is reachable from other machines without a key.
@@ -73,7 +81,7 @@ def make_endpoint(host: str, port: int, name: str, metrics: bool = False) -> End
         family, _, _, _, place = min(found)  # IPv4 first
         if key is None and not ipaddress.ip_address(place[0]).is_loopback:
             raise ConfigError(
-                f"--host {host}: other machines could use the policy, which takes a key: set "
+                f"{given_as[0]}{host}: other machines could use the policy, which takes a key: set "
                 f"${KEY_VARIABLE} to one, or serve on 127.0.0.1"
             )
         with socket.socket(family) as listener:
@@ -81,9 +89,16 @@ def make_endpoint(host: str, port: int, name: str, metrics: bool = False) -> End
             listener.bind(place)
     except OSError as error:
         raise ConfigError(
-            f"--host {host} --port {port} cannot be used ({error.strerror}): choose others"
+            f"{given_as[0]}{host} {given_as[1]}{port} cannot be used ({error.strerror}): choose "
+            "others"
         ) from error
     return Endpoint(str(place[0]), port, name, key, metrics)
+
+
+def gateway_endpoint(host: str, port: int) -> Endpoint:
+    """Return the endpoint of a run's gateway; see `make_endpoint`."""
+    given_as = ("rollout.gateway_host=", "rollout.gateway_port=")
+    return make_endpoint(host, port, "policy", given_as=given_as)
 
 
 def serve_policy(config: RunConfig, endpoint: Endpoint, shutdown_timeout: float) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import gymnasium as gym
 
@@ -50,12 +50,25 @@ class Group:
     temperature: float
 
 
+class PlayMember(Protocol):
+    """Play a task as a member of a group."""
+
+    async def __call__(self, task: int, group: str, name: str) -> Trajectory:
+        """Play the task of this number.
+
+        `group` is unique in a run and `name` in its group. Both seed the sampling.
+
+        Raises:
+            EnvFailedError: the environment raised an error or timed out.
+            RequestFailedError: a request to the model failed.
+        """
+
+
 @dataclass(eq=False)
 class Rollout:
-    """Plays members of groups with the environments of one split."""
+    """Plays members of groups."""
 
-    begin: BeginAgent
-    pool: EnvPool
+    play: PlayMember
     max_attempts: int
     """Maximum number of attempts to play a member's episode."""
     slots: asyncio.Semaphore
@@ -85,16 +98,13 @@ class Rollout:
         async with self.slots:
             for attempt in range(self.max_attempts):
                 try:
-                    env = await self.pool.take()
-                    begin = partial(self.begin, group=group, name=f"{index}/{attempt}")
-                    trajectory = await play_task(env, self.pool, task, begin)
+                    trajectory = await self.play(task, group, f"{index}/{attempt}")
                 except (EnvFailedError, RequestFailedError) as error:
                     cause = _cause(error)
                     self.failures[cause] += 1
                     what = f"{group}/{index}: {cause} in attempt {attempt + 1}"
                     logger.warning("%s: %s", what, error)
                 else:
-                    self.pool.give_back(env)  # failed ones are discarded
                     return replace(trajectory, group=group, member=index)
         self.failures["lost_members"] += 1
         return None
@@ -133,6 +143,16 @@ async def gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()  # does nothing if it is done
+
+
+async def play_in_pool(
+    begin: BeginAgent, pool: EnvPool, task: int, group: str, name: str
+) -> Trajectory:
+    """Play a task with an environment of the pool and an agent; see `PlayMember`."""
+    env = await pool.take()
+    trajectory = await play_task(env, pool, task, partial(begin, group=group, name=name))
+    pool.give_back(env)  # one that failed is discarded
+    return trajectory
 
 
 async def play_task(

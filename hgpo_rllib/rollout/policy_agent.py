@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,27 +42,37 @@ class PolicyAgent(ModelAgent):
         response = await self._model.generate(
             Prompt(prompt.token_ids, self.seed, self.group, grammar)
         )
-        answered = time.perf_counter()
+        request_s = time.perf_counter() - asked
         completion, parsed = self._renderer.read(response.token_ids.tolist(), admissible_actions)
-        truncated = response.finish_reason == "length"
         restrictions = None
         if self._grammars is not None and grammar is not None:
             restrictions = self._grammars.restrictions(grammar, response.token_ids.tolist())
-        return Turn(
-            observation,
-            parsed.action,
-            completion,
+        return replace(
+            sampled_turn(observation, parsed.action, completion, prompt.token_ids, response),
             number=self.number,
-            is_valid=parsed.is_valid and not truncated,
-            prompt_ids=np.asarray(prompt.token_ids, np.int32),
+            is_valid=parsed.is_valid and response.finish_reason != "length",
             prompt_truncated=prompt.truncated,
-            response_ids=response.token_ids,
-            response_truncated=truncated,
-            behaviour_logp=response.logp,
             restrictions=restrictions,
-            weight_version=response.version,
-            weight_versions=response.versions,
-            tokens=(len(prompt.token_ids), len(response.token_ids)),
-            request_s=answered - asked,
-            engine_s=response.engine_s,
+            request_s=request_s,
         )
+
+
+def sampled_turn(
+    observation: str, action: str, completion: str, prompt_ids: Sequence[int], response: Generation
+) -> Turn:
+    """Return the turn of a response that the engine sampled."""
+    truncated = response.finish_reason == "length"
+    return Turn(
+        observation,
+        action,
+        completion,
+        is_valid=not truncated,
+        prompt_ids=np.asarray(prompt_ids, np.int32),
+        response_ids=response.token_ids,
+        response_truncated=truncated,
+        behaviour_logp=response.logp,
+        weight_version=response.version,
+        weight_versions=response.versions,
+        tokens=(len(prompt_ids), len(response.token_ids)),
+        engine_s=response.engine_s,
+    )

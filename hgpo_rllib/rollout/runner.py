@@ -1,8 +1,9 @@
 """The RLlib EnvRunner: play groups on one event loop with actions from the policy server."""
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -30,6 +31,7 @@ from ray.rllib.utils.metrics import (
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.agent import BeginAgent, TokenRenderer
+from hgpo_rllib.config import EnvSettings
 from hgpo_rllib.models import eos_token_ids, load_tokenizer
 from hgpo_rllib.policy_server.client import PolicyClient
 from hgpo_rllib.policy_server.replicas import Replicas
@@ -43,21 +45,26 @@ from hgpo_rllib.policy_server.types import (
 )
 from hgpo_rllib.rollout.actors import RunnerActors
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
+from hgpo_rllib.rollout.gateway import Gateway, listen
 from hgpo_rllib.rollout.group import (
     FAILURES,
     Group,
     PlayedGroup,
+    PlayMember,
     Rollout,
     merge_groups,
     play_groups,
+    play_in_pool,
 )
 from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.restrictions import GrammarReader
 from hgpo_rllib.rollout.rllib_episode import group_episodes
+from hgpo_rllib.rollout.sessions import Session, Sessions, play_session
 from hgpo_rllib.rollout.stream import GroupStream, TimedGroup
 from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
 
+logger = logging.getLogger(__name__)
 PlayGroup = Callable[[Group], Coroutine[Any, Any, PlayedGroup]]
 
 
@@ -108,6 +115,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._clients: dict[float, PolicyClient] = {}  # per temperature
         self._versions = [STARTING_WEIGHTS.version]  # of weights, the current one last
         self._stream = GroupStream(self._play_number)
+        self._gateway: Gateway | None = None
         self._stack = ExitStack()
         # Rollouts run on an event loop in another thread: the learner updates in the main thread
         # meanwhile, and Ray's event loop of an actor stays free for further calls.
@@ -195,9 +203,32 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         return partial(self._play_group, asyncio.Semaphore(limit))
 
     async def _play_group(self, slots: asyncio.Semaphore, group: Group) -> PlayedGroup:
-        begin = self.begin_agent(self._client(group.temperature))
-        rollout = Rollout(begin, self._pool(group.split), self.config.max_attempts, slots)
+        client, pool = self._client(group.temperature), self._pool(group.split)
+        play: PlayMember = partial(play_in_pool, self.begin_agent(client), pool)
+        if self.config.gateway_port is not None:
+            gateway = await self._open_gateway()
+            begin = partial(self._begin_session, client, group.temperature)
+            play = partial(play_session, gateway.sessions, begin, pool)
+        rollout = Rollout(play, self.config.max_attempts, slots)
         return await rollout.group(group), rollout.failures
+
+    async def _open_gateway(self) -> Gateway:
+        """Return the gateway; the first call starts it."""
+        if self._gateway is None:
+            config = self.config
+            endpoint, listener = listen(config.gateway_host, config.gateway_port)
+            self._gateway = Gateway(
+                Sessions(config.session_timeout_s), config.max_response_tokens, endpoint.key
+            )
+            await self._gateway.start(listener)
+            logger.warning("the gateway waits for clients at %s", endpoint.url)
+        return self._gateway
+
+    def _begin_session(
+        self, policy: Policy, temperature: float, info: Mapping[str, Any], group: str, name: str
+    ) -> Session:
+        max_turns = self.config.env_config.get("max_steps", EnvSettings().max_steps)
+        return Session(policy, self.renderer, info, group, name, temperature, max_turns)
 
     # Because this method is `async`, Ray runs the methods of an actor on an event loop, so that it
     # accepts further groups and new weights while it plays.
@@ -327,6 +358,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     def stop(self) -> None:
         """Cancel rollouts in progress, close the environments and release the weights."""
         with suppress(RuntimeError):  # RLlib may stop a runner twice
+            if self._gateway is not None:
+                self._loop.call(self._gateway.stop)
             self._loop.call(self._loop.stop, True)
         self._stack.close()
         self.use_weights(STARTING_WEIGHTS)

@@ -23,6 +23,7 @@ SHARED_CLUSTER = (
     "test_algorithm",
     "test_env_runners",
     "test_evaluate",
+    "test_gateway",
     "test_gpu_transports",
     "test_live_metrics",
     "test_own_engine",

@@ -110,7 +110,7 @@ def load(vllm: RecordingVLLM, *tags: WeightTag) -> None:
 
     async def answer() -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(vllm_engine, "AsyncEngineArgs", lambda: None)
+            patch.setattr(vllm_engine, "AsyncEngineArgs", lambda **_: None)
             patch.setattr(vllm_engine.AsyncLLM, "from_engine_args", lambda _: vllm)
             engine = vllm_engine.VLLMEngine({"skip_tokenizer_init": True})
         transport: WeightTransport = transport_module(WEIGHT_TRANSPORTS[vllm.transport])

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -20,7 +21,7 @@ from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
 from hgpo_rllib.learner.batching import plan_update, signal_columns, token_batch, token_columns
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
-from hgpo_rllib.rollout.group import Group, Rollout
+from hgpo_rllib.rollout.group import Group, Rollout, play_in_pool
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.settings.learner import LearnerSettings
@@ -90,7 +91,8 @@ def response(observation: str, action: str, tokens: int) -> Turn:
 def played() -> list[Trajectory]:
     """A group of four members: they open 0, 1, 2 and 3 doors."""
     thread = EnvThread(limit_s=10)
-    rollout = Rollout(PlannerExecutor, EnvPool(Corridor, thread), 1, asyncio.Semaphore(4))
+    play = partial(play_in_pool, PlannerExecutor, EnvPool(Corridor, thread))
+    rollout = Rollout(play, 1, asyncio.Semaphore(4))
     trajectories = asyncio.run(rollout.group(Group("train", 0, "a", 4, 1.0)))
     thread.close()
     return trajectories

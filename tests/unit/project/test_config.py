@@ -97,6 +97,23 @@ class TestLoad:
         assert learner("learner.importance_cap=null") == ("behaviour", None)
         assert learner("learner.old_logp=recomputed") == ("recomputed", None)
 
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "cluster.num_env_runners=2",
+            "algorithm.anchor=state",
+            "agent.constrain_actions=true",
+        ],
+    )
+    def test_settings_that_the_gateway_does_not_support(self, change: str) -> None:
+        """One line that names the setting and its value; without a gateway they are valid."""
+        name = change.partition("=")[0]
+        with pytest.raises(ConfigError, match=rf"rollout.gateway_port.*{name}="):
+            load_config(None, ["rollout.gateway_port=8100", change])
+        assert load_config(None, [change]).rollout.gateway_port is None
+        playing = load_config(None, ["rollout.gateway_port=8100"]).without_learners()
+        assert playing.rollout.gateway_port is None
+
     def test_prompt_memory_is_tied_to_the_depth_of_groups(self, run_file: Path) -> None:
         """Unless it is set; either way the number stands in the settings of the run."""
         assert load_config(run_file, []).agent.memory_length == 3

@@ -17,7 +17,14 @@ from transformers import PreTrainedTokenizerFast
 from hgpo_rllib.agent import TokenRenderer, response_seed
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
-from hgpo_rllib.rollout.group import FAILURES, Group, PlayedGroup, Rollout, play_groups
+from hgpo_rllib.rollout.group import (
+    FAILURES,
+    Group,
+    PlayedGroup,
+    Rollout,
+    play_groups,
+    play_in_pool,
+)
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.section import RunStoppedError
@@ -105,7 +112,7 @@ class Table:
         ]
 
         async def play(group: Group) -> PlayedGroup:
-            rollout = Rollout(begin, pool, 2, slots)
+            rollout = Rollout(partial(play_in_pool, begin, pool), 2, slots)
             try:
                 return await rollout.group(group), rollout.failures
             finally:

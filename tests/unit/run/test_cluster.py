@@ -27,7 +27,11 @@ def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RAY_ADDRESS", "auto")
         check_dashboard_port(config)
         monkeypatch.delenv("RAY_ADDRESS")
+        gateway = parse_config({"rollout": {"gateway_port": port}})
+        with pytest.raises(ConfigError, match=f"rollout.gateway_port={port} cannot be used"):
+            check_inputs(gateway)
     check_inputs(config)
+    check_inputs(gateway)
 
 
 def test_the_token_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
