@@ -26,7 +26,8 @@ class PolicyServer:
     """A running policy server. As a context manager it stops after the block.
 
     Ray and Serve must be running (`hgpo_rllib.run.cluster.ray_cluster`). With several replicas,
-    requests with the same ``handle.options(session_id=…)`` go to the same replica while it runs.
+    requests with the same ``handle.options(session_id=…)`` go to the same replica. They go to
+    another one if it has exited or does not tell Serve's router its queue length within 0.1 s.
     """
 
     def __init__(

@@ -11,6 +11,7 @@ import ray
 import torch
 from ray import serve
 from ray._private.internal_api import node_stats
+from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 from transformers import PreTrainedModel
 
 from hgpo_rllib.config import RunConfig
@@ -68,9 +69,11 @@ def server(run_config: RunConfig, cluster: None) -> Iterator[Any]:
     settings = run_config.policy_server.model_copy(update={"num_replicas": 2, "replica_cpus": 0})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server_module, "PolicyReplica", NamedReplica)
+        # After 0.1 s, Serve sends a request to the other replica, which a busy machine exceeds.
+        patch.setattr(ConsistentHashRouter, "queue_len_response_deadline_s", 60.0)
         start = server_module.PolicyServer(run_config.model, run_config.agent, settings, seed=1)
-    with start as running:
-        yield running._handle
+        with start as running:
+            yield running._handle
 
 
 @pytest.fixture(scope="module")
