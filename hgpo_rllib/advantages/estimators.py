@@ -5,7 +5,7 @@ Equation numbers refer to the HGPO paper (arXiv 2602.22817) unless another sourc
 
 from typing import Protocol
 
-from hgpo_rllib.advantages import baselines, graph, hierarchy
+from hgpo_rllib.advantages import baselines, graph, hierarchy, likelihood
 from hgpo_rllib.advantages.baselines import Floats, Levels
 from hgpo_rllib.advantages.groups import EstimatorSettings
 from hgpo_rllib.advantages.steps import StepArrays
@@ -43,10 +43,13 @@ ESTIMATORS: dict[str, Estimator] = {
         hierarchy.hgpo_leave_one_out,
         hierarchy.hgpo_uncertainty,
         hierarchy.hgpo_gae,
-        # methods published after HGPO
+        # of other papers
         graph.graphgpo,
         graph.g2po,
         graph.gagpo,
+        graph.salt,
+        likelihood.gaca,
+        likelihood.empg,
     )
 }
 

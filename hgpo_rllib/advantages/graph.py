@@ -1,9 +1,17 @@
 """Estimators that value states by the transitions of a task's trajectories."""
 
+from collections import deque
+
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpo_rllib.advantages.baselines import Floats, Levels, gae, tabular_value
+from hgpo_rllib.advantages.baselines import (
+    Floats,
+    Levels,
+    gae,
+    tabular_value,
+    trajectory_level,
+)
 from hgpo_rllib.advantages.groups import (
     EstimatorSettings,
     context_levels,
@@ -71,6 +79,28 @@ def gagpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None)
     """
     advantage = gae(steps, tabular_value(steps), settings.gamma, settings.gae_lambda)
     return group_advantage(steps.task, advantage, settings.normalize)[0]
+
+
+def salt(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+    """SALT (arXiv 2510.20022): share the advantage of Eq. 1 among steps that are the same edge.
+
+    Steps of a task are the same edge of its graph if their state, the K states before it, action
+    and next state are equal. They get the mean of their trajectories' advantages, so a step that
+    won and lost trajectories have in common gets little. Other steps keep their trajectory's
+    advantage. Every step counts once in the mean, so merging does not change the sum of advantages.
+
+    A reconstruction from summaries: the depth of the history that has to agree was not found. K is
+    that of HGPO here; 0 compares the edge alone.
+    Reads normalize, context_length; needs trajectory_return, action and next_anchor.
+    """
+    if steps.action is None or steps.next_anchor is None:
+        raise ValueError("this estimator merges transitions: the steps need action and next_anchor")
+    whole = trajectory_level(steps, settings.normalize)
+    if not len(steps):
+        return whole
+    context = deque(context_levels(steps, settings.context_length), maxlen=1).pop()
+    edge = intern_pairs(intern_pairs(context, steps.action), steps.next_anchor)
+    return (group_sum(edge, whole) / np.bincount(edge))[edge]
 
 
 def success_distance(steps: StepArrays) -> NDArray[np.int64]:

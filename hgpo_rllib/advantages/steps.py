@@ -48,6 +48,11 @@ class StepArrays:
     """Whether the step's trajectory ended with success; None if unknown."""
     penalty: NDArray[np.float64] | None = None
     """Penalty of the step's action that `step_return` contains; None if unknown."""
+    action: NDArray[np.int64] | None = None
+    """Action of the step; equal ids mean equal actions. None if unknown."""
+    nll: NDArray[np.float64] | None = None
+    """Mean negative log-probability of the tokens of the step's response when they were sampled, in
+    nats; None if unknown."""
 
     def __post_init__(self) -> None:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -125,6 +130,8 @@ class StepArrays:
         value: ArrayLike | None = None,
         next_anchor: Keys | None = None,
         won: ArrayLike | None = None,
+        action: Keys | None = None,
+        nll: ArrayLike | None = None,
     ) -> "StepArrays":
         """Build the arrays from columns with one entry per step, in any row order.
 
@@ -148,6 +155,8 @@ class StepArrays:
             value: values of a critic.
             next_anchor: state key after each step.
             won: whether each step's trajectory ended with success.
+            action: action of each step; any hashable.
+            nll: mean negative log-probability of each step's response.
 
         Raises:
             ValueError: see the class; also for columns that exclude each other.
@@ -179,6 +188,8 @@ class StepArrays:
             value=None if value is None else _floats(value),
             next_anchor=following,
             won=None if won is None else np.asarray(won, bool),
+            action=None if action is None else intern(action),
+            nll=None if nll is None else _floats(nll),
         )
         if reward is None:
             return steps

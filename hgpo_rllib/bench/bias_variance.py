@@ -37,10 +37,10 @@ DEPTH = 2  # K: the two states before the hall identify the path
 SETTINGS = EstimatorSettings(context_length=DEPTH, normalize="mean")
 ESTIMATORS: tuple[str, ...] = ("grpo", "rloo", "gigpo", "hgpo_no_hierarchy", "hgpo", "hgpo_uniform")
 ESTIMATORS += ("hgpo_base_group", "oracle", "oracle_else_step")
-ESTIMATORS += ("hgpo_leave_one_out", "hgpo_uncertainty", "hgpo_gae", "gagpo")
-"""Estimators that compare within a task. A batch baseline has no meaning here: a batch holds an
-enumeration of groups, not a sample. `graphgpo` and `g2po` add comparisons in units other than
-reward. `oracle_context` equals `oracle`, as K covers the history."""
+ESTIMATORS += ("hgpo_leave_one_out", "hgpo_uncertainty", "hgpo_gae", "gagpo", "salt", "gaca")
+"""Estimators that compare within a task. A batch baseline, as in `empg`, has no meaning here: a
+batch holds an enumeration of groups, not a sample. `graphgpo` and `g2po` add comparisons in units
+other than reward. `oracle_context` equals `oracle`, as K covers the history."""
 LAMBDAS = (0.8, 0.5)  # of `hgpo_gae`, besides the default 0.95
 PARTS = {
     "everywhere": "all steps, as used in training",
@@ -79,8 +79,9 @@ def bench_bias_variance(group_sizes: Sequence[int]) -> dict[str, list[dict[str, 
 def trajectories() -> pd.DataFrame:
     """Return the steps of all trajectories, ordered by trajectory and time.
 
-    Columns: ``probability`` and ``reward`` of the trajectory; ``anchor``; ``choice``, the history
-    and the action, as text; ``value``, the discounted return; ``truth``, the advantage
+    Columns: ``probability`` and ``reward`` of the trajectory; ``anchor``, ``action`` and ``after``,
+    the next anchor; ``choice``, the history and the action, as text; ``nll``, the action's negative
+    log-probability; ``value``, the discounted return; ``truth``, the advantage
     ``Q(history, action) - V(history)``.
     """
     rows = []
@@ -92,12 +93,15 @@ def trajectories() -> pd.DataFrame:
             ("leave", LEAVE, 1 - opens),
         ):
             choices = (way[0], " ".join(way), " ".join((*way, "enter")), " ".join((*way, action)))
-            for t, anchor in enumerate(("start", *way, "hall")):
+            anchors, actions = ("start", *way, "hall", f"found {reward}"), (*way, "enter", action)
+            chosen = -np.log([0.5, 0.5, 1.0, opens if action == "open" else 1 - opens])
+            for t in range(LENGTH):
                 choice, history = choices[t], choices[t - 1] if t else ""
                 value = reward * SETTINGS.gamma ** (LENGTH - 1 - t)
-                rows.append((chance / 4, reward, anchor, history, choice, value))
-    names = ["probability", "reward", "anchor", "history", "choice", "value"]
-    steps = pd.DataFrame(rows, columns=names)
+                step = (anchors[t], actions[t], anchors[t + 1], history, choice, chosen[t], value)
+                rows.append((chance / 4, reward, *step))
+    names = "probability reward anchor action after history choice nll value"
+    steps = pd.DataFrame(rows, columns=names.split())
     mass = steps["probability"]
     q, v = (
         (mass * steps["value"]).groupby(steps[key]).transform("sum")
@@ -169,6 +173,9 @@ def moments(size: int, steps: pd.DataFrame) -> Iterator[pd.DataFrame]:
             anchor=table("anchor")[rows].reshape(-1),
             step_return=table("value")[rows].reshape(-1),
             trajectory_return=table("reward")[rows].reshape(-1),
+            action=table("action")[rows].reshape(-1),
+            next_anchor=table("after")[rows].reshape(-1),
+            nll=table("nll")[rows].reshape(-1),
         )
         weight = np.repeat(chance[start : start + CHUNK] / size, size * LENGTH)
         found = estimates(batch)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hgpo_rllib.advantages import StepArrays, find_estimator
 from hgpo_rllib.advantages.baselines import value_targets
 from hgpo_rllib.advantages.groups import Level, compare_levels
-from hgpo_rllib.config import AlgorithmSettings
+from hgpo_rllib.config import AlgorithmSettings, ConfigError
 from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
 
 
@@ -56,6 +56,9 @@ def score(
     Estimators treat every group as a separate task, so two groups that play the same game are not
     compared with each other. `value` is a critic's value of every response, in the order of
     `response_rows`; None without a critic. A step's value is that of its acting response.
+
+    Raises:
+        ConfigError: the estimator needs something that the agent or the environment does not have.
     """
     lengths = [len(trajectory) for trajectory in trajectories]
     states = [_states(trajectory, settings.anchor) for trajectory in trajectories]
@@ -72,12 +75,17 @@ def score(
         invalid_penalty=settings.invalid_penalty,
         value=None if value is None else value[_acting(trajectories)],
         won=np.repeat([t.won for t in trajectories], lengths),
+        action=[step.turn.action for step in every],
+        nll=_nll([step.turn.behaviour_logp for step in every]),
     )
     of_estimator = settings.estimator_settings()
     levels = tuple(compare_levels(steps, of_estimator))
 
     def advantages(estimator: str) -> NDArray[np.float64]:
-        return find_estimator(estimator)(steps, of_estimator, levels)
+        try:
+            return find_estimator(estimator)(steps, of_estimator, levels)
+        except ValueError as error:  # a column that the agent or the environment lacks
+            raise ConfigError(f"estimator {estimator}: {error}") from error
 
     advantage = advantages(settings.estimator)
     target = None if value is None else value_targets(steps, of_estimator)
@@ -89,6 +97,12 @@ def _acting(trajectories: list[Trajectory]) -> NDArray[np.intp]:
     """Return the row of each step's acting response, shape ``(steps,)``."""
     steps = np.array([row.step for row in response_rows(trajectories)])
     return np.flatnonzero(np.diff(steps, append=len(steps)))
+
+
+def _nll(logps: Sequence[NDArray[np.float32]]) -> NDArray[np.float64] | None:
+    """Return the mean negative log-probability of each response; None if some are unknown."""
+    nll = np.array([-np.mean(logp, dtype=np.float64) if len(logp) else np.nan for logp in logps])
+    return nll if np.isfinite(nll).all() else None
 
 
 def stale_rate(trajectories: Sequence[Trajectory], present: str) -> float:

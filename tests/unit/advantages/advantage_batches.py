@@ -1,5 +1,6 @@
 """Random batches of steps, for the tests of the advantages."""
 
+from dataclasses import fields
 from typing import Any
 
 from hypothesis import strategies as st
@@ -48,11 +49,23 @@ def columns(batch: list[Trajectory]) -> dict[str, list[Any]]:
     return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
 
+def action(value: float) -> int:
+    """The action of a step with this return; every other return has the same."""
+    return round(4 * value) % 2
+
+
+def nll(value: float) -> float:
+    """The negative log-probability of the response of a step with this return."""
+    return abs(value - 1)
+
+
 def transitions(batch: list[Trajectory]) -> dict[str, list[Any]]:
-    """Return further columns of a batch: where steps lead, and whether that was success."""
+    """Return further columns of a batch: actions, where they lead, and whether that was success."""
     return {
         "next_anchor": [state for _, states, _ in batch for state in following(states)],
         "won": [won(states) for _, states, _ in batch for _ in states],
+        "action": [action(value) for _, _, returns in batch for value in returns],
+        "nll": [nll(value) for _, _, returns in batch for value in returns],
     }
 
 
@@ -63,20 +76,8 @@ def arrays(batch: list[Trajectory]) -> StepArrays:
 
 def rows(steps: StepArrays, index: NDArray[Any]) -> StepArrays:
     """Return the batch with only these rows, in this order."""
-    return StepArrays(
-        task=steps.task[index],
-        trajectory=steps.trajectory[index],
-        time=steps.time[index],
-        anchor=steps.anchor[index],
-        step_return=steps.step_return[index],
-        trajectory_return=None
-        if steps.trajectory_return is None
-        else steps.trajectory_return[index],
-        value=None if steps.value is None else steps.value[index],
-        next_anchor=None if steps.next_anchor is None else steps.next_anchor[index],
-        won=None if steps.won is None else steps.won[index],
-        penalty=None if steps.penalty is None else steps.penalty[index],
-    )
+    columns = {field.name: getattr(steps, field.name) for field in fields(steps)}
+    return StepArrays(**{k: None if v is None else v[index] for k, v in columns.items()})
 
 
 def one_step_each(returns: list[float], states: list[int] | None = None) -> StepArrays:

@@ -305,8 +305,7 @@ def test_ppo_uses_the_critic_or_a_table(batch, settings) -> None:
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_estimator_of_no_steps(name: str) -> None:
     """No steps, no advantages, no error."""
-    steps = StepArrays.from_columns([], [], [], [], reward=[], next_anchor=[], won=[])
-    assert find_estimator(name)(steps, EstimatorSettings()).shape == (0,)
+    assert find_estimator(name)(arrays([]), EstimatorSettings()).shape == (0,)
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

@@ -15,13 +15,14 @@ from tests.unit.advantages.advantage_batches import (
     BATCHES,
     SETTINGS,
     Trajectory,
+    action,
     arrays,
     columns,
     following,
     transitions,
     won,
 )
-from tests.unit.advantages.test_estimators import compare
+from tests.unit.advantages.test_estimators import by_trajectory, compare, history
 
 GRAPH = st.builds(replace, SETTINGS, distance_discount=st.sampled_from([0.1, 0.2, 0.5]))
 
@@ -125,6 +126,24 @@ def test_gagpo(batch, settings) -> None:
     np.testing.assert_allclose(got, within(tasks, list(raw), "mean"), atol=1e-7)
 
 
+@given(BATCHES, GRAPH)
+def test_salt(batch, settings) -> None:
+    """Every step gets the mean over the steps with its edge and the K states before it."""
+    whole = by_trajectory(batch, settings)
+    edges = [
+        (history(settings.context_length)(task, states, t), action(value), after)
+        for task, states, returns in batch
+        for t, (value, after) in enumerate(zip(returns, following(states), strict=True))
+    ]
+    expected = [
+        np.mean([a for a, other in zip(whole, edges, strict=True) if other == edge])
+        for edge in edges
+    ]
+    got = find_estimator("salt")(arrays(batch), settings)
+    np.testing.assert_allclose(got, expected, atol=1e-9)
+    assert got.sum() == pytest.approx(sum(whole), abs=1e-7)
+
+
 def test_a_short_way_to_success_is_better_by_hand() -> None:
     """Two ways out of the hall: one step, or round by the cellar; a third episode never arrives."""
     batch = StepArrays.from_columns(
@@ -150,6 +169,13 @@ def test_a_short_way_to_success_is_better_by_hand() -> None:
         ("graphgpo", "trajectory_return"),
         ("g2po", "won"),
         ("g2po", "trajectory_return"),
+        ("salt", "action"),
+        ("salt", "next_anchor"),
+        ("salt", "trajectory_return"),
+        ("gaca", "nll"),
+        ("gaca", "trajectory_return"),
+        ("empg", "nll"),
+        ("empg", "trajectory_return"),
     ],
 )
 def test_a_missing_column_is_named(name: str, missing: str) -> None:

@@ -23,6 +23,11 @@ def test_the_task() -> None:
         name = " ".join(way)
         assert truth[f"{name} open"] == pytest.approx(10 * FINDS[way] - value[way])
         assert truth[f"{name} leave"] == pytest.approx(3 - value[way])
+    chances = np.exp(-steps["nll"]).groupby(steps["choice"]).first()
+    assert chances["left"] == chances["left dark"] == 0.5
+    assert chances["right dark enter"] == 1
+    assert chances["right dark open"] == pytest.approx(OPENS["right", "dark"])
+    assert chances["right dark leave"] == pytest.approx(1 - OPENS["right", "dark"])
     left, dark = value["left", "light"], value["left", "dark"]
     assert truth["left light"] == pytest.approx(0.95**2 * (left - dark) / 2)
 

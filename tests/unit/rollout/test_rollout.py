@@ -1,6 +1,7 @@
 """The order of tasks, and groups of episodes as trajectories and records."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.advantages import ESTIMATORS
 from hgpo_rllib.agent import Turn
-from hgpo_rllib.config import AlgorithmSettings
+from hgpo_rllib.config import AlgorithmSettings, ConfigError
 from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.rollout.rllib_episode import group_episodes
@@ -143,6 +144,25 @@ class TestScore:
         expected = ESTIMATORS[name](scored.steps, settings.estimator_settings())
         np.testing.assert_array_equal(scored.advantage, expected)
         assert scored.advantage.any()
+
+    def test_log_probabilities_and_actions(self, scored: ScoredTrajectories) -> None:
+        """A step has the mean over the tokens of its response."""
+        numbers = np.array([0, 1, 2, 10, 20, 21])
+        assert scored.steps.nll is not None
+        np.testing.assert_array_equal(scored.steps.nll, numbers / 8)
+        assert scored.steps.action is not None
+        assert len(set(scored.steps.action)) == 6
+
+    @pytest.mark.parametrize("logp", [[], [-np.inf]])
+    def test_an_agent_without_log_probabilities(self, logp: list[float]) -> None:
+        """Only estimators that need them fail, with one line that names the estimator."""
+        trajectories = group()
+        step = trajectories[0].steps[1]
+        turn = replace(step.turn, behaviour_logp=np.array(logp, np.float32))
+        trajectories[0].steps[1] = replace(step, turn=turn)
+        assert score(trajectories, SETTINGS).steps.nll is None
+        with pytest.raises(ConfigError, match=r"^estimator gaca: .* log-probabilities .*nll$"):
+            score(trajectories, SETTINGS.model_copy(update={"estimator": "gaca"}))
 
     def test_anchors_of_states(self) -> None:
         """The environment's hash of the state acted on, not of the one after."""
