@@ -140,7 +140,7 @@ def token_losses(
     """
     logp, entropy = outputs["logp"], outputs["entropy"]
     # The tokens of a response share its ratio, unless the ratio is that of each token.
-    of_ratio = over_response(logp - tokens["old_logp"], tokens["row"], settings.ratio_level)
+    of_ratio = over_response(logp - tokens["old_logp"], tokens["step"], settings.ratio_level)
     policy_loss, clipped = clipped_policy_loss(
         of_ratio,
         torch.zeros_like(of_ratio),
@@ -158,7 +158,7 @@ def token_losses(
         weight, cut = importance_weights(
             tokens["old_logp"],
             tokens["behaviour_logp"],
-            tokens["row"],
+            tokens["step"],
             settings.importance_level,
             settings.importance_cap,
             settings.importance_mask,

@@ -165,6 +165,16 @@ def test_passes_keep_sequences_together(columns: dict[str, Tensor]) -> None:
         pytest.param({"minibatch_size": 3, "num_epochs": 2}, id="mini-batches"),
         pytest.param({"drop_zero_advantage": True, "kl_coeff": 0.0}, id="dropped"),
         pytest.param({"old_logp": "recomputed", "minibatch_size": 3}, id="recomputed"),
+        pytest.param({"ratio_level": "sequence", "minibatch_size": 3}, id="ratios of responses"),
+        pytest.param(
+            {
+                "old_logp": "recomputed",
+                "importance_cap": 1.2,
+                "importance_level": "sequence",
+                "minibatch_size": 3,
+            },
+            id="weights of responses",
+        ),
         pytest.param({"critic": "head", "estimator": "ppo"}, id="head"),
         pytest.param({"critic": "separate", "estimator": "ppo"}, id="separate"),
     ],
