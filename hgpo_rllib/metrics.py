@@ -82,7 +82,8 @@ PANELS = (
         Metric("kl", "nats", "token mean", "estimate of the KL divergence; with `kl_coeff` > 0"),
     )),
     Panel("training", "Clip fraction (tokens)", metrics=(
-        Metric("clip_fraction", "ratio", "token mean", "tokens whose policy gradient was clipped"),
+        Metric("clip_fraction", "ratio", "token mean",
+            "tokens whose policy gradient was clipped; with `policy_loss=cispo`, whose ratio was"),
     )),
     Panel("training", "Mean return of an episode", metrics=(
         Metric("return_mean", "", "episode mean", "undiscounted sum of rewards"),

@@ -65,6 +65,28 @@ def clipped_policy_loss(
     return -objective, cut
 
 
+def weighted_policy_loss(
+    logp: Tensor, log_ratios: Tensor, advantage: Tensor, clip_low: float, clip_high: float
+) -> tuple[Tensor, Tensor]:
+    """Compute CISPO's loss of each token (arXiv 2506.13585): ``-clip(ratio) * advantage * logp``.
+
+    The clipped ratio has no gradient. Unlike with PPO, every token has one.
+
+    Args:
+        logp: log-probability of each token under the policy being trained.
+        log_ratios: logarithm of each token's ratio, which its response may share.
+        advantage: advantage of each token.
+        clip_low: the ratio is clipped below at ``1 - clip_low``.
+        clip_high: the ratio is clipped above at ``1 + clip_high``.
+
+    Returns:
+        Loss of each token, and whether its ratio was clipped.
+    """
+    ratio = log_ratios.detach().clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP).exp()
+    weight = ratio.clamp(1 - clip_low, 1 + clip_high)
+    return -weight * advantage * logp, weight != ratio
+
+
 def kl_estimate(
     logp: Tensor, reference_logp: Tensor, estimator: KLEstimator, clamp: float | None = None
 ) -> Tensor:
@@ -122,7 +144,7 @@ class TokenLosses:
     loss: Tensor
     """Sum of policy loss, KL term and entropy bonus."""
     policy_loss: Tensor
-    """Clipped policy loss, including importance weights."""
+    """PPO's or CISPO's loss, including importance weights."""
     statistics: dict[str, Tensor]
     """Statistics, named as in `hgpo_rllib.metrics`."""
 
@@ -141,14 +163,14 @@ def token_losses(
     logp, entropy = outputs["logp"], outputs["entropy"]
     # The tokens of a response share its ratio, unless the ratio is that of each token.
     of_ratio = over_response(logp - tokens["old_logp"], tokens["step"], settings.ratio_level)
-    policy_loss, clipped = clipped_policy_loss(
-        of_ratio,
-        torch.zeros_like(of_ratio),
-        tokens["advantage"],
-        settings.clip_low,
-        settings.clip_high,
-        settings.dual_clip,
-    )
+    advantage, bounds = tokens["advantage"], (settings.clip_low, settings.clip_high)
+    if settings.policy_loss == "cispo":
+        policy_loss, clipped = weighted_policy_loss(logp, of_ratio, advantage, *bounds)
+    else:
+        zero = torch.zeros_like(of_ratio)
+        policy_loss, clipped = clipped_policy_loss(
+            of_ratio, zero, advantage, *bounds, settings.dual_clip
+        )
     statistics = {
         "clip_fraction": clipped,
         "entropy": entropy,

@@ -10,6 +10,7 @@ Aggregation = Literal["token-mean", "seq-mean", "micro-batch-mean"]
 KLEstimator = Literal["k1", "k2", "k3"]
 Level = Literal["token", "sequence"]
 RatioLevel = Literal["token", "sequence", "sequence-mean"]
+PolicyLoss = Literal["ppo", "cispo"]
 CriticKind = Literal["none", "head", "separate"]
 Dtype = Literal["float32", "bfloat16"]
 ComputeDtype = Literal["auto", "float32", "bfloat16"]
@@ -44,8 +45,12 @@ class LearnerSettings(Section):
     `sequence`: the whole response, by the product over its tokens (the paper's Eq. 8, with
     `loss_aggregation=seq-mean`). `sequence-mean`: the whole response, by the geometric mean
     (GSPO, arXiv 2507.18071)."""
-    clip_low: float = Field(0.2, gt=0, lt=1)
-    """The ratio is clipped below at 1 - clip_low."""
+    policy_loss: PolicyLoss = "ppo"
+    """What the ratio is for: `ppo`: the clipped surrogate (as in the papers). `cispo`: the clipped
+    ratio is a constant weight of the log-probability, so clipped tokens keep a gradient (CISPO,
+    arXiv 2506.13585)."""
+    clip_low: float = Field(0.2, gt=0, le=1)
+    """The ratio is clipped below at 1 - clip_low. 1: no lower bound (usual for `cispo`)."""
     clip_high: float = Field(0.2, gt=0)
     """The ratio is clipped above at 1 + clip_high."""
     dual_clip: float | None = Field(None, gt=1)
@@ -138,6 +143,14 @@ class LearnerSettings(Section):
             raise ValueError(
                 "drop_zero_advantage leaves out steps that the critic learns from: "
                 "set drop_zero_advantage=false with a critic"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _dual_clip_is_of_ppo(self) -> Self:
+        if self.policy_loss == "cispo" and self.dual_clip is not None:
+            raise ValueError(
+                "dual_clip bounds the loss of PPO: set dual_clip=null with policy_loss=cispo"
             )
         return self
 

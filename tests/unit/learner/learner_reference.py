@@ -245,6 +245,9 @@ def step_losses(
     loss = torch.max(-ratio * advantage, -ratio.clip(1 - s.clip_low, 1 + s.clip_high) * advantage)
     if s.dual_clip is not None and advantage < 0:
         loss = torch.min(loss, -s.dual_clip * advantage)
+    if s.policy_loss == "cispo":
+        weight = ratio.detach().clip(1 - s.clip_low, 1 + s.clip_high)
+        loss = -weight * advantage * logp
     sampled = (at_sampling - engine).exp()
     if s.importance_level == "sequence":
         sampled = sampled.prod().expand(len(sampled))

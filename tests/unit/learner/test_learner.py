@@ -283,6 +283,7 @@ class TestSettings:
                 {"importance_mask": (2.0, 0.5), "old_logp": "recomputed"},
                 r"must be \[low, high\] with low < high",
             ),
+            ({"policy_loss": "cispo", "dual_clip": 3.0}, "set dual_clip=null"),
         ],
     )
     def test_what_does_not_go_together(self, given: dict[str, Any], message: str) -> None:

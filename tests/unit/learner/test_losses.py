@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hgpo_rllib.learner.losses import clipped_policy_loss, importance_weights, kl_estimate, mismatch
+from hgpo_rllib.learner.losses import (
+    clipped_policy_loss,
+    importance_weights,
+    kl_estimate,
+    mismatch,
+    weighted_policy_loss,
+)
 from hgpo_rllib.settings.learner import KLEstimator
 
 ESTIMATORS = get_args(KLEstimator)
@@ -84,6 +90,24 @@ class TestClippedLoss:
         assert loss.isfinite().all()
         assert logp.grad is not None
         assert logp.grad.isfinite().all()
+
+
+class TestCISPO:
+    @pytest.mark.parametrize("advantage", [2.0, -2.0, 0.0])
+    @pytest.mark.parametrize(
+        ("ratio", "weight"), [(1.2, 1.2), (1.5, 1.3), (0.85, 0.85), (0.5, 0.8), (1e30, 1.3)]
+    )
+    def test_by_hand(self, ratio: float, weight: float, advantage: float) -> None:
+        """The gradient is that of the log-probability, for clipped tokens as well."""
+        logp = torch.tensor([-1.5], dtype=torch.float64, requires_grad=True)
+        given = torch.tensor([advantage], dtype=torch.float64)
+        logs = logp - logp.detach() + np.log(ratio)
+        got, flag = weighted_policy_loss(logp, logs, given, 0.2, 0.3)
+        assert got.item() == pytest.approx(-weight * advantage * -1.5)
+        assert flag.item() is (ratio != weight)
+        got.sum().backward()
+        assert logp.grad is not None
+        assert logp.grad.item() == pytest.approx(-weight * advantage)
 
 
 class TestDualClip:
