@@ -31,6 +31,7 @@ from torch import Tensor
 
 from hgpo_rllib import placement
 from hgpo_rllib.advantages import diagnostics
+from hgpo_rllib.advantages.estimators import WITHOUT_STATES
 from hgpo_rllib.config import (
     AgentSettings,
     AlgorithmSettings,
@@ -220,6 +221,7 @@ class HGPO(Algorithm):
         self.last_iteration: IterationResult | None = None
         self.held_out_tasks: dict[str, list[TaskCount]] = {}  # of the latest evaluation, by split
         self._seconds: dict[str, float] = {}  # of the current iteration
+        self._anchors_warned = False
         super().__init__(config, **kwargs)
 
     @classmethod
@@ -333,6 +335,7 @@ class HGPO(Algorithm):
         of_groups = diagnostics.summary(
             scored.steps, scored.advantage, scored.levels, settings.estimator_settings()
         )
+        self._check_anchors(scored)
         rows = SampleBatch(columns | signal_columns(scored))
         batch = MultiAgentBatch({DEFAULT_MODULE_ID: rows}, env_steps=len(scored.steps))
         steps = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
@@ -345,6 +348,13 @@ class HGPO(Algorithm):
         reported = self.metrics.peek((LEARNER_RESULTS, DEFAULT_MODULE_ID))
         of_update = {name: float(value) for name, value in reported.items() if name in METRICS}
         return scored, of_groups | of_update
+
+    def _check_anchors(self, scored: ScoredTrajectories) -> None:
+        """Log a warning, once, if comparisons by state are of no use to the estimator."""
+        problem = diagnostics.anchor_problem(scored.steps, scored.levels[0].size)
+        if problem and not self._anchors_warned and self.config.estimator not in WITHOUT_STATES:
+            self._anchors_warned = True
+            logger.warning("algorithm.anchor=%s: %s", self.config.anchor, problem)
 
     def _published_weights(self) -> WeightTag:
         component = f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}"

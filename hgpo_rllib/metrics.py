@@ -13,7 +13,14 @@ from typing import Literal
 Unit = Literal["", "nats", "ratio", "s", "steps", "tokens", "tokens/s"]
 """``ratio``: a share from 0 to 1. Empty: no unit."""
 Reduction = Literal[
-    "", "episode mean", "step mean", "token mean", "mini-batch mean", "token maximum", "sum"
+    "",
+    "group mean",
+    "episode mean",
+    "step mean",
+    "token mean",
+    "mini-batch mean",
+    "token maximum",
+    "sum",
 ]
 """How the values of an iteration are reduced to one number (`hgpo_rllib.learner.statistics`).
 
@@ -90,7 +97,8 @@ PANELS = (
     )),
     Panel("training", "Success in training", whole=True, metrics=(
         Metric("success_rate", "ratio", "episode mean",
-            "episodes that reached the goal, sampled at the training temperature"),
+            "episodes that reached the goal, sampled at the training temperature; without those of "
+            "replaced groups"),
     )),
     Panel("policy", "Entropy", metrics=(
         Metric("entropy", "nats", "token mean", "entropy of the next-token distribution"),
@@ -137,6 +145,10 @@ PANELS = (
             "whole history, over these steps", "trajectory-level"),
         Metric("oracle_gap_step", "", "step mean", "the same for Eq. 2", "step-level"),
         Metric("oracle_gap_hgpo", "", "step mean", "the same for HGPO", "HGPO"),
+    )),
+    Panel("groups", "Groups with equal returns", whole=True, metrics=(
+        Metric("equal_return_rate", "ratio", "group mean",
+            "groups whose members all have the same return, without replaced ones"),
     )),
     Panel("critic", "Value loss", metrics=(
         Metric("value_loss", "", "mini-batch mean",
@@ -217,6 +229,9 @@ PANELS = (
         Metric("lost_groups", "", "sum", "groups left with fewer than two episodes", "lost groups"),
         Metric("stale_groups", "", "sum",
             "groups older than `rollout.max_staleness`, not used", "stale groups"),
+        Metric("replaced_groups", "", "sum",
+            "groups with equal returns, not used (`rollout.max_replaced_groups`)",
+            "replaced groups"),
         Metric("skipped_batches", "", "sum",
             "mini-batches without an optimiser step: bad ones, or all of an iteration without a "
             "signal", "skipped mini-batches"),

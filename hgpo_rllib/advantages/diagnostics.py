@@ -12,6 +12,8 @@ from hgpo_rllib.advantages.steps import NONE, StepArrays
 
 SIZE_BINS = (1, 2, 3, 5, 9, 17, 33)
 """Smallest group size in each bin of `size_distribution`; the last bin is unbounded."""
+RARELY_SHARED, NEARLY_ALL = 0.1, 0.9
+"""Thresholds of `anchor_problem`, far from what useful anchors give (docs/advantages.md)."""
 SIZE_LABELS = ("1", "2", "3-4", "5-8", "9-16", "17-32", "33+")
 
 
@@ -89,6 +91,38 @@ def explained_variance(value: NDArray[np.float64], step_return: NDArray[np.float
     """
     variance = step_return.var()
     return float(1 - (step_return - value).var() / variance) if variance > 0 else float("nan")
+
+
+def anchor_problem(steps: StepArrays, size: NDArray[np.int64]) -> str | None:
+    """Return why comparisons by state are of no use in this batch, or None.
+
+    Two problems are found:
+
+    - Anchors are too specific: except for first steps, which share the start of their task, fewer
+      than `RARELY_SHARED` of the steps share their state with another. The level-0 groups of first
+      steps are then almost the only ones.
+    - Anchors are too coarse: on average, a step shares its state with more than `NEARLY_ALL` of all
+      steps of its task, so a comparison by state is one with the whole task. This needs episodes of
+      more than one step.
+
+    `size` is the size of every step's group at depth 0, shape ``(steps,)``.
+    """
+    later = steps.time > 0
+    if not later.any():
+        return None
+    shared = float(np.mean(size[later] > 1))
+    if shared < RARELY_SHARED:
+        return (
+            f"only {shared:.1%} of the steps, without first steps, share their state with another, "
+            "so there is hardly anything to compare by state: use anchors that are less specific"
+        )
+    covered = float(np.mean(size / group_sizes(steps.task)))
+    if covered > NEARLY_ALL:
+        return (
+            f"a step shares its state with {covered:.1%} of the steps of its task, so comparisons "
+            "by state are those with the whole task: use anchors that are more specific"
+        )
+    return None
 
 
 def summary(

@@ -54,6 +54,10 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 
 
+WITHOUT_STATES = ("grpo", "rloo", "reinforce", "ppo", "empg")
+"""Estimators that do not compare steps by their state."""
+
+
 def find_estimator(name: str) -> Estimator:
     """Return the estimator registered as `name`.
 

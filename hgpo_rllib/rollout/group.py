@@ -25,10 +25,11 @@ FAILURES = (
     "lost_members",
     "lost_groups",
     "stale_groups",
+    "replaced_groups",
 )
 """Failure counts of a rollout: failed attempts by cause, members discarded after `max_attempts`
-failed attempts, and groups discarded because fewer than two members were left, or because a
-response was sampled with weights that are too old."""
+failed attempts, and groups discarded because fewer than two members were left, because a response
+was sampled with weights that are too old, or because all returns were equal."""
 
 
 PlayedGroup = tuple[list["Trajectory"], Counter[str]]

@@ -62,7 +62,7 @@ from hgpo_rllib.rollout.rllib_episode import group_episodes
 from hgpo_rllib.rollout.sessions import Session, Sessions, play_session
 from hgpo_rllib.rollout.stream import GroupStream, TimedGroup
 from hgpo_rllib.rollout.tasks import TaskOrder
-from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
+from hgpo_rllib.rollout.trajectory import Trajectory, have_equal_returns, response_rows
 
 logger = logging.getLogger(__name__)
 PlayGroup = Callable[[Group], Coroutine[Any, Any, PlayedGroup]]
@@ -132,23 +132,33 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     def rollout(self, num_groups: int) -> Played:
         """Return `num_groups` groups of the train split, as `rollout.schedule` says.
 
-        Those that are in progress are a part of them.
+        Those that are in progress are a part of them. Groups that are too old are discarded, and up
+        to `rollout.max_replaced_groups` whose members have equal returns.
         """
         asynchronous = self.config.schedule == "asynchronous"
         ahead = self.config.max_staleness * num_groups if asynchronous else 0
+        budget = self.config.max_replaced_groups
         groups: list[TimedGroup] = []
         stale: list[TimedGroup] = []
+        replaced: list[TimedGroup] = []
         while len(groups) < num_groups:
             missing = num_groups - len(groups)
             self._loop.call(self._stream.start, missing + ahead)
             taken = self._loop.call(self._stream.take, missing, not asynchronous)
             for group in taken:
-                (stale if asynchronous and self._is_stale(group) else groups).append(group)
+                if asynchronous and self._is_stale(group):
+                    stale.append(group)
+                elif len(replaced) < budget and have_equal_returns(group.played[0]):
+                    replaced.append(group)
+                else:
+                    groups.append(group)
         groups.sort(key=lambda group: group.number)
         trajectories, failures = merge_groups([group.played for group in groups])
-        failures += sum((group.played[1] for group in stale), Counter(stale_groups=len(stale)))
+        discarded = Counter(stale_groups=len(stale), replaced_groups=len(replaced))
+        failures += sum((group.played[1] for group in stale + replaced), discarded)
         counts = {name: failures[name] for name in FAILURES}
-        seconds = max(group.ended for group in groups) - min(group.started for group in groups)
+        usable = groups + replaced
+        seconds = max(group.ended for group in usable) - min(group.started for group in usable)
         self._finished += trajectories
         return Played(trajectories, counts, seconds)
 

@@ -56,6 +56,11 @@ class Trajectory:
         return sum(step.reward for step in self.steps)
 
 
+def have_equal_returns(group: Sequence[Trajectory]) -> bool:
+    """Return whether all members of a group have the same return, or none is left."""
+    return len({trajectory.episode_return for trajectory in group}) < 2
+
+
 @dataclass(frozen=True)
 class LostEpisode:
     """A lost episode and the agent's reflection on it."""

@@ -1,6 +1,7 @@
 """Convert iteration and evaluation results to rows of metrics.jsonl and evaluation.jsonl."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
 from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.rollout.held_out import TaskCount
-from hgpo_rllib.rollout.trajectory import Trajectory
+from hgpo_rllib.rollout.trajectory import Trajectory, have_equal_returns
 
 FINAL_SPLITS = ("test", "valid_unseen")
 """Splits for final numbers: a policy chosen on them would look better there than it is."""
@@ -19,6 +20,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Compute success, lengths, validity, tokens and times of an iteration's episodes."""
     steps = [step for trajectory in trajectories for step in trajectory.steps]
     turns = [step.turn for step in steps]
+    groups = groupby(trajectories, key=lambda trajectory: trajectory.group)
 
     def mean(values: Iterable[float]) -> float:
         return float(np.mean(list(values)))
@@ -27,6 +29,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "episodes": len(trajectories),
         "env_steps": len(steps),
         "success_rate": mean(trajectory.won for trajectory in trajectories),
+        "equal_return_rate": mean(have_equal_returns(list(group)) for _, group in groups),
         "return_mean": mean(trajectory.episode_return for trajectory in trajectories),
         "episode_length": len(steps) / len(trajectories),
         "invalid_rate": 1 - mean(turn.is_valid for turn in turns),

@@ -1,8 +1,8 @@
 """The section `rollout` of a run file."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hgpo_rllib.section import Section
 
@@ -27,6 +27,10 @@ class RolloutSettings(Section):
     a response and those that it updates. Groups with older responses are discarded. 0: synchronous.
     Unless the learner's `old_logp`, `importance_cap` or `importance_mask` is set, a value above 0
     sets `old_logp=recomputed` and `importance_cap=2`."""
+    max_replaced_groups: int = Field(0, ge=0)
+    """Dynamic sampling (DAPO, arXiv 2503.14476): the maximum number of groups per iteration that
+    are not used because the returns of all members are equal. Groups of the next tasks are played
+    instead. Groups without a member left are replaced as well. 0: all groups are used."""
     max_concurrent_episodes: int = Field(512, ge=1)
     """Maximum number of concurrent episodes. Each has one environment and at most one pending
     request."""
@@ -42,3 +46,12 @@ class RolloutSettings(Section):
     max_attempts: int = Field(2, ge=1)
     """Maximum number of times that an episode is played when its environment fails or times out,
     or the engine rejects its prompt. After that, the group continues without it."""
+
+    @model_validator(mode="after")
+    def _replacing_needs_members(self) -> Self:
+        if self.max_replaced_groups and self.group_size < 2:
+            raise ValueError(
+                f"max_replaced_groups={self.max_replaced_groups} compares the members of a group: "
+                "set group_size to 2 or more, or max_replaced_groups=0"
+            )
+        return self

@@ -1,5 +1,6 @@
-"""What is stopped when an algorithm does not start."""
+"""What is stopped when an algorithm does not start, and the warning about anchors."""
 
+import logging
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,11 @@ import pytest
 from ray.rllib.algorithms.algorithm import Algorithm
 
 from hgpo_rllib import algorithm
+from hgpo_rllib.advantages import EstimatorSettings
+from hgpo_rllib.advantages.groups import compare_levels
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
+from hgpo_rllib.rollout.scoring import ScoredTrajectories
+from tests.unit.advantages.advantage_batches import arrays
 
 
 class LearnerGroup:
@@ -37,3 +42,22 @@ def test_a_failed_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error.value.__traceback__ is not None
     assert [group() for group in made] == [None]
     assert stopped == [True]
+
+
+@pytest.mark.parametrize(("estimator", "warnings"), [("hgpo", 1), ("grpo", 0)])
+def test_useless_anchors_are_warned_of_once(
+    caplog: pytest.LogCaptureFixture, estimator: str, warnings: int
+) -> None:
+    """If the estimator reads them."""
+    hgpo = object.__new__(HGPO)
+    hgpo.config = HGPOConfig().training(estimator=estimator)
+    hgpo._anchors_warned = False
+    steps = arrays([(0, [7] * 5, [0.0] * 5)])
+    levels = tuple(compare_levels(steps, EstimatorSettings()))
+    scored = ScoredTrajectories([], steps, steps.step_return, levels)
+    with caplog.at_level(logging.WARNING, "hgpo_rllib"):
+        for _ in range(2):
+            hgpo._check_anchors(scored)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == warnings
+    assert all(text.startswith("algorithm.anchor=observation: a step ") for text in messages)

@@ -1,6 +1,7 @@
 """Diagnostics of groups: by hand on a batch that one can count through."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -93,6 +94,33 @@ def test_summary() -> None:
         }
     )
     assert {type(value) for value in summary.values()} == {float}
+
+
+@pytest.mark.parametrize(
+    ("states", "problem"),
+    [
+        ([[0, *range(10 * i + 1, 10 * i + 10)] for i in range(4)], r"^only 0\.0% of the steps, wi"),
+        # Of 20 later steps, two share their state: a tenth. One more trajectory has less.
+        ([[0, *range(1, 11)], [0, 1, *range(21, 30)]], None),
+        ([[0, *range(1, 11)], [0, 1, *range(21, 30)], [0, 40]], r"^only 9\.5% of the steps, wi"),
+        ([[7] * 5, [7] * 5], r"^a step shares its state with 100\.0% of the steps of its task, so"),
+        ([[7] * 10, [7] * 9 + [8]], r"^a step shares its state with 90\.5% "),
+        ([[7] * 10, [7] * 8 + [8] * 2], None),  # 82 %
+        ([[7], [7], [7]], None),  # one step each: a state is the whole task
+        ([], None),
+    ],
+)
+def test_anchors_of_no_use(states: list[list[int]], problem: str | None) -> None:
+    """Too specific: first steps do not count. Too coarse: in parts of the task, of both tasks."""
+    batch = [(task, path, [0.0] * len(path)) for task in (0, 1) for path in states]
+    steps = arrays(batch)
+    (level,) = compare_levels(steps, EstimatorSettings(context_length=0))
+    found = diagnostics.anchor_problem(steps, level.size)
+    if problem is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert re.search(problem, found)
 
 
 def test_explained_variance() -> None:

@@ -300,7 +300,7 @@ class TestFailures:
             raise OSError("gone")
 
         table.fault = broken
-        counts = dict(zip(FAILURES, (8, 0, 0, 4, 2, 0), strict=True))
+        counts = dict(zip(FAILURES, (8, 0, 0, 4, 2, 0, 0), strict=True))
         with pytest.raises(RunStoppedError) as stopped:
             table.play([3, 2], size=2)
         assert str(stopped.value) == "every episode of the rollout failed: " + ", ".join(

@@ -1,0 +1,140 @@
+"""Dynamic sampling: which groups of a rollout are used, and what a resumed run plays."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.rollout.group import PlayedGroup
+from hgpo_rllib.rollout.runner import HGPOEnvRunner
+from hgpo_rllib.rollout.stream import GroupStream
+from hgpo_rllib.rollout.trajectory import have_equal_returns
+from hgpo_rllib.run.metrics import rollout_metrics
+from hgpo_rllib.section import RunStoppedError
+from tests.unit.rollout.test_rollout import trajectory
+
+EQUAL = {2, 3, 5, 6, 7}  # numbers of the groups that nobody wins
+
+
+async def play(number: int) -> PlayedGroup:
+    """Two members; one of them wins, unless the group's number says otherwise."""
+    await asyncio.sleep(random.random() / 1000)
+    name = f"{number:02d}"
+    members = [trajectory(name, 1 if number in EQUAL else 0), trajectory(name, 1)]
+    return members, Counter(env_errors=number)
+
+
+@contextmanager
+def runner_of(**settings: Any) -> Iterator[HGPOEnvRunner]:
+    """A runner that plays these groups instead of episodes."""
+    runner = object.__new__(HGPOEnvRunner)
+    runner.config = SimpleNamespace(
+        **{"schedule": "synchronous", "max_staleness": 1, "max_replaced_groups": 0} | settings
+    )
+    runner._stream, runner._finished = GroupStream(play), []
+    runner._versions, runner._weights_seq_no = ["w:0", "w:1", "w:2"], 0
+    with start_blocking_portal() as runner._loop:
+        yield runner
+
+
+def numbers(runner: HGPOEnvRunner, count: int) -> tuple[list[int], dict[str, int]]:
+    """Return the numbers of the groups that a rollout uses, and its failures above 0."""
+    played = runner.rollout(count)
+    used = sorted({int(t.group) for t in played.trajectories})
+    return used, {name: number for name, number in played.failures.items() if number}
+
+
+def test_groups_with_equal_returns_are_replaced_by_the_next_ones() -> None:
+    """Up to the budget of an iteration; failures of replaced groups count as well."""
+    with runner_of(max_replaced_groups=3) as runner:
+        assert numbers(runner, 4) == ([0, 1, 4, 6], {"env_errors": 21, "replaced_groups": 3})
+        assert numbers(runner, 2) == ([8, 9], {"env_errors": 24, "replaced_groups": 1})
+    with runner_of() as runner:
+        assert numbers(runner, 4) == ([0, 1, 2, 3], {"env_errors": 6})
+
+
+@given(
+    budget=st.integers(0, 4),
+    counts=st.lists(st.integers(1, 4), min_size=2, max_size=4),
+    resumed=st.integers(1, 3),
+)
+def test_a_resumed_run_uses_the_same_groups(budget: int, counts: list[int], resumed: int) -> None:
+    with runner_of(max_replaced_groups=budget) as runner:
+        whole = [numbers(runner, count) for count in counts]
+    with runner_of(max_replaced_groups=budget) as runner:
+        parts = [numbers(runner, count) for count in counts[:resumed]]
+        state = runner.get_state()
+    with runner_of(max_replaced_groups=budget) as runner:
+        runner.set_state(state)
+        assert parts + [numbers(runner, count) for count in counts[resumed:]] == whole
+
+
+def test_replaced_groups_take_time() -> None:
+    """Also if they are the first."""
+    with runner_of(max_replaced_groups=9) as runner:
+        runner.set_state({"task_position": 2})
+        moments: list[float] = []
+        take = runner._stream.take
+
+        async def timed(*arguments: Any) -> Any:
+            groups = await take(*arguments)
+            moments.extend(moment for group in groups for moment in (group.started, group.ended))
+            return groups
+
+        runner._stream.take = timed  # type: ignore[method-assign]
+        assert runner.rollout(1).seconds == max(moments) - min(moments)
+        assert len(moments) == 6
+
+
+def test_asynchronous_rollouts_replace_groups_too() -> None:
+    with runner_of(schedule="asynchronous", max_replaced_groups=9, max_staleness=2) as runner:
+        used = [number for _ in range(3) for number in numbers(runner, 2)[0]]
+    assert not EQUAL & set(used)
+    assert len(set(used)) == 6
+
+
+def test_lost_groups_use_up_the_budget() -> None:
+    """Then the run ends, as it does without replacements."""
+
+    async def lose(number: int) -> PlayedGroup:
+        return [], Counter(lost_groups=1)
+
+    with runner_of(max_replaced_groups=5) as runner:
+        runner._stream = GroupStream(lose)
+        with pytest.raises(RunStoppedError, match="lost_groups 2"):
+            runner.rollout(2)
+        assert runner._stream.position == 7
+
+
+def test_equal_returns() -> None:
+    """Of whole episodes; their lengths do not matter."""
+    short, long = trajectory("a", 1), trajectory("a", 2)
+    assert have_equal_returns([short, long])
+    assert not have_equal_returns([short, long, trajectory("a", 0)])
+    assert have_equal_returns([])
+    steps = [replace(short.steps[0], reward=0.1)]
+    assert not have_equal_returns([short, replace(short, steps=steps)])
+
+
+def test_the_share_of_groups_with_equal_returns() -> None:
+    """Each group counts once, whatever its number of members."""
+    groups = [asyncio.run(play(number))[0] for number in (0, 2, 3)]
+    played = [*groups[0], trajectory("00", 2), *groups[1], *groups[2]]
+    assert rollout_metrics(played)["equal_return_rate"] == pytest.approx(2 / 3)
+
+
+def test_a_group_of_one_has_nothing_to_compare() -> None:
+    settings = ["rollout.group_size=1", "algorithm.estimator=reinforce"]
+    with pytest.raises(ConfigError, match=r"max_replaced_groups=2 compares .*=0"):
+        load_config(None, [*settings, "rollout.max_replaced_groups=2"])
+    load_config(None, settings)
