@@ -8,7 +8,7 @@ from hgpo_rllib.advantages.groups import EstimatorSettings, group_advantage
 from hgpo_rllib.advantages.steps import NONE, StepArrays
 
 SCALING, CLARITY = 1.0, 1.0  # EMPG's k and k', as in the released code
-BONUS = 0.05  # EMPG's ζ, as in the released code
+BONUS = 0.05  # EMPG's ζ, as in the released code; another copy of it has 0.1
 
 
 def gaca(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:

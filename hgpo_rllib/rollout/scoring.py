@@ -55,7 +55,8 @@ def score(
 
     Estimators treat every group as a separate task, so two groups that play the same game are not
     compared with each other. `value` is a critic's value of every response, in the order of
-    `response_rows`; None without a critic. A step's value is that of its acting response.
+    `response_rows`; None without a critic. Value and log-probability of a step are those of its
+    acting response.
 
     Raises:
         ConfigError: the estimator needs something that the agent or the environment does not have.
