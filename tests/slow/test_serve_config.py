@@ -22,7 +22,7 @@ from tests.processes import command_line
 from tests.slow.test_two_nodes import HEAD, Node, free_port, start_node, wait_until
 
 __all__ = ["overrides", "run", "run_config", "start_node"]  # fixtures
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SERVE = [sys.executable, "-c", "from ray.serve.scripts import cli; cli()"]
 
 
@@ -44,7 +44,7 @@ def address(
     file = tmp_path / "serve.yaml"
     file.write_text(yaml.safe_dump(config))
     serve("deploy", str(file))
-    wait_until(lambda: "status: RUNNING" in serve("status", "-n", "policy"), 300, status)
+    wait_until(lambda: "status: RUNNING" in serve("status", "-n", "policy"), 600, status)
     yield f"http://127.0.0.1:{port}/v1"
     serve("shutdown", "-y")
 
@@ -89,8 +89,8 @@ def test_a_checkpoint_is_deployed_and_replaced(
 
     (lost, *_) = servers(run)
     lost.kill()
-    wait_until(lambda: (now := servers(run)) and lost not in now, 200, status)
-    wait_until(lambda: "status: RUNNING" in serve("status", "-n", "policy"), 300, status)
+    wait_until(lambda: (now := servers(run)) and lost not in now, 400, status)
+    wait_until(lambda: "status: RUNNING" in serve("status", "-n", "policy"), 600, status)
     assert complete(client, ROOM, temperature=0).token_ids == expected.tolist()
 
     serve("shutdown", "-y")
