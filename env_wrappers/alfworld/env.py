@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from env_wrappers.alfworld.engine import GameEngine, State, get_engine
-from env_wrappers.alfworld.games import find_games, is_solvable, task_type_of
+from env_wrappers.alfworld.games import is_solvable, shared_games, task_type_of
 from env_wrappers.errors import DataError
 from env_wrappers.text_env import TextEnv
 
@@ -47,7 +47,7 @@ class ALFWorldEnv(TextEnv):
         render_mode: str | None = None,
         trusted: bool = False,
     ) -> None:
-        """Find the games; see ``games.find_games`` for ``data``, ``split`` and ``task_types``.
+        """Find the games; see ``games.shared_games`` for ``data``, ``split`` and ``task_types``.
 
         Args:
             trusted: whether code in the grammar of a game may run; otherwise, a game whose grammar
@@ -60,7 +60,7 @@ class ALFWorldEnv(TextEnv):
         if not isinstance(trusted, bool):
             raise DataError(f"trusted must be true or false, not {trusted!r}")
         super().__init__(max_steps, render_mode)
-        self.games: list[str] = [str(game) for game in find_games(data, split, task_types)]
+        self.games: list[str] = shared_games(data, split, task_types)
         self.num_tasks = len(self.games)
         self._success_reward = float(success_reward)
         self._trusted = trusted

@@ -7,6 +7,8 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
 
 from env_wrappers.errors import DataError
 from env_wrappers.files import check_name, open_regular, parse_json, read_json
@@ -32,6 +34,30 @@ _REMEDY = (
     f"in {DATA_VARIABLE} (`alfworld-download` fetches the official one); "
     "in `hgpo train`, give none to have games generated"
 )
+
+
+class GameList(list[str]):
+    """Paths of games; a list that can be referenced weakly."""
+
+
+_lists: WeakValueDictionary[tuple[Any, ...], GameList] = WeakValueDictionary()
+
+
+def shared_games(
+    data: str | Path | None, split: str, task_types: Sequence[str] | None = None
+) -> GameList:
+    """Return the paths of `find_games`, and the same list as long as any environment holds it.
+
+    A training run has thousands of environments, and searching the folders takes milliseconds.
+    All environments of a process that exist together have the same games for the same seeds, also
+    if files are added meanwhile.
+    """
+    kinds = None if task_types is None else tuple(task_types)
+    key = (_split_folder(data, split)[0].absolute(), kinds)
+    games = _lists.get(key)
+    if games is None:
+        games = _lists[key] = GameList(map(str, find_games(data, split, task_types)))
+    return games
 
 
 def find_games(

@@ -1,27 +1,33 @@
-"""`hgpo bench scale`: how rollouts and the learner's input grow, without an engine.
+"""`hgpo bench scale`: how rollouts and the learner's input grow, without a model.
 
-The env runners, environments and prompts are those of training. In place of the policy server, the
-responses of a recorded run are returned after their recorded latencies.
+Env runners, environments, prompts and the policy server are those of training. The engine returns
+the responses of a recorded run after their recorded latencies (`replay`).
 """
 
-import asyncio
+import cProfile
+import ctypes
 import gc
+import pstats
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, cast
+from itertools import count
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import ray
+import torch
 
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench.measure import Row, Tables, resident
+from hgpo_rllib.bench.replay import recorded_responses, replaying
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.learner.batching import minibatches, row_sequences, signal_columns, token_columns
-from hgpo_rllib.policy_server.replicas import Replicas
-from hgpo_rllib.policy_server.types import Generation, Prompt, Sampling, WeightTag
+from hgpo_rllib.policy_server import object_store
+from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.results.runs import Run
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.scoring import score
@@ -29,36 +35,19 @@ from hgpo_rllib.rollout.trajectory import Trajectory
 
 SCHEDULES = (("synchronous", 0), ("one_step_off", 1), ("asynchronous", 1), ("asynchronous", 2))
 """Compared schedules, each with its `rollout.max_staleness`."""
-UPDATES = 4  # per schedule, after one that is not measured
+UPDATES = 3  # per schedule, after one that is not measured
+ONCE = 20_000  # steps after which a measurement is not repeated
+INPUT_STEPS = (10_000, 100_000, 1_000_000)
+PROFILED_EPISODES = 256
+PROFILE_ROWS = 16
 
 
-class ReplayedReplicas:
-    """Return recorded responses after their latencies, in place of `Replicas`."""
+class MeasuredRunner(HGPOEnvRunner):
+    """Env runner that measures its own work."""
 
-    def __init__(self, recorded: Sequence[Generation]):
-        """`recorded`: responses; ``engine_s`` is the latency of the whole request."""
-        self._recorded = recorded
-
-    async def generate(
-        self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag, session: str = ""
-    ) -> list[Generation]:
-        """Return one response per prompt, chosen by its seed, after the latency of the first."""
-        chosen = [self._recorded[(p.seed or 0) % len(self._recorded)] for p in prompts]
-        await asyncio.sleep(chosen[0].engine_s)
-        return [replace(response, version=weights.version) for response in chosen]
-
-    async def any_runs(self) -> bool:
-        """See `Replicas`."""
-        return True
-
-
-class ReplayRunner(HGPOEnvRunner):
-    """Env runner that replays recorded responses and measures its own work."""
-
-    def __init__(self, *, recorded: Sequence[Generation], **kwargs: Any):
+    def __init__(self, **kwargs: Any):
         """See `HGPOEnvRunner`."""
         super().__init__(**kwargs)
-        self.replicas = cast(Replicas, ReplayedReplicas(recorded))
         self.prompt_s = 0.0
         render = self.renderer.prompt
 
@@ -72,76 +61,101 @@ class ReplayRunner(HGPOEnvRunner):
         self.renderer.prompt = timed  # type: ignore[assignment, method-assign]
 
     def usage(self) -> Row:
-        """Return CPU seconds of this process so far, and its memory in bytes."""
-        gc.collect()
-        return {
+        """Return CPU seconds of this process and its parts so far, and its memory in bytes."""
+        used = {
             "cpu_s": time.process_time(),
             "env_s": self._loop.call(self._env_thread.call, time.thread_time),
+            "loop_s": self._loop.call(time.thread_time),
             "prompt_s": self.prompt_s,
-            "memory": resident(),
         }
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # glibc would reuse the memory of earlier rollouts
+        return used | {"memory": resident()}
+
+    def profile(self, function: Callable[[], object]) -> pstats.Stats:
+        """Return the profile of the event loop's thread during a call."""
+        profiler = cProfile.Profile()
+        self._loop.call(profiler.enable)
+        try:
+            function()
+        finally:
+            self._loop.call(profiler.disable)
+        return pstats.Stats(profiler)
 
 
 def bench_scale(
-    run: Run, config: RunConfig, episodes: Sequence[int], runners: Sequence[int]
+    run: Run,
+    config: RunConfig,
+    episodes: Sequence[int],
+    runners: Sequence[int],
+    input_steps: Sequence[int] = INPUT_STEPS,
+    repeats: int = 3,
+    say: Callable[[str], object] = lambda text: None,
 ) -> Tables:
-    """Measure rollouts, schedules and the learner's input. Ray must be running.
+    """Measure rollouts, their profile, the learner's input and schedules. Ray must be running.
 
     Args:
         run: a run with recorded responses.
         config: its settings.
         episodes: numbers of concurrent episodes.
         runners: numbers of env runner processes; 0: the main process.
+        input_steps: numbers of steps in a batch of the learner.
+        repeats: number of measurements, of which the median is returned, up to `ONCE` steps.
+        say: called with what is measured next.
 
     Returns:
-        ``rollouts``, one row per number of runners and episodes; ``learner input``, one row per
-        number of episodes; ``schedules``.
+        ``rollouts``, one row per number of runners and episodes; ``growth``, one row per number of
+        runners, if there are several numbers of episodes; ``profile``; ``learner_input``, one row
+        per number of steps; ``schedules``.
     """
-    recorded = recorded_responses(run)
-    rollouts, inputs = [], []
-    for count in runners:
-        for concurrent in episodes:
-            with started(config, recorded, count, concurrent) as runner:
-                row, played = measure_rollout(runner, concurrent)
-            rollouts.append({"runners": count, **row})
-            if count == runners[0]:
-                inputs.append(measure_input(config, played))
-            del played
-    return {
-        "rollouts": rollouts,
-        "learner input": inputs,
-        "schedules": compare_schedules(config, recorded),
-    }
-
-
-def recorded_responses(run: Run) -> list[Generation]:
-    """Return the responses of a run's last iterations with their latencies."""
-    steps = run.steps
-    return [
-        Generation(
-            np.asarray(step.response_ids, np.int32),
-            np.asarray(step.behaviour_logp, np.float32),
-            version="",
-            finish_reason="length" if step.response_truncated else "stop",
-            engine_s=float(step.request_s),
-        )
-        for step in steps.itertuples()
-    ]
+    tables: Tables = {"rollouts": [], "growth": []}
+    with replaying(config, recorded_responses(run)) as app:
+        for processes in runners:
+            rows = []
+            with started(config, app, processes, max(episodes)) as runner:
+                for concurrent in episodes:
+                    say(f"{concurrent:,} episodes, {processes} env runner processes")
+                    row, played = measure_rollout(runner, concurrent, repeats)
+                    rows.append({"runners": processes, **row})
+            tables["rollouts"] += rows
+            if len(episodes) > 1:
+                tables["growth"].append({"runners": processes, **growth(rows)})
+        say("profile")
+        with started(config, app, 0, PROFILED_EPISODES) as runner:
+            tables["profile"] = profile_rollout(runner, PROFILED_EPISODES)
+        say("learner input")
+        tables["learner_input"] = [
+            measure_input(config, repeated(played, steps)) for steps in input_steps
+        ]
+        say("schedules")
+        tables["schedules"] = compare_schedules(config, app)
+    return tables
 
 
 @contextmanager
 def started(
-    config: RunConfig, recorded: Sequence[Generation], count: int, episodes: int, **settings: Any
-) -> Iterator[ReplayRunner]:
-    """Start a runner in this process, which has `count` runners in actors play its groups."""
+    config: RunConfig, app: str, processes: int, episodes: int, **settings: Any
+) -> Iterator[MeasuredRunner]:
+    """Start a runner in this process, which has runners in actors play its groups.
+
+    Args:
+        config: the settings.
+        app: name of the policy server's application.
+        processes: number of actors; 0: the runner plays the groups itself.
+        episodes: number of concurrent episodes.
+        settings: other settings of `HGPOConfig.training`.
+    """
     algorithm = HGPOConfig.from_run_config(config)
     algorithm.training(
-        constrain_actions=False, max_concurrent_episodes=max(episodes, count, 1), **settings
+        constrain_actions=False,
+        max_concurrent_episodes=max(episodes, processes, 1),
+        **settings,
     )
-    runner = ReplayRunner(config=algorithm, recorded=recorded)
-    actor = ray.remote(num_cpus=0)(ReplayRunner)
+    algorithm.serve_app = app
+    runner = MeasuredRunner(config=algorithm)
+    actor = ray.remote(num_cpus=0)(MeasuredRunner)
     try:
-        runner.actors = [actor.remote(config=algorithm, recorded=recorded) for _ in range(count)]
+        runner.actors = [actor.remote(config=algorithm) for _ in range(processes)]
         for handle in runner.actors:
             ray.get(handle.ping.remote())
         yield runner
@@ -151,45 +165,118 @@ def started(
             ray.kill(handle)
 
 
-def measure_rollout(runner: ReplayRunner, episodes: int) -> tuple[Row, list[Trajectory]]:
+def play(runner: MeasuredRunner, groups: int) -> list[Trajectory]:
+    """Play `groups` groups of the train split concurrently."""
+    config = runner.config
+    tasks = runner.num_tasks(config.train_split)
+    numbers = [number % tasks for number in range(groups)]
+    return runner.play(config.train_split, numbers, config.group_size, config.temperature)
+
+
+def measure_rollout(
+    runner: MeasuredRunner, episodes: int, repeats: int = 1
+) -> tuple[Row, list[Trajectory]]:
     """Play `episodes` concurrent episodes after a few to warm up.
 
     Returns:
-        Steps per second, CPU milliseconds per step of all processes, in total and of environments,
-        prompts and the rest, and memory per episode; and the trajectories.
+        The trajectories, and the median of: steps per second; cores in use; CPU milliseconds per
+        step of all runners, in total, of environments, of prompts, and of orchestration, which is
+        the rest. It consists of the event loop and of other threads, which are those of Ray and
+        Serve. Memory is that of the first rollout.
     """
-    config = runner.config
-    size, tasks = config.group_size, runner.num_tasks(config.train_split)
+    groups = max(1, episodes // runner.config.group_size)
+    play(runner, max(1, len(runner.actors)))
+    rows: list[Row] = []
+    while len(rows) < repeats and sum(row["steps"] for row in rows) <= ONCE:
+        before, start = usage(runner), time.perf_counter()
+        played = play(runner, groups)
+        seconds, after = time.perf_counter() - start, usage(runner)
+        steps = sum(map(len, played))
+        used = {name: after[name] - before[name] for name in before}
+        ms = {name: 1000 * used[name] / steps for name in used if name != "memory"}
+        orchestration = ms["cpu_s"] - ms["env_s"] - ms["prompt_s"]
+        loop = ms["loop_s"] - ms["prompt_s"]
+        rows.append(
+            {
+                "episodes": len(played),
+                "steps": steps,
+                "steps_per_s": steps / seconds,
+                "cores": used["cpu_s"] / seconds,
+                "cpu_ms_per_step": ms["cpu_s"],
+                "environments_ms": ms["env_s"],
+                "prompts_ms": ms["prompt_s"],
+                "orchestration_ms": orchestration,
+                "event_loop_ms": loop,
+                "ray_threads_ms": orchestration - loop,
+                "kib_per_episode": used["memory"] / len(played) / 2**10,
+            }
+        )
+    memory = rows[0]["kib_per_episode"]
+    median = sorted(rows, key=lambda row: row["orchestration_ms"])[(len(rows) - 1) // 2]
+    return median | {"kib_per_episode": memory}, played
 
-    def play(groups: int) -> list[Trajectory]:
-        numbers = [number % tasks for number in range(groups)]
-        return runner.play(config.train_split, numbers, size, config.temperature)
 
-    play(max(1, len(runner.actors)))
-    before, start = usage(runner), time.perf_counter()
-    played = play(max(1, episodes // size))
-    seconds, after = time.perf_counter() - start, usage(runner)
-    steps = sum(map(len, played))
-    used = {name: after[name] - before[name] for name in before}
-    ms = {name: 1000 * used[name] / steps for name in ("cpu_s", "env_s", "prompt_s")}
-    row = {
-        "episodes": len(played),
-        "steps": steps,
-        "steps_per_s": steps / seconds,
-        "cores": used["cpu_s"] / seconds,
-        "cpu_ms_per_step": ms["cpu_s"],
-        "environments_ms": ms["env_s"],
-        "prompts_ms": ms["prompt_s"],
-        "orchestration_ms": ms["cpu_s"] - ms["env_s"] - ms["prompt_s"],
-        "kib_per_episode": used["memory"] / len(played) / 2**10,
-    }
-    return row, played
-
-
-def usage(runner: ReplayRunner) -> Row:
-    """Return the sums of `ReplayRunner.usage` over all processes."""
+def usage(runner: MeasuredRunner) -> Row:
+    """Return the sums of `MeasuredRunner.usage` over all processes."""
     each = [runner.usage(), *(ray.get(actor.usage.remote()) for actor in runner.actors)]
     return {name: sum(row[name] for row in each) for name in each[0]}
+
+
+def growth(rows: Sequence[Row]) -> Row:
+    """Return the exponents b of the fits ``cost = a * episodes**b``; 1 is linear growth."""
+    episodes = np.array([row["episodes"] for row in rows], float)
+    costs = {
+        "cpu_exponent": [row["cpu_ms_per_step"] * row["steps"] for row in rows],
+        "orchestration_exponent": [row["orchestration_ms"] * row["steps"] for row in rows],
+        "memory_exponent": [row["kib_per_episode"] * row["episodes"] for row in rows],
+    }
+    return {
+        name: float(np.polyfit(np.log(episodes), np.log(np.maximum(cost, 1e-9)), 1)[0])
+        for name, cost in costs.items()
+    }
+
+
+def profile_rollout(runner: MeasuredRunner, episodes: int) -> list[Row]:
+    """Return the functions of the event loop's thread that take most time, without callees.
+
+    The profiler slows down short functions most: compare the shares, not the times.
+    """
+    groups = max(1, episodes // runner.config.group_size)
+    play(runner, groups)
+    played: list[Trajectory] = []
+    stats = runner.profile(lambda: played.extend(play(runner, groups)))
+    steps = sum(map(len, played))
+    functions: dict[Any, Any] = stats.stats  # type: ignore[attr-defined]
+    waiting = {key for key in functions if key[2] == "<method 'poll' of 'select.epoll' objects>"}
+    total = sum(functions[key][2] for key in functions.keys() - waiting)
+    largest = sorted(functions.keys() - waiting, key=lambda key: -functions[key][2])
+    return [
+        {
+            "function": _name(*key),
+            "calls_per_step": functions[key][1] / steps,
+            "own_share": functions[key][2] / total,
+            "own_us_per_step": 1e6 * functions[key][2] / steps,
+            "with_callees_us_per_step": 1e6 * functions[key][3] / steps,
+        }
+        for key in largest[:PROFILE_ROWS]
+    ]
+
+
+def _name(file: str, line: int, function: str) -> str:
+    return function if file == "~" else f"{'/'.join(Path(file).parts[-2:])}:{line} {function}"
+
+
+def repeated(played: Sequence[Trajectory], steps: int) -> list[Trajectory]:
+    """Return trajectories of at least `steps` steps: those of `played`, in new groups each time."""
+    copies: list[Trajectory] = []
+    total = 0
+    for number in count():
+        for trajectory in played:
+            if total >= steps:
+                return copies
+            copies.append(replace(trajectory, group=f"{trajectory.group}/{number}"))
+            total += len(trajectory)
+    raise AssertionError
 
 
 def measure_input(config: RunConfig, played: list[Trajectory]) -> Row:
@@ -201,21 +288,23 @@ def measure_input(config: RunConfig, played: list[Trajectory]) -> Row:
     columns = token_columns(played) | signal_columns(scored)
     times.append(time.process_time())
     rng = np.random.default_rng(0)
-    parts = list(minibatches(row_sequences(columns), config.learner.minibatch_size, 1, rng))
+    size = config.learner.minibatch_size
+    parts = sum(1 for _ in minibatches(row_sequences(columns), size, 1, rng))
     times.append(time.process_time())
     steps = len(scored.steps)
-    us = [1e6 * seconds / steps for seconds in np.diff(times)]
+    us = [float(1e6 * seconds / steps) for seconds in np.diff(times)]
     return {
         "steps": steps,
-        "mini_batches": len(parts),
+        "mini_batches": parts,
         "advantages_us": us[0],
         "columns_us": us[1],
         "mini_batches_us": us[2],
+        "seconds": times[-1] - times[0],
         "kib_per_step": (resident() - memory) / steps / 2**10,
     }
 
 
-def compare_schedules(config: RunConfig, recorded: Sequence[Generation]) -> list[Row]:
+def compare_schedules(config: RunConfig, app: str) -> list[Row]:
     """Compare the throughput of the schedules with updates that take as long as a rollout."""
     groups = config.rollout.groups_per_iteration
     rows: list[Row] = []
@@ -223,7 +312,8 @@ def compare_schedules(config: RunConfig, recorded: Sequence[Generation]) -> list
     for schedule, staleness in SCHEDULES:
         episodes = (1 + staleness) * groups * config.rollout.group_size
         settings = {"schedule": schedule, "max_staleness": staleness}
-        with started(config, recorded, 0, episodes, **settings) as runner:
+        publisher = WeightPublisher(torch.float32, object_store)
+        with started(config, app, 0, episodes, **settings) as runner:
             steps, stale, seconds = 0, 0, []
             for update in range(1 + UPDATES):
                 start = time.perf_counter()
@@ -233,7 +323,7 @@ def compare_schedules(config: RunConfig, recorded: Sequence[Generation]) -> list
                 if not rows:  # the synchronous schedule: its rollouts set the time of updates
                     update_s = played.seconds
                 time.sleep(update_s)
-                runner.use_weights(WeightTag("bench", update, None))
+                runner.use_weights(publisher.publish({"weight": torch.zeros(1)}))
                 if update:
                     seconds.append(time.perf_counter() - start)
                     steps += sum(map(len, played.trajectories))

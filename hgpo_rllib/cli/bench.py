@@ -150,6 +150,7 @@ def _prepare(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, Tra
 @app.command()
 def scale(
     run: Annotated[Path, typer.Argument(help="run directory whose responses are replayed")],
+    overrides: OverridesArgument = None,
     episodes: Annotated[
         list[int] | None,
         typer.Option(min=2, help="number of concurrent episodes; can be repeated"),
@@ -158,20 +159,58 @@ def scale(
         list[int] | None,
         typer.Option(min=0, help="number of env runner processes, 0 for none; can be repeated"),
     ] = None,
+    steps: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="steps in a batch of the learner; can be repeated"),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="repetitions of rollouts, up to 20,000 steps")
+    ] = 3,
+    plot: Annotated[
+        Path | None, typer.Option(help="file to plot the growth of rollouts to, such as x.png")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure rollouts, schedules and the learner's input, with a run's responses and latencies."""
-    from hgpo_rllib.bench.scale import bench_scale
+    from hgpo_rllib.bench.growth_plot import growth_curves
+    from hgpo_rllib.bench.scale import INPUT_STEPS, bench_scale
+    from hgpo_rllib.reporting import style
     from hgpo_rllib.reporting.console import TrainingConsole
     from hgpo_rllib.results import load_run
     from hgpo_rllib.run.cluster import ray_cluster
 
     recorded = load_run(run)
-    config = load_config(run / "config.yaml", []).without_learners()
+    config = load_config(run / "config.yaml", overrides or []).without_learners()
     console = TrainingConsole(sys.stderr)
     with ray_cluster(config), console.stage("replaying the run's responses"):
-        tables = bench_scale(recorded, config, episodes or [64, 512, 4096], runners or [0, 1, 2])
+        sizes = episodes or [64, 512, 4096], runners or [0, 1, 2], steps or INPUT_STEPS
+        tables = bench_scale(recorded, config, *sizes, repeats, console.say)
+    if plot is not None:
+        plot.write_bytes(style.png(growth_curves(tables["rollouts"])))
     show(tables, as_json)
+
+
+@app.command()
+def publish(
+    sizes: Annotated[
+        list[float] | None,
+        typer.Option("--gb", min=0.01, help="size of the weights in GB; can be repeated"),
+    ] = None,
+    stores: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="number of object stores; can be repeated"),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="number of versions to publish")] = 3,
+    as_json: JsonOption = False,
+) -> None:
+    """Time how weights get from the learner to the object stores of Ray nodes on this machine."""
+    from hgpo_rllib.bench.publishing import bench_publishing
+    from hgpo_rllib.reporting.console import TrainingConsole
+
+    console = TrainingConsole(sys.stderr)
+    with console.stage("publishing weights"):
+        rows = bench_publishing(sizes or [0.5, 1, 3, 6, 15], stores or [1, 2, 4], repeats)
+    show({"publishing": rows}, as_json)
 
 
 @app.command("bias-variance")

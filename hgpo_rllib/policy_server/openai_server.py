@@ -28,6 +28,8 @@ from hgpo_rllib.section import RunStoppedError
 
 KEY_VARIABLE = "HGPO_API_KEY"
 VLLM_SERVE = "hgpo_rllib.policy_server.vllm_serve"
+FOLDER = "hgpo-serve-"
+"""Prefix of the names of temporary folders."""
 MIDDLEWARE = "hgpo_rllib.policy_server.openai_middleware"
 GRAMMAR = "hgpo_rllib.policy_server.openai_grammar.GrammarErrors"
 PATHS = f"{MIDDLEWARE}.OpenAIPathsOnly"
@@ -115,13 +117,8 @@ def serve_policy(config: RunConfig, endpoint: Endpoint, shutdown_timeout: float)
         RunStoppedError: the server exited by itself.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when all processes have exited.
     """
-    from hgpo_rllib.models import write_tokenizer
-
-    check_device(config.policy_server, vllm_is_for_cpu())
-    with tempfile.TemporaryDirectory(prefix="hgpo-serve-", ignore_cleanup_errors=True) as folder:
-        write_tokenizer(str(config.model.model_path), Path(folder))
-        arguments = server_arguments(config, endpoint, folder)
-        environment = server_environment(config, endpoint.key, folder)
+    with tempfile.TemporaryDirectory(prefix=FOLDER, ignore_cleanup_errors=True) as folder:
+        arguments, environment = prepare_server(config, endpoint, folder)
         print(f"starting vLLM for {arguments['model']} …", flush=True)
         with supervised(server_command(arguments), environment, folder) as server:
             try:
@@ -133,6 +130,22 @@ def serve_policy(config: RunConfig, endpoint: Endpoint, shutdown_timeout: float)
                 raise
             code = server.returncode
             raise RunStoppedError(f"vLLM's server ended with exit code {code}, see above")
+
+
+def prepare_server(
+    config: RunConfig, endpoint: Endpoint, folder: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Write the tokenizer to `folder`, and return the server's arguments and environment.
+
+    Raises:
+        ConfigError: the model has no tokenizer, or the installed vLLM is for another device.
+    """
+    from hgpo_rllib.models import write_tokenizer
+
+    check_device(config.policy_server, vllm_is_for_cpu())
+    write_tokenizer(str(config.model.model_path), Path(folder))
+    arguments = server_arguments(config, endpoint, folder)
+    return arguments, server_environment(config, endpoint.key, folder)
 
 
 def check_device(server: PolicyServerSettings, for_cpu: bool) -> None:
@@ -229,21 +242,29 @@ def server_environment(config: RunConfig, key: str | None, folder: str) -> dict[
     return environment
 
 
+def start_supervised(
+    command: list[str], environment: dict[str, str], folder: str
+) -> subprocess.Popen[bytes]:
+    """Start a command under a supervisor, which exits when its standard input is closed.
+
+    The supervisor then kills all processes of the command and deletes `folder`, also if this
+    process is killed.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", "hgpo_rllib.policy_server.supervisor", folder, *command],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=2,  # standard error: only the address goes to standard output
+        start_new_session=True,  # Ctrl-C is handled by this process
+    )
+
+
 @contextlib.contextmanager
 def supervised(
     command: list[str], environment: dict[str, str], folder: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command under a supervisor, which exits when the block or this process ends.
-
-    The supervisor then kills all processes of the command and deletes `folder`.
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hgpo_rllib.policy_server.supervisor", folder, *command],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=sys.stderr,  # only the address goes to standard output
-        start_new_session=True,  # Ctrl-C is handled by this process
-    )
+    """Run a command as `start_supervised` does, until the block or this process ends."""
+    process = start_supervised(command, environment, folder)
     try:
         yield process
     finally:

@@ -11,6 +11,7 @@ from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
 from hgpo_rllib.algorithm import HGPO
 from hgpo_rllib.bench import scale
+from hgpo_rllib.bench.replay import replaying
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.policy_server.types import Generation
 from hgpo_rllib.rollout.actors import own_handle
@@ -168,13 +169,21 @@ def recorded(algorithm: HGPO) -> list[Generation]:
     return [Generation(t.response_ids, t.behaviour_logp, "", "stop", 0.002) for t in turns]
 
 
+@pytest.fixture(scope="module")
+def replay(run_config: RunConfig, recorded: list[Generation]) -> Iterator[str]:
+    """The application of a policy server that replays the responses."""
+    with replaying(run_config, recorded) as app:
+        yield app
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_bench_scale_replays_responses(
-    run_config: RunConfig, recorded: list[Generation], count: int
+    run_config: RunConfig, recorded: list[Generation], replay: str, count: int
 ) -> None:
-    """The runners of training, with the recorded responses in place of an engine's."""
-    with scale.started(run_config, recorded, count, 8) as runner:
-        row, played = scale.measure_rollout(runner, 8)
+    """The runners and the policy server of training, with the recorded responses."""
+    with scale.started(run_config, replay, count, 8) as runner:
+        row, played = scale.measure_rollout(runner, 8, repeats=2)
+        profile = scale.profile_rollout(runner, 8) if count == 0 else []
     assert row["episodes"] == len(played) == 8
     assert row["steps"] == sum(map(len, played))
     possible = {tuple(response.token_ids.tolist()) for response in recorded}
@@ -182,15 +191,17 @@ def test_bench_scale_replays_responses(
     parts = row["environments_ms"] + row["prompts_ms"] + row["orchestration_ms"]
     assert parts == pytest.approx(row["cpu_ms_per_step"])
     assert min(row["environments_ms"], row["prompts_ms"], row["orchestration_ms"]) > 0
+    assert row["event_loop_ms"] + row["ray_threads_ms"] == pytest.approx(row["orchestration_ms"])
+    if count == 0:
+        assert len(profile) == scale.PROFILE_ROWS
+        assert 0 < sum(line["own_share"] for line in profile) <= 1
     inputs = scale.measure_input(run_config, played)
     assert inputs["steps"] == row["steps"]
     assert inputs["mini_batches"] == max(1, round(row["steps"] / 64))
 
 
-def test_bench_scale_compares_the_schedules(
-    run_config: RunConfig, recorded: list[Generation]
-) -> None:
-    rows = scale.compare_schedules(run_config, recorded)
+def test_bench_scale_compares_the_schedules(run_config: RunConfig, replay: str) -> None:
+    rows = scale.compare_schedules(run_config, replay)
     compared = [(row["schedule"], row["max_staleness"]) for row in rows]
     assert compared == [*scale.SCHEDULES]
     assert rows[0]["update_s"] > 0

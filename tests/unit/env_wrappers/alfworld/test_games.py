@@ -1,7 +1,9 @@
 """Finding and choosing games; every broken game is named, with what to do about it."""
 
+import gc
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,25 @@ def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
     assert not is_solvable(game)
     game.write_text('{"solvable":true}')
     assert is_solvable(game)
+
+
+def test_environments_that_exist_together_have_the_same_games(
+    generated_games: Path, tmp_path: Path
+) -> None:
+    """Folders are searched once for all of them, and again when none is left."""
+    data = tmp_path / "data"
+    shutil.copytree(generated_games, data)
+    first, second = ALFWorldEnv(data), ALFWorldEnv(data)
+    assert first.games is second.games
+    assert first.games == [str(game) for game in find_games(data, "train")]
+    of_a_family = ALFWorldEnv(data, task_types=[task_type_of(Path(first.games[0]))])
+    assert of_a_family.games is not first.games
+    count = first.num_tasks
+    Path(first.games[0]).unlink()
+    assert ALFWorldEnv(data).num_tasks == count
+    del first, second
+    gc.collect()
+    assert ALFWorldEnv(data).num_tasks == count - 1
 
 
 # --- choosing -----------------------------------------------------------------------------------
