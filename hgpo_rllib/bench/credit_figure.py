@@ -14,7 +14,7 @@ OFFSET = 0.16  # between the marks of one depth
 
 
 def figure(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> bytes:
-    """Return a PNG with the corrected correlations, by estimator and by depth of history.
+    """Return a PNG with the correlations with the truth, by estimator and by depth of history.
 
     Args:
         tables: the result of `hgpo_rllib.bench.fidelity.tables`.
@@ -25,7 +25,7 @@ def figure(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> bytes:
         for place, row in enumerate(rows):
             _mark(left, row["pearson_corrected"], place, style.BLUE, horizontal=True)
         left.set_yticks(range(len(rows)), [row["estimator"] for row in rows])
-        left.set_xlabel("correlation with the true advantage")
+        left.set_xlabel("corrected correlation with the true advantage")
         left.set_title("Estimators, all sampled steps")
         levels = tables["by depth of history"]
         for index, name in enumerate(SHOWN):
@@ -36,7 +36,9 @@ def figure(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> bytes:
         right.set_xticks(
             range(len(levels)), [f"{row['level']}\n{row['compared']:.0%}" for row in levels]
         )
+        right.set_ylim(-1.05, 1.05)
         right.set_xlabel("level, and share of the steps that it compares")
+        right.set_ylabel("correlation, not corrected")
         right.set_title("Only steps that a level compares")
         style.legend(right)
         return style.png(drawn)

@@ -241,7 +241,10 @@ def _levels(sample: Comparison) -> list[tuple[str, float, Measured]]:
 
 
 def level_row(name: str, share: float, measured: Measured) -> dict[str, Any]:
-    """Return the row of a level: corrected correlations over the steps that it compares."""
-    column = "pearson_corrected"
-    found = intervals(measured.value[column], measured.drawn[column])
+    """Return the row of a level: Pearson's correlations over the steps that it compares.
+
+    They are not corrected: with few steps, the reliability is not known well enough. It is the same
+    for all estimates of a row.
+    """
+    found = intervals(measured.value["pearson"], measured.drawn["pearson"])
     return {"level": name, "compared": share} | dict(zip(measured.names, found, strict=True))

@@ -166,10 +166,10 @@ def test_branches_show_the_agent_the_prompts_of_the_episode(table: Table) -> Non
         table.asked.clear()
         turns = played.turns
         table.values(AgentState(3, tuple(turns[:time])), [turns[time]], branches=3)
-        prompts = {tuple(prompt.token_ids) for prompt in table.asked}
-        assert tuple(turns[time].prompt_ids.tolist()) in prompts, "V"
-        if time + 1 < len(played):
-            assert tuple(turns[time + 1].prompt_ids.tolist()) in prompts, "Q"
+        for name, shown in (("v", time), ("q0", time + 1)):
+            prompts = [p.token_ids for p in table.asked if p.session == f"state/{name}"]
+            if shown < len(played):
+                assert prompts[0] == turns[shown].prompt_ids.tolist()
         assert len({prompt.seed for prompt in table.asked}) == len(table.asked), "no draw twice"
 
 

@@ -1,6 +1,7 @@
 """`hgpo bench credit`: sampled steps, shared states, continuing, refusals, and what it prints."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -30,6 +31,7 @@ from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig, load_co
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.section import RunStoppedError
+from tests.paths import ROOT
 
 
 class NoSnapshots(gymnasium.Env):
@@ -346,3 +348,28 @@ def test_bad_result_files(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('{"format": "hgpo-credit-2"}')
     with pytest.raises(DataError, match="format"):
         load_result(tmp_path / "bad.json")
+
+
+# The page
+
+RESULTS = sorted((ROOT / "docs" / "results" / "credit").glob("*.json"))
+CELL = re.compile(r"(-?[0-9.]+) \[-?[0-9.]+, -?[0-9.]+\]")
+
+
+@pytest.mark.parametrize("file", RESULTS, ids=lambda path: path.stem)
+def test_the_page_shows_the_recorded_results(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the bounds of the intervals, which take seconds."""
+    assert file.stat().st_size < 100_000
+    monkeypatch.setattr(fidelity, "RESAMPLES", 2)
+    tables = fidelity.tables(load_result(file).comparison())
+    page = (ROOT / "docs" / "credit_assignment.md").read_text()
+    section = page.partition(f"hgpo bench credit docs/results/credit/{file.name}")[2]
+    values = [
+        f"{cell.value:.3f}"
+        for rows in tables.values()
+        for row in rows
+        for cell in row.values()
+        if isinstance(cell, fidelity.Interval) and cell.value is not None
+    ]
+    assert len(values) > 100
+    assert CELL.findall(section.partition("\n## ")[0]) == values
