@@ -12,7 +12,6 @@ Steps and finished branches are kept in the output directory, so a stopped comma
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -49,7 +48,7 @@ PROTOCOL, STEPS, BRANCHES, RESULT = "protocol.json", "steps.json", "branches.jso
 OUTPUT = "credit"
 """Parent of output directories that are named by the protocol."""
 
-Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
+Progress = Callable[[int, int], None]
 Keep = Callable[[int, Mean, list[Mean]], None]
 
 
@@ -147,7 +146,7 @@ def load_result(path: Path) -> Result:
 
 
 def bench_credit(
-    config: RunConfig, plan: Plan, output: Path | None, progress: Progress
+    config: RunConfig, plan: Plan, output: Path | None, on_progress: Progress
 ) -> tuple[Path, Result]:
     """Play what the output directory lacks; return it with the result.
 
@@ -155,8 +154,7 @@ def bench_credit(
         config: settings with `env.data` and `model.model_path`.
         plan: the amount of work.
         output: output directory; None: named by the protocol.
-        progress: returns a context manager for a number of agent states, which yields a function
-            of the number of finished ones.
+        on_progress: is called with the numbers of agent states done and in total.
 
     Raises:
         ConfigError: the settings are unsuitable, or the directory has other content.
@@ -169,7 +167,7 @@ def bench_credit(
     with locked(folder):
         begin_directory(folder, protocol)
         if not (folder / RESULT).is_file():
-            play_missing(config, plan, folder, progress)
+            play_missing(config, plan, folder, on_progress)
             result = collect(folder, protocol)
             write_atomically(folder / RESULT, result.model_dump_json() + "\n")
     return folder, load_result(folder / RESULT)
@@ -227,7 +225,7 @@ def begin_directory(folder: Path, protocol: Mapping[str, Any]) -> None:
         write_atomically(file, json.dumps(protocol, indent=2) + "\n")
 
 
-def play_missing(config: RunConfig, plan: Plan, folder: Path, progress: Progress) -> None:
+def play_missing(config: RunConfig, plan: Plan, folder: Path, on_progress: Progress) -> None:
     """Play the groups and the branches that the directory lacks."""
     done = list(read_jsonl(folder / BRANCHES))
     write_rows(folder / BRANCHES, done)  # without a last line that was cut off
@@ -249,7 +247,7 @@ def play_missing(config: RunConfig, plan: Plan, folder: Path, progress: Progress
         total, finished = len(states), len(done)
         for row in done:
             del states[row["state"]]
-        with progress(total) as advance, (folder / BRANCHES).open("a") as stream:
+        with (folder / BRANCHES).open("a") as stream:
 
             def keep(number: int, v: Mean, q: list[Mean]) -> None:
                 nonlocal finished
@@ -258,7 +256,7 @@ def play_missing(config: RunConfig, plan: Plan, folder: Path, progress: Progress
                 stream.flush()
                 os.fsync(stream.fileno())
                 finished += 1
-                advance(finished)
+                on_progress(finished, total)
 
             runner.branch(states, plan.branches, config.algorithm, keep)
 

@@ -1,7 +1,6 @@
 """`hgpo bench …`: benchmarks that print tables, or one JSON object."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -219,14 +218,15 @@ def credit(
     """Compare the estimators with true advantages, which branches of the episodes estimate."""
     from hgpo_rllib.bench import credit_figure, fidelity
     from hgpo_rllib.bench.credit import Plan, bench_credit, load_result
+    from hgpo_rllib.cli.progress import progress
 
     if source.suffix == ".json":
         result = load_result(source)
     else:
-        run, console = _prepare_policy(source, overrides)
+        run = _prepare_policy(source, overrides)
         plan = Plan(groups, steps, branches)
-        progress = partial(console.progress, "branching, agent states")
-        folder, result = bench_credit(run, plan, output, progress)
+        with progress("branching, agent states", "the same command continues") as advance:
+            folder, result = bench_credit(run, plan, output, advance)
         figure = figure or folder / "credit.png"
     tables = fidelity.tables(result.comparison())
     if figure is not None:
@@ -234,15 +234,13 @@ def credit(
     show(tables, as_json)
 
 
-def _prepare_policy(
-    source: Path, overrides: list[str] | None
-) -> "tuple[RunConfig, TrainingConsole]":
-    """Like `_prepare`, also for a run directory, whose policy is its last checkpoint."""
+def _prepare_policy(source: Path, overrides: list[str] | None) -> RunConfig:
+    """Return settings whose data and model exist; a run directory has those of its checkpoint."""
     if not source.is_dir():
-        return _prepare(source, overrides)
+        return _prepare(source, overrides)[0]
     from hgpo_rllib.reporting.console import TrainingConsole
     from hgpo_rllib.run.checkpoint import find_policy
     from hgpo_rllib.run.trainer import prepare_inputs
 
-    console = TrainingConsole(sys.stderr)
-    return prepare_inputs(find_policy(str(source), overrides or []), console), console
+    settings = find_policy(str(source), overrides or [])
+    return prepare_inputs(settings, TrainingConsole(sys.stderr))

@@ -222,15 +222,11 @@ def player(played: list[Trajectory], monkeypatch: pytest.MonkeyPatch) -> Player:
 
 
 def run(config: RunConfig, folder: Path, plan: Plan = PLAN) -> Result:
-    reported: list[int] = []
-
-    @contextmanager
-    def progress(total: int) -> Iterator[Any]:
-        yield lambda done: reported.append(done)
-
-    where, result = bench_credit(config, plan, folder, progress)
+    reported: list[tuple[int, int]] = []
+    where, result = bench_credit(config, plan, folder, lambda *done: reported.append(done))
     assert where == folder
     assert reported == sorted(reported)
+    assert all(done <= total for done, total in reported)
     return result
 
 
@@ -324,6 +320,23 @@ def test_groups_of_one_are_refused(config: RunConfig) -> None:
 
 
 # The command
+
+
+def test_the_command_plays_and_writes_a_figure(
+    config: RunConfig, player: Player, tmp_path: Path
+) -> None:
+    (tmp_path / "run.yaml").write_text("name: mine")
+    settings = [f"model.model_path={config.model.model_path}", f"env.data={config.env.data}"]
+    options = ["--groups", "3", "--steps", "12", "--branches", "4", "--output"]
+    arguments = [str(tmp_path / "run.yaml"), *settings, *options, str(tmp_path / "out")]
+    done = CliRunner().invoke(app, ["bench", "credit", *arguments])
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *(".lock", "protocol.json", "steps.json", "branches.jsonl", "result.json", "credit.png")
+    }
+    again = CliRunner().invoke(app, ["bench", "credit", *arguments, "--json"])
+    assert json.loads(again.stdout)["true advantages"][0]["steps"] == PLAN.steps
+    assert player.rollouts == 1
 
 
 def test_a_result_is_shown_again(
