@@ -2,13 +2,28 @@
 
 import abc
 import operator
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import gymnasium
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from env_wrappers.errors import DataError
 from env_wrappers.spaces import AnyText
+
+
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Snapshot:
+    """A moment of an episode, see ``TextEnv.snapshot``; opaque, and valid in its process only."""
+
+    _settings: Mapping[str, Any]
+    _steps: int
+    _shown: str | None
+    _episode: Any
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a snapshot is valid in its process only: pickle the environment instead")
 
 
 class TextEnv(gymnasium.Env[str, str], abc.ABC):
@@ -55,6 +70,18 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
     def _act(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
         """Take an action; return observation, reward, terminated and info."""
 
+    @abc.abstractmethod
+    def _settings(self) -> dict[str, Any]:
+        """Return, by name, what a snapshot requires to be equal in another environment."""
+
+    @abc.abstractmethod
+    def _save(self) -> Any:
+        """Return the state of the running episode, as values that no later step changes."""
+
+    @abc.abstractmethod
+    def _load(self, episode: Any) -> None:
+        """Set the state of the episode to one that ``_save`` returned."""
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
@@ -89,9 +116,7 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
             TypeError: the action is not a string.
             DataError: the task data cannot answer the action.
         """
-        self._require_open()
-        if not self._running:
-            raise ResetNeeded("no episode is running: call reset() first (or again, after its end)")
+        self._require_running()
         if not isinstance(action, str):
             raise TypeError(f"an action is a string, not {type(action).__name__}")
         self._running = False  # also after an error
@@ -100,6 +125,41 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         truncated = self._steps >= self._max_steps and not terminated
         self._running = not (terminated or truncated)
         return self._shown, reward, terminated, truncated, info
+
+    def snapshot(self) -> Snapshot:
+        """Return the state of the running episode, for ``restore``.
+
+        It includes the number of steps taken, but not ``np_random``, which draws tasks in
+        ``reset()``. It holds references to shared immutable data, so it is cheap to take and keep.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode is running.
+            gymnasium.error.ClosedEnvironmentError: the environment is closed.
+        """
+        self._require_running()
+        return Snapshot(self._settings(), self._steps, self._shown, self._save())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Continue from a snapshot of this environment, or of another one in this process.
+
+        The other environment must have the same data and settings. The same actions then give the
+        same observations, rewards and infos. A snapshot can be restored any number of times.
+
+        Raises:
+            DataError: the snapshot is of an environment with other data or settings.
+            gymnasium.error.ClosedEnvironmentError: the environment is closed.
+        """
+        self._require_open()
+        if not isinstance(snapshot, Snapshot):
+            raise DataError(f"restore: give a snapshot, not {type(snapshot).__name__}")
+        for name, value in self._settings().items():
+            if snapshot._settings.get(name) != value:
+                raise DataError(
+                    f"restore: the snapshot is of an environment with another {name}: make both "
+                    "with the same arguments"
+                )
+        self._load(snapshot._episode)
+        self._steps, self._shown, self._running = snapshot._steps, snapshot._shown, True
 
     def render(self) -> str | None:  # type: ignore[override]
         """Return the last observation in render mode "ansi", None without a render mode.
@@ -143,6 +203,11 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedEnvironmentError("the environment is closed: make another one")
+
+    def _require_running(self) -> None:
+        self._require_open()
+        if not self._running:
+            raise ResetNeeded("no episode is running: call reset() first (or again, after its end)")
 
 
 def _check_seed(seed: Any) -> None:

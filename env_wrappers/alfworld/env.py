@@ -107,6 +107,23 @@ class ALFWorldEnv(TextEnv):
         reward = self._success_reward if state.won else 0.0
         return observation, reward, state.won, self._info(state, inadmissible)
 
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "environment": type(self),
+            "max_steps": self._max_steps,
+            "success_reward": self._success_reward,
+            "trusted": self._trusted,
+        }
+
+    def _save(self) -> Any:
+        # The engine is part of it: a state is valid while its engine exists.
+        place = self._engine, self._state
+        return *place, self._game, self._constant, self._taken, self._inadmissible
+
+    def _load(self, episode: Any) -> None:
+        self._engine, self._state, *rest = episode
+        self._game, self._constant, self._taken, self._inadmissible = rest
+
     def _info(self, state: State, inadmissible: bool) -> dict[str, Any]:
         return {
             "admissible_actions": list(state.admissible),

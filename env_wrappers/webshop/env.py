@@ -106,6 +106,24 @@ class WebShopEnv(TextEnv):
         observation = self._session.observation(self._mode)
         return observation, self._success_reward * worth, bought, self._info()
 
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "environment": type(self),
+            "store": self._shop,
+            "max_steps": self._max_steps,
+            "success_reward": self._success_reward,
+            "reward": self._dense,
+            "observation_mode": self._mode,
+            "show_attributes": self._session.show_attributes,
+        }
+
+    def _save(self) -> Any:
+        return self._session.save(), self._constant, self._inadmissible
+
+    def _load(self, episode: Any) -> None:
+        session, self._constant, self._inadmissible = episode
+        self._session.load(session)
+
     def _info(self) -> dict[str, Any]:
         session = self._session
         score = session.score

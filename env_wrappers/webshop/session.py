@@ -4,6 +4,7 @@ The rules, including their quirks, are those of the original store. Where the or
 the action is ignored.
 """
 
+import copy
 import hashlib
 import json
 import random
@@ -36,12 +37,14 @@ class Session:
     """A customer in a shop; ``start`` sets the goal, ``step`` takes an action.
 
     Attributes:
+        show_attributes: whether products have a sub page of attributes.
         page: the current page.
         goal: the current goal.
         score: score of the last purchase; None before.
         ignored: whether the last action had no effect.
     """
 
+    show_attributes: bool
     page: Page
     goal: Goal
     score: Score | None
@@ -51,7 +54,7 @@ class Session:
     def __init__(self, shop: Shop, show_attributes: bool = False) -> None:
         """Create a session; ``show_attributes`` adds a sub page of attributes to products."""
         self._shop = shop
-        self._show_attributes = show_attributes
+        self.show_attributes = show_attributes
 
     def start(self, goal: int) -> None:
         """Restart on the index page, with the goal of this index.
@@ -79,6 +82,17 @@ class Session:
         if page is None or page.kind is not Kind.DONE:
             return 0.0, False
         return page.score, True
+
+    def save(self) -> Any:
+        """Return the state of the session, for ``load`` of a session in the same shop."""
+        values = self.goal, self.score, self.ignored, self._name, self._drawn, self._rng
+        return self.page, values
+
+    def load(self, saved: Any) -> None:
+        """Set the state to one that ``save`` returned."""
+        page, values = saved
+        self.goal, self.score, self.ignored, self._name, self._drawn, self._rng = values
+        self._show(page)
 
     def observation(self, mode: str) -> str:
         """Return the page in one of ``pages.MODES``."""
@@ -166,11 +180,13 @@ class Session:
         return replace(page, kind=Kind.ITEM, sub_page="")
 
     def _index(self) -> Page:
-        return Page(self._name, self.goal.instruction, show_attributes=self._show_attributes)
+        return Page(self._name, self.goal.instruction, show_attributes=self.show_attributes)
 
     def _results(self, keywords: tuple[str, ...], number: int) -> Page | None:
         """Return a results page, keeping the visited products but not the product and options."""
-        self._drawn += keywords[0] == "<r>"
+        if keywords[0] == "<r>":
+            self._drawn += 1
+            self._rng = copy.copy(self._rng)  # saved states share the generator
         found = self._shop.find(keywords, self._rng)
         if found is None:
             return None

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import gymnasium as gym
 
@@ -23,6 +24,8 @@ from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Prompt
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
+
+Runner = TypeVar("Runner", bound=HGPOEnvRunner)
 
 
 def bench_rollout(
@@ -45,7 +48,7 @@ def bench_rollout(
     """
     server = config.policy_server.model_copy(update={"max_num_seqs": concurrency})
     config = config.model_copy(update={"policy_server": server})
-    with served(config) as runner:
+    with served(config, HGPOEnvRunner) as runner:
         recorded = recorded_prompts(runner, config, (1 + repeats) * prompts)
         parts = [recorded[i : i + prompts] for i in range(0, len(recorded), prompts)]
         tables = {"requests": compare_requests(config, runner, parts, concurrency)}
@@ -55,12 +58,12 @@ def bench_rollout(
 
 
 @contextmanager
-def served(config: RunConfig) -> Iterator[HGPOEnvRunner]:
+def served(config: RunConfig, runner_class: type[Runner]) -> Iterator[Runner]:
     """Start a policy server without a learner and yield an env runner that uses it."""
     with PolicyServer(config.model, config.agent, config.policy_server, config.seed) as server:
         algorithm = HGPOConfig.from_run_config(config)
         algorithm.serve_app = server.app
-        runner = HGPOEnvRunner(config=algorithm)
+        runner = runner_class(config=algorithm)
         try:
             yield runner
         finally:

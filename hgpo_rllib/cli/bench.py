@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from env_wrappers.files import write_atomically
 from hgpo_rllib.cli.output import JsonOption, show, with_median
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 
@@ -227,3 +228,58 @@ def bias_variance(
         show(bench_bias_variance(group_sizes or [2, 4, 8]), as_json)
     except ValueError as error:
         raise ConfigError(f"--group-size: {error}") from error
+
+
+@app.command()
+def credit(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|RUN_FILE|RESULT",
+            help="run directory, run file, or result.json of this command to show again",
+        ),
+    ],
+    overrides: OverridesArgument = None,
+    groups: Annotated[int, typer.Option(min=2, help="groups to play")] = 48,
+    steps: Annotated[int, typer.Option(min=2, help="steps to sample from them")] = 240,
+    branches: Annotated[
+        int, typer.Option(min=2, help="branches per value: Q of a response, V of a state")
+    ] = 32,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="output directory, in which a stopped command continues"),
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="path of the figure (default: in the output directory)")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the estimators with true advantages, which branches of the episodes estimate."""
+    from hgpo_rllib.bench import credit_figure, fidelity
+    from hgpo_rllib.bench.credit import Plan, bench_credit, load_result
+    from hgpo_rllib.cli.progress import progress
+
+    if source.suffix == ".json":
+        result = load_result(source)
+    else:
+        run = _prepare_policy(source, overrides)
+        plan = Plan(groups, steps, branches)
+        with progress("branching, agent states", "the same command continues") as advance:
+            folder, result = bench_credit(run, plan, output, advance)
+        figure = figure or folder / "credit.png"
+    tables = fidelity.tables(result.comparison())
+    if figure is not None:
+        write_atomically(figure, credit_figure.figure(tables))
+    show(tables, as_json)
+
+
+def _prepare_policy(source: Path, overrides: list[str] | None) -> RunConfig:
+    """Return settings whose data and model exist; a run directory has those of its checkpoint."""
+    if not source.is_dir():
+        return _prepare(source, overrides)[0]
+    from hgpo_rllib.reporting.console import TrainingConsole
+    from hgpo_rllib.run.checkpoint import find_policy
+    from hgpo_rllib.run.trainer import prepare_inputs
+
+    settings = find_policy(str(source), overrides or [])
+    return prepare_inputs(settings, TrainingConsole(sys.stderr))

@@ -21,6 +21,7 @@ from tests.paths import ROOT
 # missing here passes as well, but starts another.
 SHARED_CLUSTER = (
     "test_algorithm",
+    "test_credit",
     "test_env_runners",
     "test_evaluate",
     "test_gateway",

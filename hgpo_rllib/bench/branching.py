@@ -1,0 +1,183 @@
+"""Play branches from a step of a recorded episode, to estimate values of states and responses.
+
+The environment must have ``snapshot()`` and ``restore(snapshot)``; see
+docs/bring_your_own_environment.md.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hgpo_rllib.agent import BeginModelAgent, Memory, Turn
+from hgpo_rllib.config import AlgorithmSettings
+from hgpo_rllib.rollout.environments import EnvPool
+from hgpo_rllib.rollout.group import Rollout, gather, play_episode
+from hgpo_rllib.rollout.scoring import score
+from hgpo_rllib.rollout.trajectory import Step, Trajectory
+from hgpo_rllib.section import RunStoppedError
+
+
+@dataclass(frozen=True)
+class AgentState:
+    """State of environment and agent before a step: the task and the turns that led there."""
+
+    task: int
+    """Number of the task in its split."""
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Mean of the returns of branches."""
+
+    value: float
+    variance: float
+    """Squared standard error of the mean; 0 if the return is certain."""
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A moment from which branches continue."""
+
+    snapshot: Any
+    observation: str
+    info: dict[str, Any]
+    turns: tuple[Turn, ...]
+
+
+class Brancher:
+    """Plays branches of agent states with the same agent, environments and policy as a rollout."""
+
+    def __init__(
+        self,
+        begin: BeginModelAgent,
+        pool: EnvPool,
+        settings: AlgorithmSettings,
+        branches: int,
+        max_attempts: int,
+        concurrency: int,
+    ):
+        """Create a brancher; use it from one event loop.
+
+        Args:
+            begin: creates the agents.
+            pool: environments of the tasks' split.
+            settings: discount and penalty of the returns.
+            branches: branches per value V, and per value Q.
+            max_attempts: attempts per branch.
+            concurrency: maximum number of branches played at the same time.
+        """
+        self._begin = begin
+        self._pool = pool
+        self._settings = settings
+        self._branches = branches
+        self._max_attempts = max_attempts
+        self._slots = asyncio.Semaphore(concurrency)
+        self._states = asyncio.Semaphore(max(1, concurrency // (2 * branches)))
+
+    async def values(
+        self, state: AgentState, executed: Sequence[Turn], name: str
+    ) -> tuple[Mean, list[Mean]]:
+        """Estimate V of an agent state, and Q of responses that were executed there.
+
+        V is the mean return of branches that sample the response of this step, Q of branches that
+        execute a given one; all later responses are sampled. The return is that of the step as in
+        training, with discount and penalty (`hgpo_rllib.rollout.scoring`), up to the step limit.
+
+        Args:
+            state: the agent state.
+            executed: turns with the responses that were executed in this state.
+            name: unique name of the state, which seeds the sampling.
+
+        Raises:
+            RunStoppedError: the environment did not repeat its observations, or a branch failed
+                in all its attempts.
+        """
+        async with self._states:  # states in progress, which are lost if the command is stopped
+            before = await self._reach(state)
+            jobs = [self._q(before, turn, f"{name}/q{i}") for i, turn in enumerate(executed)]
+            v, *q = await gather([self._v(before, f"{name}/v"), *jobs])
+            return v, q
+
+    async def _reach(self, state: AgentState) -> _Point:
+        """Repeat the actions that led to a state."""
+        env, call = await self._pool.take(), self._pool.call
+        observation, info = await call(env.reset, seed=state.task)
+        for turn in state.turns:
+            self._check(turn, observation)
+            observation, _, _, _, info = await call(env.unwrapped.step, turn.action)
+        snapshot = await call(env.unwrapped.snapshot)  # type: ignore[attr-defined]
+        self._pool.give_back(env)
+        return _Point(snapshot, observation, info, state.turns)
+
+    def _check(self, turn: Turn, observation: str) -> None:
+        if turn.observation != observation:
+            raise RunStoppedError(
+                "the environment does not repeat its observations after reset with the same seed "
+                f"and the same actions: {turn.observation[:60]!r} became {observation[:60]!r}; "
+                "make it deterministic"
+            )
+
+    async def _v(self, before: _Point, name: str) -> Mean:
+        return self._mean(await self._play(before, name))
+
+    async def _q(self, before: _Point, turn: Turn, name: str) -> Mean:
+        self._check(turn, before.observation)
+        env, call = await self._pool.take(), self._pool.call
+        await call(env.unwrapped.restore, before.snapshot)  # type: ignore[attr-defined]
+        observation, reward, terminated, truncated, info = await call(
+            env.unwrapped.step, turn.action
+        )
+        step = Step(turn, observation, float(reward), terminated, truncated, info, 0.0)
+        if terminated or truncated:
+            self._pool.give_back(env)
+            return self._mean([Trajectory(before.info, [step], group=name)])
+        snapshot = await call(env.unwrapped.snapshot)  # type: ignore[attr-defined]
+        self._pool.give_back(env)
+        after = _Point(snapshot, observation, info, (*before.turns, turn))
+        played = await self._play(after, name)
+        return self._mean(
+            [Trajectory(before.info, [step, *branch.steps], group=name) for branch in played]
+        )
+
+    async def _play(self, point: _Point, name: str) -> list[Trajectory]:
+        """Play the branches from a point."""
+        rollout = Rollout(partial(self._branch, point), self._max_attempts, self._slots)
+        members = [rollout.member(0, name, index) for index in range(self._branches)]
+        played = [trajectory for trajectory in await gather(members) if trajectory is not None]
+        if len(played) < self._branches:
+            raise RunStoppedError(
+                f"{self._branches - len(played)} branches failed in all {self._max_attempts} "
+                "attempts (see the warnings above): the same command continues"
+            )
+        return played
+
+    async def _branch(self, point: _Point, task: int, group: str, name: str) -> Trajectory:
+        """Play one branch to its end; see `hgpo_rllib.rollout.group.PlayMember`."""
+        env = await self._pool.take()
+        await self._pool.call(env.unwrapped.restore, point.snapshot)  # type: ignore[attr-defined]
+        agent = self._begin(point.info, group, name, Memory(list(point.turns)))
+        # Not through wrappers: one of an environment that was never reset would refuse to step.
+        played = await play_episode(env.unwrapped, self._pool, agent, point.observation, point.info)
+        self._pool.give_back(env)
+        return played
+
+    def _mean(self, played: list[Trajectory]) -> Mean:
+        """Return the mean return of the first steps."""
+        returns = first_returns(played, self._settings)
+        if len(returns) == 1:
+            return Mean(float(returns[0]), 0.0)
+        return Mean(float(returns.mean()), float(returns.var(ddof=1) / len(returns)))
+
+
+def first_returns(
+    trajectories: list[Trajectory], settings: AlgorithmSettings
+) -> NDArray[np.float64]:
+    """Return the return of the first step of each trajectory, shape ``(trajectories,)``."""
+    steps = score(trajectories, settings).steps
+    return steps.step_return[steps.time == 0]

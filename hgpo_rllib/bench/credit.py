@@ -1,0 +1,279 @@
+"""`hgpo bench credit`: compare the estimators with true advantages, which branches estimate.
+
+1. Play groups with the policy as in training, and compute the advantages of all their steps with
+   every estimator that needs no critic.
+2. Draw a sample of the steps.
+3. For each of them, play branches from the exact state before it (`branching`): the true advantage
+   is the mean return of branches that execute its response, less that of branches that sample one.
+
+Steps and finished branches are kept in the output directory, so a stopped command can continue.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from env_wrappers.files import validate_json, write_atomically
+from hgpo_rllib.agent import BeginModelAgent
+from hgpo_rllib.bench.branching import Brancher, Mean
+from hgpo_rllib.bench.credit_steps import (
+    Record,
+    agent_states,
+    loaded_state,
+    rounded,
+    sample_rows,
+    sampled_columns,
+)
+from hgpo_rllib.bench.fidelity import Comparison
+from hgpo_rllib.bench.rollout import served
+from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
+from hgpo_rllib.environments.checks import PAGE, make_environment
+from hgpo_rllib.evaluation.protocol import HASH_LENGTH, describe_model, protocol_hash
+from hgpo_rllib.jsonl import read_jsonl
+from hgpo_rllib.results.frames import read_object
+from hgpo_rllib.rollout.group import gather
+from hgpo_rllib.rollout.runner import HGPOEnvRunner
+from hgpo_rllib.rollout.trajectory import Trajectory
+from hgpo_rllib.run.cluster import ray_cluster
+from hgpo_rllib.run.lock import LOCK, locked
+from hgpo_rllib.section import Section
+
+PROTOCOL, STEPS, BRANCHES, RESULT = "protocol.json", "steps.json", "branches.jsonl", "result.json"
+OUTPUT = "credit"
+"""Parent of output directories that are named by the protocol."""
+
+Progress = Callable[[int, int], None]
+Keep = Callable[[int, Mean, list[Mean]], None]
+
+
+class Result(Section):
+    """Content of result.json: the sampled steps in columns, one entry per step."""
+
+    format: Literal["hgpo-credit-1"] = "hgpo-credit-1"
+    protocol: dict[str, Any]
+    group: list[int]
+    """Number of the group, in the order of play."""
+    member: list[int]
+    time: list[int]
+    q: list[float]
+    """Mean return of the branches that execute the step's response."""
+    v: list[float]
+    """Mean return of the branches that sample the response."""
+    error: list[float]
+    """Standard error of ``q - v``."""
+    estimates: dict[str, list[float]]
+    """Advantages by estimator."""
+    levels: dict[str, list[float]]
+    """Advantages of each level of HGPO and of the Oracle by itself."""
+    sizes: dict[str, list[int]]
+    """Sizes of the groups of steps at each level."""
+
+    def comparison(self) -> Comparison:
+        """Return the columns as arrays, with the true advantage ``q - v``."""
+        return Comparison(
+            np.array(self.group),
+            np.subtract(self.q, self.v),
+            np.array(self.error),
+            {name: np.array(column) for name, column in self.estimates.items()},
+            {name: np.array(column) for name, column in self.levels.items()},
+            {name: np.array(column) for name, column in self.sizes.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Amount of work."""
+
+    groups: int
+    """Number of groups to play."""
+    steps: int
+    """Number of steps to sample from them."""
+    branches: int
+    """Branches per value: V of an agent state, and Q of a response executed there."""
+
+
+class CreditRunner(HGPOEnvRunner):
+    """Env runner that also plays branches."""
+
+    def tasks_of(self, played: Iterable[Trajectory]) -> list[int]:
+        """Return the number of the task of each trajectory of a rollout."""
+        return [self._tasks.task(int(t.group.rpartition("/")[2])) for t in played]
+
+    def branch(
+        self,
+        states: Mapping[int, Record],
+        branches: int,
+        settings: AlgorithmSettings,
+        keep: Keep,
+    ) -> None:
+        """Estimate the values of agent states, by number; call `keep` for each that is finished."""
+        config = self.config
+        brancher = Brancher(
+            cast(BeginModelAgent, self.begin_agent(self._client(config.temperature))),
+            self._pool(config.train_split),
+            settings,
+            branches,
+            config.max_attempts,
+            config.max_concurrent_episodes,
+        )
+
+        async def one(number: int, record: Record) -> None:
+            keep(number, *await brancher.values(*loaded_state(record), f"credit/{number}"))
+
+        async def play() -> None:
+            await gather([one(number, record) for number, record in states.items()])
+
+        self._loop.call(play)
+
+
+def load_result(path: Path) -> Result:
+    """Read a result file.
+
+    Raises:
+        ConfigError, DataError: the file cannot be read, or is not a result.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    return validate_json(TypeAdapter(Result), content, str(path))
+
+
+def bench_credit(
+    config: RunConfig, plan: Plan, output: Path | None, on_progress: Progress
+) -> tuple[Path, Result]:
+    """Play what the output directory lacks; return it with the result.
+
+    Args:
+        config: settings with `env.data` and `model.model_path`.
+        plan: the amount of work.
+        output: output directory; None: named by the protocol.
+        on_progress: is called with the numbers of agent states done and in total.
+
+    Raises:
+        ConfigError: the settings are unsuitable, or the directory has other content.
+        RunStoppedError: a branch failed; finished states are kept.
+    """
+    check(config)
+    protocol = describe(config, plan)
+    name = f"{config.name}-{protocol_hash(protocol)[:HASH_LENGTH]}"
+    folder = output or Path(OUTPUT) / name
+    with locked(folder):
+        begin_directory(folder, protocol)
+        if not (folder / RESULT).is_file():
+            play_missing(config, plan, folder, on_progress)
+            result = collect(folder, protocol)
+            write_atomically(folder / RESULT, result.model_dump_json() + "\n")
+    return folder, load_result(folder / RESULT)
+
+
+def check(config: RunConfig) -> None:
+    """Raise ConfigError if the environment has no snapshots, or groups have one member."""
+    env = make_environment(config.env, config.env.train_split)
+    try:
+        missing = [name for name in ("snapshot", "restore") if not hasattr(env.unwrapped, name)]
+    finally:
+        env.close()
+    if missing:
+        raise ConfigError(
+            f"env.env_id: {config.env.env_id} has no {missing[0]}(), which branches need: add it "
+            f"({PAGE}#branches)"
+        )
+    if config.rollout.group_size < 2:
+        raise ConfigError("rollout.group_size: set it to 2 or more: estimators compare episodes")
+
+
+def describe(config: RunConfig, plan: Plan) -> dict[str, Any]:
+    """Return what the result depends on, except for machine and versions of packages."""
+    data = config.env.data
+    return {
+        "env": config.env.model_dump() | {"data": None if data is None else Path(data).name},
+        "agent": config.agent.model_dump(),
+        "algorithm": config.algorithm.model_dump(exclude={"estimator", "role_estimators"}),
+        "group_size": config.rollout.group_size,
+        "temperature": config.rollout.temperature,
+        "seed": config.seed,
+        "model": describe_model(config),
+        **asdict(plan),
+    }
+
+
+def begin_directory(folder: Path, protocol: Mapping[str, Any]) -> None:
+    """Write the protocol, unless the directory already holds the same one.
+
+    Raises:
+        ConfigError: it was begun with other arguments, or has other content.
+    """
+    file = folder / PROTOCOL
+    if file.is_file():
+        found = read_object(file)
+        if protocol_hash(found) != protocol_hash(protocol):
+            names = [n for n in {**found, **protocol} if found.get(n) != protocol.get(n)]
+            raise ConfigError(
+                f"--output: {folder} was begun with other arguments ({', '.join(names)}): repeat "
+                "those, or choose another directory"
+            )
+    elif {path.name for path in folder.iterdir()} - {LOCK}:
+        raise ConfigError(f"--output: {folder} holds something else: choose another directory")
+    else:
+        write_atomically(file, json.dumps(protocol, indent=2) + "\n")
+
+
+def play_missing(config: RunConfig, plan: Plan, folder: Path, on_progress: Progress) -> None:
+    """Play the groups and the branches that the directory lacks."""
+    done = list(read_jsonl(folder / BRANCHES))
+    write_rows(folder / BRANCHES, done)  # without a last line that was cut off
+    if (folder / STEPS).is_file() and len(done) == len(read_object(folder / STEPS)["states"]):
+        return
+    with (
+        ray_cluster(config.without_learners(), remedy=lambda: "the same command continues"),
+        served(config, CreditRunner) as runner,
+    ):
+        if not (folder / STEPS).is_file():
+            played = runner.rollout(plan.groups).trajectories
+            rows = sample_rows(sum(map(len, played)), plan.steps, config.seed)
+            sampled = {
+                "columns": sampled_columns(played, config.algorithm, rows),
+                "states": agent_states(played, runner.tasks_of(played), rows),
+            }
+            write_atomically(folder / STEPS, json.dumps(sampled) + "\n")
+        states = dict(enumerate(read_object(folder / STEPS)["states"]))
+        total, finished = len(states), len(done)
+        for row in done:
+            del states[row["state"]]
+        with (folder / BRANCHES).open("a") as stream:
+
+            def keep(number: int, v: Mean, q: list[Mean]) -> None:
+                nonlocal finished
+                row = {"state": number, "v": asdict(v), "q": [asdict(mean) for mean in q]}
+                stream.write(json.dumps(row) + "\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+                finished += 1
+                on_progress(finished, total)
+
+            runner.branch(states, plan.branches, config.algorithm, keep)
+
+
+def write_rows(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Replace the lines of a JSON Lines file."""
+    write_atomically(file, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def collect(folder: Path, protocol: dict[str, Any]) -> Result:
+    """Join the sampled steps with the values of their agent states."""
+    sampled = read_object(folder / STEPS)
+    count = len(sampled["columns"]["group"])
+    q, v, error = np.zeros(count), np.zeros(count), np.zeros(count)
+    for row in read_jsonl(folder / BRANCHES):
+        for step, mean in zip(sampled["states"][row["state"]]["steps"], row["q"], strict=True):
+            q[step], v[step] = mean["value"], row["v"]["value"]
+            error[step] = np.sqrt(mean["variance"] + row["v"]["variance"])
+    truth = {"q": rounded(q), "v": rounded(v), "error": rounded(error)}
+    return Result(protocol=protocol, **sampled["columns"], **truth)

@@ -1,0 +1,199 @@
+"""Statistics of `hgpo bench credit`, on simulated data whose true values are known."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from hgpo_rllib.bench import fidelity
+from hgpo_rllib.bench.fidelity import (
+    Comparison,
+    Interval,
+    compare,
+    correlation,
+    intervals,
+    measure,
+    reliability,
+    resample,
+)
+
+Floats = np.ndarray
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fidelity, "RESAMPLES", 100)
+
+
+def simulate(steps: int, noise: float, seed: int = 0) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return estimates that correlate by 0.6, noisy and exact truth, and its standard errors."""
+    rng = np.random.default_rng(seed)
+    truth = 2 * rng.standard_normal(steps) + 0.5
+    estimate = 0.6 * (truth - 0.5) / 2 + 0.8 * rng.standard_normal(steps)
+    error = noise * rng.uniform(0, 2, steps)
+    return estimate[:, None], truth + error * rng.standard_normal(steps), truth, error
+
+
+def test_the_correction_recovers_the_correlation_with_the_exact_truth() -> None:
+    estimate, noisy, truth, error = simulate(40_000, noise=2)
+    found = measure(estimate, noisy, error)
+    exact = measure(estimate, truth, 0 * error)
+    assert exact["pearson"] == exact["pearson_corrected"] == pytest.approx(0.6, abs=0.01)
+    assert found["pearson"] == pytest.approx(0.6 * math.sqrt(4 / (4 + 4 * 4 / 3)), abs=0.02)
+    assert found["pearson_corrected"] == pytest.approx(0.6, abs=0.02)
+    assert found["mse"] == pytest.approx(exact["mse"], abs=0.15)
+    assert found["scale"] == pytest.approx(exact["scale"], abs=0.05)
+    assert reliability(noisy, error) == pytest.approx(4 / (4 + 4 * 4 / 3), abs=0.01)
+
+
+def test_nothing_is_known_of_noise_alone() -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal(20)
+    assert math.isnan(reliability(noise, np.full(20, 2.0)))
+    assert math.isnan(reliability(np.ones(5), np.zeros(5)))
+    found = measure(rng.standard_normal((20, 1)), noise, np.full(20, 2.0))
+    assert np.isnan(found["pearson_corrected"]).all()
+    assert np.isnan(found["sign"]).all(), "no true advantage is significant"
+
+
+def test_measures_of_a_small_sample() -> None:
+    """Worked by hand."""
+    truth = np.array([3.0, -1.0, -4.0, 2.0])
+    error = np.array([1.0, 1.0, 1.0, 0.0])
+    estimate = np.array([[1.0, 2.0], [0.0, 0.0], [-1.0, -8.0], [0.0, -4.0]])
+    found = measure(estimate, truth, error)
+    # The second step is not significant; a 0 counts one half.
+    assert found["sign"] == pytest.approx([(1 + 1 + 0.5) / 3, (1 + 1 + 0) / 3])
+    assert found["scale"] == pytest.approx([7 / 2, (6 + 32 - 8) / 84])
+    assert found["bias"][0] == pytest.approx(0.0)
+    squares = 0.5**2 + 1 + 0.5**2 + 2**2
+    assert found["mse"][0] == pytest.approx(squares / 4 - 3 / 4)
+    assert found["pearson"] == pytest.approx(
+        [np.corrcoef(column, truth)[0, 1] for column in estimate.T]
+    )
+    # Ranks of the second column: 4, 3, 1, 2; of the truth: 4, 2, 1, 3.
+    assert found["spearman"][1] == pytest.approx(1 - 6 * 2 / (4 * 15))
+
+
+def test_the_bias_is_that_after_scaling() -> None:
+    truth = np.array([1.0, 2.0, 3.0])
+    found = measure(np.ones((3, 1)), truth, np.zeros(3))
+    assert found["scale"] == pytest.approx(2.0)
+    assert found["bias"] == pytest.approx(0.0)
+    found = measure(np.array([[0.0], [0.0], [2.0]]), truth, np.zeros(3))
+    assert found["bias"] == pytest.approx((3 - 6) / 3)
+
+
+def test_an_estimate_without_information() -> None:
+    truth = np.array([1.0, -2.0, 3.0])
+    found = measure(np.zeros((3, 1)), truth, np.zeros(3))
+    assert np.isnan(found["pearson"]).all()
+    assert found["sign"] == pytest.approx(0.5)
+    assert found["scale"] == 0
+    assert found["mse"] == pytest.approx(14 / 3)
+    assert np.isnan(correlation(np.full((3, 1), 0.1), truth)).all()
+
+
+def test_whole_groups_are_resampled() -> None:
+    group = np.array([3, 0, 3, 1, 0, 3])
+    rng = np.random.default_rng(0)
+    seen = set()
+    for _ in range(50):
+        counts = np.bincount(resample(group, rng), minlength=6)
+        for number in (0, 1, 3):
+            assert len(set(counts[group == number])) == 1
+        assert counts[[1, 3, 0]].sum() == 3, "as many groups as there are"
+        seen.add(tuple(counts))
+    assert len(seen) > 5
+
+
+def test_intervals_cover_the_truth_although_steps_of_a_group_are_alike() -> None:
+    """Single steps as units would cover it in half of the cases."""
+    covered = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        group = np.repeat(np.arange(40), 6)
+        shared = rng.standard_normal((2, 40))[:, group]
+        own = rng.standard_normal((2, 240)) * 0.3
+        truth = shared[0] + own[0]
+        estimate = 0.6 * truth + 0.8 * (shared[1] + own[1])
+        measured = compare({"a": estimate}, truth, np.zeros(240), group)
+        (interval,) = intervals(measured.value["pearson"], measured.drawn["pearson"])
+        covered += interval.low <= 0.6 <= interval.high  # type: ignore[operator]
+    assert covered >= 34  # expected: 38 less a few, as there are only 40 groups
+
+
+def test_differences_are_paired() -> None:
+    rng = np.random.default_rng(1)
+    group = np.repeat(np.arange(50), 4)
+    truth = rng.standard_normal(200)
+    first = truth + rng.standard_normal(200)
+    estimates = {
+        "hgpo": first,
+        "gigpo": first + 0.1 * rng.standard_normal(200),
+        "grpo": -first,
+    }
+    measured = compare(estimates, truth, np.zeros(200), group)
+    pearson, spearman = measured.differences(["pearson", "spearman"])
+    rows = {row["estimator"]: row["pearson"] for row in measured.rows(["pearson"])}
+    close, far, other = (pearson[f"{a} - {b}"] for a, b in fidelity.PAIRS)
+    assert close.value == pytest.approx(rows["hgpo"].value - rows["gigpo"].value)
+    assert far.value == pytest.approx(2 * rows["hgpo"].value)
+    assert other.value == pytest.approx(rows["gigpo"].value - rows["grpo"].value)
+    assert close.high - close.low < (rows["hgpo"].high - rows["hgpo"].low) / 3
+    assert [pearson["measure"], spearman["measure"]] == ["pearson", "spearman"]
+
+
+def test_intervals_are_percentiles_or_unknown() -> None:
+    drawn = np.stack([np.arange(201.0), np.full(201, np.nan), np.arange(201.0)], axis=1)
+    drawn[:5, 2] = np.nan
+    found = intervals(np.array([50.0, 1.0, np.nan]), drawn)
+    assert found[0] == (50.0, 5.0, 195.0)
+    assert found[1] == found[2] == (None, None, None)
+    assert str(found[0]) == "50.000 [5.000, 195.000]"
+    assert str(found[1]) == "–"
+    assert json.dumps(found[1]) == "[null, null, null]"
+
+
+def sample(steps: int = 120) -> Comparison:
+    rng = np.random.default_rng(0)
+    truth = rng.standard_normal(steps)
+    names = ("hgpo", "gigpo", "grpo", "rloo")
+    noise = dict(zip(names, (0.2, 1.0, 3.0, 3.0), strict=True))
+    size = np.where(np.arange(steps) % 3, 2, 1)
+    return Comparison(
+        group=np.arange(steps) // 4,
+        truth=truth,
+        error=np.full(steps, 0.1),
+        estimates={name: truth + noise[name] * rng.standard_normal(steps) for name in names},
+        levels={"k = 0": truth.copy(), "k = 1": np.where(size > 1, truth, -9.0), "oracle": truth},
+        sizes={"k = 0": size + 1, "k = 1": size, "oracle": np.ones(steps, int)},
+    )
+
+
+def test_tables() -> None:
+    found = fidelity.tables(sample())
+    (facts,) = found["true advantages"]
+    assert facts["steps"] == 120
+    assert facts["groups"] == 30
+    assert facts["standard error"] == pytest.approx(0.1)
+    assert 0.95 < facts["reliability"] < 1
+    first, *_ = found["correlation with the true advantage"]
+    assert first["estimator"] == "hgpo"
+    assert first["pearson"].low > 0.9
+    assert first["pearson_corrected"].value > first["pearson"].value
+    difference = {row["measure"]: row for row in found["differences of estimators"]}
+    assert list(difference) == ["pearson", "pearson_corrected", "spearman", "sign", "mse"]
+    assert difference["pearson"]["hgpo - grpo"].low > 0
+    assert difference["mse"]["hgpo - grpo"].high < 0
+
+
+def test_levels_are_compared_over_the_steps_that_they_compare() -> None:
+    """The Oracle compares no step here, so it has no row."""
+    found = fidelity.tables(sample())["by depth of history"]
+    assert [(row["level"], row["compared"]) for row in found] == [("k = 0", 1.0), ("k = 1", 2 / 3)]
+    for row in found:
+        assert row["own"].value == pytest.approx(1, abs=0.02), "not the -9 of the others"
+        assert row["own"].value > row["hgpo"].value > row["gigpo"].value > row["grpo"].value
+    assert isinstance(found[0]["own"], Interval)
