@@ -25,3 +25,4 @@ __all__ = [
 
 register_environment("hgpo/ALFWorld-v0", "hgpo_rllib.environments.alfworld:ALFWorld")
 register_environment("hgpo/WebShop-v0", "hgpo_rllib.environments.webshop:WebShop")
+register_environment("hgpo/TextCraft-v0", "hgpo_rllib.environments.textcraft:TextCraft")
