@@ -157,7 +157,7 @@ def write_demonstrations(
         str,
         typer.Option(
             help="oracle; for ALFWorld also explorer or planner; for WebShop also first-hit, "
-            "first-hit-options, careful or exhaustive"
+            "first-hit-options, careful or exhaustive; for TextCraft also careful or wasteful"
         ),
     ] = "oracle",
     limit: Annotated[

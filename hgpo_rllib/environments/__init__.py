@@ -10,9 +10,16 @@ from hgpo_rllib.environments.registry import (
     register_environment,
     short_names,
 )
-from hgpo_rllib.environments.spec import EnvironmentSpec, Games, OraclePlan, TaskGenerator
+from hgpo_rllib.environments.spec import (
+    DemonstrationGenerator,
+    EnvironmentSpec,
+    Games,
+    OraclePlan,
+    TaskGenerator,
+)
 
 __all__ = [
+    "DemonstrationGenerator",
     "EnvironmentSpec",
     "Games",
     "OraclePlan",

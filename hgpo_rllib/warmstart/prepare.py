@@ -14,8 +14,8 @@ import torch
 from env_wrappers.datasets import new_directory, partial_directory
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import ConfigError, RunConfig
-from hgpo_rllib.environments import TaskGenerator, find_environment
-from hgpo_rllib.environments.spec import DemonstrationGenerator, Example, Progress
+from hgpo_rllib.environments import DemonstrationGenerator, TaskGenerator, find_environment
+from hgpo_rllib.environments.spec import Example, Progress
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import DemonstrationSpec, demonstrate_all
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
