@@ -1,13 +1,14 @@
 """The spec of TextCraft: demonstrations, augmentation, players, and a run without data."""
 
+import json
 import random
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from env_wrappers.errors import DataError
+from env_wrappers.textcraft import recipes
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
@@ -77,12 +78,14 @@ def test_all_goals_of_train_are_demonstrated(config: RunConfig, tmp_path: Path) 
 
 def test_the_model_depends_on_the_recipes(config: RunConfig, tmp_path: Path) -> None:
     """A model is not taken from the cache for other recipes, or another habit."""
-    other = write_recipes(tmp_path / "other", {"a": shapeless(item("a"), item("b"))})
-    env = config.env.model_copy(update={"data": str(other)})
     warm = config.warm_start.model_copy(update={"random_moves": 0.5})
-    changes: list[dict[str, Any]] = [{}, {"env": env}, {"warm_start": warm}]
-    paths = [prepare.model_path(config.model_copy(update=change)) for change in changes]
-    assert len(set(paths)) == 3
+    paths = {prepare.model_path(config)}
+    paths.add(prepare.model_path(config.model_copy(update={"warm_start": warm})))
+    more = json.dumps(shapeless(item("a"), item("b")))
+    (tmp_path / "data" / "recipes" / "more.json").write_text(more)
+    recipes._open_book.cache_clear()  # as in another process
+    paths.add(prepare.model_path(config))
+    assert len(paths) == 3
 
 
 COMMAND = re.compile(r"craft \d+ .* using .*")
