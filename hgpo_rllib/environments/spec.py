@@ -108,8 +108,8 @@ MakeExpert = Callable[[Info, random.Random], NoisyExpert]
 """Creates the expert of an episode from the info of its reset."""
 
 
-class TaskGenerator(ABC):
-    """Generates an environment's tasks, and the demonstrated tasks of the pocket model.
+class DemonstrationGenerator(ABC):
+    """Generates the demonstrations from which the pocket model is cloned.
 
     Attributes:
         name: used in the names of cached directories.
@@ -123,31 +123,15 @@ class TaskGenerator(ABC):
     function_words: str
 
     @abstractmethod
-    def data_settings(self, config: RunConfig) -> dict[str, Any]:
-        """Return all settings that the data depend on, including the generator's version."""
-
     def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:
-        """Return the part of `data_settings` that demonstrations depend on. Default: all."""
-        return self.data_settings(config)
+        """Return all settings that the data of demonstrations depend on."""
 
     def demonstration_options(self, config: RunConfig) -> dict[str, Any]:
-        """Return the environment arguments for demonstrations, besides `data`."""
-        return {}
+        """Return the environment arguments for demonstrations.
 
-    @abstractmethod
-    def data_size(self, config: RunConfig) -> int:
-        """Return the total amount that `make_data` generates, in the unit of its progress."""
-
-    @abstractmethod
-    def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
-        """Write the data of training and evaluation."""
-
-    @abstractmethod
-    def make_sample(self, config: RunConfig, path: Path) -> None:
-        """Quickly write sample data with the splits and kinds of tasks of `make_data`.
-
-        Environments can be created with them to check settings; playing may not be possible.
+        `data` is the path given to `make_demonstration_data`, unless it is among them.
         """
+        return {}
 
     @abstractmethod
     def make_demonstration_data(
@@ -173,6 +157,33 @@ class TaskGenerator(ABC):
         return []
 
 
+class TaskGenerator(DemonstrationGenerator):
+    """Also generates the data of training and evaluation, for runs with `env.data=null`."""
+
+    @abstractmethod
+    def data_settings(self, config: RunConfig) -> dict[str, Any]:
+        """Return all settings that the data depend on, including the generator's version."""
+
+    def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:
+        """Return the part of `data_settings` that demonstrations depend on. Default: all."""
+        return self.data_settings(config)
+
+    @abstractmethod
+    def data_size(self, config: RunConfig) -> int:
+        """Return the total amount that `make_data` generates, in the unit of its progress."""
+
+    @abstractmethod
+    def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
+        """Write the data of training and evaluation."""
+
+    @abstractmethod
+    def make_sample(self, config: RunConfig, path: Path) -> None:
+        """Quickly write sample data with the splits and kinds of tasks of `make_data`.
+
+        Environments can be created with them to check settings; playing may not be possible.
+        """
+
+
 class EnvironmentSpec:
     """Spec of a text environment.
 
@@ -192,8 +203,9 @@ class EnvironmentSpec:
     tasks; otherwise one generator draws 128 distinct tasks at a time."""
     packages: tuple[str, ...] = ()
     """Distribution packages whose versions an evaluation records."""
-    generator: TaskGenerator | None = None
-    """Task generator; None if users provide data and model."""
+    generator: DemonstrationGenerator | None = None
+    """Generator of demonstrations and, if it is a `TaskGenerator`, of data; None if users provide
+    the model."""
 
     def __init__(self, env_id: str):
         """`env_id`: Gymnasium id as in the settings."""
@@ -228,7 +240,13 @@ class EnvironmentSpec:
         """Return scripted agents of `hgpo evaluate` and `hgpo data demos` by name."""
         return {}
 
-    def require_generator(self) -> TaskGenerator:
+    def data_generator(self, config: RunConfig) -> TaskGenerator | None:
+        """Return the generator of the run's data; None if it has data or needs none."""
+        if config.env.data is None and isinstance(self.generator, TaskGenerator):
+            return self.generator
+        return None
+
+    def require_generator(self) -> DemonstrationGenerator:
         """Return the generator.
 
         Raises:

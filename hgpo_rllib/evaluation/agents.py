@@ -6,7 +6,6 @@ from functools import partial
 from hgpo_rllib.agent import BeginAgent, BeginModelAgent, ReflexionAgent
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment, short_names
-from hgpo_rllib.evaluation.scripted import SCRIPTED
 
 KINDS = {
     "hgpo": ("full",),
@@ -14,8 +13,7 @@ KINDS = {
     "react": ("react",),
     "reflexion": ("react", "reflexion"),
 }
-"""Templates of `EnvironmentSpec.prompts` that each agent needs."""
-AGENTS = (*KINDS, *SCRIPTED)
+"""Agents with a model, and the templates of `EnvironmentSpec.prompts` that each needs."""
 REFLEXION_TRIALS = 3
 WHOLE_EPISODE = 1000  # turns; the oldest are removed from prompts that are too long
 
@@ -27,14 +25,14 @@ def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
     """Return the settings of an agent as overrides, which the user's overrides follow.
 
     Args:
-        agent: an element of `AGENTS`.
+        agent: name of the agent; those not in `KINDS` have no model and no settings.
         env_id: id of the environment.
         has_settings: whether the model has settings of a run, which the agent `hgpo` keeps.
 
     Raises:
         ConfigError: the environment has no prompts for this agent.
     """
-    if agent in SCRIPTED or (agent == "hgpo" and has_settings):
+    if agent not in KINDS or (agent == "hgpo" and has_settings):
         return []
     prompts = find_environment(env_id).prompts
     if not set(KINDS[agent]) <= prompts.keys():

@@ -50,7 +50,7 @@ class Request:
     subject: Subject | None
     """The model; None for agents without a model."""
     agent: str
-    """An element of `agents.AGENTS`."""
+    """Name of the agent, see `request.check_agent`."""
     split: str
     kind: Kind
     seeds: int

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 from env_wrappers.files import check_name
-from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig, load_config
 from hgpo_rllib.environments import environment_id, find_environment, short_names
-from hgpo_rllib.evaluation.agents import AGENTS, REFLEXION_TRIALS, agent_overrides
+from hgpo_rllib.evaluation.agents import KINDS, REFLEXION_TRIALS, agent_overrides
 from hgpo_rllib.evaluation.chat import find_remote_model, is_url
 from hgpo_rllib.evaluation.evaluate import Request
 from hgpo_rllib.evaluation.models import LocalModel, Subject
@@ -47,8 +47,6 @@ def make_request(
         DataError: the environment's data are invalid.
     """
     model, overrides = split_words(words)
-    if agent not in AGENTS:
-        raise ConfigError(f"--agent {agent}: choose {', '.join(AGENTS)}")
     if protocol not in ("census", "parity"):
         raise ConfigError(f"--protocol {protocol}: choose census or parity")
     if protocol == "parity" and seeds is not None:
@@ -58,12 +56,13 @@ def make_request(
     if name is not None and not (model and is_url(model)):
         raise ConfigError("--name: it is for the URL of a server with several models")
     config = settings_of(model, env, data, agent, overrides)
+    check_agent(agent, config.env)
     environment = find_environment(config.env.env_id)
     split = split or environment.eval_split or config.evaluation.splits[0]
     check_name(split)
     environment.check(config, split)
     subject: Subject | None = None
-    if agent not in SCRIPTED:
+    if agent in KINDS:
         temperature = config.evaluation.temperature
         at_url = is_url(str(model))
         subject = find_remote_model(str(model), name, temperature) if at_url else LocalModel(config)
@@ -90,24 +89,32 @@ def settings_of(
     Raises:
         ConfigError: the environment is not specified, or the model does not exist.
     """
-    if model is None and agent not in SCRIPTED:
+    if model is None and agent in KINDS:
         raise ConfigError(f"--agent {agent}: give a MODEL: a run directory, HuggingFace …, or URL")
     run_file = run_file_of(model) if model and not is_url(model) else None
     has_settings = run_file is not None
     settings = load_config(run_file, [])
     env_id = environment_id(env) if env else settings.env.env_id
     if env is None and not has_settings:
-        raise ConfigError(f"--env: give {' or '.join(short_names())}")
+        *names, last = short_names()
+        raise ConfigError(f"--env: give {', '.join(names)} or {last}")
     same = has_settings and env_id == settings.env.env_id
     changes = [*ALWAYS, *([] if same else new_environment(env_id))]
     if data is not None:
         changes.append(f"env.data={json.dumps(str(data))}")
     changes += [*agent_overrides(agent, env_id, same), *overrides]
-    if model is None or agent in SCRIPTED or is_url(model):
+    if model is None or agent not in KINDS or is_url(model):
         return load_config(run_file, changes)
     config = find_policy(model, changes)
     check_length(config)
     return config
+
+
+def check_agent(agent: str, env: EnvSettings) -> None:
+    """Raise ConfigError unless `agent` is an agent, or one of the environment's players."""
+    known = (*KINDS, *SCRIPTED, *find_environment(env.env_id).players(env))
+    if agent not in known:
+        raise ConfigError(f"--agent {agent}: for {env.env_id} choose {', '.join(known)}")
 
 
 def new_environment(env_id: str) -> list[str]:

@@ -18,14 +18,12 @@ from hgpo_rllib.play.console import QUIT, make_console, plain
 from hgpo_rllib.play.terminal import read_action, show
 from hgpo_rllib.section import RunStoppedError
 
-PLAYERS = ("explorer", "planner", "first-hit", "first-hit-options", "careful", "exhaustive")
-"""Names in `EnvironmentSpec.players`."""
-SCRIPTED = ("random", "oracle", "human", *PLAYERS)
-"""Names of agents without a model."""
+SCRIPTED = ("random", "oracle", "human")
+"""Names of agents without a model, besides those in `EnvironmentSpec.players`."""
 
 
 def begin_scripted(name: str, settings: EnvSettings) -> BeginAgent:
-    """Return the function with which the agent `name` of `SCRIPTED` starts a task.
+    """Return the function with which an agent without a model starts a task.
 
     Raises:
         ConfigError: the agent does not support this environment.

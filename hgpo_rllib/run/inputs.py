@@ -55,8 +55,8 @@ def check_files(config: RunConfig) -> None:
     else:
         environment.require_generator()
     splits = list(dict.fromkeys([config.env.train_split, *config.evaluation.splits]))
-    if config.env.data is None and environment.generator is not None:
-        check_generated_data(config, splits, environment.generator)
+    if generator := environment.data_generator(config):
+        check_generated_data(config, splits, generator)
         return
     for split in splits:
         environment.check(config, split)
@@ -141,9 +141,8 @@ def check_paths_are_kept(config: RunConfig, output: Path) -> None:
     if JOB_FOLDERS not in Path.cwd().parts:
         return
     folders = {"output": output}
-    generator = find_environment(config.env.env_id).generator
-    made = config.env.data is None and generator is not None
-    if made or config.model.model_path is None:
+    generator = find_environment(config.env.env_id).data_generator(config)
+    if generator is not None or config.model.model_path is None:
         folders["cache"] = Path(config.cache)
     for setting, path in folders.items():
         if not path.is_absolute():

@@ -94,8 +94,7 @@ def _run(
 def prepare_inputs(config: RunConfig, console: TrainingConsole) -> RunConfig:
     """Create data and pocket model if the config has none, and return it with their paths."""
     env, model = config.env, config.model
-    generator = find_environment(env.env_id).generator
-    if env.data is None and generator is not None:
+    if generator := find_environment(env.env_id).data_generator(config):
         total = generator.data_size(config)
         with console.phase("data"), console.progress("generating data", total) as advance:
             data = prepare.make_data(config, lambda done, _: advance(done))

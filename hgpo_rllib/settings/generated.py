@@ -53,7 +53,7 @@ class WarmStartSettings(Section):
 
     games: int = Field(480, ge=1)
     """Number of tasks to demonstrate: separate games in the floor plans of `train` (ALFWorld),
-    or the first goals of the train split of a generated store (WebShop)."""
+    or the first goals of the train split (WebShop, TextCraft)."""
     demonstrations: int = Field(3, ge=1)
     """Number of demonstrations per task."""
     max_steps: int = Field(20, ge=1)
@@ -63,8 +63,9 @@ class WarmStartSettings(Section):
     """Probability that a perturbed action is executed instead of the expert's. The label stays
     the expert's action."""
     random_moves: float = Field(0.3, ge=0, le=1)
-    """Probability that the expert goes to a random place instead of where it wants to go (ALFWorld
-    only). The model learns this move, so a larger value leaves more to reinforcement learning."""
+    """Probability that the expert goes to a random place (ALFWorld) or gets a random item
+    (TextCraft) instead of what it wants to do. The model learns these actions, so a larger value
+    leaves more to reinforcement learning."""
     vocabulary: int = Field(1000, ge=300)
     """Size of the BPE vocabulary."""
     hidden_size: int = Field(96, ge=32, multiple_of=32)

@@ -14,7 +14,7 @@ import torch
 from env_wrappers.datasets import new_directory, partial_directory
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import ConfigError, RunConfig
-from hgpo_rllib.environments import TaskGenerator, find_environment
+from hgpo_rllib.environments import DemonstrationGenerator, TaskGenerator, find_environment
 from hgpo_rllib.environments.spec import Example, Progress
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import DemonstrationSpec, demonstrate_all
@@ -26,14 +26,14 @@ RECIPE = ("demonstrations.py", "tokenizer.py", "cloning.py")
 
 def data_path(config: RunConfig) -> Path:
     """Return the cache path of this config's generated data."""
-    generator = _generator(config)
+    generator = _data_generator(config)
     return Path(config.cache) / f"{generator.name}-{_digest(generator.data_settings(config))}"
 
 
 def make_data(config: RunConfig, on_progress: Progress) -> Path:
     """Generate the data of training and evaluation unless cached; return their path."""
     path = data_path(config)
-    _generator(config).make_data(config, path, on_progress)
+    _data_generator(config).make_data(config, path, on_progress)
     return path
 
 
@@ -130,8 +130,14 @@ def make_model_directory(
     return path
 
 
-def _generator(config: RunConfig) -> TaskGenerator:
+def _generator(config: RunConfig) -> DemonstrationGenerator:
     return find_environment(config.env.env_id).require_generator()
+
+
+def _data_generator(config: RunConfig) -> TaskGenerator:
+    generator = _generator(config)
+    assert isinstance(generator, TaskGenerator), "callers ask EnvironmentSpec.data_generator"
+    return generator
 
 
 def _template_source(prompt: str) -> str:

@@ -69,6 +69,10 @@ def remembered(*turns: tuple[str, str]) -> Memory:
 
 
 WISH = "find me a red bimo mug, and price lower than 20.00 dollars"
+CRAFTING = (
+    "Crafting commands:\ncraft 6 oak slab using 3 oak planks\n"
+    "craft 4 oak planks using 1 oak logs\n\nGoal: craft oak slab."
+)
 INDEX = f"WebShop [SEP] Instruction: [SEP] {WISH} [SEP] Search"
 RESULTS = (
     f"Instruction: [SEP] {WISH} [SEP] Back to Search [SEP] Page 1 (Total results: 2) [SEP] Next > "
@@ -213,6 +217,27 @@ class TestTemplates:
                 if turns
                 else [ANY_SEARCH, "click[search]"]
             ),
+            step_count=len(turns),
+            history=turns,
+        )
+        assert text == (GOLDEN / f"{name}_{step}.txt").read_text()
+
+    @pytest.mark.parametrize("name", ["textcraft_full", "textcraft_compact"])
+    @pytest.mark.parametrize("step", ["first", "later"])
+    def test_golden_of_textcraft(self, name: str, step: str) -> None:
+        """The commands are in the goal; the first observation would repeat them."""
+        memory = remembered(
+            (CRAFTING, "get 1 oak logs"),
+            ("Got 1 oak logs", "craft 4 oak planks using 1 oak logs"),
+        )
+        turns = memory.turns if step == "later" else []
+        text = TextRenderer(name, 0).message(
+            goal=CRAFTING,
+            observation="Crafted 4 minecraft:oak_planks" if turns else CRAFTING,
+            admissible_actions=[
+                *(["craft 6 oak slab using 3 oak planks"] if turns else []),
+                *("get 1 oak logs", "inventory"),
+            ],
             step_count=len(turns),
             history=turns,
         )

@@ -9,8 +9,10 @@ import pytest
 
 from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.planner import recorded_plan
+from env_wrappers.textcraft.env import TextCraftEnv
 from hgpo_rllib.config import EnvSettings
 from tests.unit.cli.test_data_command import Run, hgpo  # noqa: F401 (hgpo is a fixture)
+from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
 from tests.unit.reporting.reporting_rows import EPISODES, write_jsonl
 
 STEPS = EnvSettings().max_steps
@@ -123,6 +125,22 @@ class TestPlaying:
         status, _, stderr = hgpo("play", "alfworld", "--game", tmp_path / "game")
         assert status == 2
         assert len(stderr.splitlines()) == 1
+
+
+def test_crafting(hgpo: Run, tmp_path: Path) -> None:
+    data = write_recipes(tmp_path / "data")
+    goal = TextCraftEnv(data, "train").goals.index("minecraft:lever")
+    options = ("play", "textcraft", "--data", data, "--split", "train", "--goal", goal)
+    actions = ["get 2 bamboo", "craft 1 stick using 2 bamboo", "get 1 cobblestone"]
+    answers = [*actions, "dance", "craft 1 lever using 1 stick, 1 cobblestone"]
+    status, stdout, stderr = hgpo(*options, stdin="\n".join(answers))
+    assert (status, stderr) == (0, "")
+    assert "Goal: craft lever." in stdout
+    assert "Could not execute dance" in stdout
+    assert stdout.endswith("\nWon in 5 steps.\n")
+    status, _, stderr = hgpo("play", "textcraft", "--data", tmp_path)
+    assert status == 2
+    assert "holds no recipes" in stderr
 
 
 class TestEpisodes:

@@ -1,4 +1,4 @@
-"""What Gymnasium asks of an environment holds for both text environments."""
+"""What Gymnasium asks of an environment holds for all text environments."""
 
 import json
 import pickle
@@ -22,21 +22,24 @@ from gymnasium.utils.env_checker import check_env
 
 import env_wrappers  # noqa: F401 (registers the environments)
 from env_wrappers.errors import DataError
+from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
 from tests.unit.env_wrappers.webshop.webshop_store import write_store
 
 Make = Callable[..., gymnasium.Env[str, str]]
-NAMES = ("ALFWorld", "WebShop")
-OPTIONS = {"ALFWorld": "game", "WebShop": "goal"}
+NAMES = ("ALFWorld", "WebShop", "TextCraft")
+OPTIONS = {"ALFWorld": "game", "WebShop": "goal", "TextCraft": "goal"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "ALFWorld": {},
     "WebShop": {"split": "test", "nouns": "words"},
+    "TextCraft": {},
 }
 
 
 @pytest.fixture(scope="module")
 def folders(generated_games: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     store = write_store(tmp_path_factory.mktemp("store") / "data")
-    return {"ALFWorld": generated_games, "WebShop": store}
+    recipes = write_recipes(tmp_path_factory.mktemp("recipes") / "data")
+    return {"ALFWorld": generated_games, "WebShop": store, "TextCraft": recipes}
 
 
 @pytest.fixture(params=NAMES)

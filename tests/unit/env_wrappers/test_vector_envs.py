@@ -10,6 +10,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import env_wrappers  # noqa: F401 (registers the environments)
+from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
 from tests.unit.env_wrappers.webshop.webshop_store import write_store
 
 COUNT = 2
@@ -20,6 +21,7 @@ GAMES: dict[str, list[list[str]]] = {
         ["search[odd thing]", "search[ümlaut ☕ 毛巾]"],
         ["click[b0odd00001]", "click[next >]"],
     ],
+    "TextCraft": [["get 1 oak logs", "get 1 毛巾"]],
 }
 
 
@@ -28,13 +30,15 @@ def settings(
     generated_games: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Any]]:
     store = write_store(tmp_path_factory.mktemp("store") / "data")
+    recipes = write_recipes(tmp_path_factory.mktemp("recipes") / "data")
     return {
         "ALFWorld": {"data": generated_games, "max_steps": 4},
         "WebShop": {"data": store, "split": "test", "nouns": "words", "max_steps": 4},
+        "TextCraft": {"data": recipes, "max_steps": 4},
     }
 
 
-@pytest.fixture(params=["ALFWorld", "WebShop"])
+@pytest.fixture(params=["ALFWorld", "WebShop", "TextCraft"])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -69,6 +73,7 @@ def _plain(infos: Any) -> Any:
         ("ALFWorld", "fork"),
         ("ALFWorld", "spawn"),
         ("WebShop", "fork"),
+        ("TextCraft", "fork"),
         pytest.param("WebShop", "spawn", marks=pytest.mark.slow),  # imports it all in each process
     ],
 )

@@ -42,8 +42,13 @@ def test_the_model_is_the_word_that_is_no_setting(words: list[str], expected: An
     ("words", "changes", "part"),
     [
         ([], {"agent": "hgpo", "env": "alfworld"}, "--agent hgpo: give a MODEL"),
-        ([], {"agent": "magic"}, "--agent magic: choose hgpo, vanilla"),
-        ([], {}, "--env: give alfworld or webshop"),
+        (
+            *([], {"agent": "magic", "env": "alfworld"}),
+            "--agent magic: for hgpo/ALFWorld-v0 choose hgpo, vanilla, react, reflexion, random, "
+            "oracle, human, explorer, planner",
+        ),
+        ([], {"agent": "first-hit", "env": "textcraft"}, "human, careful, wasteful"),
+        ([], {}, "--env: give alfworld, webshop or textcraft"),
         ([], {"protocol": "all"}, "--protocol all: choose census or parity"),
         ([], {"protocol": "parity", "seeds": 2, "env": "alfworld"}, "--seeds: those of parity"),
         ([], {"trials": 2, "env": "alfworld"}, "--trials: random has one"),

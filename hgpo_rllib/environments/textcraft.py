@@ -1,0 +1,143 @@
+"""TextCraft: crafting by Minecraft's recipes, demonstrated by a scripted crafter."""
+
+import functools
+import random
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from env_wrappers.textcraft import players
+from env_wrappers.textcraft.planner import find_choice, plan
+from env_wrappers.textcraft.players import Crafter
+from env_wrappers.textcraft.recipes import PREFIX, open_book
+from hgpo_rllib.config import EnvSettings, RunConfig
+from hgpo_rllib.environments.checks import check_settings, make_environment
+from hgpo_rllib.environments.spec import (
+    DemonstrationGenerator,
+    EnvironmentSpec,
+    Example,
+    Games,
+    Info,
+    MakeExpert,
+    MakePlayer,
+    OraclePlan,
+    Progress,
+)
+
+WASTEFUL = 0.3
+"""Probability that the player `wasteful` gets a random item."""
+_COMMAND = re.compile(r"^craft \d+ .* using .*$", re.MULTILINE)
+_WORD = re.compile(r"[a-z]+")
+
+
+class Demonstrations(DemonstrationGenerator):
+    """Demonstrates the first `warm_start.games` goals of the train split."""
+
+    name = "textcraft"
+    recipe = (Path(players.__file__), Path(__file__))
+    function_words = """
+a and commands could craft crafted crafting execute find for get goal got inventory not of on
+possible to using you
+"""
+
+    def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:
+        """Return the hash of the recipes."""
+        return {"recipes": open_book(config.env.data).data_hash}
+
+    def demonstration_options(self, config: RunConfig) -> dict[str, Any]:
+        """Return the run's environment options, and its data."""
+        return {**config.env.options, "data": config.env.data}
+
+    def make_demonstration_data(
+        self, config: RunConfig, path: Path, on_progress: Progress
+    ) -> Sequence[str]:
+        """Write nothing; return the names of the goals."""
+        env = make_environment(config.env, "train")
+        goals: list[str] = env.get_wrapper_attr("goals")
+        return goals[: config.warm_start.games]
+
+    @staticmethod
+    def make_expert(
+        info: Info, rng: random.Random, data: str | None = None, random_moves: float = 0.0
+    ) -> Crafter:
+        """Return the crafter of a goal."""
+        return Crafter(open_book(data), PREFIX + info["game"], rng, random_moves)
+
+    def expert_factory(self, config: RunConfig) -> MakeExpert:
+        """Return `make_expert` with the run's data and `warm_start.random_moves`."""
+        return functools.partial(
+            self.make_expert, data=config.env.data, random_moves=config.warm_start.random_moves
+        )
+
+    def augment(self, examples: Sequence[Example], rng: random.Random) -> list[Example]:
+        """Return the examples with commands in another order, and half of them with other items.
+
+        There are few goals, and a small model would learn them by heart instead of reading the
+        commands.
+        """
+        ignored = set(self.function_words.split())
+        known = sorted({word for example in examples for word in _item_words(example[0])} - ignored)
+        return [_changed(example, known, rng) for example in examples]
+
+
+def _changed(example: Example, known: Sequence[str], rng: random.Random) -> Example:
+    """Return an example with shuffled commands, and in half of the cases other words of items."""
+    prompt, response = example
+    head, mark, rest = prompt.partition("\n\n")  # the commands are before the first empty line
+    title, *commands = head.split("\n")
+    rng.shuffle(commands)
+    prompt = "\n".join([title, *commands]) + mark + rest
+    if rng.random() < 0.5:
+        return prompt, response
+    old = sorted(_item_words(prompt).intersection(known))
+    new = dict(zip(old, rng.sample(known, len(old)), strict=True))
+    prompt, response = (
+        _WORD.sub(lambda word: new.get(word[0], word[0]), text) for text in (prompt, response)
+    )
+    return prompt, response
+
+
+def _item_words(prompt: str) -> set[str]:
+    """Return the words of the listed commands, of which most are words of items."""
+    return set(_WORD.findall(" ".join(_COMMAND.findall(prompt))))
+
+
+class TextCraft(EnvironmentSpec):
+    """See `EnvironmentSpec`."""
+
+    prompts = {  # noqa: RUF012
+        "full": "textcraft_full",
+        "react": "textcraft_react",
+        "reflexion": "textcraft_reflexion",
+    }
+    max_steps = 50
+    eval_split = "test"
+    packages = ("textcraft",)
+    generator = Demonstrations()
+
+    def check(self, config: RunConfig, split: str) -> None:
+        """Check the settings; the environment reads all data when it is created."""
+        check_settings(config, split).close()
+
+    def games(self, env: gym.Env, settings: EnvSettings, split: str) -> Games:
+        """Return the games, named by their goals."""
+        goals = env.get_wrapper_attr("goals")
+        names = tuple(goal.removeprefix(PREFIX) for goal in goals)
+        return Games(names, env.get_wrapper_attr("data_hash"))
+
+    def oracle(self, settings: EnvSettings) -> functools.partial[OraclePlan]:
+        """Return the function to a shortest plan for a goal."""
+        return functools.partial(_shortest, data=settings.data)
+
+    def players(self, settings: EnvSettings) -> dict[str, MakePlayer]:
+        """Return the crafter, also with the habit of its demonstrations."""
+        make = functools.partial(Demonstrations.make_expert, data=settings.data)
+        return {"careful": make, "wasteful": functools.partial(make, random_moves=WASTEFUL)}
+
+
+def _shortest(info: Info, data: str | None) -> OraclePlan:
+    goal = PREFIX + info["game"]
+    return OraclePlan(plan(goal, find_choice(open_book(data), goal)))

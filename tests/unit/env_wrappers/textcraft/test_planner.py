@@ -1,0 +1,106 @@
+"""Plans win, and no other way to craft the goal takes fewer actions."""
+
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from env_wrappers.errors import DataError
+from env_wrappers.textcraft.env import TextCraftEnv
+from env_wrappers.textcraft.planner import find_choice, plan
+from env_wrappers.textcraft.recipes import RecipeBook, open_book
+from env_wrappers.textcraft.tasks import SPLITS
+from env_wrappers.textcraft.workshop import Workshop
+from tests.unit.env_wrappers.textcraft.textcraft_data import (
+    item,
+    needs_package,
+    recipes,
+    shapeless,
+    tag,
+    write_recipes,
+)
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> RecipeBook:
+    return open_book(write_recipes(tmp_path_factory.mktemp("t") / "data"))
+
+
+def planned(book: RecipeBook, goal: str) -> list[str]:
+    return plan(goal, find_choice(book, goal))
+
+
+def test_a_plan(book: RecipeBook) -> None:
+    """Signs need six planks and the stick two: both are added up, to two executions."""
+    assert planned(book, "minecraft:oak_sign") == [
+        "get 2 oak logs",
+        "craft 4 oak planks using 1 oak logs",
+        "craft 4 oak planks using 1 oak logs",
+        "craft 4 stick using 2 oak planks",
+        "craft 3 oak sign using 6 oak planks, 1 stick",
+    ]
+
+
+def fewest(book: RecipeBook, goal: str, gets: list[str]) -> int:
+    """Return the length of a shortest plan by breadth-first search, with these gets."""
+    shop = Workshop(book, goal, book.needed_for(goal))
+    start: tuple[tuple[str, int], ...] = ()
+    queue, lengths = deque([start]), {start: 0}
+    while queue:
+        state = queue.popleft()
+        shop.inventory = dict(state)
+        crafts = [action for action in shop.actions if action.startswith("craft")]
+        for action in [*gets, *crafts]:
+            shop.inventory, shop.won = dict(state), False
+            shop.act(action)
+            if shop.won:
+                return lengths[state] + 1
+            after = tuple(sorted(shop.inventory.items()))
+            if after not in lengths and sum(shop.inventory.values()) <= 24:
+                lengths[after] = lengths[state] + 1
+                queue.append(after)
+    raise AssertionError(f"no plan for {goal}")
+
+
+@pytest.mark.parametrize("name", ["oak_slab", "oak_sign", "lever", "ladder", "torch", "fuel"])
+def test_no_plan_is_shorter(book: RecipeBook, name: str) -> None:
+    goal = f"minecraft:{name}"
+    gets = ["get 1 oak logs", "get 2 oak logs", "get 2 bamboo", "get 1 coal", "get 1 cobblestone"]
+    assert len(planned(book, goal)) == fewest(book, goal, [*gets, "get 1 coals"])
+
+
+def test_the_cheaper_recipe_depends_on_the_goal(book: RecipeBook) -> None:
+    """One stick is made of bamboo, seven of planks."""
+    assert "craft 1 stick using 2 bamboo" in planned(book, "minecraft:torch")
+    assert "craft 1 stick using 2 bamboo" not in planned(book, "minecraft:ladder")
+
+
+def test_an_item_that_needs_itself_cannot_be_crafted(tmp_path: Path) -> None:
+    """Cycles through a group are not removed from the recipes."""
+    made = recipes() | {
+        "a": shapeless(item("egg"), item("nest"), group="animal"),
+        "b": shapeless(item("nest"), tag("animal")),
+    }
+    book = open_book(write_recipes(tmp_path / "data", made))
+    for name in ("egg", "nest", "coal", "planks"):
+        with pytest.raises(DataError, match=f"{name} cannot be crafted"):
+            find_choice(book, f"minecraft:{name}")
+    assert "minecraft:egg" not in book.goals()
+
+
+@needs_package
+@pytest.mark.parametrize("split", SPLITS)
+def test_plans_win_every_task(split: str) -> None:
+    env = TextCraftEnv(split=split)
+    book = open_book(None)
+    for task, goal in enumerate(env.goals):
+        env.reset(seed=task)
+        won = False
+        for action in planned(book, goal):
+            assert not won
+            _, reward, won, truncated, info = env.step(action)
+            assert not info["inadmissible"]
+            assert not truncated
+        assert won, goal
+        assert info["won"]
+        assert reward == 10.0
