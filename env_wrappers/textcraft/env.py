@@ -91,6 +91,22 @@ class TextCraftEnv(TextEnv):
         won = self._workshop.won
         return observation, self._success_reward * won, won, self._info()
 
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "environment": type(self),
+            "data": self.data_hash,
+            "distractors": self._distractors,
+            "max_steps": self._max_steps,
+            "success_reward": self._success_reward,
+        }
+
+    def _save(self) -> Any:
+        return self._workshop.copy(), self._constant, self._inadmissible
+
+    def _load(self, episode: Any) -> None:
+        workshop, self._constant, self._inadmissible = episode
+        self._workshop = workshop.copy()
+
     def _info(self) -> dict[str, Any]:
         return {
             "admissible_actions": self._workshop.actions,

@@ -1,5 +1,6 @@
 """The engine of TextCraft: an inventory, and the observations that actions give."""
 
+import copy
 import hashlib
 import itertools
 import re
@@ -49,6 +50,12 @@ class Workshop:
             if book.is_base(part.name)
         )
         self._always = [*amounts, _INVENTORY]
+
+    def copy(self) -> "Workshop":
+        """Return a workshop in the same state; actions in one do not change the other."""
+        other = copy.copy(self)
+        other.inventory = dict(self.inventory)
+        return other
 
     @property
     def actions(self) -> list[str]:

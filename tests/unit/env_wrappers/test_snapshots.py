@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 import env_wrappers  # noqa: F401 (registers the environments)
 from env_wrappers.errors import DataError
 from env_wrappers.text_env import TextEnv
+from tests.unit.env_wrappers.textcraft.textcraft_data import recipes, write_recipes
 from tests.unit.env_wrappers.webshop.webshop_store import write_store
 
 Make = Callable[..., TextEnv]
-OTHERS = ("dance", "look", "inventory", "search[towel]", "search[<r>]", "search[odd thing]")
+OTHERS = ("dance", "look", "inventory", "search[towel]", "search[<r>]", "search[odd thing]", "get 9 coal")
 # Each number chooses an action of those offered, or one of `OTHERS`.
 PLANS = st.lists(st.tuples(st.booleans(), st.integers(0, 1000)), max_size=10)
 
 
-@pytest.fixture(scope="module", params=["ALFWorld", "WebShop"])
+@pytest.fixture(scope="module", params=["ALFWorld", "WebShop", "TextCraft"])
 def make(
     request: pytest.FixtureRequest, generated_games: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Make:
@@ -32,6 +33,9 @@ def make(
     if name == "WebShop":
         store = write_store(tmp_path_factory.mktemp("store") / "data")
         settings |= {"data": store, "split": "test", "nouns": "words", "reward": "score"}
+
+    if name == "TextCraft":
+        settings["data"] = write_recipes(tmp_path_factory.mktemp("recipes"))
 
     def make(**changes: Any) -> TextEnv:
         env = gymnasium.make(f"hgpo/{name}-v0", **settings | changes).unwrapped
@@ -130,12 +134,18 @@ def test_other_settings_are_refused(make: Make, changes: dict[str, Any]) -> None
         other.restore(env.snapshot())
 
 
-def test_another_store_or_trust_is_refused(make: Make, tmp_path: Path) -> None:
+def test_other_data_or_trust_is_refused(make: Make, tmp_path: Path) -> None:
     env = make()
     env.reset(seed=0)
-    webshop = "WebShop" in type(env).__name__
-    other = make(data=write_store(tmp_path / "store")) if webshop else make(trusted=True)
-    with pytest.raises(DataError, match=f"another {'store' if webshop else 'trusted'}"):
+    match type(env).__name__:
+        case "ALFWorldEnv":
+            name, other = "trusted", make(trusted=True)
+        case "WebShopEnv":
+            name, other = "store", make(data=write_store(tmp_path / "store"))
+        case _:
+            without = {file: recipe for file, recipe in recipes().items() if file != "torch"}
+            name, other = "data", make(data=write_recipes(tmp_path, without))
+    with pytest.raises(DataError, match=f"another {name}"):
         other.restore(env.snapshot())
 
 
