@@ -19,7 +19,7 @@ from tests.unit.env_wrappers.textcraft.textcraft_data import recipes, write_reci
 from tests.unit.env_wrappers.webshop.webshop_store import write_store
 
 Make = Callable[..., TextEnv]
-OTHERS = ("dance", "look", "inventory", "search[towel]", "search[<r>]", "search[odd thing]", "get 9 coal")
+OTHERS = ("dance", "look", "inventory", "search[towel]", "search[<r>]", "search[odd]", "get 9 coal")
 # Each number chooses an action of those offered, or one of `OTHERS`.
 PLANS = st.lists(st.tuples(st.booleans(), st.integers(0, 1000)), max_size=10)
 
