@@ -53,7 +53,16 @@ def trajectory(group: int, member: int, rooms: list[str], won: bool) -> Trajecto
     ]
     steps = [
         Step(
-            Turn(room, f"to {after}", "text", t + 1, True, prompt_ids=ids[t], response_ids=ids[t]),
+            Turn(
+                room,
+                f"to {after}",
+                "text",
+                t + 1,
+                True,
+                prompt_ids=ids[t],
+                response_ids=ids[t],
+                behaviour_logp=np.full(len(ids[t]), -0.1 * (t + 1), np.float32),
+            ),
             after,
             10.0 * (won and t == len(rooms) - 1),
             terminated=t == len(rooms) - 1,
@@ -109,7 +118,7 @@ def test_columns_are_those_of_the_whole_batch(played: list[Trajectory]) -> None:
     assert found["member"] == [0, 2, 3, 0]
     assert found["time"] == [1, 1, 4, 2]
     assert "ppo" not in found["estimates"]
-    assert len(found["estimates"]) == 17
+    assert len(found["estimates"]) == 20
     for name in ("hgpo", "gigpo", "grpo", "reinforce", "graphgpo"):
         expected = find_estimator(name)(scored.steps, settings.estimator_settings())
         assert found["estimates"][name] == pytest.approx(expected[rows], rel=1e-4)

@@ -261,5 +261,5 @@ def test_the_work_of_an_iteration() -> None:
     assert len(cells(webshop, "tokens trained")[0]) == 2
     assert "The paper's" not in webshop
     pocket = dry_run(FOLDER / "alfworld_pocket.yaml").stderr
-    assert cells(pocket, "tokens sampled") == [["tokens sampled", "46,080"]]
+    assert cells(pocket, "tokens sampled") == [["tokens sampled", "61,440"]]
     assert "econds" not in pocket
