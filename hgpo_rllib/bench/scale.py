@@ -313,7 +313,10 @@ def compare_schedules(config: RunConfig, app: str) -> list[Row]:
         episodes = (1 + staleness) * groups * config.rollout.group_size
         settings = {"schedule": schedule, "max_staleness": staleness}
         publisher = WeightPublisher(torch.float32, object_store)
+        weights = {"weight": torch.zeros(1)}
         with started(config, app, 0, episodes, **settings) as runner:
+            # The engine holds those of the schedule before, which would count as stale.
+            runner.use_weights(publisher.publish(weights))
             steps, stale, seconds = 0, 0, []
             for update in range(1 + UPDATES):
                 start = time.perf_counter()
@@ -323,7 +326,7 @@ def compare_schedules(config: RunConfig, app: str) -> list[Row]:
                 if not rows:  # the synchronous schedule: its rollouts set the time of updates
                     update_s = played.seconds
                 time.sleep(update_s)
-                runner.use_weights(publisher.publish({"weight": torch.zeros(1)}))
+                runner.use_weights(publisher.publish(weights))
                 if update:
                     seconds.append(time.perf_counter() - start)
                     steps += sum(map(len, played.trajectories))
