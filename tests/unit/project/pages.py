@@ -187,6 +187,8 @@ def hgpo_problems(arguments: list[str]) -> list[str]:
         return _run_problems(Path("/dev/null"), context.params["overrides"])
     if "words" in context.params:  # of hgpo evaluate: perhaps a model, then settings
         return _run_problems(Path("/dev/null"), split_words(context.params["words"] or [])[1])
+    if "run" in context.params and "overrides" in context.params:  # of hgpo bench scale
+        return _run_problems(Path("/dev/null"), context.params["overrides"])
     if "source" in context.params:  # a run, a run file, or a result
         source = context.params["source"]
         file = source if source.suffix == ".yaml" else Path("/dev/null")
