@@ -23,7 +23,7 @@ from hgpo_rllib.run.metrics import rollout_metrics
 from hgpo_rllib.section import RunStoppedError
 from tests.unit.rollout.test_rollout import trajectory
 
-EQUAL = {2, 3, 5, 6, 7}  # numbers of the groups that nobody wins
+EQUAL = {2, 3, 5, 6, 7}  # numbers of the groups without a won episode
 
 
 async def play(number: int) -> PlayedGroup:
