@@ -1,54 +1,56 @@
 """Estimators with one comparison per step: by trajectory, by state, by batch or with a critic."""
 
-from collections import deque
-from collections.abc import Iterable
-
 import numpy as np
-from numpy.typing import NDArray
 
 from hgpo_rllib.advantages.groups import (
     EstimatorSettings,
-    Level,
     Normalize,
     compare_levels,
     context_levels,
     group_advantage,
-    group_sum,
+    group_mean,
     history_ids,
+    leave_one_out,
 )
-from hgpo_rllib.advantages.steps import NONE, StepArrays, discounted_sums
-
-Floats = NDArray[np.float64]
-Levels = Iterable[Level] | None
-"""``compare_levels(steps, settings)`` if it is already computed, or None."""
+from hgpo_rllib.advantages.steps import Floats, Ints, StepArrays, discounted_sums, next_values
 
 
-def grpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
-    """GRPO (arXiv 2402.03300): Eq. 1, the same advantage for all steps of a trajectory.
+def trajectory_level(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+    """GRPO (arXiv 2402.03300), Eq. 1: compare each trajectory's return with those of its task.
 
+    All steps of a trajectory get its advantage. Each trajectory counts once, whatever its length.
     Reads normalize; needs trajectory_return.
     """
-    return trajectory_level(steps, settings.normalize)
+    return _compare_trajectories(steps, settings.normalize)[0]
 
 
-def gigpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+def step_level(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+    """Eq. 2: compare each step's return with those of the steps of its task and state.
+
+    This is level 0 of HGPO and the ablation "without G_1:K" (Table 5).
+    Reads normalize.
+    """
+    return next(compare_levels(steps, settings)).advantage
+
+
+def gigpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """GiGPO (arXiv 2505.10978): ``A = A_trajectory + ω A_step``, Eq. 1 plus ω times Eq. 2.
 
     Reads normalize, step_weight; needs trajectory_return.
     """
-    whole = trajectory_level(steps, settings.normalize)
-    return whole + settings.step_weight * step_level(steps, settings, levels)
+    by_state = step_level(steps, settings)
+    return trajectory_level(steps, settings) + settings.step_weight * by_state
 
 
-def rloo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+def rloo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """RLOO (arXiv 2402.14740): return minus the mean return of the task's other trajectories.
 
     0 for the only trajectory of a task. Reads no settings; needs trajectory_return.
     """
-    return trajectory_level(steps, "mean", leave_one_out=True)
+    return leave_one_out(*_compare_trajectories(steps, "mean"))
 
 
-def reinforce(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+def reinforce(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """REINFORCE with a batch baseline: step return minus its mean over all steps of the batch.
 
     With `mean_std`, the result is divided by the batch's standard deviation, as in REINFORCE++
@@ -57,7 +59,7 @@ def reinforce(steps: StepArrays, settings: EstimatorSettings, levels: Levels = N
     return _over_batch(steps.step_return, settings.normalize)
 
 
-def ppo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+def ppo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """PPO (arXiv 1707.06347): `gae` over steps, centred or standardised over the batch.
 
     Uses the critic's values in ``steps.value``; runs have a critic. If they are None, uses a table
@@ -68,7 +70,7 @@ def ppo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -
     return _over_batch(gae(steps, value, settings.gamma, settings.gae_lambda), settings.normalize)
 
 
-def oracle(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+def oracle(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """Oracle steps alone: compare only steps with the same whole history.
 
     This is "w/o HoG-1" (Table 2 of the paper's conference submission). The comparison is the least
@@ -78,20 +80,18 @@ def oracle(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
     return group_advantage(history_ids(steps), steps.step_return, settings.normalize)[0]
 
 
-def oracle_context(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+def oracle_context(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """Oracle steps in the paper's other sense, k = K: the deepest level of HGPO alone.
 
     Compares only steps with the same context C_K (Eq. 3), the current and the K previous states.
     Steps in singleton groups, or without a group, get 0.
     Reads context_length, normalize, contexts.
     """
-    every = compare_levels(steps, settings) if levels is None else levels
-    return deque(every, maxlen=1).pop().advantage
+    *_, deepest = compare_levels(steps, settings)
+    return deepest.advantage
 
 
-def oracle_else_step(
-    steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
-) -> Floats:
+def oracle_else_step(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """Oracle advantage for steps that share their whole history, Eq. 2 for the others.
 
     This is "w/o HoG-2" (Table 2 of the paper's conference submission): the two ends of the
@@ -99,40 +99,7 @@ def oracle_else_step(
     Reads normalize.
     """
     own, size = group_advantage(history_ids(steps), steps.step_return, settings.normalize)
-    return np.where(size > 1, own, step_level(steps, settings, levels))
-
-
-def trajectory_level(
-    steps: StepArrays, normalize: Normalize, leave_one_out: bool = False
-) -> Floats:
-    """Compute Eq. 1: compare each trajectory's return with the returns of its task.
-
-    All steps of a trajectory get its advantage. Each trajectory counts once, whatever its length.
-    `leave_one_out` subtracts the mean of the other trajectories instead of the mean of all.
-
-    Returns:
-        Shape ``(steps,)``.
-
-    Raises:
-        ValueError: the steps have no trajectory_return.
-    """
-    if steps.trajectory_return is None:
-        raise ValueError("this estimator compares trajectories: the steps need trajectory_return")
-    first = np.flatnonzero(steps.time == 0)
-    advantage, size = group_advantage(steps.task[first], steps.trajectory_return[first], normalize)
-    if leave_one_out:
-        advantage *= size / np.maximum(size - 1, 1)
-    by_trajectory = np.zeros(steps.trajectory.max(initial=-1) + 1)
-    by_trajectory[steps.trajectory[first]] = advantage
-    return by_trajectory[steps.trajectory]
-
-
-def step_level(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
-    """Compute Eq. 2 (level 0): compare each step's return with steps of its task and state.
-
-    Reads normalize.
-    """
-    return next(iter(compare_levels(steps, settings) if levels is None else levels)).advantage
+    return np.where(size > 1, own, step_level(steps, settings))
 
 
 def gae(steps: StepArrays, value: Floats, gamma: float, gae_lambda: float) -> Floats:
@@ -147,9 +114,7 @@ def gae(steps: StepArrays, value: Floats, gamma: float, gae_lambda: float) -> Fl
     Value and result have shape ``(steps,)``.
     """
     error = steps.step_return - value
-    later = np.flatnonzero(steps.previous != NONE)
-    difference = error.copy()  # δ_t = (R_t - V_t) - γ (R_{t+1} - V_{t+1})
-    difference[steps.previous[later]] -= gamma * error[later]
+    difference = error - gamma * next_values(steps, error, last=0.0)  # δ_t, with r_t as above
     return discounted_sums(steps, difference, gamma * gae_lambda)
 
 
@@ -158,18 +123,26 @@ def value_targets(steps: StepArrays, settings: EstimatorSettings) -> Floats:
 
     Reads gamma, gae_lambda; needs value. λ = 1 gives the step returns.
     """
-    if steps.value is None:
-        raise ValueError("targets of a critic: the steps need its value")
-    return steps.value + gae(steps, steps.value, settings.gamma, settings.gae_lambda)
+    value = steps.require("value")
+    return value + gae(steps, value, settings.gamma, settings.gae_lambda)
 
 
 def tabular_value(steps: StepArrays) -> Floats:
     """Return the mean step return of each step's task and anchor, shape ``(steps,)``."""
-    if not len(steps):
-        return np.empty(0)
-    (group,) = context_levels(steps, 0)
-    return (group_sum(group, steps.step_return) / np.bincount(group))[group]
+    (state,) = context_levels(steps, 0)
+    return group_mean(state, steps.step_return)
 
 
 def _over_batch(values: Floats, normalize: Normalize) -> Floats:
     return group_advantage(np.zeros(len(values), np.int64), values, normalize)[0]
+
+
+def _compare_trajectories(steps: StepArrays, normalize: Normalize) -> tuple[Floats, Ints]:
+    """Return the advantage of each step's trajectory, and the number of those in its task."""
+    first = np.flatnonzero(steps.time == 0)
+    returns = steps.require("trajectory_return")[first]
+    advantage, size = group_advantage(steps.task[first], returns, normalize)
+    number = np.zeros(steps.trajectory.max(initial=-1) + 1, np.int64)
+    number[steps.trajectory[first]] = np.arange(len(first))
+    of_step = number[steps.trajectory]
+    return advantage[of_step], size[of_step]

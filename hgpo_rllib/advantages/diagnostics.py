@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hgpo_rllib.advantages.baselines import trajectory_level
+from hgpo_rllib.advantages.baselines import step_level, trajectory_level
 from hgpo_rllib.advantages.groups import EstimatorSettings, Level, group_advantage, history_ids
 from hgpo_rllib.advantages.hierarchy import hgpo
-from hgpo_rllib.advantages.steps import NONE, StepArrays
+from hgpo_rllib.advantages.steps import NONE, Floats, Ints, StepArrays
 
 SIZE_BINS = (1, 2, 3, 5, 9, 17, 33)
 """Smallest group size in each bin of `size_distribution`; the last bin is unbounded."""
@@ -17,7 +16,7 @@ RARELY_SHARED, NEARLY_ALL = 0.1, 0.9
 SIZE_LABELS = ("1", "2", "3-4", "5-8", "9-16", "17-32", "33+")
 
 
-def group_sizes(group: NDArray[np.int64]) -> NDArray[np.int64]:
+def group_sizes(group: Ints) -> Ints:
     """Return the size of every step's group, shape ``(steps,)``; 0 for a step without a group."""
     sizes = np.zeros(len(group), np.int64)
     inside = group != NONE
@@ -25,23 +24,23 @@ def group_sizes(group: NDArray[np.int64]) -> NDArray[np.int64]:
     return sizes
 
 
-def level_sizes(levels: Sequence[Level]) -> NDArray[np.int64]:
+def level_sizes(levels: Sequence[Level]) -> Ints:
     """Return the size of every step's group at depths k = 0..K, shape ``(K + 1, steps)``."""
     return np.stack([level.size for level in levels])
 
 
-def utilisation(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+def utilisation(sizes: Ints) -> Floats:
     """Return the share of steps in non-singleton groups (Table 2), over the last axis."""
     return np.mean(sizes > 1, axis=-1)
 
 
-def mean_size(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+def mean_size(sizes: Ints) -> Floats:
     """Return the step mean of non-singleton group sizes, over the last axis; 0 if none."""
     shared = sizes > 1
     return np.sum(sizes * shared, axis=-1) / np.maximum(np.sum(shared, axis=-1), 1)
 
 
-def size_distribution(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+def size_distribution(sizes: Ints) -> Floats:
     """Return the share of steps by the size of their group (Figures 4 and 9).
 
     Args:
@@ -55,35 +54,28 @@ def size_distribution(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.array(counts) / max(1, sizes.shape[-1])
 
 
-def oracle_gaps(
-    steps: StepArrays,
-    levels: Sequence[Level],
-    history: NDArray[np.int64],
-    settings: EstimatorSettings,
-) -> dict[str, float]:
+def oracle_gaps(steps: StepArrays, settings: EstimatorSettings) -> dict[str, float]:
     """Return the mean distance of estimates from the Oracle estimate (Figure 2 a, b).
 
     This is ``mean |A - A_oracle|`` over the steps in non-singleton Oracle groups, in the units
     that `settings.normalize` gives advantages. NaN if there are no such steps.
 
-    `levels` is `compare_levels` of these steps and settings, `history` is `history_ids`.
-
     Returns:
         Distance by estimate: ``trajectory`` (Eq. 1; absent if the steps have no
         trajectory_return), ``step`` (Eq. 2) and ``hgpo``.
     """
-    truth, size = group_advantage(history, steps.step_return, settings.normalize)
+    truth, size = group_advantage(history_ids(steps), steps.step_return, settings.normalize)
     shared = size > 1
-    estimates = {"step": levels[0].advantage, "hgpo": hgpo(steps, settings, levels)}
+    estimates = {"step": step_level(steps, settings), "hgpo": hgpo(steps, settings)}
     if steps.trajectory_return is not None:
-        estimates = {"trajectory": trajectory_level(steps, settings.normalize)} | estimates
+        estimates = {"trajectory": trajectory_level(steps, settings)} | estimates
     return {
         name: float(np.abs(values - truth)[shared].mean()) if shared.any() else float("nan")
         for name, values in estimates.items()
     }
 
 
-def explained_variance(value: NDArray[np.float64], step_return: NDArray[np.float64]) -> float:
+def explained_variance(value: Floats, step_return: Floats) -> float:
     """Return the share of the variance of step returns explained by the values.
 
     1: the values equal the returns up to a constant. 0: no better than a constant. Negative: worse
@@ -93,7 +85,7 @@ def explained_variance(value: NDArray[np.float64], step_return: NDArray[np.float
     return float(1 - (step_return - value).var() / variance) if variance > 0 else float("nan")
 
 
-def anchor_problem(steps: StepArrays, size: NDArray[np.int64]) -> str | None:
+def anchor_problem(steps: StepArrays, size: Ints) -> str | None:
     """Return why comparisons by state are of no use in this batch, or None.
 
     Two problems are found:
@@ -127,7 +119,7 @@ def anchor_problem(steps: StepArrays, size: NDArray[np.int64]) -> str | None:
 
 def summary(
     steps: StepArrays,
-    advantage: NDArray[np.float64],
+    advantage: Floats,
     levels: Sequence[Level],
     settings: EstimatorSettings,
 ) -> dict[str, float]:
@@ -136,8 +128,7 @@ def summary(
     `levels` is `compare_levels` of these steps and settings.
     """
     sizes = level_sizes(levels)
-    history = history_ids(steps)
-    alike = group_sizes(history)
+    alike = group_sizes(history_ids(steps))
     result = {
         "advantage_mean": float(np.mean(advantage)),
         "zero_advantage_fraction": float(np.mean(advantage == 0)),
@@ -148,7 +139,7 @@ def summary(
         "oracle_fraction": float(utilisation(alike)),
         "oracle_group_size": float(mean_size(alike)),
     }
-    gaps = oracle_gaps(steps, levels, history, settings)
+    gaps = oracle_gaps(steps, settings)
     result |= {f"oracle_gap_{name}": gap for name, gap in gaps.items()}
     if steps.value is not None:
         result["explained_variance"] = explained_variance(steps.value, steps.step_return)

@@ -3,56 +3,42 @@
 Equation numbers refer to the HGPO paper (arXiv 2602.22817) unless another source is named.
 """
 
-from typing import Protocol
+from collections.abc import Callable
 
 from hgpo_rllib.advantages import baselines, graph, hierarchy, likelihood
-from hgpo_rllib.advantages.baselines import Floats, Levels
 from hgpo_rllib.advantages.groups import EstimatorSettings
-from hgpo_rllib.advantages.steps import StepArrays
+from hgpo_rllib.advantages.steps import Floats, StepArrays
 
-
-class Estimator(Protocol):
-    """Pure function of the steps of a batch and the settings."""
-
-    __name__: str
-
-    def __call__(
-        self, steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
-    ) -> Floats:
-        """Return one advantage per step, shape ``(steps,)``."""
-
+Estimator = Callable[[StepArrays, EstimatorSettings], Floats]
+"""Pure function that returns one advantage per step, shape ``(steps,)``."""
 
 ESTIMATORS: dict[str, Estimator] = {
-    function.__name__: function
-    for function in (
-        # the paper's method and its baselines
-        hierarchy.hgpo,
-        baselines.gigpo,
-        baselines.grpo,
-        baselines.rloo,
-        baselines.reinforce,
-        baselines.ppo,
-        # the paper's ablations (Table 5, and Table 2 of the submission)
-        hierarchy.hgpo_no_hierarchy,
-        hierarchy.hgpo_uniform,
-        hierarchy.hgpo_base_group,
-        baselines.oracle,
-        baselines.oracle_context,
-        baselines.oracle_else_step,
-        # beyond the paper
-        hierarchy.hgpo_leave_one_out,
-        hierarchy.hgpo_uncertainty,
-        hierarchy.hgpo_gae,
-        # of other papers
-        graph.graphgpo,
-        graph.g2po,
-        graph.gagpo,
-        graph.salt,
-        likelihood.gaca,
-        likelihood.empg,
-    )
+    # the paper's method and its baselines
+    "hgpo": hierarchy.hgpo,
+    "gigpo": baselines.gigpo,
+    "grpo": baselines.trajectory_level,
+    "rloo": baselines.rloo,
+    "reinforce": baselines.reinforce,
+    "ppo": baselines.ppo,
+    # the paper's ablations (Table 5, and Table 2 of the submission)
+    "hgpo_no_hierarchy": baselines.step_level,
+    "hgpo_uniform": hierarchy.hgpo_uniform,
+    "hgpo_base_group": hierarchy.hgpo_base_group,
+    "oracle": baselines.oracle,
+    "oracle_context": baselines.oracle_context,
+    "oracle_else_step": baselines.oracle_else_step,
+    # beyond the paper
+    "hgpo_leave_one_out": hierarchy.hgpo_leave_one_out,
+    "hgpo_uncertainty": hierarchy.hgpo_uncertainty,
+    "hgpo_gae": hierarchy.hgpo_gae,
+    # of other papers
+    "graphgpo": graph.graphgpo,
+    "g2po": graph.g2po,
+    "gagpo": graph.gagpo,
+    "salt": graph.salt,
+    "gaca": likelihood.gaca,
+    "empg": likelihood.empg,
 }
-
 
 WITHOUT_STATES = ("grpo", "rloo", "reinforce", "ppo", "empg")
 """Estimators that do not compare steps by their state."""

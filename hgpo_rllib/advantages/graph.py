@@ -1,29 +1,28 @@
 """Estimators that value states by the transitions of a task's trajectories."""
 
-from collections import deque
-
 import numpy as np
-from numpy.typing import NDArray
 
-from hgpo_rllib.advantages.baselines import (
-    Floats,
-    Levels,
-    gae,
-    tabular_value,
-    trajectory_level,
-)
+from hgpo_rllib.advantages.baselines import gae, tabular_value, trajectory_level
 from hgpo_rllib.advantages.groups import (
     EstimatorSettings,
     context_levels,
     group_advantage,
-    group_sum,
+    group_mean,
 )
-from hgpo_rllib.advantages.steps import NONE, StepArrays, discounted_sums, intern_pairs
+from hgpo_rllib.advantages.steps import (
+    NONE,
+    Floats,
+    Ints,
+    StepArrays,
+    discounted_sums,
+    intern_pairs,
+    next_values,
+)
 
 SUCCESS = 10.0  # reward of a won episode, as in ALFWorld and WebShop
 
 
-def graphgpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+def graphgpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """GraphGPO (arXiv 2605.26684): compare distances to success in the graph of transitions.
 
     Each step of a task's trajectories is an edge from its state to the next one; the last step of
@@ -42,7 +41,7 @@ def graphgpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = No
     return _over_task(steps, settings) + settings.step_weight * own
 
 
-def g2po(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+def g2po(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """G2PO (arXiv 2606.22995): compare the values of the states that steps lead to.
 
     The value of a state is the mean over its visits of ``γ^n R``, with n the number of steps from
@@ -55,21 +54,18 @@ def g2po(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) 
     From the released code, whose γ is 0.95.
     Reads normalize, step_weight, gamma; needs trajectory_return and won.
     """
-    outcome = np.where(_won(steps), SUCCESS, 0.0)
+    outcome = np.where(steps.require("won"), SUCCESS, 0.0)
     remaining = discounted_sums(steps, np.ones(len(steps)), 1.0)
     (state,) = context_levels(steps, 0)
-    visit = settings.gamma**remaining * outcome
-    value = (group_sum(state, visit) / np.bincount(state))[state] if len(steps) else visit
-    following: Floats = outcome.copy()
-    later = np.flatnonzero(steps.previous != NONE)
-    following[steps.previous[later]] = value[later]
-    penalty = np.zeros(len(steps)) if steps.penalty is None else steps.penalty
+    value = group_mean(state, settings.gamma**remaining * outcome)
+    following = next_values(steps, value, last=outcome)
+    penalty = 0.0 if steps.penalty is None else steps.penalty
     own, _ = group_advantage(state, following - penalty, settings.normalize)
     gain, _ = group_advantage(steps.task, following - value, settings.normalize)
     return _over_task(steps, settings) + settings.step_weight * (own + gain)
 
 
-def gagpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+def gagpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """GAGPO (arXiv 2605.13217): generalised advantages with the mean return of a state as value.
 
     V of a state is the mean step return of its visits in the task (`tabular_value`). The result of
@@ -81,7 +77,7 @@ def gagpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None)
     return group_advantage(steps.task, advantage, settings.normalize)[0]
 
 
-def salt(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+def salt(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """SALT (arXiv 2510.20022): share the advantage of Eq. 1 among steps that are the same edge.
 
     Steps of a task are the same edge of its graph if their state, the K states before it, action
@@ -93,17 +89,13 @@ def salt(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) 
     that of HGPO here; 0 compares the edge alone.
     Reads normalize, context_length; needs trajectory_return, action and next_anchor.
     """
-    if steps.action is None or steps.next_anchor is None:
-        raise ValueError("this estimator merges transitions: the steps need action and next_anchor")
-    whole = trajectory_level(steps, settings.normalize)
-    if not len(steps):
-        return whole
-    context = deque(context_levels(steps, settings.context_length), maxlen=1).pop()
-    edge = intern_pairs(intern_pairs(context, steps.action), steps.next_anchor)
-    return (group_sum(edge, whole) / np.bincount(edge))[edge]
+    whole = trajectory_level(steps, settings)
+    *_, context = context_levels(steps, settings.context_length)
+    transition = intern_pairs(steps.require("action"), steps.require("next_anchor"))
+    return group_mean(intern_pairs(context, transition), whole)
 
 
-def success_distance(steps: StepArrays) -> NDArray[np.int64]:
+def success_distance(steps: StepArrays) -> Ints:
     """Return the number of steps from each step's next state to success, shape ``(steps,)``.
 
     0 for the last step of a won episode. If no path leads to success, the largest distance in the
@@ -112,15 +104,13 @@ def success_distance(steps: StepArrays) -> NDArray[np.int64]:
     Raises:
         ValueError: the steps have no next_anchor or won.
     """
-    if steps.next_anchor is None:
-        raise ValueError("this estimator follows transitions: the steps need next_anchor")
-    won = _won(steps)
-    both = intern_pairs(np.tile(steps.task, 2), np.concatenate([steps.anchor, steps.next_anchor]))
+    states = np.concatenate([steps.anchor, steps.require("next_anchor")])
+    both = intern_pairs(np.tile(steps.task, 2), states)
     source, target = np.split(both, 2)
     ends = np.ones(len(steps), bool)
     ends[steps.previous[steps.previous != NONE]] = False
     success = int(both.max(initial=-1)) + 1  # a node of all tasks: no edge leaves it
-    target = np.where(ends & won, success, target)
+    target = np.where(ends & steps.require("won"), success, target)
     unknown = np.iinfo(np.int64).max // 2
     distance = np.full(success + 1, unknown)
     distance[success] = 0
@@ -138,12 +128,5 @@ def success_distance(steps: StepArrays) -> NDArray[np.int64]:
 
 def _over_task(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """Compare returns of trajectories over all steps of the task: long ones count more."""
-    if steps.trajectory_return is None:
-        raise ValueError("this estimator compares trajectories: the steps need trajectory_return")
-    return group_advantage(steps.task, steps.trajectory_return, settings.normalize)[0]
-
-
-def _won(steps: StepArrays) -> NDArray[np.bool_]:
-    if steps.won is None:
-        raise ValueError("this estimator needs to know which episodes were won: set won")
-    return steps.won
+    returns = steps.require("trajectory_return")
+    return group_advantage(steps.task, returns, settings.normalize)[0]

@@ -1,13 +1,12 @@
-"""Groups of steps by shared history, and comparison of steps within them (Eq. 3 to 5)."""
+"""Groups of steps by shared history, and comparison of steps within them (Eq. 3 to 6)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hgpo_rllib.advantages.steps import NONE, StepArrays, intern_pairs
+from hgpo_rllib.advantages.steps import NONE, Floats, Ints, StepArrays, intern_pairs
 
 Contexts = Literal["paper", "released"]
 Normalize = Literal["mean_std", "mean"]
@@ -39,29 +38,33 @@ class EstimatorSettings:
 
 @dataclass(frozen=True)
 class Level:
-    """Groups of a batch's steps at one depth; arrays have shape ``(steps,)``."""
+    """Comparison of a batch's steps at one depth; arrays have shape ``(steps,)``."""
 
-    group: NDArray[np.int64]
-    """Dense group ids; -1 for a step without a group at this depth."""
-    size: NDArray[np.int64]
-    """Size of each step's group; 0 for a step without a group."""
-    advantage: NDArray[np.float64]
+    group: Ints
+    """Group ids; -1 for a step without a group at this depth."""
+    advantage: Floats
     """Advantage of each step in its group (Eq. 5); 0 for a step without a group."""
+    size: Ints
+    """Size of each step's group; 0 for a step without a group."""
+    weight: float
+    """Raw weight of the depth (Eq. 6)."""
 
 
 def compare_levels(steps: StepArrays, settings: EstimatorSettings) -> Iterator[Level]:
     """Yield the levels k = 0, 1, …, K one at a time, so that only one has to be in memory.
 
-    Reads context_length, normalize, contexts.
+    Reads context_length, weight_alpha, normalize, contexts.
     """
-    for group in context_levels(steps, settings.context_length, settings.contexts):
+    first = 1 if settings.contexts == "paper" else 2
+    groups = context_levels(steps, settings.context_length, settings.contexts)
+    for k, group in enumerate(groups):
         advantage, size = group_advantage(group, steps.step_return, settings.normalize)
-        yield Level(group, size, advantage)
+        yield Level(group, advantage, size, weight=float(k + first) ** settings.weight_alpha)
 
 
 def context_levels(
     steps: StepArrays, context_length: int, contexts: Contexts = "paper"
-) -> Iterator[NDArray[np.int64]]:
+) -> Iterator[Ints]:
     """Yield the group of every step at depths k = 0, 1, …, K of shared history.
 
     Two steps are in the same group at depth k if they belong to the same task and their contexts
@@ -76,7 +79,7 @@ def context_levels(
             with steps whose whole prefix is equal. ``released``: such a step has no group at k.
 
     Yields:
-        Dense group ids, shape ``(steps,)``; -1 for a step without a group at that level.
+        Group ids, shape ``(steps,)``; -1 for a step without a group at that level.
 
     Raises:
         ValueError: `context_length` is negative.
@@ -93,7 +96,7 @@ def context_levels(
         yield np.where(back == NONE, NONE, ids) if contexts == "released" else ids
 
 
-def history_ids(steps: StepArrays) -> NDArray[np.int64]:
+def history_ids(steps: StepArrays) -> Ints:
     """Return the Oracle groups: steps of one task whose whole history of anchors is equal.
 
     These steps have the same time index and the same sequence of states. The paper calls steps
@@ -101,25 +104,18 @@ def history_ids(steps: StepArrays) -> NDArray[np.int64]:
     identifies the state, the same future follows from all of them under the same actions.
 
     Returns:
-        Dense group ids, shape ``(steps,)``.
+        Group ids, shape ``(steps,)``.
     """
     ids = np.empty(len(steps), np.int64)
-    by_time = np.argsort(steps.time, kind="stable")
-    last = int(steps.time[by_time[-1]]) if len(steps) else -1
-    starts = np.searchsorted(steps.time[by_time], np.arange(last + 2))
     used = 0
-    for t in range(last + 1):
-        rows = by_time[starts[t] : starts[t + 1]]
+    for t, rows in enumerate(steps.by_time):
         parent = steps.task[rows] if t == 0 else ids[steps.previous[rows]]
-        level = intern_pairs(parent, steps.anchor[rows])
-        ids[rows] = used + level
-        used += int(level.max()) + 1
+        ids[rows] = used + intern_pairs(parent, steps.anchor[rows])
+        used = ids[rows].max(initial=NONE) + 1
     return ids
 
 
-def group_advantage(
-    group: NDArray[np.int64], value: NDArray[np.float64], normalize: Normalize
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def group_advantage(group: Ints, value: Floats, normalize: Normalize) -> tuple[Floats, Ints]:
     """Return the advantage of each value in its group (Eq. 5), and the size of that group.
 
     The advantage is ``(value - mean) / (std + 1e-6)`` with the population standard deviation;
@@ -128,43 +124,42 @@ def group_advantage(
     (advantages of up to 0.66 in float32).
 
     Args:
-        group: dense group ids, shape ``(n,)``; -1 for a value without a group.
+        group: group ids, shape ``(n,)``; -1 for a value without a group.
         value: shape ``(n,)``.
         normalize: ``mean_std`` or ``mean``.
 
     Returns:
         Advantages and sizes, both of shape ``(n,)``; 0 for a value without a group.
     """
-    if not len(group):
-        return np.zeros(0), np.zeros(0, np.int64)
-    if group.min() == NONE:
+    if NONE in group:
         inside = group != NONE
         advantage, size = np.zeros(len(group)), np.zeros(len(group), np.int64)
         advantage[inside], size[inside] = group_advantage(group[inside], value[inside], normalize)
         return advantage, size
     count = np.bincount(group)
-    deviation = value - (group_sum(group, value) / np.maximum(count, 1))[group]
-    low, high = group_range(group, value)
+    low, high = np.full(len(count), np.inf), np.full(len(count), -np.inf)
+    np.minimum.at(low, group, value)
+    np.maximum.at(high, group, value)
+    deviation = value - group_mean(group, value)
     # A value equal to its group's mean can differ from it by rounding, depending on row order.
     scale = np.maximum(np.abs(low), np.abs(high))[group]
     deviation[np.abs(deviation) <= ROUNDING * scale] = 0.0
     if normalize == "mean_std":
-        variance = group_sum(group, deviation**2) / np.maximum(count, 1)
-        deviation /= (np.sqrt(variance) + EPSILON)[group]
+        deviation /= np.sqrt(group_mean(group, deviation**2)) + EPSILON
     deviation[(high == low)[group]] = 0.0
     return deviation, count[group]
 
 
-def group_sum(group: NDArray[np.int64], value: NDArray[np.float64]) -> NDArray[np.float64]:
+def leave_one_out(advantage: Floats, size: Ints) -> Floats:
+    """Convert ``R - mean`` in groups of these sizes to ``R - mean of the others``; 0 if alone."""
+    return advantage * (size / np.maximum(size - 1, 1))
+
+
+def group_mean(group: Ints, value: Floats) -> Floats:
+    """Return the mean of each value's group, shape ``(n,)``."""
+    return (group_sum(group, value) / np.maximum(np.bincount(group), 1))[group]
+
+
+def group_sum(group: Ints, value: Floats) -> Floats:
     """Return the sum of the values of each group, shape ``(groups,)``."""
     return np.bincount(group, value).astype(np.float64, copy=False)
-
-
-def group_range(
-    group: NDArray[np.int64], value: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the smallest and largest value of each group, both of shape ``(groups,)``."""
-    low, high = np.full(group.max() + 1, np.inf), np.full(group.max() + 1, -np.inf)
-    np.minimum.at(low, group, value)
-    np.maximum.at(high, group, value)
-    return low, high

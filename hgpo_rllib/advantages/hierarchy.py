@@ -1,29 +1,25 @@
 """HGPO and its variants: combine the group advantages at all depths of shared history."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hgpo_rllib.advantages.baselines import (
-    Floats,
-    Levels,
-    gae,
-    step_level,
-    trajectory_level,
-)
+from hgpo_rllib.advantages.baselines import gae, trajectory_level
 from hgpo_rllib.advantages.groups import (
     EPSILON,
     EstimatorSettings,
     compare_levels,
     context_levels,
     group_advantage,
+    group_mean,
     group_sum,
+    leave_one_out,
 )
-from hgpo_rllib.advantages.steps import NONE, StepArrays
+from hgpo_rllib.advantages.steps import NONE, Floats, Ints, StepArrays
 
 
-def hgpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+def hgpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """HGPO (Eq. 3-7): weighted mean of group advantages over depths of shared history.
 
     At depth k = 0..K, the steps that share their task, state and k previous states form a group
@@ -34,43 +30,30 @@ def hgpo(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) 
 
     Reads context_length, weight_alpha, normalize, contexts.
     """
-    return weighted_mean(len(steps), weighted_levels(steps, settings, levels))
+    levels = compare_levels(steps, settings)
+    return weighted_mean((level.weight, level.advantage) for level in levels)
 
 
-def hgpo_no_hierarchy(
-    steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
-) -> Floats:
-    """Ablation "without G_1:K" (Table 5): level 0 only, the step-level estimate of Eq. 2.
-
-    Reads normalize.
-    """
-    return step_level(steps, settings, levels)
-
-
-def hgpo_uniform(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
-    """Ablation "without adaptive weights" (Table 5): HGPO with equal weights at all depths.
+def hgpo_uniform(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+    """Ablation "without adaptive weights" (Table 5): HGPO with equal weights at all depths, α = 0.
 
     Reads context_length, normalize, contexts.
     """
-    equal = ((1.0, advantage) for _, advantage in weighted_levels(steps, settings, levels))
-    return weighted_mean(len(steps), equal)
+    return hgpo(steps, replace(settings, weight_alpha=0.0))
 
 
-def hgpo_base_group(
-    steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
-) -> Floats:
+def hgpo_base_group(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """Ablation with Eq. 1 as one more, coarsest level (Table 5; `base_group` in the released code).
 
     The trajectory-level advantage of Eq. 1 joins the levels of HGPO with raw weight 1.
     Reads context_length, weight_alpha, normalize, contexts; needs trajectory_return.
     """
-    base = trajectory_level(steps, settings.normalize)
-    return weighted_mean(len(steps), [(1.0, base), *weighted_levels(steps, settings, levels)])
+    base = trajectory_level(steps, settings)
+    levels = compare_levels(steps, settings)
+    return weighted_mean([(1.0, base), *((level.weight, level.advantage) for level in levels)])
 
 
-def hgpo_leave_one_out(
-    steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
-) -> Floats:
+def hgpo_leave_one_out(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """HGPO with leave-one-out baselines (beyond the paper).
 
     The mean of a group of n includes the step itself, so ``R - mean`` is only ``(n-1)/n`` of the
@@ -81,13 +64,13 @@ def hgpo_leave_one_out(
 
     Reads context_length, weight_alpha, normalize, contexts.
     """
-    others = weighted_levels(steps, settings, levels, leave_one_out=True)
-    return weighted_mean(len(steps), others)
+    levels = compare_levels(steps, settings)
+    return weighted_mean(
+        (level.weight, leave_one_out(level.advantage, level.size)) for level in levels
+    )
 
 
-def hgpo_uncertainty(
-    steps: StepArrays, settings: EstimatorSettings, levels: Levels = None
-) -> Floats:
+def hgpo_uncertainty(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """HGPO with weights computed from group sizes and variances (beyond the paper).
 
     Each level is shrunk towards the next coarser level, and less so the more precise its own
@@ -95,22 +78,21 @@ def hgpo_uncertainty(
 
     Reads context_length, normalize, contexts.
     """
-    if levels is None:
-        groups = context_levels(steps, settings.context_length, settings.contexts)
-    else:
-        groups = (level.group for level in levels)
+    value = steps.step_return
+    groups = context_levels(steps, settings.context_length, settings.contexts)
     parent = next(groups)
-    advantage = _others_level(parent, steps.step_return)
-    scale = _group_std(parent, steps.step_return) if settings.normalize == "mean_std" else None
+    centred, size = group_advantage(parent, value, "mean")
+    scale = np.sqrt(group_mean(parent, centred**2)) + EPSILON
+    advantage = leave_one_out(centred, size)
     for group in groups:
-        shrinkage = _shrinkage(parent, group, steps.step_return)
-        own = _others_level(group, steps.step_return)
+        own = leave_one_out(*group_advantage(group, value, "mean"))
+        shrinkage = _shrinkage(parent, group, value)
         advantage = (1 - shrinkage) * own + shrinkage * advantage
         parent = group
-    return advantage if scale is None else advantage / (scale + EPSILON)
+    return advantage / scale if settings.normalize == "mean_std" else advantage
 
 
-def hgpo_gae(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+def hgpo_gae(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """HGPO's groups as a value function for generalised advantages (beyond the paper).
 
     The value of a step is the weighted mean over depths k of the mean step return of its group,
@@ -122,79 +104,39 @@ def hgpo_gae(steps: StepArrays, settings: EstimatorSettings, levels: Levels = No
 
     Reads context_length, weight_alpha, normalize, contexts, gamma, gae_lambda.
     """
-    value = history_value(steps, settings, levels)
+    numerator, denominator = np.zeros(len(steps)), np.zeros(len(steps))
+    for level in compare_levels(steps, settings):
+        shared = level.size > 1
+        group = level.group[shared]
+        total = group_sum(group, steps.step_return[shared])[group]
+        numerator[shared] += level.weight * total / level.size[shared]
+        denominator[shared] += level.weight
+    value = steps.step_return.copy()
+    np.divide(numerator, denominator, out=value, where=denominator > 0)
     advantage = gae(steps, value, settings.gamma, settings.gae_lambda)
     return group_advantage(steps.task, advantage, settings.normalize)[0]
 
 
-def history_value(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
-    """Return the value of each step that `hgpo_gae` uses, shape ``(steps,)``."""
-    offset = 1 if settings.contexts == "paper" else 2
-    numerator, denominator = np.zeros(len(steps)), np.zeros(len(steps))
-    for k, level in enumerate(compare_levels(steps, settings) if levels is None else levels):
-        shared = np.flatnonzero(level.size > 1)
-        group = level.group[shared]
-        total = group_sum(group, steps.step_return[shared])[group] if len(shared) else 0.0
-        weight = float(k + offset) ** settings.weight_alpha
-        numerator[shared] += weight * total / level.size[shared]
-        denominator[shared] += weight
-    value = steps.step_return.copy()
-    return np.divide(numerator, denominator, out=value, where=denominator > 0)
-
-
-def weighted_mean(steps: int, levels: Iterable[tuple[float, Floats]]) -> Floats:
+def weighted_mean(levels: Iterable[tuple[float, Floats]]) -> Floats:
     """Compute Eq. 6 and 7: the weighted mean over levels of each step's non-zero advantages.
 
     Args:
-        steps: number of steps.
         levels: raw weight and advantages, shape ``(steps,)``, of each level.
 
     Returns:
         Shape ``(steps,)``; 0 for a step whose advantages are 0 at all levels.
     """
-    numerator, denominator = np.zeros(steps), np.zeros(steps)
+    numerator, denominator = np.zeros(()), np.zeros(())
     for weight, advantage in levels:
-        numerator += weight * advantage
-        denominator += weight * (advantage != 0)
+        numerator = numerator + weight * advantage
+        denominator = denominator + weight * (advantage != 0)
     return np.divide(numerator, denominator, out=numerator, where=denominator > 0)
 
 
-def weighted_levels(
-    steps: StepArrays,
-    settings: EstimatorSettings,
-    levels: Levels = None,
-    leave_one_out: bool = False,
-) -> Iterator[tuple[float, Floats]]:
-    """Yield the raw weight of each level (Eq. 6) and the advantages of all steps at it."""
-    offset = 1 if settings.contexts == "paper" else 2
-    for k, level in enumerate(compare_levels(steps, settings) if levels is None else levels):
-        advantage = level.advantage
-        if leave_one_out:
-            advantage = advantage * (level.size / np.maximum(level.size - 1, 1))
-        yield float(k + offset) ** settings.weight_alpha, advantage
-
-
-def _others_level(group: NDArray[np.int64], value: Floats) -> Floats:
-    """Return each value minus the mean of the others in its group; 0 for singletons."""
-    advantage, size = group_advantage(group, value, "mean")
-    return advantage * (size / np.maximum(size - 1, 1))
-
-
-def _group_std(group: NDArray[np.int64], value: Floats) -> Floats:
-    if not len(group):
-        return np.empty(0)
-    deviation, _ = group_advantage(group, value, "mean")
-    return np.sqrt(group_sum(group, deviation**2) / np.bincount(group))[group]
-
-
-def _shrinkage(
-    parent: NDArray[np.int64], group: NDArray[np.int64], value: Floats
-) -> NDArray[np.float64]:
+def _shrinkage(parent: Ints, group: Ints, value: Floats) -> Floats:
     """Return B of `hgpo_uncertainty` for every step; 1 for singletons and without a group."""
     shrinkage = np.ones(len(group))
     inside = np.flatnonzero(group != NONE)
-    if not len(inside):
-        return shrinkage
     p, c, x = parent[inside], group[inside], value[inside]
     own, size = group_advantage(c, x, "mean")  # R_i - mean_c
     whole, totals = group_advantage(p, x, "mean")  # R_i - mean_p

@@ -1,17 +1,16 @@
 """Estimators that weight steps by how likely their responses were when they were sampled."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hgpo_rllib.advantages.baselines import Floats, Levels, step_level, trajectory_level
+from hgpo_rllib.advantages.baselines import step_level, trajectory_level
 from hgpo_rllib.advantages.groups import EstimatorSettings, group_advantage
-from hgpo_rllib.advantages.steps import NONE, StepArrays
+from hgpo_rllib.advantages.steps import Floats, StepArrays, next_values
 
 SCALING, CLARITY = 1.0, 1.0  # EMPG's k and k', as in the released code
 BONUS = 0.05  # EMPG's ζ, as in the released code; another copy of it has 0.1
 
 
-def gaca(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+def gaca(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """GACA (arXiv 2609.12424): mix Eq. 1 and Eq. 2 by the likelihood of each step's response.
 
     ``A = c A_step + (1 - c) A_trajectory``, where c increases with the step's negative
@@ -24,13 +23,13 @@ def gaca(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) 
 
     Reads normalize; needs trajectory_return and nll.
     """
-    deviation, _ = group_advantage(steps.trajectory, _nll(steps), "mean_std")
+    deviation, _ = group_advantage(steps.trajectory, steps.require("nll"), "mean_std")
     share = 1 / (1 + np.exp(-deviation))
-    whole = trajectory_level(steps, settings.normalize)
-    return share * step_level(steps, settings, levels) + (1 - share) * whole
+    whole = trajectory_level(steps, settings)
+    return share * step_level(steps, settings) + (1 - share) * whole
 
 
-def empg(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) -> Floats:
+def empg(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """EMPG (arXiv 2509.09265): weight Eq. 1 by the entropy of each step's response.
 
     With H the entropy of a step, scaled to 0 … 1 over the batch: ``A = g(H_t) A_trajectory +
@@ -46,18 +45,12 @@ def empg(steps: StepArrays, settings: EstimatorSettings, levels: Levels = None) 
 
     Reads normalize; needs trajectory_return and nll.
     """
-    entropy = _nll(steps)
+    entropy = steps.require("nll")
     if not len(steps):
         return np.zeros(0)
     entropy = (entropy - entropy.min()) / (np.ptp(entropy) + 1e-8)
     scaling = np.exp(-SCALING * entropy)
-    advantage = scaling / scaling.mean() * trajectory_level(steps, settings.normalize)
-    later = np.flatnonzero(steps.previous != NONE)
-    advantage[steps.previous[later]] += BONUS * np.exp(-CLARITY * entropy[later])
+    advantage = scaling / scaling.mean() * trajectory_level(steps, settings)
+    bonus = next_values(steps, np.exp(-CLARITY * entropy), last=0.0)
+    advantage += BONUS * bonus
     return advantage - advantage.mean()
-
-
-def _nll(steps: StepArrays) -> NDArray[np.float64]:
-    if steps.nll is None:
-        raise ValueError("this estimator needs the log-probabilities of responses: set nll")
-    return steps.nll

@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 NONE = -1  # "no row" and "no group" in integer arrays
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Keys = Sequence[Hashable] | NDArray[Any]
 
 
@@ -28,29 +30,29 @@ class StepArrays:
             message names the row.
     """
 
-    task: NDArray[np.int64]
+    task: Ints
     """Task of the step, 0, 1, …; trajectories of the same task are compared."""
-    trajectory: NDArray[np.int64]
+    trajectory: Ints
     """Trajectory of the step, 0, 1, …"""
-    time: NDArray[np.int64]
+    time: Ints
     """Index of the step in its trajectory: 0, 1, 2, … without gaps."""
-    anchor: NDArray[np.int64]
+    anchor: Ints
     """Interned state key (the observation text in the paper); equal ids mean equal states."""
-    step_return: NDArray[np.float64]
+    step_return: Floats
     """Discounted return from this step on, including the penalty of an invalid action."""
-    trajectory_return: NDArray[np.float64] | None = None
+    trajectory_return: Floats | None = None
     """Undiscounted return of the step's trajectory, equal on all its steps; None if unknown."""
-    value: NDArray[np.float64] | None = None
+    value: Floats | None = None
     """The critic's estimate of the step return; None without a critic."""
-    next_anchor: NDArray[np.int64] | None = None
+    next_anchor: Ints | None = None
     """State key after the step, with the same ids as `anchor`; None if unknown."""
     won: NDArray[np.bool_] | None = None
     """Whether the step's trajectory ended with success; None if unknown."""
-    penalty: NDArray[np.float64] | None = None
+    penalty: Floats | None = None
     """Penalty of the step's action that `step_return` contains; None if unknown."""
-    action: NDArray[np.int64] | None = None
+    action: Ints | None = None
     """Action of the step; equal ids mean equal actions. None if unknown."""
-    nll: NDArray[np.float64] | None = None
+    nll: Floats | None = None
     """Mean negative log-probability of the tokens of the step's response when they were sampled, in
     nats; None if unknown."""
 
@@ -69,15 +71,30 @@ class StepArrays:
     def __len__(self) -> int:
         return len(self.step_return)
 
+    def require(self, name: str) -> NDArray[Any]:
+        """Return an optional array.
+
+        Raises:
+            ValueError: it is None.
+        """
+        column: NDArray[Any] | None = getattr(self, name)
+        if column is None:
+            raise ValueError(f"the steps need {name}")
+        return column
+
     @cached_property
     def time_order(self) -> NDArray[np.intp]:
         """Rows sorted by trajectory, then time."""
-        if not len(self):
-            return np.empty(0, np.intp)
-        return np.argsort(self.trajectory * (self.time.max() + 1) + self.time, kind="stable")
+        return np.lexsort((self.time, self.trajectory))
 
     @cached_property
-    def previous(self) -> NDArray[np.int64]:
+    def by_time(self) -> list[NDArray[np.intp]]:
+        """Rows of all trajectories at time 0, 1, …"""
+        order = np.argsort(self.time, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(self.time[order])) + 1)
+
+    @cached_property
+    def previous(self) -> Ints:
         """Row of the previous step in the trajectory; -1 for first steps."""
         previous = np.full(len(self), NONE, np.int64)
         order = self.time_order
@@ -167,13 +184,13 @@ class StepArrays:
             raise ValueError("invalid goes with reward: a step_return has its penalties in it")
         if reward is not None and trajectory_return is not None:
             raise ValueError("trajectory_return goes with step_return: reward determines it")
-        _check_lengths({"time": time, "reward": reward, "invalid": invalid})
         times = np.asarray(time)
         if len(times) and times.dtype.kind not in "iu":
             raise ValueError(f"time must hold integers, not {times.dtype}")
+        checked = {"time": time, "reward": reward, "invalid": invalid}
+        _check_lengths(checked | {"anchor": anchor, "next_anchor": next_anchor})
         if reward is not None:
             _check_finite("reward", _floats(reward))
-        _check_lengths({"anchor": anchor, "next_anchor": next_anchor})
         if next_anchor is None:
             anchors, following = intern(anchor), None
         else:
@@ -204,21 +221,23 @@ class StepArrays:
         )
 
 
-def discounted_sums(
-    steps: StepArrays, values: NDArray[np.float64], factor: float
-) -> NDArray[np.float64]:
+def discounted_sums(steps: StepArrays, values: Floats, factor: float) -> Floats:
     """Return ``y_t = values_t + factor * y_{t+1}`` along each trajectory, shape ``(steps,)``."""
     result = values.astype(np.float64)
-    by_time = np.argsort(steps.time, kind="stable")
-    last = int(steps.time[by_time[-1]]) if len(steps) else 0
-    starts = np.searchsorted(steps.time[by_time], np.arange(1, last + 2))
-    for t in range(last, 0, -1):  # all trajectories at once, backwards in time
-        rows = by_time[starts[t - 1] : starts[t]]
+    for rows in reversed(steps.by_time[1:]):  # all trajectories at once, backwards in time
         result[steps.previous[rows]] += factor * result[rows]
     return result
 
 
-def intern(keys: Keys) -> NDArray[np.int64]:
+def next_values(steps: StepArrays, values: Floats, last: Floats | float) -> Floats:
+    """Return the value of each step's next step, shape ``(steps,)``; `last` for last steps."""
+    result = np.array(np.broadcast_to(last, values.shape), np.float64)
+    later = np.flatnonzero(steps.previous != NONE)
+    result[steps.previous[later]] = values[later]
+    return result
+
+
+def intern(keys: Keys) -> Ints:
     """Map distinct keys to ids 0, 1, 2, …"""
     if isinstance(keys, np.ndarray) and keys.dtype.kind in "iu":
         return np.unique(keys, return_inverse=True)[1].reshape(-1).astype(np.int64)
@@ -227,15 +246,13 @@ def intern(keys: Keys) -> NDArray[np.int64]:
     return np.fromiter(map(ids.__getitem__, keys), np.int64, len(keys))
 
 
-def intern_pairs(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+def intern_pairs(a: Ints, b: Ints) -> Ints:
     """Map distinct pairs (a_i, b_i), where a >= 0 and b >= -1, to ids 0, 1, 2, …"""
-    if not len(a):
-        return np.empty(0, np.int64)
-    width = int(b.max()) + 2
+    width = b.max(initial=NONE) + 2
     return np.unique(a * width + (b + 1), return_inverse=True)[1].reshape(-1)
 
 
-def _floats(column: Any) -> NDArray[np.float64]:
+def _floats(column: Any) -> Floats:
     return np.asarray(column, np.float64)
 
 
@@ -245,7 +262,7 @@ def _check_lengths(columns: dict[str, Any]) -> None:
         raise ValueError(f"columns differ in length: {lengths}")
 
 
-def _check_finite(name: str, column: NDArray[np.float64]) -> None:
+def _check_finite(name: str, column: Floats) -> None:
     bad = np.flatnonzero(~np.isfinite(column))
     if len(bad):
         raise ValueError(f"row {bad[0]}: {name} is {column[bad[0]]}")

@@ -130,10 +130,10 @@ def groups(size: int, probability: NDArray[np.float64]) -> tuple[NDArray, NDArra
 def estimates(steps: StepArrays) -> pd.DataFrame:
     """Return the estimates of all steps, one column per part and estimate; NaN if not counted."""
     levels = list(compare_levels(steps, SETTINGS))
-    registered = {name: find_estimator(name)(steps, SETTINGS, levels) for name in ESTIMATORS}
+    registered = {name: find_estimator(name)(steps, SETTINGS) for name in ESTIMATORS}
     for gae_lambda in LAMBDAS:
         settings = replace(SETTINGS, gae_lambda=gae_lambda)
-        registered[f"hgpo_gae, λ={gae_lambda}"] = hgpo_gae(steps, settings, levels)
+        registered[f"hgpo_gae, λ={gae_lambda}"] = hgpo_gae(steps, settings)
     sizes = [level.size for level in levels]
     as_used = {f"level {k}": level.advantage for k, level in enumerate(levels)}
     of_others = {

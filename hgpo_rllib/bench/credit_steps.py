@@ -41,7 +41,7 @@ def sampled_columns(
     scored = score(played, settings)
     steps, of_estimators = scored.steps, settings.estimator_settings()
     estimates = {
-        name: function(steps, of_estimators, scored.levels)
+        name: function(steps, of_estimators)
         for name, function in ESTIMATORS.items()
         if name not in NEEDS_CRITIC
     }

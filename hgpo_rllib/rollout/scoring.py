@@ -84,7 +84,7 @@ def score(
 
     def advantages(estimator: str) -> NDArray[np.float64]:
         try:
-            return find_estimator(estimator)(steps, of_estimator, levels)
+            return find_estimator(estimator)(steps, of_estimator)
         except ValueError as error:  # a column that the agent or the environment lacks
             raise ConfigError(f"estimator {estimator}: {error}") from error
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hgpo_rllib.advantages import EstimatorSettings, diagnostics
-from hgpo_rllib.advantages.groups import compare_levels, history_ids
+from hgpo_rllib.advantages.groups import compare_levels
 from hgpo_rllib.advantages.hierarchy import hgpo
 from tests.unit.advantages.advantage_batches import arrays, one_step_each
 
@@ -60,7 +60,7 @@ def test_bins_are_what_their_labels_say(size: int, label: str) -> None:
 
 def test_oracle_gaps_by_hand() -> None:
     """Over the four steps with a twin: Oracle 0, 2, 0, -2; by state 0, 4, 0, 0; Eq. 1 is 0."""
-    gaps = diagnostics.oracle_gaps(STEPS, LEVELS, history_ids(STEPS), SETTINGS)
+    gaps = diagnostics.oracle_gaps(STEPS, SETTINGS)
     # HGPO: step 1 is (4 + 2 * 2) / 3 = 8 / 3, step 3 is -2 (its level 0 is an exact zero).
     assert gaps == pytest.approx({"trajectory": 1.0, "step": 1.0, "hgpo": (8 / 3 - 2) / 4})
 
@@ -68,8 +68,7 @@ def test_oracle_gaps_by_hand() -> None:
 def test_gaps_without_twins_are_unknown() -> None:
     """NaN, not 0: there is nothing to compare with."""
     steps = one_step_each([1.0, 2.0], [0, 1])
-    levels = tuple(compare_levels(steps, SETTINGS))
-    gaps = diagnostics.oracle_gaps(steps, levels, history_ids(steps), SETTINGS)
+    gaps = diagnostics.oracle_gaps(steps, SETTINGS)
     assert all(math.isnan(gap) for gap in gaps.values())
 
 
