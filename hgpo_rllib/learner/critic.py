@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hgpo_rllib.learner.batching import Columns, prompt_batch
-from hgpo_rllib.learner.distribution import passes, sum_of_learners
+from hgpo_rllib.learner.distribution import join, passes
 from hgpo_rllib.learner.packing import hidden_states
 from hgpo_rllib.models import load_model
 from hgpo_rllib.settings.learner import CriticKind, LearnerSettings
@@ -89,7 +89,7 @@ def step_values(
     Collective: all learners must call this together. They divide the rows among themselves.
     `columns`: see `hgpo_rllib.learner.batching.token_columns`.
     """
-    values = torch.zeros(len(columns["prompt_length"]), dtype=torch.float64)
+    values = torch.full((len(columns["prompt_length"]),), torch.nan, dtype=torch.float64)
     lengths = columns["prompt_length"].numpy()
     with torch.no_grad():
         for part in passes(columns, rows, lengths, settings.micro_batch_tokens):
@@ -98,7 +98,7 @@ def step_values(
                 values[torch.from_numpy(part)] = got.double().cpu()
             elif settings.shard_parameters:  # take part in the layer gathers of the others
                 module.compute_values(prompt_batch(columns, rows[:1], device))
-    return sum_of_learners(values, device).numpy()[rows]
+    return join(values, device).numpy()[rows]
 
 
 def value_losses(

@@ -117,15 +117,6 @@ def gather(value: T) -> list[T]:
     return values
 
 
-def sum_of_learners(part: Tensor, device: torch.device) -> Tensor:
-    """Return the sum of a tensor in host memory over all learners, transferred by `device`."""
-    if learners() == 1:
-        return part
-    total = part.to(device)
-    dist.all_reduce(total)
-    return total.cpu()
-
-
 def join(parts: Tensor, device: torch.device) -> Tensor:
     """Merge the parts of a tensor from all learners; elements that no learner has are NaN.
 

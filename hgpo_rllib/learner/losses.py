@@ -11,18 +11,15 @@ from hgpo_rllib.settings.learner import KLEstimator, LearnerSettings, Level, Rat
 LOG_RATIO_CLAMP = 20.0  # bound on log-probability differences, so that exp() cannot overflow
 
 
-def log_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
-    """Return ``logp - old_logp`` clamped to ± `LOG_RATIO_CLAMP`; the gradient is 0 outside."""
-    return (logp - old_logp).clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP)
+def bounded(log_ratio: Tensor) -> Tensor:
+    """Clamp a difference of log-probabilities to ± `LOG_RATIO_CLAMP`; the gradient is 0 outside."""
+    return log_ratio.clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP)
 
 
 def over_response(values: Tensor, response: Tensor, level: RatioLevel) -> Tensor:
     """Return the sum or the mean of each token's response, or the values for level ``token``.
 
-    Args:
-        values: value of each token.
-        response: index of the response that each token belongs to.
-        level: ``token``, ``sequence`` (sum) or ``sequence-mean``.
+    `response` is the index of the response that each token belongs to.
     """
     if level == "token":
         return values
@@ -33,8 +30,7 @@ def over_response(values: Tensor, response: Tensor, level: RatioLevel) -> Tensor
 
 
 def clipped_policy_loss(
-    logp: Tensor,
-    old_logp: Tensor,
+    ratio: Tensor,
     advantage: Tensor,
     clip_low: float,
     clip_high: float,
@@ -42,19 +38,13 @@ def clipped_policy_loss(
 ) -> tuple[Tensor, Tensor]:
     """Compute PPO's clipped surrogate of each token, negated for minimisation.
 
-    Args:
-        logp: log-probability of each token under the policy being trained.
-        old_logp: log-probability under the policy that sampled it.
-        advantage: advantage of each token.
-        clip_low: the ratio is clipped below at ``1 - clip_low``.
-        clip_high: the ratio is clipped above at ``1 + clip_high``.
-        dual_clip: for negative advantages, the loss is at most ``dual_clip * -advantage``
-            (Ye et al. 2020); None: no bound.
+    `ratio` is the probability of a token under the policy being trained over that under the policy
+    that sampled it, clipped to ``1 - clip_low … 1 + clip_high``. For negative advantages, the loss
+    is at most ``dual_clip * -advantage`` (Ye et al. 2020).
 
     Returns:
         Loss of each token, and whether clipping removed its gradient.
     """
-    ratio = log_ratio(logp, old_logp).exp()
     surrogate = ratio * advantage
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * advantage
     objective, cut = torch.minimum(surrogate, clipped), clipped < surrogate
@@ -66,23 +56,17 @@ def clipped_policy_loss(
 
 
 def weighted_policy_loss(
-    logp: Tensor, log_ratios: Tensor, advantage: Tensor, clip_low: float, clip_high: float
+    logp: Tensor, ratio: Tensor, advantage: Tensor, clip_low: float, clip_high: float
 ) -> tuple[Tensor, Tensor]:
     """Compute CISPO's loss of each token (arXiv 2506.13585): ``-clip(ratio) * advantage * logp``.
 
-    The clipped ratio has no gradient. Unlike with PPO, every token has one.
-
-    Args:
-        logp: log-probability of each token under the policy being trained.
-        log_ratios: logarithm of each token's ratio, which its response may share.
-        advantage: advantage of each token.
-        clip_low: the ratio is clipped below at ``1 - clip_low``.
-        clip_high: the ratio is clipped above at ``1 + clip_high``.
+    The ratio, clipped as in `clipped_policy_loss`, has no gradient. Unlike with PPO, every token
+    has one.
 
     Returns:
         Loss of each token, and whether its ratio was clipped.
     """
-    ratio = log_ratios.detach().clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP).exp()
+    ratio = ratio.detach()
     weight = ratio.clamp(1 - clip_low, 1 + clip_high)
     return -weight * advantage * logp, weight != ratio
 
@@ -96,7 +80,7 @@ def kl_estimate(
     The means of k1 and k3 are the KL. As losses, the mean gradient is 0 for k1, that of the KL for
     k2, and that of KL(reference || policy) for k3. `clamp` bounds the estimate on both sides.
     """
-    d = log_ratio(reference_logp, logp)
+    d = bounded(reference_logp - logp)
     if estimator == "k1":
         estimate = -d
     elif estimator == "k2":
@@ -109,26 +93,22 @@ def kl_estimate(
 def importance_weights(
     learner_logp: Tensor,
     engine_logp: Tensor,
-    sequence: Tensor,
+    response: Tensor,
     level: Level,
     cap: float | None = None,
     bounds: tuple[float, float] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute importance weights: token probability under the learner over the engine's.
 
-    Args:
-        learner_logp: the learner's log-probability of each token, at the sampling weights.
-        engine_logp: the log-probability by the engine that sampled.
-        sequence: index of the response that each token belongs to.
-        level: use the token's ratio, or the product of ratios over its response.
-        cap: upper bound of the weights; None: all weights are 1.
-        bounds: ratios outside these bounds get weight 0, whatever `cap` is; None: no bounds.
+    Both log-probabilities are at the sampling weights. For `response` and `level` see
+    `over_response`. `cap` is the upper bound of the weights; None: all weights are 1. Ratios
+    outside of `bounds` get weight 0, whatever `cap` is.
 
     Returns:
         Weight of each token, without gradient, and whether it was truncated or set to 0.
     """
-    difference = over_response((learner_logp - engine_logp).detach(), sequence, level)
-    ratio = difference.clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP).exp()
+    difference = over_response((learner_logp - engine_logp).detach(), response, level)
+    ratio = bounded(difference).exp()
     weight = torch.ones_like(ratio) if cap is None else ratio.clamp(max=cap)
     cut = torch.zeros_like(ratio, dtype=torch.bool) if cap is None else ratio > cap
     if bounds is not None:
@@ -162,20 +142,15 @@ def token_losses(
     """
     logp, entropy = outputs["logp"], outputs["entropy"]
     # The tokens of a response share its ratio, unless the ratio is that of each token.
-    of_ratio = over_response(logp - tokens["old_logp"], tokens["step"], settings.ratio_level)
+    ratio = bounded(
+        over_response(logp - tokens["old_logp"], tokens["step"], settings.ratio_level)
+    ).exp()
     advantage, bounds = tokens["advantage"], (settings.clip_low, settings.clip_high)
     if settings.policy_loss == "cispo":
-        policy_loss, clipped = weighted_policy_loss(logp, of_ratio, advantage, *bounds)
+        policy_loss, clipped = weighted_policy_loss(logp, ratio, advantage, *bounds)
     else:
-        zero = torch.zeros_like(of_ratio)
-        policy_loss, clipped = clipped_policy_loss(
-            of_ratio, zero, advantage, *bounds, settings.dual_clip
-        )
-    statistics = {
-        "clip_fraction": clipped,
-        "entropy": entropy,
-        "ratio_max": of_ratio.detach().clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP).exp(),
-    }
+        policy_loss, clipped = clipped_policy_loss(ratio, advantage, *bounds, settings.dual_clip)
+    statistics = {"clip_fraction": clipped, "entropy": entropy, "ratio_max": ratio}
     if settings.importance_cap is not None or settings.importance_mask is not None:
         weight, cut = importance_weights(
             tokens["old_logp"],

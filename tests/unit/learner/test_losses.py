@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hgpo_rllib.learner.losses import (
+    bounded,
     clipped_policy_loss,
     importance_weights,
     kl_estimate,
@@ -41,7 +42,9 @@ class TestClippedLoss:
         """Both signs of the advantage inside, above and below the clip range."""
         behaviour = torch.tensor([-1.5])
         logp = (behaviour + np.log(ratio)).requires_grad_()
-        got, flag = clipped_policy_loss(logp, behaviour, torch.tensor([advantage]), 0.2, 0.3)
+        got, flag = clipped_policy_loss(
+            bounded(logp - behaviour).exp(), torch.tensor([advantage]), 0.2, 0.3
+        )
         assert got.item() == pytest.approx(loss, abs=1e-6)
         assert flag.item() is clipped
         got.sum().backward()
@@ -55,7 +58,7 @@ class TestClippedLoss:
         logits = torch.randn(5, 7, requires_grad=True)
         tokens, advantage = torch.randint(7, (5,)), torch.randn(5)
         logp = logits.log_softmax(-1)[torch.arange(5), tokens]
-        loss, clipped = clipped_policy_loss(logp, logp.detach(), advantage, 0.2, 0.2)
+        loss, clipped = clipped_policy_loss((logp - logp.detach()).exp(), advantage, 0.2, 0.2)
         (got,) = torch.autograd.grad(loss.mean(), logits, retain_graph=True)
         (expected,) = torch.autograd.grad(-(advantage * logp).mean(), logits)
         torch.testing.assert_close(got, expected)
@@ -71,9 +74,8 @@ class TestClippedLoss:
         rows = torch.arange(4)
         logits = torch.zeros(4, 6, requires_grad=True)
         behaviour = logits.detach().log_softmax(-1)[rows, tokens]
-        loss, _ = clipped_policy_loss(
-            logits.log_softmax(-1)[rows, tokens], behaviour, advantage, 0.2, 0.2
-        )
+        ratio = (logits.log_softmax(-1)[rows, tokens] - behaviour).exp()
+        loss, _ = clipped_policy_loss(ratio, advantage, 0.2, 0.2)
         (gradient,) = torch.autograd.grad(loss.sum(), logits)
         after = (logits - 0.1 * gradient).log_softmax(-1)[rows, tokens]
         change = after - behaviour
@@ -83,9 +85,8 @@ class TestClippedLoss:
     def test_extreme_ratios_stay_finite(self) -> None:
         """Neither loss nor gradient overflows when a token's probability changed completely."""
         logp = torch.tensor([-1000.0, 0.0], requires_grad=True)
-        loss, _ = clipped_policy_loss(
-            logp, torch.tensor([0.0, -1000.0]), torch.tensor([1.0, -1.0]), 0.2, 0.2
-        )
+        ratio = bounded(logp - torch.tensor([0.0, -1000.0])).exp()
+        loss, _ = clipped_policy_loss(ratio, torch.tensor([1.0, -1.0]), 0.2, 0.2)
         loss.sum().backward()
         assert loss.isfinite().all()
         assert logp.grad is not None
@@ -102,7 +103,7 @@ class TestCISPO:
         logp = torch.tensor([-1.5], dtype=torch.float64, requires_grad=True)
         given = torch.tensor([advantage], dtype=torch.float64)
         logs = logp - logp.detach() + np.log(ratio)
-        got, flag = weighted_policy_loss(logp, logs, given, 0.2, 0.3)
+        got, flag = weighted_policy_loss(logp, bounded(logs).exp(), given, 0.2, 0.3)
         assert got.item() == pytest.approx(-weight * advantage * -1.5)
         assert flag.item() is (ratio != weight)
         got.sum().backward()
@@ -125,9 +126,8 @@ class TestDualClip:
         """Only a negative advantage is bounded."""
         behaviour = torch.tensor([-1.5], dtype=torch.float64)
         logp = (behaviour + np.log(ratio)).requires_grad_()
-        got, flag = clipped_policy_loss(
-            logp, behaviour, torch.tensor([advantage], dtype=torch.float64), 0.2, 0.3, 3.0
-        )
+        given = torch.tensor([advantage], dtype=torch.float64)
+        got, flag = clipped_policy_loss((logp - behaviour).exp(), given, 0.2, 0.3, 3.0)
         assert got.item() == pytest.approx(loss)
         assert flag.item() is clipped
         got.sum().backward()
@@ -268,10 +268,11 @@ class TestFiniteDifferences:
     @pytest.mark.parametrize("dual_clip", [None, 2.5])
     def test_policy_loss(self, dual_clip: float | None) -> None:
         def loss(logp: Tensor) -> Tensor:
-            return clipped_policy_loss(logp, self.OLD, self.ADVANTAGE, 0.2, 0.4, dual_clip)[0]
+            ratio = (logp - self.OLD).exp()
+            return clipped_policy_loss(ratio, self.ADVANTAGE, 0.2, 0.4, dual_clip)[0]
 
         assert torch.autograd.gradcheck(loss, self.logp())
-        _, clipped = clipped_policy_loss(self.logp(), self.OLD, self.ADVANTAGE, 0.2, 0.4, dual_clip)
+        _, clipped = clipped_policy_loss(self.RATIO, self.ADVANTAGE, 0.2, 0.4, dual_clip)
         assert clipped.any()
         assert (~clipped & (self.ADVANTAGE != 0)).any()
 
