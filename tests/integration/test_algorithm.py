@@ -1,9 +1,6 @@
 """The loop through real Ray, Serve, vLLM and ALFWorld: sampling, learning, new weights."""
 
 import itertools
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,6 @@ from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.models import load_model
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError, Sampling
 from hgpo_rllib.rollout.restrictions import GrammarReader
-from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.run.metrics import iteration_metrics
@@ -221,129 +217,6 @@ def test_the_same_seeds_draw_the_same_episodes(algorithm: HGPO) -> None:
     once = drawn([2])
     assert drawn([2, 3, 4]) == once
     assert drawn([2], first=1) != once
-
-
-def test_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
-    """One step off: a part of the steps is one version old. Checkpoints do not count them yet."""
-    algorithm.train()  # the runner has the learner's weights, whatever a test did before
-    synchronous, runner = algorithm.config, algorithm.env_runner
-    before, count = runner.get_state()["task_position"], synchronous.groups_per_iteration
-    algorithm.config = synchronous.copy(copy_frozen=False).training(schedule="one_step_off")
-    try:
-        for iteration in (1, 2):
-            algorithm.train()
-            assert runner.get_state()["task_position"] == before + iteration * count
-            assert (algorithm.last_iteration.stale_rate > 0) is (iteration == 2)
-    finally:
-        algorithm.config = synchronous
-        runner.set_state({"task_position": before + 2 * count})  # gives up what is played ahead
-    assert runner.prompts_in_flight() == 0
-    algorithm.train()
-    assert algorithm.last_iteration.stale_rate == 0
-    assert runner.get_state()["task_position"] == before + 3 * count
-
-
-def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
-    """Every member goes from the old version to the new one, and never back."""
-    algorithm.train()
-    runner = algorithm.env_runner
-    old = runner._weights.version
-    position = runner.get_state()["task_position"]
-    runner.sample_ahead(8)
-    while runner.prompts_in_flight() < 8 * algorithm.config.group_size:
-        time.sleep(0.001)
-    while runner.prompts_in_flight() == 8 * algorithm.config.group_size:
-        time.sleep(0.001)  # until some are answered: the engine has all of the first turn then
-    algorithm.learner_group._learner.policy.weights_changed()
-    algorithm.env_runner_group.sync_weights(
-        from_worker_or_learner_group=algorithm.learner_group, inference_only=True
-    )
-    new = runner._weights.version
-    assert new != old
-    played = runner.rollout(8).trajectories
-    versions = [[turn.weight_version for turn in trajectory.turns] for trajectory in played]
-    assert {drawn[0] for drawn in versions} == {old}
-    assert new in {version for drawn in versions for version in drawn}
-    for drawn in versions:
-        assert drawn == sorted(drawn, key=[old, new].index)
-    runner.set_state({"task_position": position})
-
-
-@contextmanager
-def asynchronous(algorithm: HGPO, max_staleness: int) -> Iterator[HGPOEnvRunner]:
-    """The algorithm with this schedule, and its runner."""
-    algorithm.train()  # the runner has the learner's weights, whatever a test did before
-    synchronous, runner = algorithm.config, algorithm.env_runner
-    config = synchronous.copy(copy_frozen=False)
-    config.training(schedule="asynchronous", max_staleness=max_staleness)
-    algorithm.config = runner.config = config
-    try:
-        yield runner
-    finally:
-        algorithm.config = runner.config = synchronous
-        position = runner.get_state()["task_position"]
-        runner.set_state({"task_position": position})
-
-
-def test_no_staleness_is_the_synchronous_schedule(algorithm: HGPO) -> None:
-    """The same groups, in the same order, with the same responses."""
-
-    def drawn(runner: HGPOEnvRunner) -> list[tuple[str, int, list[list[int]]]]:
-        return [
-            (t.group, t.member, [turn.response_ids.tolist() for turn in t.turns])
-            for t in runner.rollout(3).trajectories
-        ]
-
-    with asynchronous(algorithm, max_staleness=0) as runner:
-        state = runner.get_state()
-        once = drawn(runner)
-        assert runner.prompts_in_flight() == 0
-    runner.set_state(state)
-    assert drawn(runner) == once
-
-
-def test_asynchronous_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
-    """No response is older than the limit, and every group is used or counted as too old."""
-    count, versions, used, stale = algorithm.config.groups_per_iteration, [], [], 0
-    with asynchronous(algorithm, max_staleness=1) as runner:
-        first = runner.get_state()["task_position"]
-        for iteration in range(4):
-            versions.append(algorithm._published_weights().version)
-            algorithm.train()
-            trajectories = algorithm.last_iteration.scored.trajectories
-            drawn = {turn.weight_version for t in trajectories for turn in t.turns}
-            assert drawn <= set(versions[-2:])
-            assert (algorithm.last_iteration.stale_rate > 0) is (iteration > 0)
-            groups = {trajectory.group for trajectory in trajectories}
-            assert len(groups) == count
-            used += [int(group.rpartition("/")[2]) for group in groups]
-            stale += algorithm.last_iteration.failures["stale_groups"]
-        state = runner.get_state()
-    taken = {*range(first, state["task_position"]), *state["taken_after"]}
-    assert set(used) <= taken
-    assert len(set(used)) == len(used) == len(taken) - stale
-
-
-def test_groups_that_are_too_old_are_not_used(algorithm: HGPO) -> None:
-    """They are counted, and others are played instead of them."""
-    with asynchronous(algorithm, max_staleness=1) as runner:
-        runner.sample_ahead(3)
-        while not all(task.done() for task in runner._stream._tasks.values()):
-            time.sleep(0.01)
-        for _ in range(2):
-            algorithm.learner_group._learner.policy.weights_changed()
-            algorithm.env_runner_group.sync_weights(
-                from_worker_or_learner_group=algorithm.learner_group, inference_only=True
-            )
-        old = runner.get_state()["task_position"]
-        played = runner.rollout(2)
-        assert played.failures["stale_groups"] == 3
-        numbers = {int(t.group.rpartition("/")[2]) for t in played.trajectories}
-        assert len(numbers) == 2
-        assert min(numbers) >= old + 3
-        assert {turn.weight_version for t in played.trajectories for turn in t.turns} == {
-            runner._weights.version
-        }
 
 
 def test_evaluation_plays_each_held_out_game_once(algorithm: HGPO) -> None:

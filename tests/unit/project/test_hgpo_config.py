@@ -1,0 +1,106 @@
+"""Settings of an RLlib config: fields, ranges, and those of a run file."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+from hgpo_rllib.algorithm import FLAT_SECTIONS, HGPOConfig
+from hgpo_rllib.config import (
+    AlgorithmSettings,
+    ConfigError,
+    LearnerSettings,
+    load_config,
+    parse_config,
+)
+from tests.paths import ROOT
+
+EXAMPLES = sorted((ROOT / "tuned_examples").glob("*.yaml"))
+FLAT_NAMES = [name for section in FLAT_SECTIONS.values() for name in section.model_fields]
+
+
+def test_flat_names_are_unique() -> None:
+    """No section's field hides another's."""
+    assert len(FLAT_NAMES) == len(set(FLAT_NAMES))
+
+
+def test_only_intended_names_are_rllib_ones() -> None:
+    """A field that is an RLlib setting too must mean the same there."""
+    rllib = AlgorithmConfig()
+    shared = {name for name in FLAT_NAMES if hasattr(rllib, name)}
+    assert shared == {"lr", "gamma", "grad_clip", "num_epochs", "minibatch_size"}
+
+
+def test_defaults_are_those_of_the_sections() -> None:
+    """The builder has no defaults of its own."""
+    for section in FLAT_SECTIONS.values():
+        assert HGPOConfig().settings(section) == section()
+
+
+def test_training_sets_fields() -> None:
+    """Fields of the sections and RLlib's own settings, in one call."""
+    config = HGPOConfig().training(weight_alpha=0.5, lr=1e-4, train_batch_size=77)
+    assert config.settings(AlgorithmSettings) == AlgorithmSettings(weight_alpha=0.5)
+    assert config.settings(LearnerSettings) == LearnerSettings(lr=1e-4)
+    assert config.train_batch_size == 77
+    assert HGPOConfig().weight_alpha == 1.0
+
+
+def test_training_refuses_unknown_names() -> None:
+    """A misspelt field is an error, not a new attribute."""
+    with pytest.raises(TypeError, match="weight_alfa"):
+        HGPOConfig().training(weight_alfa=0.5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"weight_alpha": -1.0}, {"gamma": 1.5}, {"group_size": 1}, {"normalize": "std"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_validate_refuses_what_a_run_file_may_not_hold(change: dict[str, Any]) -> None:
+    """Ranges hold on both ways to a config."""
+    HGPOConfig().training(model_path="x").validate()
+    with pytest.raises(ValueError, match=next(iter(change))):
+        HGPOConfig().training(model_path="x", **change).validate()
+
+
+def test_sharing_parameters() -> None:
+    """Takes several learners, on both ways to a config."""
+    chosen, message = {"shard_parameters": True}, "num_learners of 2 or more, not 0"
+    with pytest.raises(ConfigError, match=message):
+        parse_config({"learner": chosen})
+    config = HGPOConfig().training(model_path="x", **chosen)
+    with pytest.raises(ConfigError, match=f"^learner.shard_parameters=true .*{message}$"):
+        config.learners(num_learners=0).validate()
+
+
+def test_validate_asks_for_a_model() -> None:
+    """There is no default model."""
+    with pytest.raises(ValueError, match="model_path is not set"):
+        HGPOConfig().validate()
+
+
+def test_prompt_memory_is_tied_to_the_depth_of_groups() -> None:
+    """Unless it is set apart; 0 is a setting too."""
+    config = HGPOConfig().training(context_length=4)
+    assert config.prompt_memory_length == 4
+    assert config.training(memory_length=0).prompt_memory_length == 0
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_run_files_reach_the_algorithm(path: Path) -> None:
+    """Every field of every section of the examples arrives."""
+    run = load_config(path, ["model.model_path=x", "env.data=games", "seed=5"])
+    config = HGPOConfig.from_run_config(run)
+    sections = {type(section): section for _, section in run}
+    for section in FLAT_SECTIONS.values():
+        assert config.settings(section) == sections[section]
+    assert config.env == run.env.env_id
+    assert config.env_config["data"] == "games"
+    assert config.env_config["max_steps"] == run.env.max_steps
+    assert config.env_config.items() >= run.env.options.items()
+    assert config.eval_episodes == run.evaluation.episodes
+    assert config.eval_temperature == run.evaluation.temperature
+    assert config.seed == 5
+    config.validate()
