@@ -162,7 +162,6 @@ class HGPOLearner(TorchLearner):
             rows = np.unique(np.concatenate([part.rows for part in plan]))
             rows = np.setdiff1d(rows, plan[0].rows)
             columns["old_logp"] = self._recomputed_logp(columns, rows)
-            self._first_logp = torch.full_like(columns["old_logp"], math.nan)
         update, skipped = Statistics(), 0
         for number in range(len(plan)):
             applied = self._optimise(columns, plan, number)
@@ -204,7 +203,7 @@ class HGPOLearner(TorchLearner):
         return True
 
     def _recomputed_logp(self, columns: dict[str, Tensor], rows: NDArray[np.int64]) -> Tensor:
-        """Compute the learner's log-probabilities of these rows as a column, NaN in other rows.
+        """Compute the log-probabilities of this learner's share of the rows, NaN elsewhere.
 
         Must be called before the first optimiser step.
         """
@@ -216,7 +215,7 @@ class HGPOLearner(TorchLearner):
                 logp = self.policy.forward_train(tokens)["logp"]
                 self._measure_mismatch(logp, tokens["behaviour_logp"])
                 old_logp[tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
-        return join(old_logp, self._device)
+        return old_logp
 
     def _passes(self, columns: Columns, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return the micro-batches of this learner's share of the rows.
@@ -252,7 +251,7 @@ class HGPOLearner(TorchLearner):
             raise RunStoppedError(f"{message}; {REMEDY}")
         logger.warning("%s; %s", message, SKIPPED)
         if number == 0 and "old_logp" in columns:
-            self._complete_first_logp(columns, plan[0])
+            self._complete_old_logp(columns, plan[0])
         return False
 
     def _compute_gradients(
@@ -267,10 +266,10 @@ class HGPOLearner(TorchLearner):
             trouble = f"out of memory with learner.micro_batch_tokens={size} ({error})"
         self._gradients.complete()
         troubles, statistics = zip(*gather((trouble, self._statistics.on_host())), strict=True)
+        if first and "old_logp" in columns:  # all rows are computed, for this and later epochs
+            columns["old_logp"] = join(columns["old_logp"], self._device)
         if any(troubles):
             return next(filter(None, troubles))
-        if first and "old_logp" in columns:
-            self._keep_first_logp(columns)
         self._statistics = Statistics.of_parts(statistics)
         groups = parameter_groups(self.policy)
         for name, group in zip(("grad_norm", "critic_grad_norm"), groups, strict=False):
@@ -278,22 +277,17 @@ class HGPOLearner(TorchLearner):
             self._statistics.add(name, whole(norm).cpu())
         return find_trouble(self._statistics.values(), self._settings.max_ratio)
 
-    def _keep_first_logp(self, columns: dict[str, Tensor]) -> None:
-        """Store the ``old_logp`` computed by the first training pass, for later epochs."""
-        found = join(self._first_logp, self._device)
-        columns["old_logp"] = columns["old_logp"].where(found.isnan(), found)
-
-    def _complete_first_logp(self, columns: dict[str, Tensor], part: MiniBatch) -> None:
+    def _complete_old_logp(self, columns: dict[str, Tensor], part: MiniBatch) -> None:
         """Compute the ``old_logp`` missing after a first training pass that ran out of memory.
 
         Its optimiser step is skipped, so the weights are still the sampling weights. Without
         gradients, this needs much less memory.
         """
-        self._keep_first_logp(columns)
         old_logp = columns["old_logp"]
         missing = part.rows[old_logp[torch.from_numpy(part.rows), 0].isnan().numpy()]
         if len(missing):
-            old_logp[missing] = self._recomputed_logp(columns, missing)[missing]
+            found = join(self._recomputed_logp(columns, missing), self._device)
+            old_logp[missing] = found[missing]
 
     def _accumulate_gradients(
         self, columns: dict[str, Tensor], part: MiniBatch, first: bool
@@ -316,7 +310,7 @@ class HGPOLearner(TorchLearner):
                 self._measure_mismatch(logp, tokens["behaviour_logp"])
                 if "old_logp" in columns:
                     tokens["old_logp"] = logp
-                    self._first_logp[tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
+                    columns["old_logp"][tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
             tokens.setdefault("old_logp", tokens["behaviour_logp"])
             self.compute_loss_for_module(
                 module_id=DEFAULT_MODULE_ID, config=self.config, batch=tokens, fwd_out=outputs
