@@ -64,7 +64,6 @@ from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
 
 logger = logging.getLogger(__name__)
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
-ResultT = TypeVar("ResultT")
 
 # The fields of these sections are flat attributes of HGPOConfig, so that
 # `training(weight_alpha=…)` and Tune's param_space work as for any RLlib algorithm.

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 
 from env_wrappers.files import check_name
 from hgpo_rllib.advantages import EstimatorSettings, find_estimator
+from hgpo_rllib.advantages.estimators import WITHOUT_GROUPS
 from hgpo_rllib.advantages.groups import Contexts, Normalize
 from hgpo_rllib.run_files import read_run_file
 from hgpo_rllib.section import ConfigError, Section, Seed
@@ -25,8 +26,6 @@ from hgpo_rllib.settings.rollout import RolloutSettings
 
 _ESTIMATOR = EstimatorSettings()
 STALE_IMPORTANCE_CAP = 2.0  # of importance weights where responses are old
-WITHOUT_GROUPS = ("ppo", "reinforce")
-"""Estimators that compare no episodes of one task."""
 Name = Annotated[str, AfterValidator(check_name)]
 """Text that can be part of a path."""
 

@@ -42,6 +42,8 @@ ESTIMATORS: dict[str, Estimator] = {
 
 WITHOUT_STATES = ("grpo", "rloo", "reinforce", "ppo", "empg")
 """Estimators that do not compare steps by their state."""
+WITHOUT_GROUPS = ("ppo", "reinforce")
+"""Estimators that do not compare trajectories of one task."""
 
 
 def find_estimator(name: str) -> Estimator:

@@ -159,7 +159,7 @@ class StepArrays:
         - trajectory return: ``sum_t (reward_t - invalid_penalty * invalid_t)``, undiscounted.
 
         Args:
-            task: hashable ids, as `trajectory` and `anchor`; distinct ids are interned.
+            task: hashable ids, as `trajectory`, `anchor`, `next_anchor` and `action`.
             trajectory: ids that are unique in the whole batch, not only within a task.
             time: integers, 0 for the first step of a trajectory.
             anchor: state key of each step.
@@ -169,11 +169,7 @@ class StepArrays:
             invalid: whether each step's action was invalid; None: all were valid.
             gamma: discount of the step return.
             invalid_penalty: subtracted from the return of an invalid step.
-            value: values of a critic.
-            next_anchor: state key after each step.
-            won: whether each step's trajectory ended with success.
-            action: action of each step; any hashable.
-            nll: mean negative log-probability of each step's response.
+            value, next_anchor, won, action, nll: optional columns, see the fields of the class.
 
         Raises:
             ValueError: see the class; also for columns that exclude each other.

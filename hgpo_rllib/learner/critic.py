@@ -106,11 +106,8 @@ def value_losses(
 ) -> tuple[Tensor, Tensor]:
     """Compute PPO's value loss of each step, ``max((v - target)², (clipped v - target)²) / 2``.
 
-    Args:
-        value: values v of the critic, shape ``(steps,)``.
-        old_value: values before the update.
-        target: target values.
-        clip: v is clipped to ``old_value ± clip``; None: no clipping.
+    The clipped v is within ``old_value ± clip``; without `clip`, the loss has only the first term.
+    All arrays have shape ``(steps,)``.
 
     Returns:
         Loss of each step, and whether clipping removed its gradient.

@@ -120,10 +120,8 @@ def gather(value: T) -> list[T]:
 def join(parts: Tensor, device: torch.device) -> Tensor:
     """Merge the parts of a tensor from all learners; elements that no learner has are NaN.
 
-    Args:
-        parts: this learner's part, in host memory, NaN elsewhere. At most one learner has each
-            element.
-        device: device of the learner, used for the transfer.
+    `parts` is this learner's part, in host memory, NaN elsewhere. At most one learner has each
+    element. The learner's `device` is used for the transfer.
     """
     if learners() == 1:
         return parts

@@ -66,12 +66,9 @@ def base_state(llm: PreTrainedModel) -> dict[str, Tensor]:
 def merged_state(
     base: Mapping[str, Tensor], adapters: Mapping[str, Tensor], shape: AdapterShape
 ) -> dict[str, Tensor]:
-    """Return the weights with adapters merged in, in host memory.
+    """Return the weights `base` with adapters merged in, in host memory.
 
-    Args:
-        base: weights of the model without adapters, by name.
-        adapters: adapters by their names in the model with adapters; other tensors are ignored.
-        shape: rank and alpha, which scale the adapters' product.
+    `adapters` are named as in the model with adapters; other tensors are ignored.
     """
     state = dict(base)
     for name, down in adapters.items():

@@ -74,11 +74,6 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         """The policy's model."""
         return self.scorer.llm
 
-    @property
-    def critic(self) -> Critic | None:
-        """PPO's critic; None without one."""
-        return self.scorer.critic
-
     @override(TorchRLModule)
     def get_state(
         self, components=None, *, not_components=None, inference_only: bool = False, **kwargs: Any

@@ -27,10 +27,7 @@ class ClusterSettings(Section):
 def check_gpus(cluster: ClusterSettings, server: PolicyServerSettings, schedule: str) -> None:
     """Raise a ValueError for a GPU without a learner process, or if colocation is impossible.
 
-    Args:
-        cluster: the learner processes.
-        server: the replicas.
-        schedule: `rollout.schedule`.
+    `schedule` is `rollout.schedule`.
     """
     if cluster.learner_gpus and not cluster.num_learners:
         raise ValueError(
@@ -62,11 +59,7 @@ def check_transport(
 ) -> None:
     """Raise a ValueError if `policy_server.weight_transport` cannot work with the other settings.
 
-    Args:
-        cluster: the learner processes.
-        server: the replicas.
-        schedule: `rollout.schedule`.
-        lora_rank: `model.lora_rank`.
+    `schedule` is `rollout.schedule`, `lora_rank` is `model.lora_rank`.
     """
     name = server.weight_transport
     if name not in GPU_TRANSPORTS:

@@ -138,24 +138,16 @@ class LearnerSettings(Section):
     that do not fit on one of them. Otherwise each learner has a copy."""
 
     @model_validator(mode="after")
-    def _critic_needs_every_step(self) -> Self:
+    def _options_fit_together(self) -> Self:
         if self.critic != "none" and self.drop_zero_advantage:
             raise ValueError(
                 "drop_zero_advantage leaves out steps that the critic learns from: "
                 "set drop_zero_advantage=false with a critic"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _dual_clip_is_of_ppo(self) -> Self:
         if self.policy_loss == "cispo" and self.dual_clip is not None:
             raise ValueError(
                 "dual_clip bounds the loss of PPO: set dual_clip=null with policy_loss=cispo"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _importance_needs_recomputed_logp(self) -> Self:
         corrected = self.importance_cap is not None or self.importance_mask is not None
         if corrected and self.old_logp == "behaviour":
             raise ValueError(

@@ -115,7 +115,7 @@ def llm_of(learner: HGPOLearner) -> PreTrainedModel:
 
 def critic_of(learner: HGPOLearner) -> Critic | None:
     """The critic that it trains, if any."""
-    return learner.policy.critic
+    return learner.policy.scorer.critic
 
 
 def frozen_of(learner: HGPOLearner) -> PreTrainedModel | None:

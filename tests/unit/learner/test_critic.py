@@ -276,9 +276,9 @@ def test_a_fresh_critic_says_0(model_path: str) -> None:
         critic = config.get_default_rl_module_spec()
         assert critic.model_config["critic"] == kind
         module = critic.module_class(model_config=critic.model_config)
-        assert not any(p.any() for p in module.critic.head.parameters())
+        assert not any(p.any() for p in module.scorer.critic.head.parameters())
         if kind == "separate":
-            own, of_policy = module.critic.trunk.state_dict(), module.llm.model.state_dict()
+            own, of_policy = module.scorer.critic.trunk.state_dict(), module.llm.model.state_dict()
             assert all(own[name].equal(of_policy[name]) for name in of_policy)
             assert not {p.data_ptr() for p in own.values()} & {
                 p.data_ptr() for p in of_policy.values()
