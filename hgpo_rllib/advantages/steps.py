@@ -14,6 +14,14 @@ NONE = -1  # "no row" and "no group" in integer arrays
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Keys = Sequence[Hashable] | NDArray[Any]
+OPTIONAL = {  # arrays that some estimators need, and what they contain
+    "trajectory_return": "returns of trajectories",
+    "value": "values of a critic",
+    "next_anchor": "states after steps",
+    "won": "outcomes of trajectories",
+    "action": "actions",
+    "nll": "log-probabilities of responses",
+}
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class StepArrays:
         """
         column: NDArray[Any] | None = getattr(self, name)
         if column is None:
-            raise ValueError(f"the steps need {name}")
+            raise ValueError(f"no {OPTIONAL[name]}: the steps need {name}")
         return column
 
     @cached_property
