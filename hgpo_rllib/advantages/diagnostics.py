@@ -11,9 +11,9 @@ from hgpo_rllib.advantages.steps import NONE, Floats, Ints, StepArrays
 
 SIZE_BINS = (1, 2, 3, 5, 9, 17, 33)
 """Smallest group size in each bin of `size_distribution`; the last bin is unbounded."""
+SIZE_LABELS = ("1", "2", "3-4", "5-8", "9-16", "17-32", "33+")
 RARELY_SHARED, NEARLY_ALL = 0.1, 0.9
 """Thresholds of `anchor_problem`, far from what useful anchors give (docs/advantages.md)."""
-SIZE_LABELS = ("1", "2", "3-4", "5-8", "9-16", "17-32", "33+")
 
 
 def group_sizes(group: Ints) -> Ints:
