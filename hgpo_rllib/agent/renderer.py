@@ -2,8 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jinja2
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:  # its import takes seconds, and commands that only read episo
     from transformers import PreTrainedTokenizerBase
 
 
-@dataclass(frozen=True)
-class EncodedPrompt:
+class EncodedPrompt(NamedTuple):
     """Prompt of one turn in token ids."""
 
     token_ids: list[int]
@@ -174,13 +172,6 @@ class TokenRenderer(TextRenderer):
         if response[-1:] != [end]:  # of a response that reached the token limit
             response.append(end)
         return [*last.prompt_ids.tolist(), *response, *self.encode_follow_up(message)]
-
-    def read(
-        self, response_ids: Sequence[int], admissible_actions: Sequence[str]
-    ) -> tuple[str, ParsedAction]:
-        """Return the completion's text and its action, with the validity rule of the settings."""
-        completion = self.text(response_ids)
-        return completion, self.parse(completion, admissible_actions)
 
     def text(self, response_ids: Sequence[int]) -> str:
         """Return the text of a response, without special tokens."""

@@ -150,15 +150,11 @@ def prepare_server(
 
 def check_device(server: PolicyServerSettings, for_cpu: bool) -> None:
     """Raise ConfigError unless the settings match the device of the installed vLLM."""
-    if for_cpu and server.replica_gpus > 0:
+    device, needed = ("CPUs", 0) if for_cpu else ("GPUs", 1)
+    if (server.replica_gpus > 0) != bool(needed):
         raise ConfigError(
             f"policy_server.replica_gpus={server.replica_gpus:g}, but the installed vLLM is built "
-            "for CPUs: add policy_server.replica_gpus=0"
-        )
-    if not for_cpu and server.replica_gpus == 0:
-        raise ConfigError(
-            "policy_server.replica_gpus=0, but the installed vLLM is built for GPUs: add "
-            "policy_server.replica_gpus=1"
+            f"for {device}: add policy_server.replica_gpus={needed}"
         )
 
 

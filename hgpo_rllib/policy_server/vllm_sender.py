@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 import torch
+from ray.actor import ActorHandle
 from torch import Tensor
 from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, WeightSource
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
@@ -77,8 +78,9 @@ class Sender:
 class _EngineCalls:
     """vLLM's `VLLMWeightSyncClient`: calls methods of an engine through the broker."""
 
-    def __init__(self, broker: Any, transfer: int):
-        self._call = functools.partial(_call, broker, transfer)
+    def __init__(self, broker: ActorHandle, transfer: int):
+        self._broker = broker
+        self._transfer = transfer
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         self._call("init_weight_transfer_engine", init_info)
@@ -92,9 +94,8 @@ class _EngineCalls:
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         self._call("finish_weight_update", {})
 
-
-def _call(broker: Any, transfer: int, method: str, arguments: dict[str, Any]) -> None:
-    ray.get(broker.call.remote(transfer, method, arguments))
+    def _call(self, method: str, arguments: dict[str, Any]) -> None:
+        ray.get(self._broker.call.remote(self._transfer, method, arguments))
 
 
 class _Source(WeightSource):

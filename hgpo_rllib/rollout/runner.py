@@ -5,9 +5,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import ray
@@ -68,8 +67,7 @@ logger = logging.getLogger(__name__)
 PlayGroup = Callable[[Group], Coroutine[Any, Any, PlayedGroup]]
 
 
-@dataclass(frozen=True)
-class Played:
+class Played(NamedTuple):
     """Result of a rollout."""
 
     trajectories: list[Trajectory]

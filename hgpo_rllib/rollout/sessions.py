@@ -87,11 +87,6 @@ class Session:
         self.claimed: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the session accepts requests."""
-        return not self._ended.done()
-
     def claim(self) -> None:
         """Give the session to a client."""
         self._last_used = time.monotonic()
@@ -198,7 +193,7 @@ class Session:
                 reply.turn.cancel()
 
     def _use(self) -> None:
-        if not self.is_open:
+        if self._ended.done():
             raise SessionEndedError("the session has ended")
         self._last_used = time.monotonic()
 

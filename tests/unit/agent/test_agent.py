@@ -397,9 +397,7 @@ class TestTokenRenderer:
         """Tags stay, the end token goes."""
         text = "<think>look around</think><action>look</action>"
         ids = [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
-        completion, parsed = make_agent(tokenizer).read(ids, ADMISSIBLE)
-        assert completion == text
-        assert parsed == ParsedAction("look", True)
+        assert make_agent(tokenizer).text(ids) == text
 
     @pytest.mark.parametrize("strict", [False, True])
     def test_inadmissible_is_invalid(
@@ -407,6 +405,6 @@ class TestTokenRenderer:
     ) -> None:
         """A well-formed action that is not offered is invalid only where the setting says so."""
         agent = make_agent(tokenizer, inadmissible_is_invalid=strict)
-        ids = tokenizer("<think></think><action>go to desk 1</action>")["input_ids"]
-        assert agent.read(ids, ADMISSIBLE)[1] == ParsedAction("go to desk 1", not strict)
-        assert agent.read(ids, ["go to desk 1"])[1] == ParsedAction("go to desk 1", True)
+        completion = "<think></think><action>go to desk 1</action>"
+        assert agent.parse(completion, ADMISSIBLE) == ParsedAction("go to desk 1", not strict)
+        assert agent.parse(completion, ["go to desk 1"]) == ParsedAction("go to desk 1", True)

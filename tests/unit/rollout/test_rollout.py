@@ -119,14 +119,14 @@ class TestScore:
 
     def test_returns(self, scored: ScoredTrajectories) -> None:
         """Discounted, and less the penalty on the invalid step alone."""
-        returns = [part.tolist() for part in scored.returns()]
+        returns = [part.tolist() for part in scored.split(scored.steps.step_return)]
         assert returns == [[2.5, 4.75, 10.0], [0.0], [-0.25, 0.0]]
 
     def test_advantages(self, scored: ScoredTrajectories) -> None:
         """By hand: (2.5, 0, -0.25) share the room, (4.75, 0) the desk and the room before it."""
         room = 2.25 / 3
         expected = [[2.5 - room, 2.375, 0.0], [-room], [-0.25 - room, -2.375]]
-        for got, values in zip(scored.advantages(), expected, strict=True):
+        for got, values in zip(scored.split(scored.advantage), expected, strict=True):
             np.testing.assert_allclose(got, values, atol=1e-12)
 
     def test_groups_are_tasks_of_their_own(self) -> None:
