@@ -31,7 +31,6 @@ VLLM_SERVE = "hgpo_rllib.policy_server.vllm_serve"
 FOLDER = "hgpo-serve-"
 """Prefix of the names of temporary folders."""
 MIDDLEWARE = "hgpo_rllib.policy_server.openai_middleware"
-GRAMMAR = "hgpo_rllib.policy_server.openai_grammar.GrammarErrors"
 PATHS = f"{MIDDLEWARE}.OpenAIPathsOnly"
 PATHS_AND_METRICS = f"{MIDDLEWARE}.OpenAIPathsAndMetrics"
 ENGINE_EXIT_S = 10
@@ -184,11 +183,7 @@ def server_arguments(config: RunConfig, endpoint: Endpoint, tokenizer: str) -> d
         # compiles all grammars with the library of the first request. Which grammars it rejects
         # would depend on the order of requests.
         "structured_outputs_config": json.dumps({"backend": "xgrammar"}),
-        "middleware": [
-            GRAMMAR,
-            f"{MIDDLEWARE}.Drain",
-            PATHS_AND_METRICS if endpoint.metrics else PATHS,
-        ],
+        "middleware": [f"{MIDDLEWARE}.Drain", PATHS_AND_METRICS if endpoint.metrics else PATHS],
     }
 
 

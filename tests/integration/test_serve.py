@@ -200,9 +200,6 @@ def test_evaluation(
         {"extra_body": {"structured_outputs": {"regex": "("}}},
         {"extra_body": {"structured_outputs": {"json": {"type": "nothing"}}}},
         {"extra_body": {"structured_outputs": {"grammar": "root ::= "}}},
-        # Only the engine detects these.
-        {"extra_body": {"structured_outputs": {"grammar": "root ::= root"}}},
-        {"extra_body": {"structured_outputs": {"json": NO_PATTERN}}},
     ],
     ids=str,
 )
@@ -210,6 +207,14 @@ def test_requests_that_cannot_be_met(client: OpenAI, settings: dict) -> None:
     """Invalid requests return a client error and do not affect other requests."""
     with pytest.raises(openai.BadRequestError):
         complete(client, **{"prompt": ROOM, "max_tokens": 8, **settings})
+    assert complete(client, ROOM, n=2, max_tokens=1).finish_reason == "length"
+
+
+@pytest.mark.parametrize("constraint", [{"grammar": "root ::= root"}, {"json": NO_PATTERN}])
+def test_constraints_that_only_the_engine_rejects(client: OpenAI, constraint: dict) -> None:
+    """They return a server error and do not affect other requests."""
+    with pytest.raises(openai.InternalServerError):
+        complete(client, ROOM, max_tokens=8, extra_body={"structured_outputs": constraint})
     assert complete(client, ROOM, n=2, max_tokens=1).finish_reason == "length"
 
 
