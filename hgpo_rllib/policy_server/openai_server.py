@@ -96,12 +96,6 @@ def make_endpoint(
     return Endpoint(str(place[0]), port, name, key, metrics)
 
 
-def gateway_endpoint(host: str, port: int) -> Endpoint:
-    """Return the endpoint of a run's gateway; see `make_endpoint`."""
-    given_as = ("rollout.gateway_host=", "rollout.gateway_port=")
-    return make_endpoint(host, port, "policy", given_as=given_as)
-
-
 def serve_policy(config: RunConfig, endpoint: Endpoint, shutdown_timeout: float) -> None:
     """Serve `config.model.model_path` until Ctrl-C or SIGTERM, and print its address.
 

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hgpo_rllib.policy_server.openai_server import Endpoint, gateway_endpoint
+from hgpo_rllib.policy_server.openai_server import Endpoint, make_endpoint
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError
 from hgpo_rllib.rollout.sessions import InvalidRequestError, SessionEndedError, Sessions
@@ -118,7 +118,8 @@ def listen(host: str, port: int) -> tuple[Endpoint, socket.socket]:
     Raises:
         ConfigError: the address cannot be used, or other machines reach it and there is no key.
     """
-    endpoint = gateway_endpoint(host, port)
+    given_as = ("rollout.gateway_host=", "rollout.gateway_port=")
+    endpoint = make_endpoint(host, port, "policy", given_as=given_as)
     listener = socket.socket(socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((endpoint.address, endpoint.port))
