@@ -4,7 +4,6 @@ docs/gateway.md describes its requests. It runs on the event loop of the rollout
 """
 
 import asyncio
-import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -17,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from hgpo_rllib.policy_server.openai_middleware import has_key
 from hgpo_rllib.policy_server.openai_server import Endpoint, make_endpoint
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError
@@ -139,7 +139,7 @@ class Gateway:
         """
         self.sessions = sessions
         self._max_tokens = max_tokens
-        self._key = (key or "").encode()
+        self._key = key or ""
         session = "/sessions/{session}"
         routes = {
             "/sessions": self._claim,
@@ -178,9 +178,7 @@ class Gateway:
         """Return a handler that checks the key and answers errors as OpenAI's API does."""
 
         async def handler(request: Request) -> Response:
-            scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-            has_key = scheme.lower() == "bearer" and secrets.compare_digest(key.encode(), self._key)
-            if self._key and not has_key:
+            if not has_key(request.headers, self._key):
                 return _error(401, "the API key is missing or wrong")
             try:
                 return await handle(request)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import gymnasium as gym
 
@@ -48,18 +48,10 @@ class Group:
     temperature: float
 
 
-class PlayMember(Protocol):
-    """Play a task as a member of a group."""
-
-    async def __call__(self, task: int, group: str, name: str) -> Trajectory:
-        """Play the task of this number.
-
-        `group` is unique in a run and `name` in its group. Both seed the sampling.
-
-        Raises:
-            EnvFailedError: the environment raised an error or timed out.
-            RequestFailedError: a request to the model failed.
-        """
+PlayMember = Callable[[int, str, str], Coroutine[Any, Any, Trajectory]]
+"""Plays a task as a member of a group, given the task's number, the name of the group, which is
+unique in a run, and a name in the group. Both names seed the sampling. Raises EnvFailedError, or
+RequestFailedError if a request to the model failed."""
 
 
 @dataclass(eq=False)
@@ -106,17 +98,6 @@ class Rollout:
                     return replace(trajectory, group=group, member=index)
         self.failures["lost_members"] += 1
         return None
-
-
-async def play_groups(
-    play: Callable[[Group], Coroutine[Any, Any, PlayedGroup]], groups: Sequence[Group]
-) -> PlayedGroup:
-    """Play groups concurrently with `play`, and merge the results.
-
-    Raises:
-        RunStoppedError: no group is left, or the policy server does not respond.
-    """
-    return merge_groups(await gather([play(group) for group in groups]))
 
 
 def merge_groups(played: Sequence[PlayedGroup]) -> PlayedGroup:

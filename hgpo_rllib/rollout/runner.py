@@ -51,8 +51,8 @@ from hgpo_rllib.rollout.group import (
     PlayedGroup,
     PlayMember,
     Rollout,
+    gather,
     merge_groups,
-    play_groups,
     play_in_pool,
 )
 from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
@@ -189,7 +189,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         number of groups played before) plus its index in `tasks`.
         """
         groups = self._groups(split, tasks, group_size, temperature, first)
-        return self._loop.call(play_groups, self._player(group_size), groups)[0]
+        play = self._player(group_size)
+        return merge_groups(self._loop.call(gather, [play(group) for group in groups]))[0]
 
     def _groups(
         self, split: str, tasks: list[int], size: int, temperature: float, first: int

@@ -22,7 +22,8 @@ from hgpo_rllib.rollout.group import (
     Group,
     PlayedGroup,
     Rollout,
-    play_groups,
+    gather,
+    merge_groups,
     play_in_pool,
 )
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
@@ -118,7 +119,11 @@ class Table:
             finally:
                 self.failures += rollout.failures
 
-        return asyncio.run(asyncio.wait_for(play_groups(play, groups), 30))[0]
+        async def play_all() -> list[PlayedGroup]:
+            async with asyncio.timeout(30):
+                return await gather([play(group) for group in groups])
+
+        return merge_groups(asyncio.run(play_all()))[0]
 
 
 @pytest.fixture
