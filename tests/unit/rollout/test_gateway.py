@@ -262,7 +262,7 @@ def check_key(table: Table) -> None:
     table.ask(session)
     for wrong in ({"Authorization": "Bearer guess"}, {"Authorization": "secret"}, {}):
         for path in ("/sessions", f"/sessions/{session}/end", f"/sessions/{session}/v1/x"):
-            response = httpx.post(table.url + path, headers=wrong, trust_env=False)
+            response = table.openai_http.post(table.url + path, headers=wrong)
             assert response.status_code in (401, 404)
             assert (response.status_code == 404) == path.endswith("x")
     table.post(session, "end")

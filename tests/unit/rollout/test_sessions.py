@@ -213,3 +213,64 @@ class Simulation:
 def test_any_clients(done: list[tuple]) -> None:
     """Trajectories hold the responses that clients received, in order, with their rewards."""
     asyncio.run(asyncio.wait_for(Simulation().run(done), 30))
+
+
+def test_a_session_that_ends_while_a_request_arrives() -> None:
+    """The request is refused, although it could have been a repeated one."""
+    asyncio.run(_end_while_a_request_arrives())
+
+
+async def _end_while_a_request_arrives() -> None:
+    made = Session(Policy(), RENDERER, INFO, "g", "0", 1.0, max_turns=1)
+    messages = [{"role": "user", "content": "0"}]
+
+    async def ends() -> bool:
+        made.fail(EnvFailedError("reported by the client"))
+        return False
+
+    first = asyncio.create_task(made.chat(messages, "0", ends))
+    await settle()
+    with pytest.raises(SessionEndedError):
+        await made.chat(messages, "0", constant(False))
+    with pytest.raises(EnvFailedError):
+        await made.played(60)
+    with pytest.raises(SessionEndedError):
+        await first
+
+
+def test_a_session_is_not_lost_when_the_wait_ends() -> None:
+    """The time is over while the gateway looks whether the client is there."""
+    asyncio.run(_claim_at_the_last_moment())
+
+
+async def _claim_at_the_last_moment() -> None:
+    sessions = Sessions(60)
+    made = Session(Policy(), RENDERER, INFO, "g", "0", 1.0, MAX_TURNS)
+    played = asyncio.create_task(sessions.play(made))
+    await settle()
+
+    async def is_gone() -> bool:
+        await asyncio.sleep(0.1)
+        return False
+
+    assert await sessions.claim(0.01, is_gone) is made
+    played.cancel()
+
+
+def test_a_session_that_is_cancelled_while_it_is_claimed() -> None:
+    """No client gets it."""
+    asyncio.run(_cancel_while_it_is_claimed())
+
+
+async def _cancel_while_it_is_claimed() -> None:
+    sessions = Sessions(60)
+    made = Session(Policy(), RENDERER, INFO, "g", "0", 1.0, MAX_TURNS)
+    played = asyncio.create_task(sessions.play(made))
+    await settle()
+
+    async def is_gone() -> bool:
+        played.cancel()
+        await settle()
+        return False
+
+    assert await sessions.claim(0.01, is_gone) is None
