@@ -39,7 +39,7 @@ class Sender:
         threading.Thread(target=self._serve, name=f"weights by {backend}", daemon=True).start()
 
     def publish(self, weights: PublishedWeights) -> WeightsOnLearner:
-        """See `WeightTransport`. Copies the weights to the GPU."""
+        """Copy the weights to the GPU, in place of the last version."""
         dtype = getattr(torch, weights.dtype)
         self._number += 1  # from now on the last version is refused
         self._tensors = {}  # first free its memory
@@ -47,7 +47,7 @@ class Sender:
             name: torch.from_numpy(array).view(dtype).to(DEVICE, copy=True)
             for name, array in weights.tensors.items()
         }
-        return WeightsOnLearner(weights.dtype, {}, None, self._number, self._broker)
+        return WeightsOnLearner(weights.dtype, {}, number=self._number, broker=self._broker)
 
     def _serve(self) -> None:
         while True:
@@ -68,11 +68,11 @@ class Sender:
             address = ray.util.get_node_ip_address()
             start = NCCLTrainerInitInfo(address, get_open_port(), 1 + workers, rank=0)
         source = _Source(self._tensors)
-        half = WeightTransferTrainerFactory.trainer_init(start, client=client, source=source)
+        trainer = WeightTransferTrainerFactory.trainer_init(start, client=client, source=source)
         try:
-            half.send_weights()
+            trainer.send_weights()
         finally:
-            half.shutdown()
+            trainer.shutdown()
 
 
 class _EngineCalls:
@@ -109,7 +109,14 @@ class _Source(WeightSource):
         return iter(self._tensors.items())
 
 
-@functools.cache
-def sender(backend: str) -> Sender:
-    """Return the only sender of this process."""
-    return Sender(backend)
+_sender = functools.cache(Sender)  # one per process
+
+
+def publish_by(backend: str, weights: PublishedWeights) -> WeightsOnLearner:
+    """See `WeightTransport`. Only the latest version is kept."""
+    return _sender(backend).publish(weights)
+
+
+async def fetch(handle: WeightsOnLearner) -> PublishedWeights:
+    """See `WeightTransport`. The engine gets the weights later, when it loads them."""
+    return handle
