@@ -81,17 +81,17 @@ class PolicyReplica:
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
     ) -> list[Generation | RequestFailedError]:
         """See `VersionedEngine.generate`."""
-        answering = asyncio.create_task(self._versioned.generate(prompts, sampling, weights))
+        generating = asyncio.create_task(self._versioned.generate(prompts, sampling, weights))
         try:
-            await asyncio.wait((answering, self._failure), return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
+            await asyncio.wait((generating, self._failure), return_when=asyncio.FIRST_COMPLETED)
+            if not generating.done():
                 raise EngineDiedError(self._failure.result())
-            return answering.result()
+            return generating.result()
         except EngineDiedError:
             self._end()
             raise
         finally:
-            answering.cancel()
+            generating.cancel()
 
     async def sleep(self) -> None:
         """See `VersionedEngine.sleep`."""
@@ -103,9 +103,9 @@ class PolicyReplica:
             raise EngineDiedError(self._failure.result())
 
     async def _watch_engine(self) -> str:
-        why = await engine_failure(self._engine)
+        reason = await engine_failure(self._engine)
         self._end()
-        return why
+        return reason
 
     def _end(self) -> None:
         """Exit after `EXIT_DELAY_S`, when callers have received the error."""

@@ -14,13 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from hgpo_rllib.config import ConfigError, PolicyServerSettings, RunConfig
 from hgpo_rllib.policy_server import vllm_settings
@@ -288,12 +288,12 @@ def wait_until_healthy(server: subprocess.Popen[bytes], url: str) -> None:
     Raises:
         RunStoppedError: the server exited.
     """
-    ask = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
-    while server.poll() is None:
-        with contextlib.suppress(OSError, HTTPException):
-            ask(f"{url}/health", timeout=5).close()
-            return
-        time.sleep(0.2)
+    with httpx.Client(trust_env=False, timeout=5) as client:
+        while server.poll() is None:
+            with contextlib.suppress(httpx.TransportError):
+                if client.get(f"{url}/health").is_success:
+                    return
+            time.sleep(0.2)
     raise RunStoppedError(f"vLLM did not start (exit code {server.returncode}), see above")
 
 

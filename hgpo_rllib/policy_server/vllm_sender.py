@@ -57,9 +57,9 @@ class Sender:
                 if version != self._number:
                     raise RuntimeError(f"version {version} was replaced by {self._number}")
                 self._send(_EngineCalls(self._broker, transfer), workers)
-            except Exception as why:  # the replica ends and is started again
+            except Exception as failure:  # the replica ends and is started again
                 logger.exception("weights were not sent (%s)", self._backend)
-                error = str(why)
+                error = str(failure)
             ray.get(self._broker.end.remote(transfer, error))
 
     def _send(self, client: "_EngineCalls", workers: int) -> None:

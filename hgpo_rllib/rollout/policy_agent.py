@@ -38,11 +38,11 @@ class PolicyAgent(ModelAgent):
         """
         prompt = self._renderer.prompt(self.goal, observation, admissible_actions, self.memory)
         grammar = action_grammar(admissible_actions) if self._grammars else None
-        asked = time.perf_counter()
+        start = time.perf_counter()
         response = await self._model.generate(
             Prompt(prompt.token_ids, self.seed, self.group, grammar)
         )
-        request_s = time.perf_counter() - asked
+        request_s = time.perf_counter() - start
         response_ids = response.token_ids.tolist()
         completion = self._renderer.text(response_ids)
         parsed = self._renderer.parse(completion, admissible_actions)

@@ -222,12 +222,12 @@ class Session:
         return reply
 
     async def _respond(self, prompt_ids: list[int], anchor: str, number: int) -> Turn:
-        asked = time.perf_counter()
+        start = time.perf_counter()
         prompt = Prompt(prompt_ids, response_seed(self._key, number), self._group)
         response = await self._policy.generate(prompt)
         completion = self._renderer.text(response.token_ids.tolist())
         turn = sampled_turn(anchor, completion.strip(), completion, prompt_ids, response)
-        return replace(turn, request_s=time.perf_counter() - asked)
+        return replace(turn, request_s=time.perf_counter() - start)
 
     def _delivered(self) -> list[Reply]:
         return [reply for reply in self._replies if reply.delivered]
