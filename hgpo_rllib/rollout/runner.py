@@ -17,7 +17,6 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_runner import EnvRunner
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.checkpoints import Checkpointable
 from ray.rllib.utils.metrics import (
@@ -57,7 +56,6 @@ from hgpo_rllib.rollout.group import (
 )
 from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.restrictions import GrammarReader
-from hgpo_rllib.rollout.rllib_episode import group_episodes
 from hgpo_rllib.rollout.sessions import Session, Sessions, play_session
 from hgpo_rllib.rollout.stream import GroupStream, TimedGroup
 from hgpo_rllib.rollout.tasks import TaskOrder
@@ -123,11 +121,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._tasks = TaskOrder(self.num_tasks(config.train_split), seed=config.seed or 0)
 
     @override(EnvRunner)
-    def sample(self, *, num_episodes: int | None = None, **kwargs: Any) -> list[MultiAgentEpisode]:
-        """Return the trajectories of `rollout` as RLlib episodes, one per group."""
-        return group_episodes(self.rollout(num_episodes or 1).trajectories)
-
-    def rollout(self, num_groups: int) -> Played:
+    def sample(self, *, num_groups: int = 1, **kwargs: Any) -> Played:
         """Return `num_groups` groups of the train split, as `rollout.schedule` says.
 
         Those that are in progress are a part of them. Groups that are too old are discarded, and up
@@ -161,7 +155,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         return Played(trajectories, counts, seconds)
 
     def sample_ahead(self, num_groups: int) -> None:
-        """Start the groups that the next call of `rollout` returns."""
+        """Start the groups that the next call of `sample` returns."""
         self._loop.call(self._stream.start, num_groups)
 
     def _is_stale(self, group: TimedGroup) -> bool:
