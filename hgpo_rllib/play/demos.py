@@ -116,13 +116,7 @@ def _play(spec: DemoSpec, task: int, name: str, rng: random.Random) -> Demo:
     started = env.reset(seed=task)
     facts = {key: started[1][key] for key in ("task_type", "goal")}
     expert = find_expert(spec.expert, spec.env)(started[1], rng)
-    agent = spec.agent
-    renderer = TextRenderer(
-        agent.prompt,
-        agent.memory_length or 0,
-        context=agent.context,
-        follow_up_prompt=agent.follow_up_prompt,
-    )
+    renderer = TextRenderer(spec.agent)
     examples, info = play(env, started, expert, renderer)
     if not info["won"]:
         return Demo(name, left_out=f"the {spec.expert} did not win in {len(examples)} steps")

@@ -29,7 +29,7 @@ from ray.rllib.utils.metrics import (
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.agent import BeginAgent, TokenRenderer
-from hgpo_rllib.config import EnvSettings
+from hgpo_rllib.config import AgentSettings, EnvSettings
 from hgpo_rllib.models import eos_token_ids, load_tokenizer
 from hgpo_rllib.policy_server.client import PolicyClient
 from hgpo_rllib.policy_server.replicas import Replicas
@@ -87,16 +87,9 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         super().__init__(config=config, **kwargs)
         self.module = None  # the policy lives in the policy server
         self._tokenizer = load_tokenizer(config.model_path)
-        self.renderer = TokenRenderer(
-            self._tokenizer,
-            prompt=config.prompt,
-            memory_length=config.prompt_memory_length,
-            max_prompt_tokens=config.max_prompt_tokens,
-            shorten=config.shorten_prompts,
-            inadmissible_is_invalid=config.inadmissible_is_invalid,
-            context=config.context,
-            follow_up_prompt=config.follow_up_prompt,
-        )
+        agent = config.settings(AgentSettings)
+        tied = {"memory_length": config.prompt_memory_length}
+        self.renderer = TokenRenderer(self._tokenizer, agent.model_copy(update=tied))
         self._eos = tuple(eos_token_ids(config.model_path, self._tokenizer))
         self.grammars = (
             GrammarReader(self._tokenizer, self._eos) if config.constrain_actions else None

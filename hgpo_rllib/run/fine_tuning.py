@@ -168,7 +168,7 @@ def fine_tune(
     tokenizer, model = load_chat_tokenizer(path), load_model(path)
     if rank := config.model.lora_rank:
         add_lora(model, rank, config.model.lora_alpha, settings.seed)
-    renderer = TokenRenderer(tokenizer, config.agent.prompt, 0, config.agent.max_prompt_tokens)
+    renderer = TokenRenderer(tokenizer, config.agent)
     train, held = (encode(renderer, part) for part in split_by_game(demonstrations))
     trainer = Trainer(
         model,

@@ -21,7 +21,12 @@ from openai import OpenAI
 from openai.types import CompletionChoice
 
 from hgpo_rllib.agent import TextRenderer
-from hgpo_rllib.config import ConfigError, PolicyServerSettings, RunConfig, save_config
+from hgpo_rllib.config import (
+    ConfigError,
+    PolicyServerSettings,
+    RunConfig,
+    save_config,
+)
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.request import make_request
 from hgpo_rllib.models import load_model, load_tokenizer
@@ -98,7 +103,7 @@ def first_prompt(run_config: RunConfig) -> str:
     env = gym.make(run_config.env.env_id, data=run_config.env.data, split="train")
     observation, info = env.reset(seed=0)
     env.close()
-    renderer = TextRenderer(run_config.agent.prompt, memory_length=2)
+    renderer = TextRenderer(run_config.agent)
     admissible = info["admissible_actions"]
     return renderer.message(info["goal"], observation, admissible, step_count=0, history=())
 

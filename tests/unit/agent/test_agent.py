@@ -25,6 +25,7 @@ from hgpo_rllib.agent.templates import (
     page_parts,
     thought,
 )
+from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.paths import SHARED
 
@@ -99,7 +100,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def make_agent(tokenizer: PreTrainedTokenizerFast, **changes) -> TokenRenderer:
     """Return an agent that shows two turns."""
     settings = {"prompt": "alfworld_compact", "memory_length": 2, "max_prompt_tokens": 4096}
-    return TokenRenderer(tokenizer, **(settings | changes))
+    return TokenRenderer(tokenizer, AgentSettings(**(settings | changes)))
 
 
 class TestParsing:
@@ -194,7 +195,7 @@ class TestTemplates:
     def test_golden(self, name: str, step: str) -> None:
         """The rendered text is the recorded one to the letter."""
         turns = LATER.turns if step == "later" else []
-        text = TextRenderer(name, 0).message(
+        text = TextRenderer(AgentSettings(prompt=name)).message(
             goal="put a mug in desk.",
             observation=DESK if turns else ROOM,
             admissible_actions=ADMISSIBLE,
@@ -209,7 +210,7 @@ class TestTemplates:
         """Pages are shown behind the instruction, which is the goal."""
         memory = remembered((INDEX, "search[red mug]"), (RESULTS, "click[b000000001]"))
         turns = memory.turns if step == "later" else []
-        text = TextRenderer(name, 0).message(
+        text = TextRenderer(AgentSettings(prompt=name)).message(
             goal=WISH,
             observation=ITEM if turns else INDEX,
             admissible_actions=(
@@ -231,7 +232,7 @@ class TestTemplates:
             ("Got 1 oak logs", "craft 4 oak planks using 1 oak logs"),
         )
         turns = memory.turns if step == "later" else []
-        text = TextRenderer(name, 0).message(
+        text = TextRenderer(AgentSettings(prompt=name)).message(
             goal=CRAFTING,
             observation="Crafted 4 minecraft:oak_planks" if turns else CRAFTING,
             admissible_actions=[
@@ -271,7 +272,7 @@ class TestTemplates:
         """A path is taken as it is; the filters are there too."""
         path = tmp_path / "own.txt"
         path.write_text("{{ current_step }} {{ admissible_actions | main_actions | join('+') }}\n")
-        text = TextRenderer(str(path), 0).message(
+        text = TextRenderer(AgentSettings(prompt=str(path))).message(
             goal="",
             observation="",
             admissible_actions=["look", "go to bed 1", "examine bed 1", "use lamp 1"],
@@ -285,7 +286,7 @@ class TestTemplates:
         path = tmp_path / "own.jinja"
         path.write_text("{{ observations }}")
         with pytest.raises(jinja2.UndefinedError, match="observations"):
-            TextRenderer(str(path), 0).message(
+            TextRenderer(AgentSettings(prompt=str(path))).message(
                 goal="",
                 observation="",
                 admissible_actions=[],
@@ -378,7 +379,10 @@ class TestTokenRenderer:
 
         def prompt(memory_length: int, limit: int, shorten: str = "memory") -> EncodedPrompt:
             agent = make_agent(
-                tokenizer, memory_length=memory_length, max_prompt_tokens=limit, shorten=shorten
+                tokenizer,
+                memory_length=memory_length,
+                max_prompt_tokens=limit,
+                shorten_prompts=shorten,
             )
             return agent.prompt("g", DESK, ADMISSIBLE, LATER)
 

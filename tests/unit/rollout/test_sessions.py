@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hgpo_rllib.agent import TokenRenderer
+from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError
 from hgpo_rllib.rollout.sessions import InvalidRequestError, Session, SessionEndedError, Sessions
@@ -18,7 +19,9 @@ from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 INFO = {"goal": "g", "game": "train/0", "task_type": "t", "admissible_actions": []}
 TOKENIZER = train_tokenizer(["wait 0 1 2 3 4 5 6 7 8 9"] * 20, [], 320)
-RENDERER = TokenRenderer(TOKENIZER, "alfworld_compact", 2, 200)
+RENDERER = TokenRenderer(
+    TOKENIZER, AgentSettings(prompt="alfworld_compact", memory_length=2, max_prompt_tokens=200)
+)
 MAX_TURNS = 6
 
 session = st.integers(0, 1)
