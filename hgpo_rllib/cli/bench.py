@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from env_wrappers.files import write_atomically
-from hgpo_rllib.cli.output import JsonOption, show, with_median
+from hgpo_rllib.cli.common import JsonOption, Overrides, RunFile, progress, show, with_median
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 
 if TYPE_CHECKING:
@@ -15,12 +15,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Benchmarks that print tables or JSON.", no_args_is_help=True)
 
-ConfigArgument = Annotated[
-    Path, typer.Argument(help="run file with model, prompts and environment")
-]
-OverridesArgument = Annotated[
-    list[str] | None, typer.Argument(help="settings to override, as section.key=value")
-]
 EnvsOption = typer.Option("--envs", min=1, help="number of environments to start in one process")
 
 
@@ -94,8 +88,8 @@ def webshop(
 
 @app.command()
 def rollout(
-    config: ConfigArgument,
-    overrides: OverridesArgument = None,
+    config: RunFile,
+    overrides: Overrides = None,
     concurrency: Annotated[int, typer.Option(min=1, help="number of concurrent requests")] = 64,
     prompts: Annotated[int, typer.Option(min=1, help="number of prompts per turn")] = 1024,
     repeats: Annotated[int, typer.Option(min=1, help="number of turns per implementation")] = 5,
@@ -124,8 +118,8 @@ def rollout(
 
 @app.command()
 def learner(
-    config: ConfigArgument,
-    overrides: OverridesArgument = None,
+    config: RunFile,
+    overrides: Overrides = None,
     steps: Annotated[int, typer.Option(min=1, help="steps in the batch")] = 512,
     repeats: Annotated[int, typer.Option(min=1, help="number of updates per implementation")] = 5,
     as_json: JsonOption = False,
@@ -151,7 +145,7 @@ def _prepare(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, Tra
 @app.command()
 def scale(
     run: Annotated[Path, typer.Argument(help="run directory whose responses are replayed")],
-    overrides: OverridesArgument = None,
+    overrides: Overrides = None,
     episodes: Annotated[
         list[int] | None,
         typer.Option(min=2, help="number of concurrent episodes; can be repeated"),
@@ -239,7 +233,7 @@ def credit(
             help="run directory, run file, or result.json of this command to show again",
         ),
     ],
-    overrides: OverridesArgument = None,
+    overrides: Overrides = None,
     groups: Annotated[int, typer.Option(min=2, help="groups to play")] = 48,
     steps: Annotated[int, typer.Option(min=2, help="steps to sample from them")] = 240,
     branches: Annotated[
@@ -257,7 +251,6 @@ def credit(
     """Compare the estimators with true advantages, which branches of the episodes estimate."""
     from hgpo_rllib.bench import credit_figure, fidelity
     from hgpo_rllib.bench.credit import Plan, bench_credit, load_result
-    from hgpo_rllib.cli.progress import progress
 
     if source.suffix == ".json":
         result = load_result(source)

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from hgpo_rllib.bench import alfworld, webshop
 from hgpo_rllib.bench.advantages import bench_advantages, synthetic_batch
 from hgpo_rllib.bench.measure import peak_mib
+from hgpo_rllib.cli.common import show, with_median
 from hgpo_rllib.cli.main import app
-from hgpo_rllib.cli.output import show, with_median
 from hgpo_rllib.config import ConfigError
 
 SMALL = ["bench", "advantages", "--size", "400", "--repeats", "1"]

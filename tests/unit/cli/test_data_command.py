@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from env_wrappers.alfworld.download import DownloadError, download
 from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.generator import GenerationSpec, generate
 from env_wrappers.datasets import MANIFEST
@@ -26,19 +25,6 @@ FEW_SPEC = GenerationSpec(
     rooms=("bathroom", "bedroom"),
     max_receptacles=16,
 )
-FAKE_SCRIPT = """
-import sys
-from pathlib import Path
-
-print("Downloading games.zip:  50%|#####     | 1/2", end="\\r", file=sys.stderr, flush=True)
-print("alfred.pddl already exists")
-if "{outcome}" == "fails":
-    from urllib.error import URLError
-    raise URLError("HTTPSConnectionPool(host='packages.internal', port=3128): no route")
-if "{outcome}" == "stops":
-    sys.exit(3)
-Path(sys.argv[sys.argv.index("--data-dir") + 1], "json_2.1.1").mkdir()
-"""
 
 
 class TestGenerate:
@@ -138,46 +124,3 @@ class TestCheck:
         (line,) = stderr.splitlines()
         assert "is not a directory" in line
         assert "hgpo data generate alfworld" in line
-
-
-class TestDownload:
-    def test_without_a_network(
-        self, hgpo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """One line: what was tried, and how games that are there already are named."""
-        monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing answers there
-        status, stdout, stderr = hgpo("data", "download", "alfworld", tmp_path)
-        assert (status, stdout) == (1, "")
-        (line,) = stderr.splitlines()
-        for part in (
-            "alfworld-download",
-            "github.com/alfworld",
-            "json_2.1.1/<split>/<task>/<trial>/game.tw-pddl",
-            "ALFWORLD_DATA",
-        ):
-            assert part in line
-        assert "127.0.0.1" not in line
-        assert list(tmp_path.iterdir()) == []
-
-    @pytest.mark.parametrize(
-        ("outcome", "reason"), [("works", ""), ("fails", "URLError"), ("stops", "exit code 3")]
-    )
-    def test_the_script(self, tmp_path: Path, outcome: str, reason: str) -> None:
-        """What it prints is passed on, but no traceback and no address."""
-        script = tmp_path / "alfworld-download"
-        script.write_text(FAKE_SCRIPT.replace("{outcome}", outcome))
-        lines: list[str] = []
-        here = script.as_uri()
-        if outcome == "works":
-            download(tmp_path, lines.append, releases=here, script=script)
-            assert (tmp_path / "json_2.1.1").is_dir()
-        else:
-            with pytest.raises(DownloadError, match=rf"stopped with {reason}$"):
-                download(tmp_path, lines.append, releases=here, script=script)
-        assert sorted(lines)[-1] == "alfred.pddl already exists"
-        assert any(line.startswith("Downloading games.zip:  50%|") for line in lines)
-        assert "packages.internal" not in str(lines)
-
-    def test_without_the_script(self, tmp_path: Path) -> None:
-        with pytest.raises(DownloadError, match="there is no alfworld-download"):
-            download(tmp_path, lambda line: None, script=tmp_path / "alfworld-download")

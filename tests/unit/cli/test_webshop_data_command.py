@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, CatalogueSpec, generate
-from hgpo_rllib.cli.data_webshop import generate_webshop
+from hgpo_rllib.cli.data import generate_webshop
 from hgpo_rllib.cli.main import main
 from tests.unit.env_wrappers.webshop.webshop_data import item, write_data
 
@@ -144,7 +144,8 @@ class TestCheck:
 
     def test_bad_input(self, hgpo: Hgpo, tmp_path: Path) -> None:
         status, _, stderr = hgpo("check", "webshop", tmp_path, "--limit", "0")
-        assert (status, stderr) == (2, "hgpo: --limit must be at least 1\n")
+        assert status == 2
+        assert "--limit" in stderr
         status, _, stderr = hgpo("check", "webshop", tmp_path)
         assert status == 2
         (line,) = stderr.splitlines()
