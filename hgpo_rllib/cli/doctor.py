@@ -36,7 +36,7 @@ def doctor(
     with tempfile.TemporaryDirectory() as cache:
         settings = load_config(config, [*SMALL, *(overrides or []), f"cache={cache}"])
         with large_imports():
-            from hgpo_rllib.doctor.trial_run import examine
+            from hgpo_rllib.doctor import examine
             from hgpo_rllib.reporting.console import TrainingConsole
         checks = list(examine(settings, TrainingConsole(sys.stderr)))
     rows = [
