@@ -1,16 +1,14 @@
 """`hgpo data …`: generate and check games and stores; write demonstrations and recorded steps."""
 
-import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hgpo_rllib.cli.common import (
-    JsonOption,
     Overrides,
     RunFile,
     generate_data,
@@ -36,8 +34,6 @@ app.add_typer(generate_app, name="generate")
 app.add_typer(check_app, name="check")
 
 GAMES = GamesSettings()
-SHOWN = 20  # maximum number of broken items of a store to print
-
 TrustedOption = Annotated[
     bool,
     typer.Option("--trusted", help="accept grammars that are not ALFWorld's: they can run code"),
@@ -104,7 +100,6 @@ def check_alfworld(
             help="directory with json_2.1.1 (default: $ALFWORLD_DATA)", show_default=False
         ),
     ] = None,
-    as_json: JsonOption = False,
     replay: Annotated[
         bool, typer.Option("--replay", help="also play every recorded walkthrough, which must win")
     ] = False,
@@ -120,12 +115,7 @@ def check_alfworld(
         data = Path(ALFWORLD_DATA)
     with progress("checking games") as on_progress:
         found = check_tree(data, replay, trusted, on_progress)
-    if as_json:
-        broken = [{"file": file, "reason": why} for file, why in found.broken.items()]
-        facts = {"data": str(data), "kind": found.kind}
-        typer.echo(json.dumps(facts | {"splits": _count_games(found), "broken": broken}))
-    else:
-        _print_games(data, found, replay)
+    _print_games(data, found, replay)
     if found.broken:
         raise typer.Exit(1)
 
@@ -165,7 +155,6 @@ def check_webshop(
             help="directory of the product files (default: $WEBSHOP_DATA)", show_default=False
         ),
     ] = None,
-    as_json: JsonOption = False,
     replay: Annotated[
         bool,
         typer.Option("--replay", help="also let an oracle play the goals, which must earn 1.0"),
@@ -186,11 +175,7 @@ def check_webshop(
 
     with progress("playing goals") as on_progress:
         found = check_catalogue(data, replay, limit, on_progress)
-    name = str(data) if data is not None else "$WEBSHOP_DATA"
-    if as_json:
-        typer.echo(json.dumps(_store_as_json(name, found)))
-    else:
-        _print_store(name, found)
+    _print_store("$WEBSHOP_DATA" if data is None else str(data), found)
     if found.broken:
         raise typer.Exit(1)
 
@@ -272,25 +257,12 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _count_games(found: "TreeCheck") -> dict[str, dict[str, Counter[str]]]:
-    """Count games by split, family and result of the check."""
-    counts: dict[str, dict[str, Counter[str]]] = {}
-    for game in found.games:
-        row = counts.setdefault(game.split, {}).setdefault(game.family, Counter())
-        row["games"] += 1
-        row["replayed"] += game.replayed
-        row["skipped"] += game.skipped
-        row["broken"] += game.fault is not None
-    return counts
-
-
 def _print_games(data: Path, found: "TreeCheck", replay: bool) -> None:
     typer.echo(f"{data} ({found.kind})")
-    counts = {
-        (split, family): row
-        for split, families in _count_games(found).items()
-        for family, row in sorted(families.items())
-    }
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for game in found.games:
+        row = {"games": 1, "replayed": game.replayed, "skipped": game.skipped}
+        counts[game.split, game.family].update(row | {"broken": game.fault is not None})
     counts["all", ""] = sum(counts.values(), Counter())
     columns = ["games", *["replayed"] * replay, "skipped", "broken"]
     print_rows(
@@ -301,25 +273,6 @@ def _print_games(data: Path, found: "TreeCheck", replay: bool) -> None:
     )
     for file, why in found.broken.items():
         typer.echo(f"broken: {file}: {why}")
-
-
-def _store_as_json(data: str, found: "CatalogueCheck") -> dict[str, Any]:
-    return {
-        "data": data,
-        "kind": found.kind,
-        "products": found.departments.total(),
-        "departments": found.departments,
-        "skipped": found.skipped,
-        "goals": {
-            kind: {
-                "splits": check.splits,
-                "replayed": len(check.replayed),
-                "missed": check.missed,
-            }
-            for kind, check in found.goals.items()
-        },
-        "broken": [{"name": name, "reason": why} for name, why in found.broken.items()],
-    }
 
 
 def _print_store(data: str, found: "CatalogueCheck") -> None:
@@ -333,10 +286,8 @@ def _print_store(data: str, found: "CatalogueCheck") -> None:
         if check.replayed:
             earned = len(check.replayed) - len(check.missed)
             typer.echo(f"{kind} goals played: {len(check.replayed)}, earned 1.0: {earned}")
-    for name, why in list(found.broken.items())[:SHOWN]:
+    for name, why in found.broken.items():
         typer.echo(f"broken: {name}: {why}")
-    if len(found.broken) > SHOWN:
-        typer.echo(f"and {len(found.broken) - SHOWN} more; --json names all")
 
 
 def _listed(counts: Mapping[str, int]) -> str:
