@@ -80,12 +80,10 @@ def evaluation_rows(
         seconds: duration of the evaluation.
     """
     same = {"temperature": temperature, "evaluation_s": seconds}
-    rows = [
-        {"iteration": iteration, "split": split, **same, **_plain(values)}
-        for split, values in sorted(result[ENV_RUNNER_RESULTS].items())
-    ]
     return [
-        row | ({"by_task": tasks[row["split"]]} if row["split"] in tasks else {}) for row in rows
+        {"iteration": iteration, "split": split, **same, **_plain(values)}
+        | ({"by_task": tasks[split]} if split in tasks else {})
+        for split, values in sorted(result[ENV_RUNNER_RESULTS].items())
     ]
 
 
