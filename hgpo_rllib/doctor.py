@@ -28,7 +28,7 @@ from hgpo_rllib.placement import processes_by_gpu
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run import estimate
 from hgpo_rllib.run.cluster import ray_cluster
-from hgpo_rllib.run.flops import full_turn, update_flop
+from hgpo_rllib.run.estimate import full_turn, update_flop
 from hgpo_rllib.run.inputs import check_inputs
 from hgpo_rllib.run.model_size import ModelSize, find_size
 from hgpo_rllib.run.trainer import prepare_inputs
