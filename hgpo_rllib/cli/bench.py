@@ -133,15 +133,6 @@ def learner(
     show(tables | {"updates": with_median(tables["updates"], "ratio")}, as_json)
 
 
-def _prepare(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, TrainingConsole]":
-    """Return settings whose data and model exist, and a console on standard error."""
-    from hgpo_rllib.reporting.console import TrainingConsole
-    from hgpo_rllib.run.trainer import prepare_inputs
-
-    console = TrainingConsole(sys.stderr)
-    return prepare_inputs(load_config(config, overrides or []), console), console
-
-
 @app.command()
 def scale(
     run: Annotated[Path, typer.Argument(help="run directory whose responses are replayed")],
@@ -255,7 +246,7 @@ def credit(
     if source.suffix == ".json":
         result = load_result(source)
     else:
-        run = _prepare_policy(source, overrides)
+        run, _ = _prepare(source, overrides)
         plan = Plan(groups, steps, branches)
         with progress("branching, agent states", "the same command continues") as advance:
             folder, result = bench_credit(run, plan, output, advance)
@@ -266,13 +257,18 @@ def credit(
     show(tables, as_json)
 
 
-def _prepare_policy(source: Path, overrides: list[str] | None) -> RunConfig:
-    """Return settings whose data and model exist; a run directory has those of its checkpoint."""
-    if not source.is_dir():
-        return _prepare(source, overrides)[0]
+def _prepare(source: Path, overrides: list[str] | None) -> "tuple[RunConfig, TrainingConsole]":
+    """Return settings whose data and model exist, and a console on standard error.
+
+    Args:
+        source: run file, or run directory, whose model is that of its checkpoint.
+        overrides: settings as ``section.key=value``.
+    """
     from hgpo_rllib.reporting.console import TrainingConsole
     from hgpo_rllib.run.checkpoint import find_policy
     from hgpo_rllib.run.trainer import prepare_inputs
 
-    settings = find_policy(str(source), overrides or [])
-    return prepare_inputs(settings, TrainingConsole(sys.stderr))
+    given = overrides or []
+    config = find_policy(str(source), given) if source.is_dir() else load_config(source, given)
+    console = TrainingConsole(sys.stderr)
+    return prepare_inputs(config, console), console
