@@ -13,9 +13,9 @@ from hgpo_rllib.config import ConfigError, RunConfig, load_config
 if TYPE_CHECKING:
     from hgpo_rllib.reporting.console import TrainingConsole
 
-app = typer.Typer(help="Benchmarks that print tables or JSON.", no_args_is_help=True)
+REPEATS = 5  # turns per implementation of rollouts, and weight updates
 
-EnvsOption = typer.Option("--envs", min=1, help="number of environments to start in one process")
+app = typer.Typer(help="Benchmarks that print tables or JSON.", no_args_is_help=True)
 
 
 @app.command()
@@ -43,18 +43,16 @@ def alfworld(
     data: Annotated[
         Path | None, typer.Option(help="ALFWorld data (default: only generated games)")
     ] = None,
-    split: Annotated[
-        str, typer.Option(help="split of the data; valid_seen has walkthroughs")
-    ] = "valid_seen",
-    genuine: Annotated[int, typer.Option(min=0, help="number of games of the data to compare")] = 8,
+    genuine: Annotated[
+        int, typer.Option(min=0, help="number of games of the data's valid_seen to compare")
+    ] = 8,
     generated: Annotated[int, typer.Option(min=0, help="number of generated games to compare")] = 4,
-    environments: Annotated[int, EnvsOption] = 128,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the fast ALFWorld engine with TextWorld's; exit code 1 if any answers differ."""
     from hgpo_rllib.bench.alfworld import bench_alfworld
 
-    tables = bench_alfworld(data, split, genuine, generated, environments)
+    tables = bench_alfworld(data, "valid_seen", genuine, generated)
     show(tables, as_json)
     if any(row["differing_answers"] for row in tables["steps"]):
         raise typer.Exit(1)
@@ -71,8 +69,6 @@ def webshop(
     recordings: Annotated[
         Path | None, typer.Option(help="folder of recordings of the original on the same data")
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="steps of one environment")] = 20_000,
-    environments: Annotated[int, EnvsOption] = 128,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a WebShop store, and compare it with recordings; exit code 1 if any differ."""
@@ -81,7 +77,8 @@ def webshop(
 
     compared = compare_recordings(data, recordings) if recordings else []
     tables = {"recordings": compared} if compared else {}
-    show(tables | bench_webshop(data, products, steps, environments), as_json)
+    measured = bench_webshop(data, products, steps=20_000, environments=128)
+    show(tables | measured, as_json)
     if any(row["same"] < row["recorded"] for row in compared):
         raise typer.Exit(1)
 
@@ -92,11 +89,9 @@ def rollout(
     overrides: Overrides = None,
     concurrency: Annotated[int, typer.Option(min=1, help="number of concurrent requests")] = 64,
     prompts: Annotated[int, typer.Option(min=1, help="number of prompts per turn")] = 1024,
-    repeats: Annotated[int, typer.Option(min=1, help="number of turns per implementation")] = 5,
     lock_step: Annotated[
         bool, typer.Option(help="also compare whole episodes with a lock-step driver")
     ] = True,
-    updates: Annotated[int, typer.Option(min=0, help="number of weight updates to time")] = 5,
     as_json: JsonOption = False,
 ) -> None:
     """Compare policy server and rollouts with plain vLLM and lock-step; time weight updates."""
@@ -107,12 +102,11 @@ def rollout(
     run, console = _prepare(config, overrides)
     with ray_cluster(run.without_learners()):
         with console.stage("rolling out, alternating with the other implementations"):
-            tables = bench_rollout(run, concurrency, prompts, repeats, lock_step)
+            tables = bench_rollout(run, concurrency, prompts, REPEATS, lock_step)
         tables = {name: with_median(rows, "ratio") for name, rows in tables.items()}
-        if updates:
-            with console.stage("updating weights"):
-                rows = bench_weights(run.model, run.policy_server, updates)
-            tables["new_weights"] = with_median(rows, "first_token_s")
+        with console.stage("updating weights"):
+            rows = bench_weights(run.model, run.policy_server, REPEATS)
+        tables["new_weights"] = with_median(rows, "first_token_s")
     show(tables, as_json)
 
 
@@ -186,7 +180,6 @@ def publish(
         list[int] | None,
         typer.Option(min=1, help="number of object stores; can be repeated"),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="number of versions to publish")] = 3,
     as_json: JsonOption = False,
 ) -> None:
     """Time how weights get from the learner to the object stores of Ray nodes on this machine."""
@@ -195,7 +188,7 @@ def publish(
 
     console = TrainingConsole(sys.stderr)
     with console.stage("publishing weights"):
-        rows = bench_publishing(sizes or [0.5, 1, 3, 6, 15], stores or [1, 2, 4], repeats)
+        rows = bench_publishing(sizes or [0.5, 1, 3, 6, 15], stores or [1, 2, 4], repeats=3)
     show({"publishing": rows}, as_json)
 
 

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import time
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -164,29 +164,32 @@ class Training:
         Pauses after each evaluation and yields its rows, one per split.
         """
         with self.live, self.trackers, name_lost_learners():
-            if resumed:
-                before = self._restore()
-            else:
-                before = self._evaluate(0)
-                self._save(before)
-                yield before
-            start = time.monotonic()
-            interval = self.config.evaluation.interval
-            while not self._finished(start):
-                with self.console.phase("training"):
-                    iteration = self._iterate(start)
-                due = interval and iteration % interval == 0 and not self._finished(start)
-                rows = self._evaluate(iteration) if due else []
-                if iteration % self.config.checkpoint_interval == 0 or self._is_best(rows):
-                    self._save(rows)
-                if rows:
-                    yield rows
-            after = self._evaluate(self.algorithm.iteration)
-            self._save(after)
-            self.tensorboard.close()
-            self.directory.write_json(self.directory.summary, {"seconds": self.console.seconds})
-            self.console.summary(before, after)
-            yield after
+            yield from self._evaluations(resumed)
+
+    def _evaluations(self, resumed: bool) -> Iterator[Rows]:
+        if resumed:
+            before = self._restore()
+        else:
+            before = self._evaluate(0)
+            self._save(before)
+            yield before
+        start = time.monotonic()
+        interval = self.config.evaluation.interval
+        while not self._finished(start):
+            with self.console.phase("training"):
+                iteration = self._iterate(start)
+            due = interval and iteration % interval == 0 and not self._finished(start)
+            rows = self._evaluate(iteration) if due else []
+            if iteration % self.config.checkpoint_interval == 0 or self._is_best(rows):
+                self._save(rows)
+            if rows:
+                yield rows
+        after = self._evaluate(self.algorithm.iteration)
+        self._save(after)
+        self.tensorboard.close()
+        self.directory.write_json(self.directory.summary, {"seconds": self.console.seconds})
+        self.console.summary(before, after)
+        yield after
 
     def _finished(self, start: float) -> bool:
         minutes = self.config.minutes
