@@ -71,12 +71,7 @@ def examine(config: RunConfig, console: TrainingConsole) -> Iterator[Check]:
 
 
 def machine_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]:
-    """Yield the checks that start no process.
-
-    Args:
-        config: the settings.
-        model: size of the model; None if it is unknown, which leaves out the checks of memory.
-    """
+    """Yield the checks that start no process; those of memory only if the model's size is known."""
     gpus = processes_by_gpu(config.cluster, config.policy_server)
     yield _software(bool(gpus))
     if gpus:

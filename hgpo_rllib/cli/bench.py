@@ -253,9 +253,7 @@ def credit(
 def _prepare(source: Path, overrides: list[str] | None) -> "tuple[RunConfig, TrainingConsole]":
     """Return settings whose data and model exist, and a console on standard error.
 
-    Args:
-        source: run file, or run directory, whose model is that of its checkpoint.
-        overrides: settings as ``section.key=value``.
+    `source` is a run file, or a run directory: then the model is its checkpoint.
     """
     from hgpo_rllib.reporting.console import TrainingConsole
     from hgpo_rllib.run.checkpoint import find_policy

@@ -26,9 +26,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object 
 def show(tables: Mapping[str, Sequence[Mapping[str, Any]]], as_json: bool) -> None:
     """Print tables, or one JSON object with the tables, the Python version and the CPU count.
 
-    Args:
-        tables: rows by table name; the keys of a row are the headings and end in the unit.
-        as_json: print JSON.
+    The keys of a row are the headings; they end in the unit.
     """
     if as_json:
         facts = {"python": platform.python_version(), "cpus": os.cpu_count()}
@@ -64,9 +62,7 @@ def progress(
 ) -> Iterator[Callable[[int, int], None]]:
     """Yield `on_progress(done, total)`; its first call shows a progress bar on standard error.
 
-    Args:
-        label: description of the task.
-        interrupted: message after Ctrl-C or SIGTERM.
+    `interrupted` is said after Ctrl-C or SIGTERM.
     """
     console = TrainingConsole(sys.stderr)
     advance: Callable[[int], None] | None = None
@@ -88,14 +84,9 @@ def progress(
 def generate_data(
     out: Path, what: str, total: int, generate: Callable[[Callable[[int, int], None]], object]
 ) -> None:
-    """Generate data with a progress bar, and print whether they were generated or already exist.
+    """Generate data in `out` with a progress bar, and say whether they already existed.
 
-    Args:
-        out: the directory to create.
-        what: name of the generated items, in the plural.
-        total: number of items.
-        generate: generates them, and calls its argument with the numbers done and in total. It
-            leaves the same data alone, and refuses a directory with other contents.
+    `generate` leaves the same data alone, and refuses a directory with other contents.
 
     Raises:
         ConfigError: `out` cannot be written.

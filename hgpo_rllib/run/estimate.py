@@ -265,13 +265,10 @@ def work(config: RunConfig, model: ModelSize, turn: Turn) -> dict[str, float]:
 
 
 def forward_flop(model: ModelSize, tokens: int, responses: int) -> float:
-    """Return the FLOP of a forward pass of one row.
+    """Return the FLOP of a forward pass of a row of `tokens`, of which `responses` are responses.
 
-    Args:
-        model: its layers multiply all tokens, its head those that predict a response token.
-        tokens: length of the row. A token attends to itself and those before it: two products
-            with ``q`` values per layer and position.
-        responses: number of response tokens.
+    Layers multiply all tokens, the head those that predict a response token. A token attends to
+    itself and those before it: two products with ``q`` values per layer and position.
     """
     return _products(model, tokens, responses) + _attention(model, tokens)
 

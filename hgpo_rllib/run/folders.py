@@ -28,12 +28,7 @@ def write_folder(final: Path, write: Callable[[Path], Any], keep_previous: bool 
     """Write a folder next to `final`, sync it to disk, and rename it to `final`.
 
     Whenever the process is killed, the new or the old version is intact: at `final`, or, between
-    two renames, the old one at `previous(final)`.
-
-    Args:
-        final: path of the folder.
-        write: fills the folder at the given path.
-        keep_previous: keep the old version at `previous(final)`.
+    two renames, the old one at `previous(final)`, where `keep_previous` leaves it.
     """
     partial, old = final.with_name(f"{final.name}.partial"), previous(final)
     shutil.rmtree(partial, ignore_errors=True)

@@ -103,9 +103,7 @@ def make_sweep(
     seeds: int,
     scheduler: str | None = None,
 ) -> Sweep:
-    """Create the trials of all grid points from a run file and overrides, with `seeds` seeds each.
-
-    The first seed is that of the run file.
+    """Create the trials of all grid points, with `seeds` seeds each from the run file's on.
 
     Raises:
         ConfigError: there is no axis, a key is on two axes, a point is not a valid config, or the

@@ -132,12 +132,7 @@ def check_dashboard_port(config: RunConfig) -> None:
 
 
 def check_paths_are_kept(config: RunConfig, output: Path) -> None:
-    """Raise ConfigError if results or data would be written to the folder of a job.
-
-    Args:
-        config: settings of the run, or of any trial of a sweep.
-        output: folder of the run directory, or the sweep directory.
-    """
+    """Raise ConfigError if results (in `output`) or data would be written to a job's folder."""
     if JOB_FOLDERS not in Path.cwd().parts:
         return
     folders = {"output": output}

@@ -72,12 +72,7 @@ def evaluation_rows(
 ) -> list[dict[str, Any]]:
     """Return one row of plain numbers per split.
 
-    Args:
-        result: what `HGPO.evaluate` returned.
-        tasks: counts of the evaluated tasks, by split (`HGPO.held_out_tasks`).
-        iteration: training iterations before the evaluation.
-        temperature: sampling temperature.
-        seconds: duration of the evaluation.
+    `result` is what `HGPO.evaluate` returned, `tasks` are `HGPO.held_out_tasks`: counts by split.
     """
     same = {"temperature": temperature, "evaluation_s": seconds}
     return [

@@ -48,13 +48,7 @@ OnFinished = Callable[[Path], object]
 def run_sweep(sweep: Sweep, folder: Path, on_finished: OnFinished | None = None) -> bool:
     """Run the unfinished trials of the sweep in `folder`, then write the results.
 
-    Args:
-        sweep: the trials.
-        folder: directory of the sweep.
-        on_finished: see `OnFinished`; Tune pickles it.
-
-    Returns:
-        Whether all trials have finished.
+    Returns whether all trials have finished. Tune pickles `on_finished`.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -205,12 +199,9 @@ class TrialsThatFit(BasicVariantGenerator):
 def make_scheduler(
     name: str | None, configs: Sequence[RunConfig], finished: Iterable[Path]
 ) -> TrialScheduler:
-    """Return Tune's scheduler of this name.
+    """Return Tune's scheduler: ``asha``, or None to run every trial to completion.
 
-    Args:
-        name: ``asha``, or None to run every trial to completion.
-        configs: settings of all trials.
-        finished: finished run directories, with which new trials are compared.
+    New trials are compared with the `finished` run directories.
     """
     if name is None:
         return FIFOScheduler()
