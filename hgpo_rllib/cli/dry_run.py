@@ -1,20 +1,18 @@
 """`hgpo train --dry-run`: the settings as YAML, and tables of the resources they need."""
 
+import sys
 from itertools import groupby
 
 import typer
 import yaml
-from rich.console import Console
 from rich.table import Table
 
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.placement import Amounts, env_runner_resources, learner_resources, replica_resources
-from hgpo_rllib.reporting.console import make_table
+from hgpo_rllib.reporting.console import TrainingConsole, make_table
 from hgpo_rllib.run import estimate
 from hgpo_rllib.run.inputs import check_files
 from hgpo_rllib.run.model_size import ModelSize, find_size
-
-WIDTH = 100  # if the output is not a terminal
 
 
 def print_dry_run(config: RunConfig) -> None:
@@ -26,9 +24,7 @@ def print_dry_run(config: RunConfig) -> None:
     check_files(config)
     model = find_size(config)
     typer.echo(yaml.safe_dump(config.model_dump(), sort_keys=False), nl=False)
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        console.width = WIDTH
+    console = TrainingConsole(sys.stderr).console
     console.print(resource_table(config))
     if model is None:
         console.print(
