@@ -91,10 +91,10 @@ def generate_data(
     Raises:
         ConfigError: `out` cannot be written.
     """
-    exists = out.is_dir() and any(out.iterdir())
-    with progress(f"generating {what}") as on_progress:
-        try:
+    try:
+        exists = out.is_dir() and any(out.iterdir())
+        with progress(f"generating {what}") as on_progress:
             generate(on_progress)
-        except OSError as error:
-            raise ConfigError(f"cannot write {out}: {error.strerror}") from error
+    except OSError as error:
+        raise ConfigError(f"cannot write {out}: {error.strerror}") from error
     typer.echo(f"{out}: these {total} {what} already exist" if exists else f"{out}: {total} {what}")
