@@ -89,7 +89,7 @@ def generate_alfworld(
     )
     workers = workers or os.cpu_count() or 1
     total = sum(spec.splits.values())
-    generate_data(out, "games", total, lambda progress: generate(out, spec, progress, workers))
+    generate_data(out, "games", total, lambda advance: generate(out, spec, advance, workers))
 
 
 @check_app.command("alfworld")
@@ -144,7 +144,7 @@ def generate_webshop(
     from env_wrappers.webshop.generator import CatalogueSpec, generate
 
     spec = CatalogueSpec(products, seed, lookalikes, instructed, human)
-    generate_data(out, "products", products, lambda progress: generate(out, spec, progress))
+    generate_data(out, "products", products, lambda advance: generate(out, spec, advance))
 
 
 @check_app.command("webshop")

@@ -21,10 +21,9 @@ def locked(folder: Path) -> Iterator[None]:
 
     The folder is created if it is missing, and removed if it is empty after the block.
 
-    The lock is a kernel lock (`flock`) instead of a file with a process id. It is released when the
-    process exits for any reason, so a SIGKILL or reboot leaves no stale lock. It also works across
+    The kernel releases the lock (`flock`) when the process exits for any reason. It works across
     hosts and containers, where process ids differ; NFS supports it since Linux 2.6.12. The process
-    id and host name in the file are only used in the error message.
+    id and host name in the file are only for the error message.
 
     Raises:
         ConfigError: another process holds the lock, or the folder is not writable.
