@@ -128,13 +128,11 @@ def _check_prompts(agent: AgentSettings, observation: str, info: dict[str, Any])
     """Check that the templates can be loaded and rendered."""
     actions = info["admissible_actions"]
     given = (info["goal"], observation, actions, 1)
-    prompt, follow_up = agent.prompt, agent.follow_up_prompt
+    first = AgentSettings(prompt=agent.prompt)
     history = [Turn(observation, actions[0])]
     messages: dict[str, Callable[[], str]] = {
-        "prompt": lambda: TextRenderer(prompt, 0).message(*given, history=history),
-        "follow_up_prompt": lambda: TextRenderer(
-            prompt, 0, follow_up_prompt=follow_up
-        ).follow_up_message(*given),
+        "prompt": lambda: TextRenderer(first).message(*given, history=history),
+        "follow_up_prompt": lambda: TextRenderer(agent).follow_up_message(*given),
     }
     for setting, message in messages.items():
         try:
