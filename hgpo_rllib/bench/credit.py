@@ -33,6 +33,7 @@ from hgpo_rllib.bench.fidelity import Comparison
 from hgpo_rllib.bench.rollout import served
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
 from hgpo_rllib.environments.checks import PAGE, make_environment
+from hgpo_rllib.environments.spec import Progress
 from hgpo_rllib.evaluation.protocol import HASH_LENGTH, describe_model, protocol_hash, recording
 from hgpo_rllib.jsonl import append_row, read_jsonl, write_jsonl
 from hgpo_rllib.results.frames import read_object
@@ -46,7 +47,6 @@ STEPS, BRANCHES, RESULT = "steps.json", "branches.jsonl", "result.json"
 OUTPUT = "credit"
 """Parent of output directories that are named by the protocol."""
 
-Progress = Callable[[int, int], None]
 Keep = Callable[[int, Mean, list[Mean]], None]
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from env_wrappers.files import write_atomically
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.environments.checks import make_environment
+from hgpo_rllib.environments.spec import Progress
 from hgpo_rllib.evaluation.agents import begin_model_agent
 from hgpo_rllib.evaluation.models import Subject
 from hgpo_rllib.evaluation.plan import Kind, Plan, Slot, census, parity
@@ -26,7 +27,7 @@ from hgpo_rllib.evaluation.protocol import (
     protocol_hash,
     recording,
 )
-from hgpo_rllib.evaluation.records import episode_record, in_order, key_of
+from hgpo_rllib.evaluation.records import Record, episode_record
 from hgpo_rllib.evaluation.scripted import begin_scripted
 from hgpo_rllib.evaluation.statistics import results
 from hgpo_rllib.jsonl import EVALUATED_EPISODES, append_row, write_jsonl
@@ -38,7 +39,6 @@ from hgpo_rllib.section import RunStoppedError
 
 OUTPUT = "evaluations"
 """Parent of output directories that are named by the protocol."""
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,11 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
     """
     env = request.config.env
     spec = find_environment(env.env_id)
-    with environments(request) as pool:
+    make = partial(make_environment, env, request.split)
+    with (
+        contextlib.closing(EnvThread(request.config.rollout.env_timeout_s)) as thread,
+        contextlib.closing(EnvPool(make, thread)) as pool,
+    ):
         games = spec.games(pool.first, env, request.split)
         if request.kind == "parity":
             plan = parity(len(games.names), request.games, by_worker=spec.parity_shuffles)
@@ -98,14 +102,14 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
             if (path / SUMMARY).is_file():
                 return Finished(path, read_object(path / SUMMARY), 0)
             file = path / EPISODES
-            records = read_episodes(file, EVALUATED_EPISODES)
-            write_jsonl(file, records)  # removes a truncated line
-            done = {key_of(record) for record in records}
+            done = _records(file)
+            write_jsonl(file, done.values())  # removes a truncated line
             left = [slot for slot in plan.slots if (slot.seed, slot.place) not in done]
             start = time.monotonic()
             if left:
                 play_slots(request, left, games, pool, file, on_progress)
-            records = in_order(read_episodes(file, EVALUATED_EPISODES), plan.slots)
+            done = _records(file)
+            records = [done[slot.seed, slot.place] for slot in plan.slots]
             write_jsonl(file, records)
             summary = {
                 "format": FORMAT,
@@ -124,15 +128,9 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
     return Finished(path, summary, len(left))
 
 
-@contextlib.contextmanager
-def environments(request: Request) -> Iterator[EnvPool]:
-    """Yield a pool of environments of the split."""
-    make = partial(make_environment, request.config.env, request.split)
-    with (
-        contextlib.closing(EnvThread(request.config.rollout.env_timeout_s)) as thread,
-        contextlib.closing(EnvPool(make, thread)) as pool,
-    ):
-        yield pool
+def _records(file: Path) -> dict[tuple[int, int], Record]:
+    """Return the finished episodes by seed and place, which identify them."""
+    return {(row["seed"], row["place"]): row for row in read_episodes(file, EVALUATED_EPISODES)}
 
 
 def describe_protocol(request: Request, plan: Plan, games: Games) -> Block:
