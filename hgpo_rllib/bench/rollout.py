@@ -8,20 +8,20 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import gymnasium as gym
 
-from hgpo_rllib.agent import response_seed
+from hgpo_rllib.agent import TokenRenderer, response_seed
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench import bare_engine
-from hgpo_rllib.bench.lock_step import play_in_lock_step
 from hgpo_rllib.bench.measure import Row, Tables, new_process
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.policy_server import vllm_settings
 from hgpo_rllib.policy_server.client import PolicyClient
 from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Prompt
+from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
 
@@ -157,6 +157,41 @@ def compare_whole_episodes(config: RunConfig, runner: HGPOEnvRunner, repeats: in
     for env in envs:
         env.close()
     return rows[1:]
+
+
+async def play_in_lock_step(
+    envs: Sequence[gym.Env], tasks: Sequence[int], key: str, renderer: TokenRenderer, policy: Policy
+) -> int:
+    """Play ``tasks[i]`` in ``envs[i]`` in lock-step, as the released code does.
+
+    Every turn requests responses for all environments, including those whose episode has ended,
+    waits for the slowest response, and then steps the environments one by one.
+
+    Args:
+        envs: one environment per episode.
+        tasks: seed of each environment's reset.
+        key: prefix of the seeds of responses.
+        renderer: renders prompts and parses completions.
+        policy: generates responses.
+
+    Returns:
+        Number of environment steps, without turns after the end of an episode.
+    """
+    seen: list[Any] = [env.reset(seed=task) for env, task in zip(envs, tasks, strict=True)]
+    agents = [
+        PolicyAgent(policy, renderer, info, f"{key}/{task}", str(index))
+        for index, (task, (_, info)) in enumerate(zip(tasks, seen, strict=True))
+    ]
+    over, steps = [False] * len(agents), 0
+    while not all(over):
+        turns = await asyncio.gather(*(a.act(*last) for a, last in zip(agents, seen, strict=True)))
+        for index, turn in enumerate(turns):
+            if not over[index]:
+                step: Any = envs[index].step(turn.action)
+                observation, _, terminated, truncated, info = step
+                seen[index], over[index] = (observation, info), terminated or truncated
+                steps += 1
+    return steps
 
 
 def describe_episodes(played: Sequence[Trajectory], seconds: float, lock_steps_per_s: float) -> Row:
