@@ -60,15 +60,12 @@ def load_studies(docs: Path, folder: Path | None = None) -> dict[str, Results]:
 
 
 def write_report(docs: Path, folder: Path | None = None, name: str | None = None) -> list[Path]:
-    """Write the page and the figures.
+    """Write the page and the figures; return the written files.
 
     Args:
         docs: folder of results.md and results/.
         folder: see `load_studies`.
         name: the study whose figures are drawn; None: all studies with finished trials.
-
-    Returns:
-        The written files.
 
     Raises:
         ConfigError, DataError: there is no study `name`, or see `load_studies`.
@@ -117,7 +114,6 @@ def _section(name: str, results: Results) -> dict[str, Any]:
 
 def _facts(results: Results) -> list[str]:
     study, records = results.study, results.records
-    assert isinstance(study.seeds, list)
     state = f"incomplete: {len(records)} of {study.size} trials have finished"
     if len(records) == study.size:
         state = f"{study.size} trials"
