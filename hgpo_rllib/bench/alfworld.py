@@ -60,16 +60,10 @@ def bench_alfworld(
     environments: int = 128,
     max_steps: int = 50,
 ) -> Tables:
-    """Compare the engines game by game, and start many environments.
+    """Compare the engines game by game, and start many environments in one process.
 
-    Args:
-        data: an ALFWorld data directory; None: no genuine games.
-        split: split of the data.
-        genuine: number of games of the data, half of them in kitchens.
-        generated: number of games to generate.
-        environments: number of environments to start in one process, in groups of at least 8 that
-            play the same game.
-        max_steps: maximum number of steps per episode.
+    Half of the `genuine` games of the data are in kitchens. At least 8 environments each play the
+    same game.
 
     Returns:
         ``steps`` (with ``differing_answers`` of all resets and steps) and ``starts``, one row per

@@ -64,13 +64,7 @@ class Brancher:
     ):
         """Create a brancher; use it from one event loop.
 
-        Args:
-            begin: creates the agents.
-            pool: environments of the tasks' split.
-            settings: discount and penalty of the returns.
-            branches: branches per value V, and per value Q.
-            max_attempts: attempts per branch.
-            concurrency: maximum number of branches played at the same time.
+        `branches` are per value V, and per value Q; at most `concurrency` are played at a time.
         """
         self._begin = begin
         self._pool = pool
@@ -89,10 +83,7 @@ class Brancher:
         execute a given one; all later responses are sampled. The return is that of the step as in
         training, with discount and penalty (`hgpo_rllib.rollout.scoring`), up to the step limit.
 
-        Args:
-            state: the agent state.
-            executed: turns with the responses that were executed in this state.
-            name: unique name of the state, which seeds the sampling.
+        `name` is unique and seeds the sampling.
 
         Raises:
             RunStoppedError: the environment did not repeat its observations, or a branch failed

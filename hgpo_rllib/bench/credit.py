@@ -148,11 +148,7 @@ def bench_credit(
 ) -> tuple[Path, Result]:
     """Play what the output directory lacks; return it with the result.
 
-    Args:
-        config: settings with `env.data` and `model.model_path`.
-        plan: the amount of work.
-        output: output directory; None: named by the protocol.
-        on_progress: is called with the numbers of agent states done and in total.
+    The directory is `output`, or named by the protocol. Progress is counted in agent states.
 
     Raises:
         ConfigError: the settings are unsuitable, or the directory has other content.

@@ -37,15 +37,11 @@ def bench_publishing(sizes: Sequence[float], stores: Sequence[int], repeats: int
     device. The learner is on the first one. All tensors of the learner are one tensor, so only the
     stores take memory.
 
-    Args:
-        sizes: sizes of the weights in GB.
-        stores: numbers of nodes.
-        repeats: number of versions to publish; the times are medians.
-
     Returns:
-        One row per size and number of stores: seconds until the weights are in the learner's store
-        (``published_s``) and until they are in all stores (``everywhere_s``), and the rate of
-        copying into the stores. Cases that do not fit the available memory have None.
+        One row per size in GB and number of stores, with medians over `repeats` versions: seconds
+        until the weights are in the learner's store (``published_s``) and until they are in all
+        stores (``everywhere_s``), and the rate of copying into the stores. Cases that do not fit
+        the available memory have None.
     """
     rows: list[Row] = []
     for count in stores:

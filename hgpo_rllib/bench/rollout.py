@@ -33,18 +33,12 @@ def bench_rollout(
 ) -> Tables:
     """Measure each side `repeats` times in alternating turns, after a warm-up turn.
 
-    Ray and Serve must be running (`hgpo_rllib.run.cluster.ray_cluster`).
-
-    Args:
-        config: settings with `env.data` and `model.model_path`.
-        concurrency: number of concurrent requests.
-        prompts: prompts per turn. Use many, as concurrency is lower for the last ones.
-        repeats: number of turns.
-        lock_step: whether to compare whole episodes too.
+    Ray and Serve must be running (`hgpo_rllib.run.cluster.ray_cluster`). A turn has `prompts`
+    prompts: use many, as fewer than `concurrency` requests are left at its end.
 
     Returns:
-        ``requests``, and ``episodes`` of the same tasks played asynchronously and in lock-step;
-        see `describe_requests` and `describe_episodes`.
+        ``requests`` and, with `lock_step`, ``episodes`` of the same tasks played asynchronously and
+        in lock-step; see `describe_requests` and `describe_episodes`.
     """
     server = config.policy_server.model_copy(update={"max_num_seqs": concurrency})
     config = config.model_copy(update={"policy_server": server})
@@ -104,10 +98,8 @@ def describe_requests(
 ) -> Row:
     """Return the row of a turn.
 
-    Args:
-        alone: seconds and response tokens of plain vLLM.
-        seconds: seconds of the policy server.
-        answers: responses of the policy server, each with its latency in seconds.
+    `alone` has the seconds and response tokens of plain vLLM. The policy server took `seconds` for
+    the `answers`, each with its latency in seconds.
     """
     tokens = sum(len(generation.token_ids) for generation, _ in answers)
     bare_seconds, bare_tokens = alone
@@ -148,9 +140,8 @@ def compare_whole_episodes(config: RunConfig, runner: HGPOEnvRunner, repeats: in
         start = time.perf_counter()
         played = runner.play(split, tasks, rollout.group_size, rollout.temperature, 1000 * turn)
         seconds = time.perf_counter() - start
-        client = PolicyClient(
-            runner.replicas, runner.sampling(rollout.temperature), STARTING_WEIGHTS
-        )
+        sampling = runner.sampling(rollout.temperature)
+        client = PolicyClient(runner.replicas, sampling, STARTING_WEIGHTS)
         start = time.perf_counter()
         steps = asyncio.run(play_in_lock_step(envs, each, f"lock-{turn}", runner.renderer, client))
         rows.append(describe_episodes(played, seconds, steps / (time.perf_counter() - start)))
@@ -167,15 +158,8 @@ async def play_in_lock_step(
     Every turn requests responses for all environments, including those whose episode has ended,
     waits for the slowest response, and then steps the environments one by one.
 
-    Args:
-        envs: one environment per episode.
-        tasks: seed of each environment's reset.
-        key: prefix of the seeds of responses.
-        renderer: renders prompts and parses completions.
-        policy: generates responses.
-
-    Returns:
-        Number of environment steps, without turns after the end of an episode.
+    Returns the number of environment steps, without turns after the end of an episode. `key` is
+    the prefix of the seeds of responses.
     """
     seen: list[Any] = [env.reset(seed=task) for env, task in zip(envs, tasks, strict=True)]
     agents = [
@@ -195,12 +179,8 @@ async def play_in_lock_step(
 
 
 def describe_episodes(played: Sequence[Trajectory], seconds: float, lock_steps_per_s: float) -> Row:
-    """Return the row of a turn.
-
-    Args:
-        played: episodes played asynchronously.
-        seconds: total duration of these episodes.
-        lock_steps_per_s: steps per second in lock-step, without steps after an episode's end.
+    """Return the row of a turn: the episodes played asynchronously, their total duration, and the
+    steps per second in lock-step.
     """
     steps = [step for trajectory in played for step in trajectory.steps]
     return {

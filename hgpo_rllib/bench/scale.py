@@ -98,7 +98,7 @@ def bench_scale(
         episodes: numbers of concurrent episodes.
         runners: numbers of env runner processes; 0: the main process.
         input_steps: numbers of steps in a batch of the learner.
-        repeats: number of measurements, of which the median is returned, up to `ONCE` steps.
+        repeats: number of rollouts up to `ONCE` steps, of which the median is returned.
         say: called with what is measured next.
 
     Returns:
@@ -131,12 +131,8 @@ def started(
 ) -> Iterator[MeasuredRunner]:
     """Start a runner in this process, which has runners in actors play its groups.
 
-    Args:
-        config: the settings.
-        app: name of the policy server's application.
-        processes: number of actors; 0: the runner plays the groups itself.
-        episodes: number of concurrent episodes.
-        settings: other settings of `HGPOConfig.training`.
+    `app` is the name of the policy server's application. Without actors (`processes` 0), the runner
+    plays the groups itself. `settings` are others of `HGPOConfig.training`.
     """
     algorithm = HGPOConfig.from_run_config(config)
     algorithm.training(

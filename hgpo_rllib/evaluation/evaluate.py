@@ -90,11 +90,7 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
         contextlib.closing(EnvPool(make, thread)) as pool,
     ):
         games = spec.games(pool.first, env, request.split)
-        if request.kind == "parity":
-            plan = parity(len(games.names), request.games, by_worker=spec.parity_shuffles)
-        else:
-            plan = census(len(games.names), request.seeds, request.games)
-        protocol = describe_protocol(request, plan, games)
+        plan, protocol = plan_episodes(request, games)
         hashed = protocol_hash(protocol)
         name = f"{spec.name}-{request.split}-{request.agent}-{hashed[:HASH_LENGTH]}"
         path = request.output or Path(OUTPUT) / name
@@ -133,14 +129,23 @@ def _records(file: Path) -> dict[tuple[int, int], Record]:
     return {(row["seed"], row["place"]): row for row in read_episodes(file, EVALUATED_EPISODES)}
 
 
-def describe_protocol(request: Request, plan: Plan, games: Games) -> Block:
-    """Return the protocol of a request; see `protocol.describe`."""
+def plan_episodes(request: Request, games: Games) -> tuple[Plan, Block]:
+    """Return the episodes of an evaluation and its protocol.
+
+    Raises:
+        ConfigError: the split has fewer games than requested.
+    """
+    if request.kind == "parity":
+        by_worker = find_environment(request.config.env.env_id).parity_shuffles
+        plan = parity(len(games.names), request.games, by_worker)
+    else:
+        plan = census(len(games.names), request.seeds, request.games)
     agent, model = {"name": request.agent}, None
     if request.subject is not None:
         trials = request.trials if request.agent == "reflexion" else 1
         agent = describe_agent(request.agent, request.config, trials)
         model = request.subject.describe()
-    return describe(request.config, request.split, plan, games, agent, model)
+    return plan, describe(request.config, request.split, plan, games, agent, model)
 
 
 def play_slots(
