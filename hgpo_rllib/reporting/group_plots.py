@@ -4,7 +4,6 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from hgpo_rllib import metrics
 from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
 from hgpo_rllib.metrics import PANELS
 from hgpo_rllib.reporting import style
@@ -69,12 +68,12 @@ def _of_one(runs: Runs) -> list[Panel]:
     return [
         Panel("Step utilisation", lines=shares, rate=True, legend_below=True),
         Panel("Mean size of those groups", lines=sizes, amount=True, legend_below=True),
-        *(metric_panel(panel, {"": runs}) for panel in PANELS if _without_depths(panel)),
+        *(
+            metric_panel(panel, {"": runs})
+            for panel in PANELS
+            if panel.figure == "groups" and not any("{k}" in m.name for m in panel.metrics)
+        ),
     ]
-
-
-def _without_depths(panel: metrics.Panel) -> bool:
-    return panel.figure == "groups" and not any("{k}" in metric.name for metric in panel.metrics)
 
 
 def _of_several(experiments: Experiments) -> list[Panel]:

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hgpo_rllib import metrics
-from hgpo_rllib.metrics import PANELS
 from hgpo_rllib.reporting import style
 from hgpo_rllib.results import Runs
 
@@ -46,11 +45,6 @@ class Panel:
     x_label: str = "iteration"
     legend_below: bool = False
     """Place the legend below the panel, where it covers no lines."""
-
-
-def metric_panels(figure: str, experiments: Experiments) -> list[Panel]:
-    """Return the panels of `hgpo_rllib.metrics` for one figure."""
-    return [metric_panel(panel, experiments) for panel in PANELS if panel.figure == figure]
 
 
 def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:

@@ -1,13 +1,13 @@
 """The plots of a report: success, and how training changed the policy."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hgpo_rllib.metrics import PANELS
 from hgpo_rllib.reporting import group_plots, style
 from hgpo_rllib.reporting.panels import (
     Experiments,
@@ -15,7 +15,7 @@ from hgpo_rllib.reporting.panels import (
     band,
     draw_line,
     draw_panels,
-    metric_panels,
+    metric_panel,
     name_experiments,
 )
 from hgpo_rllib.reporting.style import BLACK, GREEN, ORANGE, PINK, SKY, VERMILION
@@ -38,48 +38,43 @@ def pictures(experiments: Experiments) -> dict[str, bytes]:
 
 def figures(experiments: Experiments) -> dict[str, Figure]:
     """Return the non-empty plots by file name, in the current style."""
-    makers: dict[str, Callable[[Experiments], Figure | None]] = {
-        "learning_curve.png": _learning_curve,
-        "hierarchy.png": group_plots.hierarchy,
-        "group_sizes.png": group_plots.histograms,
+    drawn = {
+        "learning_curve.png": _learning_curve(experiments),
+        "hierarchy.png": group_plots.hierarchy(experiments),
+        "group_sizes.png": group_plots.histograms(experiments),
     }
     for name in METRIC_FIGURES:
-        makers[f"{name}.png"] = partial(_metric_figure, name)
-    drawn = {name: make(experiments) for name, make in makers.items()}
+        panels = [metric_panel(panel, experiments) for panel in PANELS if panel.figure == name]
+        drawn[f"{name}.png"] = draw_panels(panels, experiments, height=2.4)
     return {name: figure for name, figure in drawn.items() if figure is not None}
-
-
-def _metric_figure(name: str, experiments: Experiments) -> Figure | None:
-    return draw_panels(metric_panels(name, experiments), experiments, height=2.4)
 
 
 def _learning_curve(experiments: Experiments) -> Figure | None:
     """Plot success on training games (left) and held-out games (right), if recorded."""
     training = [band(runs, "success_rate") for runs in experiments.values()]
-    held_out = [_held_out_band(runs) for runs in experiments.values()]
-    drawn: list[Callable[[Axes], None]] = []
-    if any(map(len, training)):
-        drawn.append(partial(_training_games, bands=training))
-    if any(map(len, held_out)):
-        (first, *others) = experiments.values()
-        if len(first.members) == 1 and not others:
-            drawn.append(partial(_splits, run=first))
-        else:
-            drawn.append(partial(_held_out, experiments=experiments, bands=held_out))
-    if not drawn:
+    held_out = [
+        band(runs, "success_rate", runs.evaluations.query("split == @ALL"))
+        for runs in experiments.values()
+    ]
+    recorded = [any(map(len, bands)) for bands in (training, held_out)]
+    if not any(recorded):
         return None
-    figure, panels = style.grid(len(drawn), 4.0, columns=2)
-    for draw_into, axes in zip(drawn, panels, strict=True):
-        draw_into(axes)
+    figure, panels = style.grid(sum(recorded), 4.0, columns=2)
+    if recorded[0]:
+        _training_games(panels[0], training)
+    if recorded[1]:
+        members = [run for runs in experiments.values() for run in runs.members]
+        if len(members) == 1:
+            (runs,) = experiments.values()
+            _splits(panels[-1], runs)
+        else:
+            _held_out(panels[-1], experiments, held_out)
+    for axes in panels:
         style.rate_axis(axes, "success rate")
         style.whole_numbers(axes)
         style.legend(axes)
     name_experiments(figure, experiments)
     return figure
-
-
-def _held_out_band(runs: Runs) -> pd.DataFrame:
-    return band(runs, "success_rate", runs.evaluations.query("split == @ALL"))
 
 
 def _training_games(axes: Axes, bands: Sequence[pd.DataFrame]) -> None:

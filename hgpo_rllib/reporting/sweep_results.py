@@ -97,7 +97,7 @@ def heat_map(points: pd.DataFrame) -> Figure:
         for name in ("after", "after_error")
     )
     size = [c * n + m for c, n, m in zip(CELL, means.shape[::-1], MARGINS, strict=True)]
-    figure = style.blank((max(size[0], 6.0), size[1]))
+    figure = Figure(figsize=(max(size[0], 6.0), size[1]))
     axes = figure.subplots()
     image = axes.imshow(means, cmap=COLOURS, aspect="auto")
     middle = (means.min(axis=None) + means.max(axis=None)) / 2
