@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import os
 import statistics
 import tempfile
 import time
@@ -16,7 +15,7 @@ import torch
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hgpo_rllib.bench.measure import Row
+from hgpo_rllib.bench.measure import Row, environment_variable
 from hgpo_rllib.policy_server import object_store
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import WeightTag
@@ -110,9 +109,11 @@ def _nodes(count: int, store: int) -> Iterator[list[str]]:
     """Start Ray nodes on the loopback address, connect to the first, and yield their ids."""
     options = {"num_cpus": 1, "object_store_memory": store, "node_ip_address": LOOPBACK}
     protect_token()
-    before = os.environ.get("RAY_TMPDIR")
-    with tempfile.TemporaryDirectory(prefix="hgpo-") as folder, node_stays_on_loopback():
-        os.environ["RAY_TMPDIR"] = folder
+    with (
+        tempfile.TemporaryDirectory(prefix="hgpo-") as folder,
+        environment_variable("RAY_TMPDIR", folder),
+        node_stays_on_loopback(),
+    ):
         cluster = Cluster()
         try:
             for _ in range(count):
@@ -122,6 +123,3 @@ def _nodes(count: int, store: int) -> Iterator[list[str]]:
         finally:
             ray.shutdown()
             cluster.shutdown()
-            del os.environ["RAY_TMPDIR"]
-            if before is not None:
-                os.environ["RAY_TMPDIR"] = before

@@ -105,7 +105,7 @@ def split_table(runs: Runs) -> pd.DataFrame:
 
 def family_table(experiments: Experiments) -> pd.DataFrame:
     """Return held-out success by task family; for several experiments, only after training."""
-    found = {name: _formatted(family_rates(runs)) for name, runs in experiments.items()}
+    found = {name: _formatted(_family_rates(runs)) for name, runs in experiments.items()}
     if len(found) == 1:
         (table,) = found.values()
     else:
@@ -113,7 +113,7 @@ def family_table(experiments: Experiments) -> pd.DataFrame:
     return table.sort_index().fillna(MISSING).rename(lambda family: family.replace("_", " "))
 
 
-def family_rates(runs: Runs) -> pd.DataFrame:
+def _family_rates(runs: Runs) -> pd.DataFrame:
     """Return `rates` by task family over all splits; differences are those of the means."""
     found = rates(runs.family_changes.query("split == @ALL"), runs, "task_type")
     error = np.hypot(found["before_error"], found["after_error"])
