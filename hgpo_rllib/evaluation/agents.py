@@ -26,10 +26,7 @@ MakeBegin = Callable[[AgentSettings], BeginModelAgent]
 def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
     """Return the settings of an agent as overrides, which the user's overrides follow.
 
-    Args:
-        agent: name of the agent; those not in `KINDS` have no model and no settings.
-        env_id: id of the environment.
-        has_settings: whether the model has settings of a run, which the agent `hgpo` keeps.
+    Agents that are not in `KINDS` have none, and `hgpo` keeps those of a run (`has_settings`).
 
     Raises:
         ConfigError: the environment has no prompts for this agent.

@@ -101,10 +101,7 @@ def recording(folder: Path, protocol: Mapping[str, Any]) -> Iterator[None]:
 def describe_agent(name: str, config: RunConfig, trials: int) -> Block:
     """Describe an agent that uses a model: templates by name and hash, settings and sampling.
 
-    Args:
-        name: name of the agent.
-        config: the settings.
-        trials: maximum number of episodes per task.
+    `trials` is the maximum number of episodes per task.
     """
     templates = {"prompt": config.agent.prompt}
     if config.agent.context == "conversation":
