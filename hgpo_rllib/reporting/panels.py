@@ -92,14 +92,12 @@ def band(runs: Runs, key: str, rows: pd.DataFrame | None = None) -> pd.DataFrame
     return pd.DataFrame({"mean": shared["mean"], "error": shared["sem"].fillna(0.0)})
 
 
-def draw_panels(
-    panels: Sequence[Panel], experiments: Experiments, height: float, columns: int = 3
-) -> Figure | None:
+def draw_panels(panels: Sequence[Panel], experiments: Experiments, height: float) -> Figure | None:
     """Draw the panels that have lines, each `height` inches high; return None if there are none."""
     known = [panel for panel in map(_visible, panels) if panel.lines]
     if not known:
         return None
-    figure, axes = style.grid(len(known), height, columns)
+    figure, axes = style.grid(len(known), height)
     for panel, place in zip(known, axes, strict=True):
         draw(place, panel, neutral_legend=len(experiments) > 1)
     name_experiments(figure, experiments)
