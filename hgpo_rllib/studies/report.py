@@ -86,29 +86,22 @@ def render(studies: Mapping[str, Results]) -> str:
     """Return the text of results.md, which depends on the studies and records only."""
     environment = template_environment(Path(__file__).parent)
     sections = [_section(name, results) for name, results in studies.items()]
-    text = environment.get_template(f"{PAGE}.jinja").render(studies=sections)
+    text = environment.get_template(f"{PAGE}.jinja").render(sections=sections, folder=FOLDER)
     return text.rstrip() + "\n"
 
 
 def _section(name: str, results: Results) -> dict[str, Any]:
-    study, records = results.study, results.records
-    made = {title: make(results) for title, make in TABLES.items()} if records else {}
-    tables = [
-        {"title": title, "text": table(list(rows[0]), [list(row.values()) for row in rows])}
-        for title, rows in made.items()
-        if rows
-    ]
-    drawn = FIGURES if records else {}
+    made = {title: make(results) for title, make in TABLES.items()} if results.records else {}
     return {
         "name": name,
-        "title": study.title,
-        "question": study.question,
+        "study": results.study,
         "facts": _facts(results),
-        "tables": tables,
-        "figures": [
-            {"title": f"{title}, {name}", "path": f"{FOLDER}/{name}/{file}"}
-            for file, title in drawn.items()
-        ],
+        "tables": {
+            title: table(list(rows[0]), [list(row.values()) for row in rows])
+            for title, rows in made.items()
+            if rows
+        },
+        "figures": FIGURES if results.records else {},
     }
 
 
