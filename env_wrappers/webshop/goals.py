@@ -152,7 +152,7 @@ def open_goals(
     try:
         ensure_folder(folder, build)
         arrays = {name: load_array(folder / f"{name}.npy") for name in _ARRAYS}
-    except OSError:  # not writable: every process makes its own draws
+    except (OSError, ValueError):  # not writable, or damaged: this process makes its own draws
         arrays = _draw(catalogue, kind, price_seed, shuffle_seed)
     return GoalList(catalogue, kind, arrays)
 
