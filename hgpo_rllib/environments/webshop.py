@@ -11,7 +11,7 @@ import gymnasium as gym
 from env_wrappers.webshop import players, shopper
 from env_wrappers.webshop.generator import GENERATOR_VERSION, CatalogueSpec, generate
 from env_wrappers.webshop.goals import goal_range
-from env_wrappers.webshop.players import PLAYERS, NoisyShopper, Player
+from env_wrappers.webshop.players import PLAYERS, NoisyShopper
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import NotFoundError, Shopper, oracle_actions
 from hgpo_rllib.config import EnvSettings, RunConfig
@@ -83,8 +83,10 @@ than that the to total want with
         return NoisyShopper(info["goal"], rng)
 
 
-def _start(make: Callable[[random.Random], Shopper], info: Info, rng: random.Random) -> Player:
-    return Player(info["goal"], make(rng))
+def _start(
+    make: Callable[[str, random.Random], Shopper], info: Info, rng: random.Random
+) -> Shopper:
+    return make(info["goal"], rng)
 
 
 class WebShop(EnvironmentSpec):

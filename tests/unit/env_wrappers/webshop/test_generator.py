@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
-from env_wrappers.webshop.fuzzy import token_set_ratio
 from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, CatalogueSpec, generate
 from env_wrappers.webshop.records import Goal, Product
-from env_wrappers.webshop.reward import ALIKE_ABOVE, score
+from env_wrappers.webshop.reward import ALIKE_ABOVE, score, token_set_ratio
 from env_wrappers.webshop.shop import open_shop
 from env_wrappers.webshop.synthetic_products import (
     EDITION,
