@@ -10,10 +10,11 @@ import gymnasium
 import pytest
 from typer.testing import CliRunner
 
+from hgpo_rllib import environments
 from hgpo_rllib.agent import Memory, TextRenderer
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
-from hgpo_rllib.environments import find_environment, registry
+from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import AFTER_A_STEP, INFO
 from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.run.inputs import check_inputs
@@ -86,7 +87,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
-    monkeypatch.setattr(registry, "SPECS", dict(registry.SPECS))
+    monkeypatch.setattr(environments, "SPECS", dict(environments.SPECS))
     yield tmp_path
     sys.modules.pop("my_env", None)
 

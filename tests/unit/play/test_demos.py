@@ -16,8 +16,7 @@ from env_wrappers.alfworld.generator import GenerationSpec, generate
 from env_wrappers.webshop.generator import CatalogueSpec
 from env_wrappers.webshop.generator import generate as generate_store
 from hgpo_rllib.agent import parse_completion
-from hgpo_rllib.environments.alfworld import GameGenerator
-from hgpo_rllib.environments.alfworld_experts import thoughts_for
+from hgpo_rllib.environments.alfworld import GameGenerator, thoughts_for
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 from tests.unit.cli.command import Run, files, hgpo
 
