@@ -10,8 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 from env_wrappers.textcraft import players
-from env_wrappers.textcraft.planner import find_choice, plan
-from env_wrappers.textcraft.players import Crafter
+from env_wrappers.textcraft.players import Crafter, find_choice, plan
 from env_wrappers.textcraft.recipes import PREFIX, open_book
 from hgpo_rllib.config import EnvSettings, RunConfig
 from hgpo_rllib.environments.checks import check_settings, make_environment
