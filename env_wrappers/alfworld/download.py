@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 RELEASES = "https://github.com/alfworld/alfworld/releases"
@@ -15,17 +14,11 @@ class DownloadError(RuntimeError):
     """The download failed; the one-line message says what was tried."""
 
 
-def download(
-    data: Path,
-    on_line: Callable[[str], None],
-    releases: str = RELEASES,
-    script: Path = DOWNLOADER,
-) -> None:
+def download(data: Path, releases: str = RELEASES, script: Path = DOWNLOADER) -> None:
     """Run the official downloader, which keeps existing files.
 
     Args:
         data: target directory of ``json_2.1.1``.
-        on_line: called with each line or progress-bar update before a traceback.
         releases: page of the download site, requested first to check that the site responds.
         script: path of the downloader.
 
@@ -43,22 +36,6 @@ def download(
         raise DownloadError(
             f"{script.name} needs {releases}, which does not answer: {reason}"
         ) from None
-    failure = ""
-    with subprocess.Popen(
-        [sys.executable, str(script), "--data-dir", str(data)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
-        for line in process.stdout or ():
-            if line.startswith("Traceback (most recent call last)"):
-                failure = "an error"
-            elif not failure:
-                on_line(line.rstrip("\n"))
-            elif line[:1].strip():
-                # Only the name: the message may contain addresses of the local network.
-                failure = line.partition(":")[0].strip().rpartition(".")[2]
-    if process.returncode:
-        failure = failure or f"exit code {process.returncode}"
-        raise DownloadError(f"{script.name} from {releases} stopped with {failure}")
+    status = subprocess.call([sys.executable, str(script), "--data-dir", str(data)])
+    if status:
+        raise DownloadError(f"{script.name} from {releases} stopped with exit code {status}")

@@ -17,8 +17,7 @@ from alfworld.gen import constants as tables
 
 from env_wrappers.alfworld.engine import GameEngine
 from env_wrappers.alfworld.games import GAME_FILE, TASK_TYPES, TREE, game_files, hash_of_games
-from env_wrappers.alfworld.oracle import oracle_plan
-from env_wrappers.alfworld.problem import describe_goal, goal_sentences, write_problem
+from env_wrappers.alfworld.problem import describe_goal, goal_sentences, mangle, write_problem
 from env_wrappers.alfworld.rooms import (
     ROOM_SCENES,
     Contents,
@@ -27,6 +26,7 @@ from env_wrappers.alfworld.rooms import (
     build_room,
     choose_goal,
     fill_room,
+    kind_of,
     scenes,
 )
 from env_wrappers.alfworld.trust import alfworld_data
@@ -38,6 +38,11 @@ from env_wrappers.processes import map_in_processes
 GENERATOR_VERSION = 3
 SPLITS = ("train", "valid_seen", "valid_unseen", "test")
 
+_TREATMENTS = {
+    "pick_clean_then_place_in_recep": ("clean", "SinkBasin"),
+    "pick_heat_then_place_in_recep": ("heat", "Microwave"),
+    "pick_cool_then_place_in_recep": ("cool", "Fridge"),
+}
 _DRAWS = 200  # rooms and goals tried per seed
 _SEEDS_PER_GAME = 20  # seeds tried per game
 _SEEDS_PER_DATA_SET = 10_000_000
@@ -175,6 +180,63 @@ def _draw(
         if goal and contents:
             return room, goal, contents
     return None
+
+
+def oracle_plan(
+    task_type: str, room: Room, contents: Contents, goal: Goal, names: Mapping[str, str]
+) -> list[str]:
+    """Return the commands that solve a game, from complete knowledge of the room.
+
+    Args:
+        names: display name of each entity id in the PDDL problem.
+    """
+    walk = _Walk(room, names)
+    targets = sorted(t for t in contents.inside if contents.objects[t] == goal.target)
+    for target in targets[: 2 if task_type == "pick_two_obj_and_place" else 1]:
+        source = contents.inside[target]
+        walk.go(source, need_open=True)
+        walk.commands.append(f"take {walk.name(target)} from {walk.name(source)}")
+        if task_type in _TREATMENTS:
+            verb, kind = _TREATMENTS[task_type]
+            tool = _first(room, kind)
+            walk.go(tool, need_open=False)
+            walk.commands.append(f"{verb} {walk.name(target)} with {walk.name(tool)}")
+        if goal.lamp:
+            lamp = min(t for t in contents.inside if contents.objects[t] == goal.lamp)
+            walk.go(contents.inside[lamp], need_open=True)
+            walk.commands.append(f"use {walk.name(lamp)}")
+        else:
+            destination = _first(room, goal.destination)
+            walk.go(destination, need_open=True)
+            walk.commands.append(f"move {walk.name(target)} to {walk.name(destination)}")
+    return walk.commands
+
+
+class _Walk:
+    """The commands so far, and the player's position."""
+
+    def __init__(self, room: Room, names: Mapping[str, str]) -> None:
+        self.commands: list[str] = []
+        self._room = room
+        self._names = names
+        self._here = room.start
+        self._opened: set[str] = set()
+
+    def name(self, identifier: str) -> str:
+        return self._names[mangle(identifier).lower()]
+
+    def go(self, receptacle: str, need_open: bool) -> None:
+        # The engine does nothing if the player is already there.
+        if self._here != self._room.receptacles[receptacle]:
+            self.commands.append(f"go to {self.name(receptacle)}")
+            self._here = self._room.receptacles[receptacle]
+        if need_open and receptacle in self._room.openable and receptacle not in self._opened:
+            self.commands.append(f"open {self.name(receptacle)}")
+            self._opened.add(receptacle)
+
+
+def _first(room: Room, kind: str) -> str:
+    return min(r for r in room.receptacles if kind_of(r) == kind)
 
 
 def _wins(engine: GameEngine, plan: list[str]) -> bool:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -132,7 +131,7 @@ def download_alfworld(data: DataArgument = None) -> None:
 
     data = data or _default_data()
     try:
-        download(data, _show_line)
+        download(data)
     except DownloadError as error:
         tree = f"{TREE}/<split>/<task>/<trial>/{GAME_FILE}"
         typer.echo(
@@ -230,14 +229,6 @@ def _default_data() -> Path:
     from alfworld.info import ALFWORLD_DATA
 
     return Path(ALFWORLD_DATA)
-
-
-def _show_line(line: str) -> None:
-    """Print a line of the downloader; on a terminal its progress bar overwrites itself."""
-    if sys.stderr.isatty():
-        typer.echo(f"\r{line}", err=True, nl="%|" not in line)
-    elif "%|" not in line:
-        typer.echo(line, err=True)
 
 
 def _counts(found: "TreeCheck") -> dict[str, dict[str, Counter[str]]]:
