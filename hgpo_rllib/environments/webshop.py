@@ -9,11 +9,12 @@ from typing import Any
 import gymnasium as gym
 
 from env_wrappers.webshop import players, shopper
-from env_wrappers.webshop.generator import GENERATOR_VERSION, CatalogueSpec, generate
+from env_wrappers.webshop.generator import GENERATOR_VERSION, generate
 from env_wrappers.webshop.goals import goal_range
 from env_wrappers.webshop.players import PLAYERS, NoisyShopper
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import NotFoundError, Shopper, oracle_actions
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from hgpo_rllib.config import EnvSettings, RunConfig
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (

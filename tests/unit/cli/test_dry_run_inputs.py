@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from env_wrappers.alfworld.games import TREE, find_games
-from env_wrappers.webshop.generator import ITEMS, CatalogueSpec, generate
+from env_wrappers.webshop.generator import ITEMS, generate
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from hgpo_rllib.cli.main import main
 from tests.paths import ROOT
 from tests.unit.env_wrappers.webshop.webshop_data import item, write_data

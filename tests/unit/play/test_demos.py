@@ -13,8 +13,8 @@ import pytest
 from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.generator import GenerationSpec, generate
-from env_wrappers.webshop.generator import CatalogueSpec
 from env_wrappers.webshop.generator import generate as generate_store
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from hgpo_rllib.agent import parse_completion
 from hgpo_rllib.environments.alfworld import GameGenerator, thoughts_for
 from hgpo_rllib.warmstart.demonstrations import demonstrate

@@ -17,9 +17,10 @@ import pytest
 from env_wrappers.errors import DataError
 from env_wrappers.webshop import cache, catalogue
 from env_wrappers.webshop.catalogue import open_catalogue
-from env_wrappers.webshop.generator import CatalogueSpec, generate
+from env_wrappers.webshop.generator import generate
 from env_wrappers.webshop.records import Listing
 from env_wrappers.webshop.source import find_sources, read_listings
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from tests.unit.env_wrappers.webshop.webshop_data import (
     ATTRIBUTES,
     HUMAN,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
-from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, CatalogueSpec, generate
+from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, generate
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import ALIKE_ABOVE, score, token_set_ratio
 from env_wrappers.webshop.shop import open_shop
@@ -25,6 +25,7 @@ from env_wrappers.webshop.synthetic_products import (
     KINDS_PER_BRAND,
     MAX_BRANDS,
     MAX_LOOKALIKES,
+    CatalogueSpec,
     Kind,
     asin_of,
     brand_name,
@@ -292,14 +293,15 @@ class TestProducts:
 
     @given(st.integers(0, 1000), st.integers(1, 500))
     def test_the_order_has_every_product_once(self, seed: int, products: int) -> None:
-        assert sorted(order_of(seed, products)) == list(range(products))
+        assert sorted(order_of(CatalogueSpec(products, seed))) == list(range(products))
 
     def test_every_product_stands_alone(self) -> None:
         """The last of a million is made as fast as the first, with nothing kept of the others."""
-        last = make_product(0, 999_999, 1_000_000, 3, 1.0, 1.0)
-        assert last == make_product(0, 999_999, 1_000_000, 3, 1.0, 1.0)
-        assert last.human
-        assert last.asin != make_product(0, 999_998, 1_000_000, 3, 1.0, 1.0).asin
+        spec = CatalogueSpec(1_000_000, instructed=1.0, human=1.0)
+        last = make_product(spec, 999_999)
+        assert last == make_product(spec, 999_999)
+        assert last[2]
+        assert last[0]["asin"] != make_product(spec, 999_998)[0]["asin"]
 
 
 def product_of(kind: Kind, options: dict[str, tuple[str, ...]]) -> Product:

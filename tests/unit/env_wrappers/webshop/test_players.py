@@ -7,12 +7,13 @@ from dataclasses import fields
 
 import pytest
 
-from env_wrappers.webshop.generator import CatalogueSpec, generate
+from env_wrappers.webshop.generator import generate
 from env_wrappers.webshop.pages import BUY_NOW
 from env_wrappers.webshop.players import BAD_HABITS, PLAYERS, NoisyShopper
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import Habits, Shopper
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 
 GOALS = 200
 WORD = re.compile(r"\w+")

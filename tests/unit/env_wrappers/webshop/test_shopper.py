@@ -12,12 +12,13 @@ import pytest
 from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.check import check_catalogue, why_missed
-from env_wrappers.webshop.generator import ATTRIBUTES, CatalogueSpec, generate
+from env_wrappers.webshop.generator import ATTRIBUTES, generate
 from env_wrappers.webshop.goals import Kind
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.session import ANY_SEARCH, Session
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import Shopper, oracle_actions, read_wish
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 
 SHIRT = Product(
     *(7, "B000000007", "Dafodo Stretchy Linen Polo Shirt", "", ("Stretchy",), (10.0,), "$10.0"),
