@@ -91,15 +91,9 @@ with you your task actions around picked picking
         generate(path, spec, on_progress, workers=os.cpu_count() or 1)
         return [game.parent.name for game in find_games(path, "train")]
 
-    @staticmethod
-    def make_expert(info: Info, rng: random.Random, random_moves: float = 0.0) -> Explorer:
-        """Return the explorer of a game."""
-        goal = goal_of(Path(info["game"]))
-        return Explorer(goal, info["admissible_actions"], rng, random_moves)
-
     def expert_factory(self, config: RunConfig) -> MakeExpert:
-        """Return `make_expert` with `warm_start.random_moves`."""
-        return functools.partial(self.make_expert, random_moves=config.warm_start.random_moves)
+        """Return the explorer with `warm_start.random_moves`."""
+        return functools.partial(explore, random_moves=config.warm_start.random_moves)
 
     def augment(self, examples: Sequence[Example], rng: random.Random) -> list[Example]:
         """Return the examples: half ask for another object if possible, and half are renumbered.
@@ -188,7 +182,7 @@ def recorded(info: Info, trusted: bool) -> OraclePlan:
     return OraclePlan(plan, thoughts=thoughts_for(plan))
 
 
-def explore(info: Info, rng: random.Random) -> Explorer:
+def explore(info: Info, rng: random.Random, random_moves: float = 0.0) -> Explorer:
     """Return the explorer, which searches at random for the objects of the goal.
 
     Raises:
@@ -199,7 +193,7 @@ def explore(info: Info, rng: random.Random) -> Explorer:
         goal = goal_of(game)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"the explorer needs traj_data.json beside {game}: {error!r}") from error
-    return Explorer(goal, info["admissible_actions"], rng)
+    return Explorer(goal, info["admissible_actions"], rng, random_moves)
 
 
 def follow_plan(info: Info, rng: random.Random, trusted: bool) -> PlanFollower:

@@ -21,6 +21,7 @@ from hgpo_rllib.environments.spec import (
     EnvironmentSpec,
     Games,
     Info,
+    MakeExpert,
     MakePlayer,
     OraclePlan,
     Progress,
@@ -78,16 +79,19 @@ than that the to total want with
         count = min(config.warm_start.games, goals.get_wrapper_attr("num_tasks"))
         return [str(task) for task in range(count)]
 
-    @staticmethod
-    def make_expert(info: Info, rng: random.Random) -> NoisyShopper:
-        """Return the shopper for an instruction."""
-        return NoisyShopper(info["goal"], rng)
+    def expert_factory(self, config: RunConfig) -> MakeExpert:
+        """Return the shopper with bad habits."""
+        return _start_noisy
 
 
 def _start(
     make: Callable[[str, random.Random], Shopper], info: Info, rng: random.Random
 ) -> Shopper:
     return make(info["goal"], rng)
+
+
+def _start_noisy(info: Info, rng: random.Random) -> NoisyShopper:
+    return NoisyShopper(info["goal"], rng)
 
 
 class WebShop(EnvironmentSpec):

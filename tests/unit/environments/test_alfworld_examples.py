@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from env_wrappers.alfworld.env import ALFWorldEnv
-from hgpo_rllib.environments.alfworld import GameGenerator, ask_for_other_objects, renumber
+from hgpo_rllib.environments.alfworld import GameGenerator, ask_for_other_objects, explore, renumber
 from hgpo_rllib.environments.spec import Example
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 
@@ -23,7 +23,7 @@ def examples(generated_games: Path) -> list[Example]:
         for task in range(len(env.games))
         for seed in range(5)
         for example in demonstrate(
-            env, task, GameGenerator.make_expert, "alfworld_compact", 2, 0.15, random.Random(seed)
+            env, task, explore, "alfworld_compact", 2, 0.15, random.Random(seed)
         )
     ]
 

@@ -65,9 +65,8 @@ class LostTasks(TaskGenerator):
     def make_demonstration_data(self, config, path, on_progress):
         return ["0", "1"]
 
-    @staticmethod
-    def make_expert(info, rng):
-        return Finder(info["task_type"])
+    def expert_factory(self, config):
+        return lambda info, rng: Finder(info["task_type"])
 
 
 LostSpec.generator = LostTasks()
@@ -305,7 +304,7 @@ def test_a_registered_generator_makes_data_and_demonstrations(registered: Path) 
     assert path.is_dir()
     assert path.name.startswith("lost-tasks-")
     env = gymnasium.make(config.env.env_id, split="train", data=str(path), max_steps=8)
-    expert = find_environment(config.env.env_id).require_generator().make_expert
+    expert = find_environment(config.env.env_id).require_generator().expert_factory(config)
     examples = demonstrate(env, 0, expert, config.agent.prompt, 2, 0.0, random.Random(0))
     assert examples[-1][1].startswith("<think>think</think><action>take ")
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, generate
+from env_wrappers.webshop.nouns import NounExtractor
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import ALIKE_ABOVE, score, token_set_ratio
 from env_wrappers.webshop.shop import open_shop
@@ -311,13 +312,7 @@ def product_of(kind: Kind, options: dict[str, tuple[str, ...]]) -> Product:
     )
 
 
-class Words:
-    """All words are nouns."""
-
-    name = "all"
-
-    def __call__(self, title: str) -> list[str]:
-        return title.lower().split()
+WORDS = NounExtractor("words", lambda title: title.lower().split())
 
 
 class TestVocabulary:
@@ -341,7 +336,7 @@ class TestVocabulary:
         for (group, wanted), (other, chosen) in itertools.product(every, every):
             for options in ({group: wanted}, (wanted,)):
                 goal = Goal(0, 0, "", (kind.traits[0],), 20.0, options)
-                found = score(product, {other: chosen}, 10.0, goal, product, Words())
+                found = score(product, {other: chosen}, 10.0, goal, product, WORDS)
                 met = (group, wanted) == (other, chosen)
                 assert found.r_option == met, (wanted, chosen, options)
                 assert found.reward == (1.0 if met else pytest.approx(2 / 3))
