@@ -95,7 +95,8 @@ def score(
     options = _count_chosen(tuple(chosen.values()), wanted)
     within_limit = price <= goal.price_limit
     query_match = product.query == goal_product.query
-    category_match = _share_categories(product.product_category, goal_product.product_category)
+    shared = _categories(product.product_category) & _categories(goal_product.product_category)
+    category_match = len(shared) >= 2
     title_score = _title_score(nouns.find(product.title), nouns.find(goal_product.title))
     r_type = _type_score(query_match or category_match, title_score)
     return Score(
@@ -127,11 +128,7 @@ def _title_score(nouns: Sequence[str], wanted: Sequence[str]) -> float:
     return len(set(nouns) & set(wanted)) / len(wanted) if wanted else 0.2
 
 
-def _share_categories(path: str, other: str) -> bool:
-    return len(_parts(path) & _parts(other)) >= 2
-
-
-def _parts(path: str) -> set[str]:
+def _categories(path: str) -> set[str]:
     return {part.strip() for part in path.split("›")}
 
 

@@ -4,9 +4,9 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from env_wrappers.errors import DataError
+from env_wrappers.webshop.catalogue import Catalogue
 from env_wrappers.webshop.pages import (
     BACK_TO_SEARCH,
     BUY_NOW,
@@ -40,13 +40,6 @@ _FILLER = frozenset(
 
 class NotFoundError(DataError):
     """No search with words of the instruction finds the product."""
-
-
-class Finder(Protocol):
-    """The part of a catalogue that the oracle uses."""
-
-    def search(self, query: str, limit: int = 50) -> Sequence[int]:
-        """Return the indices of the products that a query finds, best first."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,7 @@ def read_wish(instruction: str) -> Wish:
 # --- the oracle -----------------------------------------------------------------------------------
 
 
-def oracle_actions(goal: Goal, product: Product, catalogue: Finder) -> list[str]:
+def oracle_actions(goal: Goal, product: Product, catalogue: Catalogue) -> list[str]:
     """Return actions that complete a goal, starting on the index page.
 
     Args:
@@ -105,7 +98,7 @@ def oracle_actions(goal: Goal, product: Product, catalogue: Finder) -> list[str]
     ]
 
 
-def _best_query(goal: Goal, product: Product, catalogue: Finder) -> tuple[str, int]:
+def _best_query(goal: Goal, product: Product, catalogue: Catalogue) -> tuple[str, int]:
     """Return the first query with the product on page one, or the best one, and its rank there."""
     found: list[tuple[int, str]] = []
     for query in _queries(goal, product):
