@@ -278,7 +278,7 @@ class HGPO(Algorithm):
     def training_step(self) -> None:
         """Run one iteration and store its results in `last_iteration`."""
         with self._phase(ENV_RUNNER_SAMPLING_TIMER, "rollout_wait_s"):
-            played = self.env_runner.rollout(self.config.groups_per_iteration)
+            played = self.env_runner.sample(num_groups=self.config.groups_per_iteration)
         self.metrics.aggregate([self.env_runner.get_metrics()], key=ENV_RUNNER_RESULTS)
         self._seconds["rollout_s"] = played.seconds
         stale = stale_rate(played.trajectories, self._published_weights().version)

@@ -159,5 +159,5 @@ def _manifest_fault(manifest: Path, files: list[Path]) -> str | None:
 
 _EXPECTED = (
     f"Expected <data>/{TREE}/<split>/<task>/<trial>/{GAME_FILE}: make games with "
-    "`hgpo data generate alfworld`, or fetch the official ones with `hgpo data download alfworld`"
+    "`hgpo data generate alfworld`, or download the official ones with `alfworld-download`"
 )

@@ -8,9 +8,8 @@ from hgpo_rllib.agent.agent import (
     ReflexionAgent,
     response_seed,
 )
-from hgpo_rllib.agent.grammar import action_grammar
 from hgpo_rllib.agent.memory import Memory, Span, Turn
-from hgpo_rllib.agent.parsing import ParsedAction, parse_completion
+from hgpo_rllib.agent.parsing import ParsedAction, action_grammar, parse_completion
 from hgpo_rllib.agent.renderer import TextRenderer, TokenRenderer
 
 __all__ = [

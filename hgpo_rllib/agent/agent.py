@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from hgpo_rllib.agent.memory import Memory, Turn
@@ -25,14 +25,9 @@ class Agent(ABC):
         return None
 
 
-class BeginAgent(Protocol):
-    """Create the agent of a task."""
-
-    def __call__(self, info: Mapping[str, Any], group: str, name: str) -> Agent:
-        """Create the agent of a task, given the info of the first observation.
-
-        `group` is unique in a run and `name` in its group. Both seed the sampling.
-        """
+BeginAgent = Callable[[Mapping[str, Any], str, str], Agent]
+"""Creates the agent of a task, given the info of the first observation, the name of the group,
+which is unique in a run, and a name in the group. Both names seed the sampling."""
 
 
 class ModelAgent(Agent):

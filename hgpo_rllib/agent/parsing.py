@@ -1,8 +1,9 @@
-"""Parse completions to actions, by the rules of the released agents."""
+"""Parse completions to actions, by the rules of the released agents; grammars of completions."""
 
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 FALLBACK_CHARACTERS = 30  # end of a completion without tags, used as the action
 ANY_SEARCH = "search[<your query>]"  # how WebShop offers all searches at once
@@ -10,8 +11,7 @@ _SEARCH = re.compile(r"search\[.+\]")
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 
 
-@dataclass(frozen=True)
-class ParsedAction:
+class ParsedAction(NamedTuple):
     """An action and whether the completion was well formed."""
 
     action: str
@@ -49,3 +49,28 @@ def is_offered(action: str, admissible_actions: Sequence[str]) -> bool:
     if action in admissible_actions:
         return True
     return ANY_SEARCH in admissible_actions and bool(_SEARCH.fullmatch(action))
+
+
+def action_grammar(admissible_actions: Sequence[str]) -> str | None:
+    """Return a structural tag, in the JSON form of xgrammar and vLLM; None if there is no limit.
+
+    It permits any text, and after ``<action>`` only an admissible action, ``</action>`` and the end
+    of the response. A response without ``<action>`` is permitted too. Pages with a search bar have
+    no grammar, because the words of a search are free.
+    """
+    if ANY_SEARCH in admissible_actions or not admissible_actions:
+        return None
+    actions = [{"type": "const_string", "value": action} for action in admissible_actions]
+    tag = {
+        "type": "tag",
+        "begin": "<action>",
+        "content": {"type": "or", "elements": actions},
+        "end": "</action>",
+    }
+    tags = {
+        "type": "triggered_tags",
+        "triggers": ["<action>"],
+        "tags": [tag],
+        "stop_after_first": True,
+    }
+    return json.dumps({"type": "structural_tag", "format": tags})

@@ -2,21 +2,20 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jinja2
 
 from hgpo_rllib.agent.memory import Memory, Turn
 from hgpo_rllib.agent.parsing import ParsedAction, is_offered, parse_completion
 from hgpo_rllib.agent.templates import load_template
+from hgpo_rllib.config import AgentSettings
 
 if TYPE_CHECKING:  # its import takes seconds, and commands that only read episodes do not need it
     from transformers import PreTrainedTokenizerBase
 
 
-@dataclass(frozen=True)
-class EncodedPrompt:
+class EncodedPrompt(NamedTuple):
     """Prompt of one turn in token ids."""
 
     token_ids: list[int]
@@ -27,20 +26,13 @@ class EncodedPrompt:
 class TextRenderer:
     """Render the observation and the last K turns as a message; parse completions."""
 
-    def __init__(
-        self,
-        prompt: str,
-        memory_length: int,
-        inadmissible_is_invalid: bool = False,
-        context: Literal["window", "conversation"] = "window",
-        follow_up_prompt: str = "follow_up",
-    ):
-        """See `hgpo_rllib.config.AgentSettings` for the arguments."""
-        self.template: jinja2.Template = load_template(prompt)
-        self.is_conversation = context == "conversation"
-        self.follow_up: jinja2.Template = load_template(follow_up_prompt)
-        self.memory_length = memory_length
-        self.inadmissible_is_invalid = inadmissible_is_invalid
+    def __init__(self, settings: AgentSettings):
+        """Load the templates. K is `settings.memory_length`; None: 0."""
+        self.template: jinja2.Template = load_template(settings.prompt)
+        self.is_conversation = settings.context == "conversation"
+        self.follow_up: jinja2.Template = load_template(settings.follow_up_prompt)
+        self.memory_length = settings.memory_length or 0
+        self.inadmissible_is_invalid = settings.inadmissible_is_invalid
 
     def message(
         self,
@@ -94,24 +86,14 @@ def _variables(
 class TokenRenderer(TextRenderer):
     """A `TextRenderer` that encodes prompts to token ids, up to a maximum number."""
 
-    def __init__(
-        self,
-        tokenizer: "PreTrainedTokenizerBase",
-        prompt: str,
-        memory_length: int,
-        max_prompt_tokens: int,
-        shorten: Literal["beginning", "memory"] = "beginning",
-        inadmissible_is_invalid: bool = False,
-        context: Literal["window", "conversation"] = "window",
-        follow_up_prompt: str = "follow_up",
-    ):
-        """See `hgpo_rllib.config.AgentSettings` for the arguments."""
-        super().__init__(prompt, memory_length, inadmissible_is_invalid, context, follow_up_prompt)
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", settings: AgentSettings):
+        """See `TextRenderer`; `tokenizer` is the model's."""
+        super().__init__(settings)
         # Prompts are encoded one at a time, so the tokenizer's threads would add only overhead.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.tokenizer = tokenizer
-        self.max_prompt_tokens = max_prompt_tokens
-        self.shorten = shorten
+        self.max_prompt_tokens = settings.max_prompt_tokens
+        self.shorten = settings.shorten_prompts
 
     def prompt(
         self, goal: str, observation: str, admissible_actions: Sequence[str], memory: Memory
@@ -174,13 +156,6 @@ class TokenRenderer(TextRenderer):
         if response[-1:] != [end]:  # of a response that reached the token limit
             response.append(end)
         return [*last.prompt_ids.tolist(), *response, *self.encode_follow_up(message)]
-
-    def read(
-        self, response_ids: Sequence[int], admissible_actions: Sequence[str]
-    ) -> tuple[str, ParsedAction]:
-        """Return the completion's text and its action, with the validity rule of the settings."""
-        completion = self.text(response_ids)
-        return completion, self.parse(completion, admissible_actions)
 
     def text(self, response_ids: Sequence[int]) -> str:
         """Return the text of a response, without special tokens."""

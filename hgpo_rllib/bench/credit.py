@@ -236,7 +236,7 @@ def play_missing(config: RunConfig, plan: Plan, folder: Path, on_progress: Progr
         served(config, CreditRunner) as runner,
     ):
         if not (folder / STEPS).is_file():
-            played = runner.rollout(plan.groups).trajectories
+            played = runner.sample(num_groups=plan.groups).trajectories
             rows = sample_rows(sum(map(len, played)), plan.steps, config.seed)
             sampled = {
                 "columns": sampled_columns(played, config.algorithm, rows),

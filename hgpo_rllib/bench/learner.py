@@ -97,17 +97,7 @@ def bench_learner(run: RunConfig, steps: int, repeats: int) -> Tables:
 def random_steps(run: RunConfig, steps: int) -> Columns:
     """Return steps of a random player with random advantages as columns of a training batch."""
     tokenizer, rng = load_tokenizer(str(run.model.model_path)), np.random.default_rng(SEED)
-    renderer = TokenRenderer(
-        tokenizer,
-        run.agent.prompt,
-        run.algorithm.context_length
-        if run.agent.memory_length is None
-        else run.agent.memory_length,
-        run.agent.max_prompt_tokens,
-        run.agent.shorten_prompts,
-        context=run.agent.context,
-        follow_up_prompt=run.agent.follow_up_prompt,
-    )
+    renderer = TokenRenderer(tokenizer, run.agent)
     env: Any = make_environment(run.env, run.env.train_split)
     rows: list[ResponseRow] = []
     for episode in itertools.count():

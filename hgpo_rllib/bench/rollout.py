@@ -72,7 +72,7 @@ def served(config: RunConfig, runner_class: type[Runner]) -> Iterator[Runner]:
 
 def recorded_prompts(runner: HGPOEnvRunner, config: RunConfig, count: int) -> list[Prompt]:
     """Return `count` prompts of episodes with different seeds; prompts are repeated if needed."""
-    played = runner.rollout(config.rollout.groups_per_iteration).trajectories
+    played = runner.sample(num_groups=config.rollout.groups_per_iteration).trajectories
     ids = [turn.prompt_ids.tolist() for trajectory in played for turn in trajectory.turns]
     return [Prompt(ids[i % len(ids)], response_seed("bench", i)) for i in range(count)]
 

@@ -320,7 +320,7 @@ def compare_schedules(config: RunConfig, app: str) -> list[Row]:
             steps, stale, seconds = 0, 0, []
             for update in range(1 + UPDATES):
                 start = time.perf_counter()
-                played = runner.rollout(groups)
+                played = runner.sample(num_groups=groups)
                 if schedule == "one_step_off":
                     runner.sample_ahead(groups)
                 if not rows:  # the synchronous schedule: its rollouts set the time of updates

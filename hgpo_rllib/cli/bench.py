@@ -7,21 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from env_wrappers.files import write_atomically
-from hgpo_rllib.cli.output import JsonOption, show, with_median
+from hgpo_rllib.cli.common import JsonOption, Overrides, RunFile, progress, show, with_median
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 
 if TYPE_CHECKING:
     from hgpo_rllib.reporting.console import TrainingConsole
 
-app = typer.Typer(help="Benchmarks that print tables or JSON.", no_args_is_help=True)
+REPEATS = 5  # turns per implementation of rollouts, and weight updates
 
-ConfigArgument = Annotated[
-    Path, typer.Argument(help="run file with model, prompts and environment")
-]
-OverridesArgument = Annotated[
-    list[str] | None, typer.Argument(help="settings to override, as section.key=value")
-]
-EnvsOption = typer.Option("--envs", min=1, help="number of environments to start in one process")
+app = typer.Typer(help="Benchmarks that print tables or JSON.", no_args_is_help=True)
 
 
 @app.command()
@@ -49,18 +43,16 @@ def alfworld(
     data: Annotated[
         Path | None, typer.Option(help="ALFWorld data (default: only generated games)")
     ] = None,
-    split: Annotated[
-        str, typer.Option(help="split of the data; valid_seen has walkthroughs")
-    ] = "valid_seen",
-    genuine: Annotated[int, typer.Option(min=0, help="number of games of the data to compare")] = 8,
+    genuine: Annotated[
+        int, typer.Option(min=0, help="number of games of the data's valid_seen to compare")
+    ] = 8,
     generated: Annotated[int, typer.Option(min=0, help="number of generated games to compare")] = 4,
-    environments: Annotated[int, EnvsOption] = 128,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the fast ALFWorld engine with TextWorld's; exit code 1 if any answers differ."""
     from hgpo_rllib.bench.alfworld import bench_alfworld
 
-    tables = bench_alfworld(data, split, genuine, generated, environments)
+    tables = bench_alfworld(data, "valid_seen", genuine, generated)
     show(tables, as_json)
     if any(row["differing_answers"] for row in tables["steps"]):
         raise typer.Exit(1)
@@ -77,8 +69,6 @@ def webshop(
     recordings: Annotated[
         Path | None, typer.Option(help="folder of recordings of the original on the same data")
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="steps of one environment")] = 20_000,
-    environments: Annotated[int, EnvsOption] = 128,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a WebShop store, and compare it with recordings; exit code 1 if any differ."""
@@ -87,22 +77,21 @@ def webshop(
 
     compared = compare_recordings(data, recordings) if recordings else []
     tables = {"recordings": compared} if compared else {}
-    show(tables | bench_webshop(data, products, steps, environments), as_json)
+    measured = bench_webshop(data, products, steps=20_000, environments=128)
+    show(tables | measured, as_json)
     if any(row["same"] < row["recorded"] for row in compared):
         raise typer.Exit(1)
 
 
 @app.command()
 def rollout(
-    config: ConfigArgument,
-    overrides: OverridesArgument = None,
+    config: RunFile,
+    overrides: Overrides = None,
     concurrency: Annotated[int, typer.Option(min=1, help="number of concurrent requests")] = 64,
     prompts: Annotated[int, typer.Option(min=1, help="number of prompts per turn")] = 1024,
-    repeats: Annotated[int, typer.Option(min=1, help="number of turns per implementation")] = 5,
     lock_step: Annotated[
         bool, typer.Option(help="also compare whole episodes with a lock-step driver")
     ] = True,
-    updates: Annotated[int, typer.Option(min=0, help="number of weight updates to time")] = 5,
     as_json: JsonOption = False,
 ) -> None:
     """Compare policy server and rollouts with plain vLLM and lock-step; time weight updates."""
@@ -113,19 +102,18 @@ def rollout(
     run, console = _prepare(config, overrides)
     with ray_cluster(run.without_learners()):
         with console.stage("rolling out, alternating with the other implementations"):
-            tables = bench_rollout(run, concurrency, prompts, repeats, lock_step)
+            tables = bench_rollout(run, concurrency, prompts, REPEATS, lock_step)
         tables = {name: with_median(rows, "ratio") for name, rows in tables.items()}
-        if updates:
-            with console.stage("updating weights"):
-                rows = bench_weights(run.model, run.policy_server, updates)
-            tables["new_weights"] = with_median(rows, "first_token_s")
+        with console.stage("updating weights"):
+            rows = bench_weights(run.model, run.policy_server, REPEATS)
+        tables["new_weights"] = with_median(rows, "first_token_s")
     show(tables, as_json)
 
 
 @app.command()
 def learner(
-    config: ConfigArgument,
-    overrides: OverridesArgument = None,
+    config: RunFile,
+    overrides: Overrides = None,
     steps: Annotated[int, typer.Option(min=1, help="steps in the batch")] = 512,
     repeats: Annotated[int, typer.Option(min=1, help="number of updates per implementation")] = 5,
     as_json: JsonOption = False,
@@ -139,19 +127,10 @@ def learner(
     show(tables | {"updates": with_median(tables["updates"], "ratio")}, as_json)
 
 
-def _prepare(config: Path, overrides: list[str] | None) -> "tuple[RunConfig, TrainingConsole]":
-    """Return settings whose data and model exist, and a console on standard error."""
-    from hgpo_rllib.reporting.console import TrainingConsole
-    from hgpo_rllib.run.trainer import prepare_inputs
-
-    console = TrainingConsole(sys.stderr)
-    return prepare_inputs(load_config(config, overrides or []), console), console
-
-
 @app.command()
 def scale(
     run: Annotated[Path, typer.Argument(help="run directory whose responses are replayed")],
-    overrides: OverridesArgument = None,
+    overrides: Overrides = None,
     episodes: Annotated[
         list[int] | None,
         typer.Option(min=2, help="number of concurrent episodes; can be repeated"),
@@ -201,7 +180,6 @@ def publish(
         list[int] | None,
         typer.Option(min=1, help="number of object stores; can be repeated"),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="number of versions to publish")] = 3,
     as_json: JsonOption = False,
 ) -> None:
     """Time how weights get from the learner to the object stores of Ray nodes on this machine."""
@@ -210,7 +188,7 @@ def publish(
 
     console = TrainingConsole(sys.stderr)
     with console.stage("publishing weights"):
-        rows = bench_publishing(sizes or [0.5, 1, 3, 6, 15], stores or [1, 2, 4], repeats)
+        rows = bench_publishing(sizes or [0.5, 1, 3, 6, 15], stores or [1, 2, 4], repeats=3)
     show({"publishing": rows}, as_json)
 
 
@@ -239,7 +217,7 @@ def credit(
             help="run directory, run file, or result.json of this command to show again",
         ),
     ],
-    overrides: OverridesArgument = None,
+    overrides: Overrides = None,
     groups: Annotated[int, typer.Option(min=2, help="groups to play")] = 48,
     steps: Annotated[int, typer.Option(min=2, help="steps to sample from them")] = 240,
     branches: Annotated[
@@ -257,12 +235,11 @@ def credit(
     """Compare the estimators with true advantages, which branches of the episodes estimate."""
     from hgpo_rllib.bench import credit_figure, fidelity
     from hgpo_rllib.bench.credit import Plan, bench_credit, load_result
-    from hgpo_rllib.cli.progress import progress
 
     if source.suffix == ".json":
         result = load_result(source)
     else:
-        run = _prepare_policy(source, overrides)
+        run, _ = _prepare(source, overrides)
         plan = Plan(groups, steps, branches)
         with progress("branching, agent states", "the same command continues") as advance:
             folder, result = bench_credit(run, plan, output, advance)
@@ -273,13 +250,16 @@ def credit(
     show(tables, as_json)
 
 
-def _prepare_policy(source: Path, overrides: list[str] | None) -> RunConfig:
-    """Return settings whose data and model exist; a run directory has those of its checkpoint."""
-    if not source.is_dir():
-        return _prepare(source, overrides)[0]
+def _prepare(source: Path, overrides: list[str] | None) -> "tuple[RunConfig, TrainingConsole]":
+    """Return settings whose data and model exist, and a console on standard error.
+
+    `source` is a run file, or a run directory: then the model is its checkpoint.
+    """
     from hgpo_rllib.reporting.console import TrainingConsole
     from hgpo_rllib.run.checkpoint import find_policy
     from hgpo_rllib.run.trainer import prepare_inputs
 
-    settings = find_policy(str(source), overrides or [])
-    return prepare_inputs(settings, TrainingConsole(sys.stderr))
+    given = overrides or []
+    config = find_policy(str(source), given) if source.is_dir() else load_config(source, given)
+    console = TrainingConsole(sys.stderr)
+    return prepare_inputs(config, console), console

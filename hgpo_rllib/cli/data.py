@@ -1,45 +1,39 @@
-"""`hgpo data …`: generate, check and download games, and write demonstrations."""
+"""`hgpo data …`: generate and check games and stores; write demonstrations and recorded steps."""
 
-import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hgpo_rllib.cli import data_webshop
-from hgpo_rllib.cli.output import JsonOption, print_rows
-from hgpo_rllib.cli.progress import generate_data, progress
+from hgpo_rllib.cli.common import (
+    Overrides,
+    RunFile,
+    generate_data,
+    print_rows,
+    progress,
+)
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.settings.generated import GamesSettings
 
 if TYPE_CHECKING:
     from env_wrappers.alfworld.check import TreeCheck
+    from env_wrappers.webshop.check import CatalogueCheck
 
 app = typer.Typer(
-    help="Generate, check and download game data; write demonstrations and recorded steps.",
+    help="Generate and check game data; write demonstrations and recorded steps.",
     no_args_is_help=True,
 )
 generate_app = typer.Typer(help="Generate games, or a store.", no_args_is_help=True)
 check_app = typer.Typer(
     help="Count the contents of game data, and report what is broken.", no_args_is_help=True
 )
-download_app = typer.Typer(help="Download the official games.", no_args_is_help=True)
 app.add_typer(generate_app, name="generate")
 app.add_typer(check_app, name="check")
-app.add_typer(download_app, name="download")
-generate_app.command("webshop")(data_webshop.generate_webshop)
-check_app.command("webshop")(data_webshop.check_webshop)
 
 GAMES = GamesSettings()
-COUNTS = ("games", "replayed", "skipped", "broken")
-
-DataArgument = Annotated[
-    Path | None,
-    typer.Argument(help="directory with json_2.1.1 (default: $ALFWORLD_DATA)", show_default=False),
-]
-
 TrustedOption = Annotated[
     bool,
     typer.Option("--trusted", help="accept grammars that are not ALFWorld's: they can run code"),
@@ -95,13 +89,17 @@ def generate_alfworld(
     )
     workers = workers or os.cpu_count() or 1
     total = sum(spec.splits.values())
-    generate_data(out, "games", total, lambda progress: generate(out, spec, progress, workers))
+    generate_data(out, "games", total, lambda advance: generate(out, spec, advance, workers))
 
 
 @check_app.command("alfworld")
 def check_alfworld(
-    data: DataArgument = None,
-    as_json: JsonOption = False,
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            help="directory with json_2.1.1 (default: $ALFWORLD_DATA)", show_default=False
+        ),
+    ] = None,
     replay: Annotated[
         bool, typer.Option("--replay", help="also play every recorded walkthrough, which must win")
     ] = False,
@@ -110,48 +108,84 @@ def check_alfworld(
     """Count the games per split and family, and name broken files (exit code 1)."""
     from env_wrappers.alfworld.check import check_tree
 
-    data = data or _default_data()
+    if data is None:
+        # The alfworld package's own default if the environment variable is not set.
+        from alfworld.info import ALFWORLD_DATA
+
+        data = Path(ALFWORLD_DATA)
     with progress("checking games") as on_progress:
         found = check_tree(data, replay, trusted, on_progress)
-    if as_json:
-        broken = [{"file": file, "reason": why} for file, why in found.broken.items()]
-        facts = {"data": str(data), "kind": found.kind}
-        typer.echo(json.dumps(facts | {"splits": _counts(found), "broken": broken}))
-    else:
-        _print_check(data, found, replay)
+    _print_games(data, found, replay)
     if found.broken:
         raise typer.Exit(1)
 
 
-@download_app.command("alfworld")
-def download_alfworld(data: DataArgument = None) -> None:
-    """Download the official games (with `alfworld-download` of the alfworld package)."""
-    from env_wrappers.alfworld.download import DownloadError, download
-    from env_wrappers.alfworld.games import GAME_FILE, TREE
+@generate_app.command("webshop")
+def generate_webshop(
+    out: Annotated[Path, typer.Argument(help="directory to create")],
+    products: Annotated[int, typer.Option(help="number of products, up to millions")] = 400,
+    seed: Annotated[int, typer.Option(help="the same seed gives the same products")] = 0,
+    lookalikes: Annotated[
+        int,
+        typer.Option(
+            help="number of products of the same brand and kind, 1 to 6; if several, only their "
+            "pages tell which one is wanted"
+        ),
+    ] = 3,
+    instructed: Annotated[
+        float, typer.Option(help="share of the products that get synthetic goals")
+    ] = 0.9,
+    human: Annotated[
+        float,
+        typer.Option(help="share of these products that also get a human goal, worded freely"),
+    ] = 0.25,
+) -> None:
+    """Generate a WebShop store; a second call with the same options does nothing."""
+    from env_wrappers.webshop.generator import generate
+    from env_wrappers.webshop.synthetic_products import CatalogueSpec
 
-    data = data or _default_data()
-    try:
-        download(data)
-    except DownloadError as error:
-        tree = f"{TREE}/<split>/<task>/<trial>/{GAME_FILE}"
-        typer.echo(
-            f"hgpo: {error}. You can also copy the games to {data} as {tree}, or set "
-            "ALFWORLD_DATA to the directory that contains them. `hgpo data generate alfworld` "
-            "needs no network",
-            err=True,
-        )
-        raise typer.Exit(1) from error
-    typer.echo(f"{data}: downloaded; check it with `hgpo data check alfworld {data}`")
+    spec = CatalogueSpec(products, seed, lookalikes, instructed, human)
+    generate_data(out, "products", products, lambda advance: generate(out, spec, advance))
+
+
+@check_app.command("webshop")
+def check_webshop(
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            help="directory of the product files (default: $WEBSHOP_DATA)", show_default=False
+        ),
+    ] = None,
+    replay: Annotated[
+        bool,
+        typer.Option("--replay", help="also let an oracle play the goals, which must earn 1.0"),
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="number of goals of each kind to play, taken evenly (default: all)"
+        ),
+    ] = None,
+) -> None:
+    """Count products and goals, and name what is broken (exit code 1).
+
+    In a generated store, a goal that the oracle misses is an error. In other data, missed goals are
+    only counted.
+    """
+    from env_wrappers.webshop.check import check_catalogue
+
+    with progress("playing goals") as on_progress:
+        found = check_catalogue(data, replay, limit, on_progress)
+    _print_store("$WEBSHOP_DATA" if data is None else str(data), found)
+    if found.broken:
+        raise typer.Exit(1)
 
 
 @app.command("demos")
 def write_demonstrations(
-    config: Annotated[Path, typer.Argument(help="run file, or the name of one in tuned_examples/")],
+    config: RunFile,
     out: Annotated[Path, typer.Argument(help="file to write; compressed if it ends in .gz")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="settings to override, as section.key=value"),
-    ] = None,
+    overrides: Overrides = None,
     expert: Annotated[
         str,
         typer.Option(
@@ -224,34 +258,14 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _default_data() -> Path:
-    # The alfworld package's own default if the environment variable is not set.
-    from alfworld.info import ALFWORLD_DATA
-
-    return Path(ALFWORLD_DATA)
-
-
-def _counts(found: "TreeCheck") -> dict[str, dict[str, Counter[str]]]:
-    """Count games by split, family and result of the check."""
-    counts: dict[str, dict[str, Counter[str]]] = {}
-    for game in found.games:
-        row = counts.setdefault(game.split, {}).setdefault(game.family, Counter())
-        row["games"] += 1
-        row["replayed"] += game.replayed
-        row["skipped"] += game.skipped
-        row["broken"] += game.fault is not None
-    return counts
-
-
-def _print_check(data: Path, found: "TreeCheck", replay: bool) -> None:
-    columns = [name for name in COUNTS if replay or name != "replayed"]
+def _print_games(data: Path, found: "TreeCheck", replay: bool) -> None:
     typer.echo(f"{data} ({found.kind})")
-    counts = {
-        (split, family): row
-        for split, families in _counts(found).items()
-        for family, row in sorted(families.items())
-    }
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for game in found.games:
+        row = {"games": 1, "replayed": game.replayed, "skipped": game.skipped}
+        counts[game.split, game.family].update(row | {"broken": game.fault is not None})
     counts["all", ""] = sum(counts.values(), Counter())
+    columns = ["games", *["replayed"] * replay, "skipped", "broken"]
     print_rows(
         [
             {"split": split, "family": family} | {name: row[name] for name in columns}
@@ -260,3 +274,22 @@ def _print_check(data: Path, found: "TreeCheck", replay: bool) -> None:
     )
     for file, why in found.broken.items():
         typer.echo(f"broken: {file}: {why}")
+
+
+def _print_store(data: str, found: "CatalogueCheck") -> None:
+    products = found.departments.total()
+    typer.echo(f"{data} ({found.kind}): {products} products: {_listed(found.departments)}")
+    skipped = {why: count for why, count in found.skipped.items() if count}
+    if skipped:
+        typer.echo(f"records skipped: {_listed(skipped)}")
+    for kind, check in found.goals.items():
+        typer.echo(f"{kind} goals: {sum(check.splits.values())}: {_listed(check.splits)}")
+        if check.replayed:
+            earned = len(check.replayed) - len(check.missed)
+            typer.echo(f"{kind} goals played: {len(check.replayed)}, earned 1.0: {earned}")
+    for name, why in found.broken.items():
+        typer.echo(f"broken: {name}: {why}")
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())

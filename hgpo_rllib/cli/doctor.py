@@ -3,15 +3,13 @@
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from hgpo_rllib.cli.output import JsonOption, show
+from hgpo_rllib.cli.common import JsonOption, Overrides, RunFile, show
 from hgpo_rllib.config import load_config
 from hgpo_rllib.imports import large_imports
 
-DEFAULT = Path("alfworld_pocket")
 SMALL = (
     "games.train=6",
     "games.valid_seen=3",
@@ -25,13 +23,8 @@ SMALL = (
 
 
 def doctor(
-    config: Annotated[
-        Path, typer.Argument(help="run file, or the name of one in tuned_examples/")
-    ] = DEFAULT,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="settings to override, as section.key=value"),
-    ] = None,
+    config: RunFile = Path("alfworld_pocket"),
+    overrides: Overrides = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check whether CONFIG will work on this machine, and measure a short run.
@@ -43,7 +36,7 @@ def doctor(
     with tempfile.TemporaryDirectory() as cache:
         settings = load_config(config, [*SMALL, *(overrides or []), f"cache={cache}"])
         with large_imports():
-            from hgpo_rllib.doctor.trial_run import examine
+            from hgpo_rllib.doctor import examine
             from hgpo_rllib.reporting.console import TrainingConsole
         checks = list(examine(settings, TrainingConsole(sys.stderr)))
     rows = [

@@ -1,20 +1,18 @@
 """`hgpo train --dry-run`: the settings as YAML, and tables of the resources they need."""
 
+import sys
 from itertools import groupby
 
 import typer
 import yaml
-from rich.console import Console
 from rich.table import Table
 
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.placement import Amounts, env_runner_resources, learner_resources, replica_resources
-from hgpo_rllib.reporting.console import make_table
-from hgpo_rllib.run import estimate, flops
+from hgpo_rllib.reporting.console import TrainingConsole, make_table
+from hgpo_rllib.run import estimate
 from hgpo_rllib.run.inputs import check_files
 from hgpo_rllib.run.model_size import ModelSize, find_size
-
-WIDTH = 100  # if the output is not a terminal
 
 
 def print_dry_run(config: RunConfig) -> None:
@@ -26,9 +24,7 @@ def print_dry_run(config: RunConfig) -> None:
     check_files(config)
     model = find_size(config)
     typer.echo(yaml.safe_dump(config.model_dump(), sort_keys=False), nl=False)
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        console.width = WIDTH
+    console = TrainingConsole(sys.stderr).console
     console.print(resource_table(config))
     if model is None:
         console.print(
@@ -42,12 +38,10 @@ def print_dry_run(config: RunConfig) -> None:
         console.print(note, soft_wrap=True)
     console.print(work_table(config, model))
     if config.cluster.learner_gpus:
-        paper = flops.PAPER.get((config.agent.prompt, str(config.model.model_path)))
         console.print(
-            f"Seconds are of learners and replicas at {flops.USED:.0%} of the peak in bfloat16. "
+            f"Seconds are of learners and replicas at {estimate.USED:.0%} of the peak in bfloat16. "
             "Iterations take longer: memory limits decoding more, and environments, evaluations "
-            "and weight updates are not counted."
-            + (f"\nThe paper's iterations took {paper}." if paper else ""),
+            "and weight updates are not counted.",
             soft_wrap=True,
         )
 
@@ -116,12 +110,12 @@ def memory_notes(config: RunConfig, model: ModelSize) -> list[str]:
 
 def work_table(config: RunConfig, model: ModelSize) -> Table:
     """Return tokens, FLOP and seconds of an iteration, by the length of turns."""
-    full = flops.full_turn(config)
-    typical = flops.TYPICAL.get(config.agent.prompt)
-    columns = {f"turns of {full.tokens:,} tokens": flops.work(config, model, full)}
+    full = estimate.full_turn(config)
+    typical = estimate.TYPICAL.get(config.agent.prompt)
+    columns = {f"turns of {full.tokens:,} tokens": estimate.work(config, model, full)}
     if typical is not None and typical.tokens < full.tokens:
         name = f"typical: {typical.tokens:,} tokens"
-        columns[name] = flops.work(config, model, typical)
+        columns[name] = estimate.work(config, model, typical)
     names = next(iter(columns.values()))
     rows = [
         {"": name} | {heading: _short(name, work[name]) for heading, work in columns.items()}

@@ -1,4 +1,4 @@
-"""`hgpo evaluate` and `hgpo compare`: evaluate by a protocol; compare two evaluations."""
+"""`hgpo evaluate`, `hgpo compare`, `hgpo serve`: evaluate and serve policies."""
 
 import json
 from dataclasses import asdict
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hgpo_rllib.cli.output import JsonOption
+from hgpo_rllib.cli.common import JsonOption, Overrides, progress
 
 
 def evaluate(
@@ -65,7 +65,6 @@ def evaluate(
     ] = None,
 ) -> None:
     """Play held-out games by a fixed protocol; continues an interrupted evaluation."""
-    from hgpo_rllib.cli.progress import progress
     from hgpo_rllib.evaluation.evaluate import evaluate as run_evaluation
     from hgpo_rllib.evaluation.request import make_request
     from hgpo_rllib.evaluation.show import show_evaluation
@@ -100,3 +99,32 @@ def compare(
         typer.echo(json.dumps({"a": str(a), "b": str(b), **asdict(comparison)}))
         return
     show_comparison(left, right, comparison, make_console())
+
+
+def serve(
+    checkpoint: Annotated[
+        str, typer.Argument(help="run directory, HuggingFace directory, or name on the hub")
+    ],
+    overrides: Overrides = None,
+    host: Annotated[
+        str, typer.Option(help="address to listen on; all but loopback require $HGPO_API_KEY")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="port to listen on", min=1, max=65535)] = 8000,
+    name: Annotated[str, typer.Option(help="name of the model in requests")] = "policy",
+    metrics: Annotated[
+        bool,
+        typer.Option("--metrics", help="serve /metrics for Prometheus; it requires the same key"),
+    ] = False,
+    shutdown_timeout: Annotated[
+        float,
+        typer.Option(
+            help="seconds that running requests get to finish after Ctrl-C or SIGTERM", min=0
+        ),
+    ] = 30,
+) -> None:
+    """Serve a policy through vLLM's OpenAI-compatible server until Ctrl-C."""
+    from hgpo_rllib.policy_server.openai_server import make_endpoint, serve_policy
+    from hgpo_rllib.run.checkpoint import find_policy
+
+    endpoint = make_endpoint(host, port, name, metrics)
+    serve_policy(find_policy(checkpoint, overrides or []), endpoint, shutdown_timeout)

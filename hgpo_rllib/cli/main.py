@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from hgpo_rllib.cli import bench, data, doctor, evaluate, play, serve, sft, study, sweep
+from hgpo_rllib.cli import bench, data, doctor, evaluate, play, sft, study, sweep
+from hgpo_rllib.cli.common import RUN_FILE, Overrides
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.imports import large_imports
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
@@ -27,7 +28,7 @@ app.add_typer(play.app, name="play")
 app.add_typer(study.app, name="study")
 app.command()(evaluate.evaluate)
 app.command()(evaluate.compare)
-app.command()(serve.serve)
+app.command()(evaluate.serve)
 app.command()(sft.sft)
 app.command()(doctor.doctor)
 app.command(cls=sweep.SweepCommand)(sweep.sweep)
@@ -40,13 +41,8 @@ def _root() -> None:
 
 @app.command()
 def train(
-    config: Annotated[
-        Path | None, typer.Argument(help="run file, or the name of one in tuned_examples/")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="settings to override, as section.key=value"),
-    ] = None,
+    config: Annotated[Path | None, RUN_FILE] = None,
+    overrides: Overrides = None,
     resume: Annotated[Path | None, typer.Option(help="run directory to continue")] = None,
     dry_run: Annotated[
         bool, typer.Option(help="print settings, resources and memory, and stop")

@@ -32,16 +32,16 @@ def episode(
     port: PortOption = None,
 ) -> None:
     """Show a recorded episode turn by turn, in the terminal or a browser."""
-    from hgpo_rllib.play.console import make_console
     from hgpo_rllib.play.episodes import read_episode, show_episode
+    from hgpo_rllib.play.terminal import make_console
 
     _check_port(web, port)
     if web and step_by_step:
         raise ConfigError("--step-by-step does not work with --web: remove it")
     recorded = read_episode(file, index)
     if web:
+        from hgpo_rllib.play.web.application import serve
         from hgpo_rllib.play.web.episode import episode_app
-        from hgpo_rllib.play.web.server import serve
 
         serve(episode_app(recorded), port)
     else:
@@ -99,11 +99,11 @@ def webshop(
     if web:
         from env_wrappers.webshop.goals import goal_range
         from env_wrappers.webshop.shop import open_shop
-        from hgpo_rllib.play.web.server import serve
-        from hgpo_rllib.play.web.store import store_app
+        from hgpo_rllib.play.web.application import serve
+        from hgpo_rllib.play.web.store import Store
 
         shop = open_shop(data, goals)
-        serve(store_app(shop, goal_range(split, len(shop.goals))), port)
+        serve(Store(shop, goal_range(split, len(shop.goals))).app, port)
     else:
         from env_wrappers.webshop.env import WebShopEnv
 
@@ -132,7 +132,6 @@ def _check_port(web: bool, port: int | None) -> None:
 
 
 def _play(env: "gym.Env", task: dict[str, int | str], max_steps: int) -> None:
-    from hgpo_rllib.play.console import make_console
-    from hgpo_rllib.play.terminal import play_episode
+    from hgpo_rllib.play.terminal import make_console, play_episode
 
     play_episode(env, task, max_steps, make_console())

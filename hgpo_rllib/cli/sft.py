@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hgpo_rllib.cli.common import Overrides, RunFile
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.imports import large_imports
 from hgpo_rllib.run.lock import locked
@@ -18,15 +19,12 @@ if TYPE_CHECKING:
 
 
 def sft(
-    config: Annotated[Path, typer.Argument(help="run file, or the name of one in tuned_examples/")],
+    config: RunFile,
     demonstrations: Annotated[
         Path, typer.Argument(help="JSON lines with prompt and response, as of `hgpo data demos`")
     ],
     output: Annotated[Path, typer.Argument(help="directory of the fine-tuned model to create")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="settings to override, as section.key=value"),
-    ] = None,
+    overrides: Overrides = None,
     epochs: Annotated[int, typer.Option(min=1, help="passes over the demonstrations")] = 2,
     lr: Annotated[float, typer.Option(min=0, help="peak learning rate")] = 1e-4,
     batch_size: Annotated[int, typer.Option(min=1, help="demonstrations per optimiser step")] = 16,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from hgpo_rllib.cli.common import RUN_FILE, Overrides
 from hgpo_rllib.config import ConfigError
 from hgpo_rllib.imports import large_imports
 from hgpo_rllib.run.grid import Sweep, make_sweep, new_folder, open_sweep, parse_axis
@@ -36,13 +37,8 @@ def repeat_grid(words: Sequence[str]) -> Iterator[str]:
 
 
 def sweep(
-    config: Annotated[
-        Path | None, typer.Argument(help="run file, or the name of one in tuned_examples/")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="settings to override, as section.key=value"),
-    ] = None,
+    config: Annotated[Path | None, RUN_FILE] = None,
+    overrides: Overrides = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(

@@ -128,13 +128,13 @@ def _check_prompts(agent: AgentSettings, observation: str, info: dict[str, Any])
     """Check that the templates can be loaded and rendered."""
     actions = info["admissible_actions"]
     given = (info["goal"], observation, actions, 1)
+    first = AgentSettings(prompt=agent.prompt)
     history = [Turn(observation, actions[0])]
     setting = "prompt"
     try:
-        TextRenderer(agent.prompt, 0).message(*given, history=history)
+        TextRenderer(first).message(*given, history=history)
         setting = "follow_up_prompt"
-        renderer = TextRenderer(agent.prompt, 0, follow_up_prompt=agent.follow_up_prompt)
-        renderer.follow_up_message(*given)
+        TextRenderer(agent).follow_up_message(*given)
     except (FileNotFoundError, jinja2.TemplateError) as error:
         name = getattr(agent, setting)
         raise ConfigError(f"agent.{setting}: {name}: {one_line(error)} ({PAGE})") from error

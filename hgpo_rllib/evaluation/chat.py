@@ -55,15 +55,8 @@ class RemoteModel:
         )
 
         def begin(settings: AgentSettings) -> BeginModelAgent:
-            renderer = TextRenderer(
-                settings.prompt,
-                settings.memory_length or 0,
-                settings.inadmissible_is_invalid,
-                settings.context,
-                settings.follow_up_prompt,
-            )
             model = ChatModel(client, self.name, settings, self.temperature)
-            return partial(ChatAgent, model, renderer)
+            return partial(ChatAgent, model, TextRenderer(settings))
 
         async def closing(work: Any) -> Any:
             async with client:

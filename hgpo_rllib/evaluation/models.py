@@ -94,16 +94,7 @@ def served(config: RunConfig) -> Iterator[Model]:
         client = PolicyClient(replicas, sampling, STARTING_WEIGHTS, several)
 
         def begin(settings: AgentSettings) -> BeginModelAgent:
-            renderer = TokenRenderer(
-                tokenizer,
-                prompt=settings.prompt,
-                memory_length=settings.memory_length or 0,
-                max_prompt_tokens=settings.max_prompt_tokens,
-                shorten=settings.shorten_prompts,
-                inadmissible_is_invalid=settings.inadmissible_is_invalid,
-                context=settings.context,
-                follow_up_prompt=settings.follow_up_prompt,
-            )
+            renderer = TokenRenderer(tokenizer, settings)
             return partial(PolicyAgent, client, renderer, grammars=grammars)
 
         yield Model(begin, tokenizer.decode, asyncio.run)

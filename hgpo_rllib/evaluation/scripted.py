@@ -14,8 +14,7 @@ from hgpo_rllib.agent.parsing import ANY_SEARCH
 from hgpo_rllib.config import ConfigError, EnvSettings
 from hgpo_rllib.environments import OraclePlan, find_environment
 from hgpo_rllib.environments.spec import Expert
-from hgpo_rllib.play.console import QUIT, make_console, plain
-from hgpo_rllib.play.terminal import read_action, show
+from hgpo_rllib.play.terminal import QUIT, make_console, plain, read_action, show
 from hgpo_rllib.section import RunStoppedError
 
 SCRIPTED = ("random", "oracle", "human")

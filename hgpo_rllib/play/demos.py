@@ -19,7 +19,7 @@ from hgpo_rllib.agent import TextRenderer
 from hgpo_rllib.config import AgentSettings, ConfigError, EnvSettings
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
-from hgpo_rllib.environments.spec import Expert, Info, MakePlayer, PlanFollower
+from hgpo_rllib.environments.spec import MakePlayer, PlanFollower
 from hgpo_rllib.warmstart.demonstrations import play
 
 FORMAT = "hgpo-demo-1"
@@ -95,15 +95,11 @@ def find_expert(name: str, settings: EnvSettings) -> MakePlayer:
     environment = find_environment(settings.env_id)
     experts = dict(environment.players(settings))
     if find_plan := environment.oracle(settings):
-        experts = {ORACLE: functools.partial(_follow, find_plan), **experts}
+        experts = {ORACLE: lambda info, rng: PlanFollower(find_plan(info)), **experts}
     if name not in experts:
         known = ", ".join(experts) or "none"
         raise ConfigError(f"--expert: unknown {name!r}, choose from {known}")
     return experts[name]
-
-
-def _follow(find_plan: Callable[[Info], Any], info: Info, rng: random.Random) -> Expert:
-    return PlanFollower(find_plan(info))
 
 
 def _demonstrate(spec: DemoSpec, episode: tuple[int, str, int]) -> Demo:
@@ -120,13 +116,7 @@ def _play(spec: DemoSpec, task: int, name: str, rng: random.Random) -> Demo:
     started = env.reset(seed=task)
     facts = {key: started[1][key] for key in ("task_type", "goal")}
     expert = find_expert(spec.expert, spec.env)(started[1], rng)
-    agent = spec.agent
-    renderer = TextRenderer(
-        agent.prompt,
-        agent.memory_length or 0,
-        context=agent.context,
-        follow_up_prompt=agent.follow_up_prompt,
-    )
+    renderer = TextRenderer(spec.agent)
     examples, info = play(env, started, expert, renderer)
     if not info["won"]:
         return Demo(name, left_out=f"the {spec.expert} did not win in {len(examples)} steps")

@@ -1,7 +1,6 @@
 """Show a recorded episode step by step: observation, thought, action and rewards."""
 
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.rule import Rule
@@ -9,8 +8,11 @@ from rich.text import Text
 
 from hgpo_rllib.agent.parsing import find_thought
 from hgpo_rllib.jsonl import EVALUATED_EPISODES, RUN_EPISODES, ResultsError, Row, read_jsonl
-from hgpo_rllib.play.console import QUIT, ask, plain
+from hgpo_rllib.play.terminal import QUIT, ask, plain
 from hgpo_rllib.reporting.numbers import decimal, number
+
+VALUES = (("reward", "reward"), ("return", "step_return"), ("advantage", "advantage"))
+"""Names of a step's numbers, with their keys."""
 
 
 def read_episode(file: Path, index: int) -> Row:
@@ -33,7 +35,7 @@ def read_episode(file: Path, index: int) -> Row:
     episode = episodes[index]
     if episode.get("format") not in (RUN_EPISODES, EVALUATED_EPISODES):
         raise ResultsError(f"{file}: episode format {episode.get('format')!r} is not known")
-    if not _is_list_of_objects(episode.get("steps")):
+    if not isinstance(episode.get("steps"), list):
         raise ResultsError(f"{file}: episode {index} has no list of steps")
     return episode
 
@@ -70,9 +72,8 @@ def _show_step(step: Row, position: int, steps: int, console: Console) -> None:
     console.print(
         action.append(f"  [{', '.join(marks)}]", "green" if marks == ["valid"] else "red")
     )
-    values = (("reward", "reward"), ("return", "step_return"), ("advantage", "advantage"))
     console.print(
-        Text(", ".join(f"{name} {decimal(number(step, key), 3)}" for name, key in values))
+        Text(", ".join(f"{name} {decimal(number(step, key), 3)}" for name, key in VALUES))
     )
 
 
@@ -88,7 +89,3 @@ def marks_of(step: Row) -> list[str]:
     marks = ["invalid"] if step.get("is_valid") is False else []
     marks += ["inadmissible"] if step.get("inadmissible") else []
     return marks or ["valid"]
-
-
-def _is_list_of_objects(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, dict) for item in value)

@@ -81,17 +81,17 @@ class PolicyReplica:
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
     ) -> list[Generation | RequestFailedError]:
         """See `VersionedEngine.generate`."""
-        answering = asyncio.create_task(self._versioned.generate(prompts, sampling, weights))
+        generating = asyncio.create_task(self._versioned.generate(prompts, sampling, weights))
         try:
-            await asyncio.wait((answering, self._failure), return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
+            await asyncio.wait((generating, self._failure), return_when=asyncio.FIRST_COMPLETED)
+            if not generating.done():
                 raise EngineDiedError(self._failure.result())
-            return answering.result()
+            return generating.result()
         except EngineDiedError:
             self._end()
             raise
         finally:
-            answering.cancel()
+            generating.cancel()
 
     async def sleep(self) -> None:
         """See `VersionedEngine.sleep`."""
@@ -103,9 +103,9 @@ class PolicyReplica:
             raise EngineDiedError(self._failure.result())
 
     async def _watch_engine(self) -> str:
-        why = await engine_failure(self._engine)
+        reason = await engine_failure(self._engine)
         self._end()
-        return why
+        return reason
 
     def _end(self) -> None:
         """Exit after `EXIT_DELAY_S`, when callers have received the error."""
@@ -151,11 +151,9 @@ def keep_grpc_on_loopback() -> None:
     Clients connect to the node's address.
     """
     if ray.util.get_node_ip_address() == LOOPBACK:
-        replica.add_port_to_grpc_server = _on_loopback
-
-
-def _on_loopback(server: object, address: str) -> int:
-    return tls_utils.add_port_to_grpc_server(server, f"{LOOPBACK}:0")
+        replica.add_port_to_grpc_server = lambda server, address: tls_utils.add_port_to_grpc_server(
+            server, f"{LOOPBACK}:0"
+        )
 
 
 class OwnerLiveness:
@@ -175,18 +173,13 @@ def start_owner_liveness() -> ActorHandle:
     return ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(OwnerLiveness).remote()
 
 
-async def owner_ended(owner: ActorHandle) -> None:
-    """Wait until the owner of an `OwnerLiveness` has exited."""
+async def delete_with_owner(owner: ActorHandle, app: str) -> None:
+    """Delete the application `app` when the owner of an `OwnerLiveness` has exited."""
     while True:
         try:
             await owner.wait.remote()
         except ActorUnavailableError:  # being restarted, or a network error
             await asyncio.sleep(1)
         except RayActorError:
-            return
-
-
-async def delete_with_owner(owner: ActorHandle, app: str) -> None:
-    """Delete the application `app` when its owner exits."""
-    await owner_ended(owner)
+            break
     await asyncio.to_thread(serve.delete, app, _blocking=False)

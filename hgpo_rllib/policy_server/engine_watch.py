@@ -48,11 +48,11 @@ async def engine_failure(
     while True:
         start = time.monotonic()
         timeout = max(timeout_s, SLOWER * slowest_s)
-        question = asyncio.create_task(engine.ping())
+        ping = asyncio.create_task(engine.ping())
         silent_s, cpu_before = 0.0, 0.0
-        while not (await asyncio.wait({question}, timeout=period_s))[0]:
+        while not (await asyncio.wait({ping}, timeout=period_s))[0]:
             if engine.has_ended:
-                question.cancel()
+                ping.cancel()
                 return "the engine has ended"
             # Count periods instead of clock time, which also passes while this process is
             # suspended.
@@ -62,9 +62,9 @@ async def engine_failure(
             if silent_s > timeout:
                 is_busy = cpu_s() - cpu_before > 0.01 * silent_s
                 if not is_busy or silent_s > BUSY * timeout:
-                    question.cancel()
+                    ping.cancel()
                     return f"the engine has not answered for {silent_s:.0f} s"
-        if question.exception():
-            return f"the engine has ended: {question.exception()}"
+        if ping.exception():
+            return f"the engine has ended: {ping.exception()}"
         slowest_s = max(slowest_s, time.monotonic() - start)
         await asyncio.sleep(period_s)

@@ -16,13 +16,13 @@ from ray.actor import ActorHandle
 from hgpo_rllib.policy_server.types import PublishedWeights
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WeightsOnLearner(PublishedWeights):
     """A version on the learner's GPU; ``tensors`` is empty."""
 
-    number: int = 0
+    number: int
     """Counted by the learner."""
-    broker: ActorHandle | None = None
+    broker: ActorHandle
     """The learner's `TransferBroker`."""
 
 

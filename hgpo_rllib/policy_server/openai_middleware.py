@@ -12,6 +12,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hgpo_rllib.policy_server.supervisor import DRAIN
 
 
+def has_key(headers: Headers, key: str) -> bool:
+    """Return whether a request has the API key, as OpenAI's clients send it; "": none is needed."""
+    scheme, _, given = headers.get("Authorization", "").partition(" ")
+    is_same = secrets.compare_digest(given.encode(), key.encode())
+    return not key or (scheme.lower() == "bearer" and is_same)
+
+
 class OpenAIPathsOnly:
     """Middleware of vLLM's server that returns 404 for all paths except /v1/… and /health.
 
@@ -23,7 +30,7 @@ class OpenAIPathsOnly:
 
     def __init__(self, app: ASGIApp):
         self.app = app
-        self._key = os.environ.get("VLLM_API_KEY", "").encode()
+        self._key = os.environ.get("VLLM_API_KEY", "")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -32,15 +39,10 @@ class OpenAIPathsOnly:
             await self.app(scope, receive, send)
         elif not (self.metrics and scope["type"] == "http" and path == "/metrics"):
             await JSONResponse({"error": "not found"}, 404)(scope, receive, send)
-        elif self._has_key(Headers(scope=scope)):
+        elif has_key(Headers(scope=scope), self._key):
             await self.app(scope, receive, send)
         else:
             await JSONResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
-
-    def _has_key(self, headers: Headers) -> bool:
-        scheme, _, key = headers.get("Authorization", "").partition(" ")
-        is_same = secrets.compare_digest(key.encode(), self._key)
-        return not self._key or (scheme.lower() == "bearer" and is_same)
 
 
 class OpenAIPathsAndMetrics(OpenAIPathsOnly):

@@ -61,13 +61,13 @@ class OpenAIReplica:
     async def __call__(self, request: Request) -> StreamingResponse:
         """Forward a request to the server, and its response as it arrives; called by Serve."""
         headers = [(k, v) for k, v in request.headers.items() if k not in OF_CONNECTION]
-        asked = self._client.build_request(
+        forwarded = self._client.build_request(
             request.method,
             httpx.URL(path=request.url.path, query=request.url.query.encode() or None),
             headers=headers,
             content=await request.body(),
         )
-        response = await self._client.send(asked, stream=True)
+        response = await self._client.send(forwarded, stream=True)
         headers = [(k, v) for k, v in response.headers.items() if k not in OF_CONNECTION]
         return StreamingResponse(_body(response), response.status_code, dict(headers))
 

@@ -14,13 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from hgpo_rllib.config import ConfigError, PolicyServerSettings, RunConfig
 from hgpo_rllib.policy_server import vllm_settings
@@ -31,7 +31,6 @@ VLLM_SERVE = "hgpo_rllib.policy_server.vllm_serve"
 FOLDER = "hgpo-serve-"
 """Prefix of the names of temporary folders."""
 MIDDLEWARE = "hgpo_rllib.policy_server.openai_middleware"
-GRAMMAR = "hgpo_rllib.policy_server.openai_grammar.GrammarErrors"
 PATHS = f"{MIDDLEWARE}.OpenAIPathsOnly"
 PATHS_AND_METRICS = f"{MIDDLEWARE}.OpenAIPathsAndMetrics"
 ENGINE_EXIT_S = 10
@@ -97,12 +96,6 @@ def make_endpoint(
     return Endpoint(str(place[0]), port, name, key, metrics)
 
 
-def gateway_endpoint(host: str, port: int) -> Endpoint:
-    """Return the endpoint of a run's gateway; see `make_endpoint`."""
-    given_as = ("rollout.gateway_host=", "rollout.gateway_port=")
-    return make_endpoint(host, port, "policy", given_as=given_as)
-
-
 def serve_policy(config: RunConfig, endpoint: Endpoint, shutdown_timeout: float) -> None:
     """Serve `config.model.model_path` until Ctrl-C or SIGTERM, and print its address.
 
@@ -150,15 +143,11 @@ def prepare_server(
 
 def check_device(server: PolicyServerSettings, for_cpu: bool) -> None:
     """Raise ConfigError unless the settings match the device of the installed vLLM."""
-    if for_cpu and server.replica_gpus > 0:
+    device, needed = ("CPUs", 0) if for_cpu else ("GPUs", 1)
+    if (server.replica_gpus > 0) != bool(needed):
         raise ConfigError(
             f"policy_server.replica_gpus={server.replica_gpus:g}, but the installed vLLM is built "
-            "for CPUs: add policy_server.replica_gpus=0"
-        )
-    if not for_cpu and server.replica_gpus == 0:
-        raise ConfigError(
-            "policy_server.replica_gpus=0, but the installed vLLM is built for GPUs: add "
-            "policy_server.replica_gpus=1"
+            f"for {device}: add policy_server.replica_gpus={needed}"
         )
 
 
@@ -188,11 +177,7 @@ def server_arguments(config: RunConfig, endpoint: Endpoint, tokenizer: str) -> d
         # compiles all grammars with the library of the first request. Which grammars it rejects
         # would depend on the order of requests.
         "structured_outputs_config": json.dumps({"backend": "xgrammar"}),
-        "middleware": [
-            GRAMMAR,
-            f"{MIDDLEWARE}.Drain",
-            PATHS_AND_METRICS if endpoint.metrics else PATHS,
-        ],
+        "middleware": [f"{MIDDLEWARE}.Drain", PATHS_AND_METRICS if endpoint.metrics else PATHS],
     }
 
 
@@ -303,12 +288,12 @@ def wait_until_healthy(server: subprocess.Popen[bytes], url: str) -> None:
     Raises:
         RunStoppedError: the server exited.
     """
-    ask = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
-    while server.poll() is None:
-        with contextlib.suppress(OSError, HTTPException):
-            ask(f"{url}/health", timeout=5).close()
-            return
-        time.sleep(0.2)
+    with httpx.Client(trust_env=False, timeout=5) as client:
+        while server.poll() is None:
+            with contextlib.suppress(httpx.TransportError):
+                if client.get(f"{url}/health").is_success:
+                    return
+            time.sleep(0.2)
     raise RunStoppedError(f"vLLM did not start (exit code {server.returncode}), see above")
 
 

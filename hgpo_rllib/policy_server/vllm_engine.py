@@ -111,7 +111,7 @@ class VLLMEngine(Engine):
         if isinstance(weights, WeightsOnLearner):
 
             async def load_from_learner(version: str) -> None:
-                await self._be_called(weights)
+                await self._load_from_learner(weights)
                 await self._vllm.update_weight_version(version)
 
             yield load_from_learner
@@ -137,19 +137,17 @@ class VLLMEngine(Engine):
 
                 yield load_adapters
 
-    async def _be_called(self, weights: WeightsOnLearner) -> None:
+    async def _load_from_learner(self, weights: WeightsOnLearner) -> None:
         """Load weights with vLLM's own transfer, whose half in the learner calls this half.
 
         The connection is made for each load and closed after it: it would not survive a restart
         of any other replica.
         """
-        broker = weights.broker
-        assert broker is not None
-        workers = self._vllm.vllm_config.parallel_config.world_size
+        broker, workers = weights.broker, self._vllm.vllm_config.parallel_config.world_size
         transfer = await broker.ask.remote(weights.number, workers)
         while isinstance(call := await broker.next_call.remote(transfer), tuple):
             try:
-                await self._call(*call)
+                await self._call_vllm(*call)
             except Exception as error:
                 await broker.reply.remote(transfer, f"the engine failed: {error}")
                 raise
@@ -158,7 +156,7 @@ class VLLMEngine(Engine):
         if call is not None:
             raise RuntimeError(f"the learner did not send its weights: {call}")
 
-    async def _call(self, method: str, arguments: dict[str, Any]) -> None:
+    async def _call_vllm(self, method: str, arguments: dict[str, Any]) -> None:
         if method == "init_weight_transfer_engine":
             await self._vllm.init_weight_transfer_engine(WeightTransferInitRequest(arguments))
         elif method == "update_weights":

@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 import torch
+from ray.actor import ActorHandle
 from torch import Tensor
 from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, WeightSource
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
@@ -38,7 +39,7 @@ class Sender:
         threading.Thread(target=self._serve, name=f"weights by {backend}", daemon=True).start()
 
     def publish(self, weights: PublishedWeights) -> WeightsOnLearner:
-        """See `WeightTransport`. Copies the weights to the GPU."""
+        """Copy the weights to the GPU, in place of the last version."""
         dtype = getattr(torch, weights.dtype)
         self._number += 1  # from now on the last version is refused
         self._tensors = {}  # first free its memory
@@ -46,7 +47,7 @@ class Sender:
             name: torch.from_numpy(array).view(dtype).to(DEVICE, copy=True)
             for name, array in weights.tensors.items()
         }
-        return WeightsOnLearner(weights.dtype, {}, None, self._number, self._broker)
+        return WeightsOnLearner(weights.dtype, {}, number=self._number, broker=self._broker)
 
     def _serve(self) -> None:
         while True:
@@ -56,9 +57,9 @@ class Sender:
                 if version != self._number:
                     raise RuntimeError(f"version {version} was replaced by {self._number}")
                 self._send(_EngineCalls(self._broker, transfer), workers)
-            except Exception as why:  # the replica ends and is started again
+            except Exception as failure:  # the replica ends and is started again
                 logger.exception("weights were not sent (%s)", self._backend)
-                error = str(why)
+                error = str(failure)
             ray.get(self._broker.end.remote(transfer, error))
 
     def _send(self, client: "_EngineCalls", workers: int) -> None:
@@ -67,18 +68,19 @@ class Sender:
             address = ray.util.get_node_ip_address()
             start = NCCLTrainerInitInfo(address, get_open_port(), 1 + workers, rank=0)
         source = _Source(self._tensors)
-        half = WeightTransferTrainerFactory.trainer_init(start, client=client, source=source)
+        trainer = WeightTransferTrainerFactory.trainer_init(start, client=client, source=source)
         try:
-            half.send_weights()
+            trainer.send_weights()
         finally:
-            half.shutdown()
+            trainer.shutdown()
 
 
 class _EngineCalls:
     """vLLM's `VLLMWeightSyncClient`: calls methods of an engine through the broker."""
 
-    def __init__(self, broker: Any, transfer: int):
-        self._call = functools.partial(_call, broker, transfer)
+    def __init__(self, broker: ActorHandle, transfer: int):
+        self._broker = broker
+        self._transfer = transfer
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         self._call("init_weight_transfer_engine", init_info)
@@ -92,9 +94,8 @@ class _EngineCalls:
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         self._call("finish_weight_update", {})
 
-
-def _call(broker: Any, transfer: int, method: str, arguments: dict[str, Any]) -> None:
-    ray.get(broker.call.remote(transfer, method, arguments))
+    def _call(self, method: str, arguments: dict[str, Any]) -> None:
+        ray.get(self._broker.call.remote(self._transfer, method, arguments))
 
 
 class _Source(WeightSource):
@@ -108,7 +109,14 @@ class _Source(WeightSource):
         return iter(self._tensors.items())
 
 
-@functools.cache
-def sender(backend: str) -> Sender:
-    """Return the only sender of this process."""
-    return Sender(backend)
+_sender = functools.cache(Sender)  # one per process
+
+
+def publish_by(backend: str, weights: PublishedWeights) -> WeightsOnLearner:
+    """See `WeightTransport`. Only the latest version is kept."""
+    return _sender(backend).publish(weights)
+
+
+async def fetch(handle: WeightsOnLearner) -> PublishedWeights:
+    """See `WeightTransport`. The engine gets the weights later, when it loads them."""
+    return handle

@@ -22,6 +22,7 @@ def engine_arguments(
     model: ModelSettings, agent: AgentSettings, server: PolicyServerSettings, seed: int
 ) -> dict[str, Any]:
     """Return vLLM's arguments for these settings."""
+    on_gpu = server.weight_transport in GPU_TRANSPORTS
     arguments: dict[str, Any] = {
         "model": str(model.model_path),
         "dtype": model.dtype,
@@ -38,7 +39,8 @@ def engine_arguments(
         "logprobs_mode": "processed_logprobs",  # of the sampling distribution
         # Workers import the module of the extension, which registers the backend.
         "worker_extension_cls": "hgpo_rllib.policy_server.vllm_engine.WorkerExtension",
-        "weight_transfer_config": {"backend": transfer_backend(server)},
+        # vLLM's own backend, or that of `vllm_engine`.
+        "weight_transfer_config": {"backend": server.weight_transport if on_gpu else "hgpo"},
         "disable_log_stats": True,
     }
     if model.lora_rank:
@@ -53,11 +55,6 @@ def engine_arguments(
         # not support that, and the engine would die.
         arguments["enable_chunked_prefill"] = False
     return arguments
-
-
-def transfer_backend(server: PolicyServerSettings) -> str:
-    """Return the name of vLLM's weight-transfer engine: its own, or that of `vllm_engine`."""
-    return server.weight_transport if server.weight_transport in GPU_TRANSPORTS else "hgpo"
 
 
 def environment(server: PolicyServerSettings) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """`hgpo data export`: the recorded steps of a run as one table."""
 
 import gzip
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,10 +34,16 @@ def export_steps(run: Path, out: Path, lost: bool = False) -> int:
     """
     if not out.name.endswith(SUFFIXES):
         raise ResultsError(f"{out}: the name must end in {', '.join(SUFFIXES)}")
-    parts = (_steps(part, lost) for part in _iterations(load_run(run)))
-    table = pd.concat([part for part in parts if len(part)] or [pd.DataFrame()])
-    if table.empty:
+    recorded = load_run(run)
+    # One iteration at a time: the columns that are not exported are large.
+    parts = (
+        _steps(replace(recorded, episode_files={iteration: file}), lost)
+        for iteration, file in recorded.episode_files.items()
+    )
+    tables = [part for part in parts if len(part)]
+    if not tables:
         raise ResultsError(f"{run}: no {'' if lost else 'won '}training episodes are recorded")
+    table = pd.concat(tables)
     with new_file(out) as file:
         if out.suffix == ".parquet":
             table.to_parquet(file, index=False)
@@ -47,12 +52,6 @@ def export_steps(run: Path, out: Path, lost: bool = False) -> int:
             # Without the time, equal runs give identical bytes.
             file.write(gzip.compress(lines, mtime=0) if out.suffix == ".gz" else lines)
     return len(table)
-
-
-def _iterations(run: Run) -> Iterator[Run]:
-    """Yield the run with one iteration's episodes at a time; columns not exported are large."""
-    for iteration, file in run.episode_files.items():
-        yield replace(run, episode_files={iteration: file})
 
 
 def _steps(run: Run, lost: bool) -> pd.DataFrame:

@@ -4,7 +4,6 @@ docs/gateway.md describes its requests. It runs on the event loop of the rollout
 """
 
 import asyncio
-import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -17,7 +16,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hgpo_rllib.policy_server.openai_server import Endpoint, gateway_endpoint
+from hgpo_rllib.policy_server.openai_middleware import has_key
+from hgpo_rllib.policy_server.openai_server import Endpoint, make_endpoint
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError
 from hgpo_rllib.rollout.sessions import InvalidRequestError, SessionEndedError, Sessions
@@ -118,7 +118,8 @@ def listen(host: str, port: int) -> tuple[Endpoint, socket.socket]:
     Raises:
         ConfigError: the address cannot be used, or other machines reach it and there is no key.
     """
-    endpoint = gateway_endpoint(host, port)
+    given_as = ("rollout.gateway_host=", "rollout.gateway_port=")
+    endpoint = make_endpoint(host, port, "policy", given_as=given_as)
     listener = socket.socket(socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((endpoint.address, endpoint.port))
@@ -138,7 +139,7 @@ class Gateway:
         """
         self.sessions = sessions
         self._max_tokens = max_tokens
-        self._key = (key or "").encode()
+        self._key = key or ""
         session = "/sessions/{session}"
         routes = {
             "/sessions": self._claim,
@@ -177,9 +178,7 @@ class Gateway:
         """Return a handler that checks the key and answers errors as OpenAI's API does."""
 
         async def handler(request: Request) -> Response:
-            scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-            has_key = scheme.lower() == "bearer" and secrets.compare_digest(key.encode(), self._key)
-            if self._key and not has_key:
+            if not has_key(request.headers, self._key):
                 return _error(401, "the API key is missing or wrong")
             try:
                 return await handle(request)

@@ -6,8 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import gymnasium as gym
 
@@ -30,9 +29,7 @@ FAILURES = (
 """Failure counts of a rollout: failed attempts by cause, members discarded after `max_attempts`
 failed attempts, and groups discarded because fewer than two members were left, because a response
 was sampled with weights that are too old, or because all returns were equal."""
-
-
-PlayedGroup = tuple[list["Trajectory"], Counter[str]]
+PlayedGroup = tuple[list[Trajectory], Counter[str]]
 """Trajectories of a group, and its failure counts."""
 T = TypeVar("T")
 
@@ -51,18 +48,10 @@ class Group:
     temperature: float
 
 
-class PlayMember(Protocol):
-    """Play a task as a member of a group."""
-
-    async def __call__(self, task: int, group: str, name: str) -> Trajectory:
-        """Play the task of this number.
-
-        `group` is unique in a run and `name` in its group. Both seed the sampling.
-
-        Raises:
-            EnvFailedError: the environment raised an error or timed out.
-            RequestFailedError: a request to the model failed.
-        """
+PlayMember = Callable[[int, str, str], Coroutine[Any, Any, Trajectory]]
+"""Plays a task as a member of a group, given the task's number, the name of the group, which is
+unique in a run, and a name in the group. Both names seed the sampling. Raises EnvFailedError, or
+RequestFailedError if a request to the model failed."""
 
 
 @dataclass(eq=False)
@@ -111,17 +100,6 @@ class Rollout:
         return None
 
 
-async def play_groups(
-    play: Callable[[Group], Coroutine[Any, Any, PlayedGroup]], groups: Sequence[Group]
-) -> PlayedGroup:
-    """Play groups concurrently with `play`, and merge the results.
-
-    Raises:
-        RunStoppedError: no group is left, or the policy server does not respond.
-    """
-    return merge_groups(await gather([play(group) for group in groups]))
-
-
 def merge_groups(played: Sequence[PlayedGroup]) -> PlayedGroup:
     """Return the trajectories, ordered by group, and the failure counts of all groups.
 
@@ -149,30 +127,14 @@ async def gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 async def play_in_pool(
     begin: BeginAgent, pool: EnvPool, task: int, group: str, name: str
 ) -> Trajectory:
-    """Play a task with an environment of the pool and an agent; see `PlayMember`."""
-    env = await pool.take()
-    trajectory = await play_task(env, pool, task, partial(begin, group=group, name=name))
-    pool.give_back(env)  # one that failed is discarded
-    return trajectory
+    """Play a task until the agent wins it or does not retry; see `PlayMember`.
 
-
-async def play_task(
-    env: gym.Env, pool: EnvPool, task: int, begin: Callable[[dict[str, Any]], Agent]
-) -> Trajectory:
-    """Play a task until the agent wins it or does not retry.
-
-    `env` is taken from `pool`, whose thread runs it. `task` is the seed of the reset, which selects
-    the task. `begin` creates the agent from the info of the reset.
-
-    Returns:
-        The last episode, with the lost ones before it in ``earlier``.
-
-    Raises:
-        EnvFailedError: the environment raised an error or timed out.
-        RequestFailedError: a request to the model failed.
+    The seed of the reset selects the task. Returns the last episode, with the lost ones before it
+    in ``earlier``.
     """
+    env = await pool.take()
     observation, info = await pool.call(env.reset, seed=task)
-    agent, earlier = begin(info), list[LostEpisode]()
+    agent, earlier = begin(info, group, name), list[LostEpisode]()
     while True:
         trajectory = await play_episode(env, pool, agent, observation, info)
         if trajectory.won:
@@ -182,6 +144,7 @@ async def play_task(
             break
         earlier.append(LostEpisode(trajectory, reflection))
         observation, info = await pool.call(env.reset, seed=task)
+    pool.give_back(env)  # one that failed is discarded
     return replace(trajectory, earlier=tuple(earlier))
 
 

@@ -37,16 +37,18 @@ class PolicyAgent(ModelAgent):
             RequestFailedError: the request failed.
         """
         prompt = self._renderer.prompt(self.goal, observation, admissible_actions, self.memory)
-        grammar = None if self._grammars is None else action_grammar(admissible_actions)
-        asked = time.perf_counter()
+        grammar = action_grammar(admissible_actions) if self._grammars else None
+        start = time.perf_counter()
         response = await self._model.generate(
             Prompt(prompt.token_ids, self.seed, self.group, grammar)
         )
-        request_s = time.perf_counter() - asked
-        completion, parsed = self._renderer.read(response.token_ids.tolist(), admissible_actions)
+        request_s = time.perf_counter() - start
+        response_ids = response.token_ids.tolist()
+        completion = self._renderer.text(response_ids)
+        parsed = self._renderer.parse(completion, admissible_actions)
         restrictions = None
-        if self._grammars is not None and grammar is not None:
-            restrictions = self._grammars.restrictions(grammar, response.token_ids.tolist())
+        if self._grammars and grammar:
+            restrictions = self._grammars.restrictions(grammar, response_ids)
         return replace(
             sampled_turn(observation, parsed.action, completion, prompt.token_ids, response),
             number=self.number,

@@ -26,8 +26,8 @@ def episode_records(
     """
     rows = zip(
         scored.trajectories,
-        scored.advantages(),
-        scored.returns(),
+        scored.split(scored.advantage),
+        scored.split(scored.steps.step_return),
         scored.split(sizes.T),
         strict=True,
     )

@@ -5,9 +5,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import ray
@@ -18,7 +17,6 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_runner import EnvRunner
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.checkpoints import Checkpointable
 from ray.rllib.utils.metrics import (
@@ -31,7 +29,7 @@ from ray.rllib.utils.metrics import (
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.agent import BeginAgent, TokenRenderer
-from hgpo_rllib.config import EnvSettings
+from hgpo_rllib.config import AgentSettings, EnvSettings
 from hgpo_rllib.models import eos_token_ids, load_tokenizer
 from hgpo_rllib.policy_server.client import PolicyClient
 from hgpo_rllib.policy_server.replicas import Replicas
@@ -52,13 +50,12 @@ from hgpo_rllib.rollout.group import (
     PlayedGroup,
     PlayMember,
     Rollout,
+    gather,
     merge_groups,
-    play_groups,
     play_in_pool,
 )
 from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.restrictions import GrammarReader
-from hgpo_rllib.rollout.rllib_episode import group_episodes
 from hgpo_rllib.rollout.sessions import Session, Sessions, play_session
 from hgpo_rllib.rollout.stream import GroupStream, TimedGroup
 from hgpo_rllib.rollout.tasks import TaskOrder
@@ -68,8 +65,7 @@ logger = logging.getLogger(__name__)
 PlayGroup = Callable[[Group], Coroutine[Any, Any, PlayedGroup]]
 
 
-@dataclass(frozen=True)
-class Played:
+class Played(NamedTuple):
     """Result of a rollout."""
 
     trajectories: list[Trajectory]
@@ -91,16 +87,9 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         super().__init__(config=config, **kwargs)
         self.module = None  # the policy lives in the policy server
         self._tokenizer = load_tokenizer(config.model_path)
-        self.renderer = TokenRenderer(
-            self._tokenizer,
-            prompt=config.prompt,
-            memory_length=config.prompt_memory_length,
-            max_prompt_tokens=config.max_prompt_tokens,
-            shorten=config.shorten_prompts,
-            inadmissible_is_invalid=config.inadmissible_is_invalid,
-            context=config.context,
-            follow_up_prompt=config.follow_up_prompt,
-        )
+        agent = config.settings(AgentSettings)
+        tied = {"memory_length": config.prompt_memory_length}
+        self.renderer = TokenRenderer(self._tokenizer, agent.model_copy(update=tied))
         self._eos = tuple(eos_token_ids(config.model_path, self._tokenizer))
         self.grammars = (
             GrammarReader(self._tokenizer, self._eos) if config.constrain_actions else None
@@ -125,11 +114,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._tasks = TaskOrder(self.num_tasks(config.train_split), seed=config.seed or 0)
 
     @override(EnvRunner)
-    def sample(self, *, num_episodes: int | None = None, **kwargs: Any) -> list[MultiAgentEpisode]:
-        """Return the trajectories of `rollout` as RLlib episodes, one per group."""
-        return group_episodes(self.rollout(num_episodes or 1).trajectories)
-
-    def rollout(self, num_groups: int) -> Played:
+    def sample(self, *, num_groups: int = 1, **kwargs: Any) -> Played:
         """Return `num_groups` groups of the train split, as `rollout.schedule` says.
 
         Those that are in progress are a part of them. Groups that are too old are discarded, and up
@@ -163,7 +148,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         return Played(trajectories, counts, seconds)
 
     def sample_ahead(self, num_groups: int) -> None:
-        """Start the groups that the next call of `rollout` returns."""
+        """Start the groups that the next call of `sample` returns."""
         self._loop.call(self._stream.start, num_groups)
 
     def _is_stale(self, group: TimedGroup) -> bool:
@@ -191,7 +176,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         number of groups played before) plus its index in `tasks`.
         """
         groups = self._groups(split, tasks, group_size, temperature, first)
-        return self._loop.call(play_groups, self._player(group_size), groups)[0]
+        play = self._player(group_size)
+        return merge_groups(self._loop.call(gather, [play(group) for group in groups]))[0]
 
     def _groups(
         self, split: str, tasks: list[int], size: int, temperature: float, first: int

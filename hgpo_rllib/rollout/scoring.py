@@ -32,14 +32,6 @@ class ScoredTrajectories:
     """Advantages of all steps for the roles in `algorithm.role_estimators`; other roles use
     `advantage`."""
 
-    def advantages(self) -> list[NDArray[np.float64]]:
-        """Per trajectory, shape ``(steps of the trajectory,)``."""
-        return self.split(self.advantage)
-
-    def returns(self) -> list[NDArray[np.float64]]:
-        """Per trajectory, shape ``(steps of the trajectory,)``."""
-        return self.split(self.steps.step_return)
-
     def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         """Split an array with one row per step by trajectory."""
         ends = np.cumsum([len(trajectory) for trajectory in self.trajectories])

@@ -1,7 +1,6 @@
 """Sessions: episodes that clients of the gateway play with the policy's responses."""
 
 import asyncio
-import contextlib
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -87,11 +86,6 @@ class Session:
         self.claimed: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the session accepts requests."""
-        return not self._ended.done()
-
     def claim(self) -> None:
         """Give the session to a client."""
         self._last_used = time.monotonic()
@@ -115,8 +109,8 @@ class Session:
             RequestFailedError: the engine could not respond.
             RunStoppedError: the policy server does not respond.
         """
-        self._use()
         reply = await self._lost_reply(messages)
+        self._use()  # after the wait, in which the session may have ended
         if reply is None:
             reply = self._ask(messages, anchor, is_gone)
         reply.is_gone = is_gone
@@ -198,7 +192,7 @@ class Session:
                 reply.turn.cancel()
 
     def _use(self) -> None:
-        if not self.is_open:
+        if self._ended.done():
             raise SessionEndedError("the session has ended")
         self._last_used = time.monotonic()
 
@@ -228,12 +222,12 @@ class Session:
         return reply
 
     async def _respond(self, prompt_ids: list[int], anchor: str, number: int) -> Turn:
-        asked = time.perf_counter()
+        start = time.perf_counter()
         prompt = Prompt(prompt_ids, response_seed(self._key, number), self._group)
         response = await self._policy.generate(prompt)
         completion = self._renderer.text(response.token_ids.tolist())
         turn = sampled_turn(anchor, completion.strip(), completion, prompt_ids, response)
-        return replace(turn, request_s=time.perf_counter() - asked)
+        return replace(turn, request_s=time.perf_counter() - start)
 
     def _delivered(self) -> list[Reply]:
         return [reply for reply in self._replies if reply.delivered]
@@ -286,22 +280,23 @@ class Sessions:
         Raises:
             SessionEndedError: the run has ended.
         """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                while True:
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
                     session = await self._offered.get()
-                    if session is None:
-                        self._offered.put_nowait(None)  # for the other clients
-                        raise SessionEndedError("the run has ended")
-                    if session.claimed.done():  # it was cancelled
-                        continue
-                    if await is_gone():
-                        self._offered.put_nowait(session)
-                        return None
-                    session.claim()
-                    self._claimed[session.id] = session
-                    return session
-        return None
+            except TimeoutError:
+                return None
+            if session is None:
+                self._offered.put_nowait(None)  # for the other clients
+                raise SessionEndedError("the run has ended")
+            if await is_gone():
+                self._offered.put_nowait(session)
+                return None
+            if not session.claimed.done():  # else it was cancelled
+                session.claim()
+                self._claimed[session.id] = session
+                return session
 
     def find(self, session_id: str) -> Session:
         """Return a session in progress.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from ray.tune.utils import flatten_dict
 
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
@@ -48,7 +49,7 @@ def check_changes(directory: RunDirectory, config: RunConfig, console: TrainingC
         )
     before = _read(directory.started)
     if before is not None:
-        old, new = _flat(before.settings), _flat(now.settings)
+        old, new = (flatten_dict(start.settings, delimiter=".") for start in (before, now))
         changes = {
             key: f"{json.dumps(old.get(key))} -> {json.dumps(new.get(key))}"
             for key in dict.fromkeys([*old, *new])
@@ -106,12 +107,3 @@ def _hash_model(model: str) -> str:
     files = {file for pattern in (*WEIGHTS, *MODEL_FILES) for file in folder.glob(pattern)}
     sums = {file.name: [file.stat().st_size, checksum(file)] for file in sorted(files)}
     return digest(json.dumps(sums, sort_keys=True).encode())
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return values that are not mappings by dotted key, as on the command line."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        name = f"{prefix}{key}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return flat

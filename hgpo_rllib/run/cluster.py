@@ -3,11 +3,11 @@
 import logging
 import os
 import secrets
-import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import NoReturn
 
@@ -169,24 +169,20 @@ def ray_processes() -> dict[int, str]:
 def on_exit_of(processes: Mapping[int, str], call: Callable[[str], None]) -> Iterator[None]:
     """Call `call`, in a thread, with the name of the first process that exits in the block."""
     with ExitStack() as stack:
-        left, leave = os.pipe()
-        stack.callback(os.close, left)
+        leave = os.eventfd(0)
         watched = {os.pidfd_open(process): name for process, name in processes.items()}
-        for descriptor in watched:
+        for descriptor in (leave, *watched):
             stack.callback(os.close, descriptor)
-        poll = select.poll()
-        for descriptor in (left, *watched):
-            poll.register(descriptor, select.POLLIN)
 
         def watch() -> None:
-            descriptor = poll.poll()[0][0]
+            descriptor, *_ = wait([leave, *watched])
             if descriptor in watched:
                 call(watched[descriptor])
 
         thread = threading.Thread(target=watch, name="ray-watchdog", daemon=True)
         thread.start()
         stack.callback(thread.join)
-        stack.callback(os.close, leave)  # wakes the thread
+        stack.callback(os.eventfd_write, leave, 1)  # wakes the thread
         yield
 
 

@@ -36,20 +36,15 @@ HELD_OUT = 0.05
 
 @dataclass(frozen=True)
 class FineTuning:
-    """Settings of a fine-tuning.
-
-    Attributes:
-        epochs: number of passes over the demonstrations.
-        lr: peak learning rate. It warms up over 5 % of the steps and decays linearly to 0.
-        batch_size: number of demonstrations (steps, or conversations) per optimiser step.
-        micro_batch_size: number of demonstrations per pass through the model.
-        seed: seed of adapters and batches.
-    """
+    """Settings of a fine-tuning."""
 
     epochs: int
     lr: float
+    """Peak learning rate. It warms up over 5 % of the steps and decays linearly to 0."""
     batch_size: int
+    """Demonstrations (steps, or conversations) per optimiser step."""
     micro_batch_size: int
+    """Demonstrations per pass through the model."""
     seed: int
 
 
@@ -153,8 +148,8 @@ def fine_tune(
     the last one.
 
     Args:
-        config: the model, LoRA and prompt settings are used.
-        demonstrations: steps to learn.
+        config: the settings of model, LoRA and prompts are used.
+        demonstrations: steps or conversations to learn.
         settings: see `FineTuning`.
         output: directory to create.
         checkpoints: directory of checkpoints.
@@ -168,7 +163,7 @@ def fine_tune(
     tokenizer, model = load_chat_tokenizer(path), load_model(path)
     if rank := config.model.lora_rank:
         add_lora(model, rank, config.model.lora_alpha, settings.seed)
-    renderer = TokenRenderer(tokenizer, config.agent.prompt, 0, config.agent.max_prompt_tokens)
+    renderer = TokenRenderer(tokenizer, config.agent)
     train, held = (encode(renderer, part) for part in split_by_game(demonstrations))
     trainer = Trainer(
         model,

@@ -5,13 +5,13 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 MANIFEST = "manifest.json"  # size and CRC-32 of every other file; written last
-_MANIFEST = TypeAdapter(dict[str, tuple[int, int]])
+_MANIFEST = TypeAdapter(Annotated[dict[str, tuple[int, int]], Field(min_length=1)])
 CHUNK = 1 << 22
 
 
@@ -28,12 +28,7 @@ def write_folder(final: Path, write: Callable[[Path], Any], keep_previous: bool 
     """Write a folder next to `final`, sync it to disk, and rename it to `final`.
 
     Whenever the process is killed, the new or the old version is intact: at `final`, or, between
-    two renames, the old one at `previous(final)`.
-
-    Args:
-        final: path of the folder.
-        write: fills the folder at the given path.
-        keep_previous: keep the old version at `previous(final)`.
+    two renames, the old one at `previous(final)`, where `keep_previous` leaves it.
     """
     partial, old = final.with_name(f"{final.name}.partial"), previous(final)
     shutil.rmtree(partial, ignore_errors=True)
@@ -54,7 +49,11 @@ def write_folder(final: Path, write: Callable[[Path], Any], keep_previous: bool 
 
 def check_folder(folder: Path) -> None:
     """Raise DamagedFolderError unless all files match the manifest."""
-    for name, (size, value) in _read_manifest(folder).items():
+    try:
+        manifest = _MANIFEST.validate_json((folder / MANIFEST).read_bytes(), strict=True)
+    except (OSError, ValidationError) as error:
+        raise DamagedFolderError(f"{folder} is damaged: {MANIFEST} cannot be read") from error
+    for name, (size, value) in manifest.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != size or checksum(path) != value:
             raise DamagedFolderError(f"{folder} is damaged: {name} is not what was written")
@@ -80,24 +79,6 @@ def whole_version(final: Path) -> tuple[Path | None, list[str]]:
             version.rename(final)
         return final, problems
     return None, problems
-
-
-def _read_manifest(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return size and checksum by file name, and check that the names are inside the folder."""
-    try:
-        manifest = _MANIFEST.validate_json((folder / MANIFEST).read_bytes(), strict=True)
-    except (OSError, ValidationError) as error:
-        raise DamagedFolderError(f"{folder} is damaged: {MANIFEST} cannot be read") from error
-    outside = [name for name in manifest if not _is_inside(name)]
-    if outside or not manifest:
-        what = f"names {outside[0]!r}" if outside else "names no file"
-        raise DamagedFolderError(f"{folder} is damaged: {MANIFEST} {what}")
-    return manifest
-
-
-def _is_inside(name: str) -> bool:
-    path = PurePosixPath(name)
-    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 
 
 def _seal(folder: Path) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from env_wrappers.files import check_name, write_atomically
+from env_wrappers.files import check_name, validate_json, write_atomically
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 
 SWEEP_FILE = "sweep.json"
@@ -103,9 +103,7 @@ def make_sweep(
     seeds: int,
     scheduler: str | None = None,
 ) -> Sweep:
-    """Create the trials of all grid points from a run file and overrides, with `seeds` seeds each.
-
-    The first seed is that of the run file.
+    """Create the trials of all grid points, with `seeds` seeds each from the run file's on.
 
     Raises:
         ConfigError: there is no axis, a key is on two axes, a point is not a valid config, or the
@@ -140,16 +138,13 @@ def open_sweep(folder: Path) -> Sweep:
     """Load a sweep that `Sweep.save` wrote.
 
     Raises:
-        ConfigError: `folder` is not a sweep directory, or its settings are not valid.
+        ConfigError: `folder` is not a sweep directory.
+        DataError: its settings are not valid.
     """
-    try:
-        sweep = TypeAdapter(Sweep).validate_json((folder / SWEEP_FILE).read_bytes())
-    except OSError as error:
-        raise ConfigError(f"--resume: {folder} is no sweep directory ({SWEEP_FILE})") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
-        raise ConfigError(f"--resume: {folder / SWEEP_FILE} is not valid: {reason}") from error
+    file = folder / SWEEP_FILE
+    if not file.is_file():
+        raise ConfigError(f"--resume: {folder} is no sweep directory ({SWEEP_FILE})")
+    sweep = validate_json(TypeAdapter(Sweep), file.read_bytes(), f"--resume: {file}")
     for trial in sweep.trials:
         check_name(trial.name)
     return sweep

@@ -34,9 +34,9 @@ def check_inputs(config: RunConfig) -> None:
     """Raise ConfigError or DataError if the model, data, environment or a tracker is missing."""
     check_dashboard_port(config)
     if config.rollout.gateway_port is not None:
-        from hgpo_rllib.policy_server.openai_server import gateway_endpoint  # imports Ray
+        from hgpo_rllib.rollout.gateway import listen  # imports Ray
 
-        gateway_endpoint(config.rollout.gateway_host, config.rollout.gateway_port)
+        listen(config.rollout.gateway_host, config.rollout.gateway_port)[1].close()
     check_trackers(config.tracking.trackers)
     check_files(config)
     if config.model.model_path is not None and not Path(config.model.model_path).exists():
@@ -132,12 +132,7 @@ def check_dashboard_port(config: RunConfig) -> None:
 
 
 def check_paths_are_kept(config: RunConfig, output: Path) -> None:
-    """Raise ConfigError if results or data would be written to the folder of a job.
-
-    Args:
-        config: settings of the run, or of any trial of a sweep.
-        output: folder of the run directory, or the sweep directory.
-    """
+    """Raise ConfigError if results (in `output`) or data would be written to a job's folder."""
     if JOB_FOLDERS not in Path.cwd().parts:
         return
     folders = {"output": output}

@@ -72,20 +72,13 @@ def evaluation_rows(
 ) -> list[dict[str, Any]]:
     """Return one row of plain numbers per split.
 
-    Args:
-        result: what `HGPO.evaluate` returned.
-        tasks: counts of the evaluated tasks, by split (`HGPO.held_out_tasks`).
-        iteration: training iterations before the evaluation.
-        temperature: sampling temperature.
-        seconds: duration of the evaluation.
+    `result` is what `HGPO.evaluate` returned, `tasks` are `HGPO.held_out_tasks`: counts by split.
     """
     same = {"temperature": temperature, "evaluation_s": seconds}
-    rows = [
-        {"iteration": iteration, "split": split, **same, **_plain(values)}
-        for split, values in sorted(result[ENV_RUNNER_RESULTS].items())
-    ]
     return [
-        row | ({"by_task": tasks[row["split"]]} if row["split"] in tasks else {}) for row in rows
+        {"iteration": iteration, "split": split, **same, **_plain(values)}
+        | ({"by_task": tasks[split]} if split in tasks else {})
+        for split, values in sorted(result[ENV_RUNNER_RESULTS].items())
     ]
 
 

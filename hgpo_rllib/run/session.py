@@ -54,11 +54,8 @@ def ray_session(run: Path | None = None) -> Iterator[Path]:
     """Yield the folder for `ray.init(_temp_dir=…)`, and remove the session after the block.
 
     The block starts and stops Ray. The remaining processes of the session are killed, also after an
-    error in the block or when this process is killed.
-
-    Args:
-        run: the run directory, if any. If the block does not finish, Ray's logs are copied there
-            (`LOGS`) and partial files in it are removed.
+    error in the block or when this process is killed. If the block does not finish, Ray's logs are
+    copied to the run directory `run` (`LOGS`), and partial files in it are removed.
     """
     folder = temporary_folder()
     arguments = [str(folder), str(os.getpid()), str(run.absolute()) if run else ""]
@@ -82,10 +79,8 @@ def ray_session(run: Path | None = None) -> Iterator[Path]:
 def clean_up(session: Path, command: int, run: Path | None) -> None:
     """Stop all processes of a session and remove its folder.
 
-    Args:
-        session: session folder of Ray.
-        command: process id of the command, which is not stopped: Ray leaves log files open in it.
-        run: see `ray_session`; None also if the block finished.
+    Process `command` is not stopped: Ray leaves log files open in it. `run` is None also if the
+    block of `ray_session` finished.
     """
     start = time.monotonic()
     while (processes := set(writers(session)) - {command}) and time.monotonic() < start + LIMIT_S:

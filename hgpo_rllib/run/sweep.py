@@ -48,35 +48,25 @@ OnFinished = Callable[[Path], object]
 def run_sweep(sweep: Sweep, folder: Path, on_finished: OnFinished | None = None) -> bool:
     """Run the unfinished trials of the sweep in `folder`, then write the results.
 
-    Args:
-        sweep: the trials.
-        folder: directory of the sweep.
-        on_finished: see `OnFinished`; Tune pickles it.
-
-    Returns:
-        Whether all trials have finished.
+    Returns whether all trials have finished. Tune pickles `on_finished`.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
+    console = TrainingConsole()
     with locked(folder):
-        return _run_sweep(sweep, folder, TrainingConsole(), on_finished)
-
-
-def _run_sweep(
-    sweep: Sweep, folder: Path, console: TrainingConsole, on_finished: OnFinished | None
-) -> bool:
-    left = [trial for trial in sweep.trials if not RunDirectory(folder / trial.name).is_finished()]
-    console.say(f"sweep directory: {folder}")
-    console.say(f"{sweep}, {len(sweep.trials) - len(left)} of them finished")
-    try:
-        if left:
-            _run_trials(sweep, left, folder, console, on_finished)
-    except ConfigError:
-        raise
-    except BaseException:
-        _conclude(sweep, folder, console)
-        raise
-    return _conclude(sweep, folder, console)
+        finished = finished_runs(sweep, folder)
+        left = [trial for trial in sweep.trials if folder / trial.name not in finished]
+        console.say(f"sweep directory: {folder}")
+        console.say(f"{sweep}, {len(finished)} of them finished")
+        try:
+            if left:
+                _run_trials(sweep, left, folder, console, on_finished)
+        except ConfigError:
+            raise
+        except BaseException:
+            _conclude(sweep, folder, console)
+            raise
+        return _conclude(sweep, folder, console)
 
 
 def _run_trials(
@@ -88,31 +78,23 @@ def _run_trials(
 ) -> None:
     """Start Ray, prepare the inputs of all trials, and run as many at a time as fit."""
     os.environ.update(TUNE_ENVIRONMENT)
-    configs = [trial.config for trial in trials]
-    demands = [trial_demand(config.cluster, config.policy_server) for config in configs]
-    try:
-        with contextlib.ExitStack() as stack:
-            with console.stage("starting Ray"):
-                remedy = functools.partial(sweep.how_to_continue, folder)
-                stack.enter_context(ray_cluster(trials[0].config, remedy=remedy))
-            _compare_with_supply(demands, console)
-            sweep.save(folder)
-            paths = [folder.absolute() / trial.name for trial in trials]
-            for trial, path in zip(trials, paths, strict=True):
-                prepare_trial(trial, path, console)
-            prefix = f"hgpo-sweep-{uuid.uuid4().hex[:8]}"
-            stack.callback(delete_applications, prefix)
-            spaces = [
-                {
-                    "path": str(path),
-                    "serve_prefix": f"{prefix}-{number:03d}",
-                    "bundles": demand.bundles,
-                }
-                for number, (path, demand) in enumerate(zip(paths, demands, strict=True))
-            ]
-            _tune(sweep, spaces, demands, folder, on_finished)
-    finally:
-        shutil.rmtree(folder / "tune", ignore_errors=True)
+    demands = [trial_demand(trial.config.cluster, trial.config.policy_server) for trial in trials]
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder / "tune", ignore_errors=True)
+        with console.stage("starting Ray"):
+            remedy = functools.partial(sweep.how_to_continue, folder)
+            stack.enter_context(ray_cluster(trials[0].config, remedy=remedy))
+        _compare_with_supply(demands, console)
+        sweep.save(folder)
+        prefix = f"hgpo-sweep-{uuid.uuid4().hex[:8]}"
+        spaces: list[dict[str, Any]] = []
+        for trial, demand in zip(trials, demands, strict=True):
+            path = folder.absolute() / trial.name
+            prepare_trial(trial, path, console)
+            name = f"{prefix}-{len(spaces):03d}"
+            spaces.append({"path": str(path), "serve_prefix": name, "bundles": demand.bundles})
+        stack.callback(delete_applications, prefix)
+        _tune(sweep, spaces, demands, folder, on_finished)
 
 
 def _compare_with_supply(demands: Sequence[Demand], console: TrainingConsole) -> None:
@@ -174,7 +156,7 @@ def _tune(
     on_finished: OnFinished | None,
 ) -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # errors are in the logs of trials
-    finished = finished_runs(sweep, folder)
+    configs = [trial.config for trial in sweep.trials]
     tune.Tuner(
         tune.with_resources(
             RunTrial, lambda space: tune.PlacementGroupFactory(space["trial"]["bundles"])
@@ -182,9 +164,7 @@ def _tune(
         param_space={"trial": tune.grid_search(spaces)},
         tune_config=tune.TuneConfig(
             search_alg=TrialsThatFit(demands),
-            scheduler=make_scheduler(
-                sweep.scheduler, (trial.config for trial in sweep.trials), finished
-            ),
+            scheduler=make_scheduler(sweep.scheduler, configs, finished_runs(sweep, folder)),
         ),
         run_config=tune.RunConfig(
             name="tune",
@@ -217,18 +197,14 @@ class TrialsThatFit(BasicVariantGenerator):
 
 
 def make_scheduler(
-    name: str | None, configs: Iterable[RunConfig], finished: Iterable[Path]
+    name: str | None, configs: Sequence[RunConfig], finished: Iterable[Path]
 ) -> TrialScheduler:
-    """Return Tune's scheduler of this name.
+    """Return Tune's scheduler: ``asha``, or None to run every trial to completion.
 
-    Args:
-        name: ``asha``, or None to run every trial to completion.
-        configs: settings of all trials.
-        finished: finished run directories, with which new trials are compared.
+    New trials are compared with the `finished` run directories.
     """
     if name is None:
         return FIFOScheduler()
-    configs = list(configs)
     scheduler = ASHAScheduler(
         time_attr=ITERATION,
         metric=SUCCESS,

@@ -38,9 +38,8 @@ Rows = list[dict[str, Any]]
 def train(config: RunConfig, resume: Path | None = None) -> Path:
     """Run `hgpo train` and return the run directory.
 
-    Args:
-        config: the settings; those of the interrupted run when resuming.
-        resume: run directory of an interrupted run to continue. The caller holds its lock.
+    To resume an interrupted run, `resume` is its directory, whose lock the caller holds, and
+    `config` its settings.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

@@ -90,12 +90,7 @@ def report(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def why_failed(path: Path, error: Exception | None) -> str:
-    """Return why a trial failed: the reason it wrote, or else Ray's error.
-
-    Args:
-        path: run directory of the trial.
-        error: Ray's error, if any.
-    """
+    """Return why the trial of a run directory failed: the reason it wrote, or else Ray's error."""
     with contextlib.suppress(OSError):
         if written := (path / ERROR).read_text().strip():
             return written

@@ -12,6 +12,7 @@ import gymnasium
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from env_wrappers.processes import process_pool
 from hgpo_rllib.agent import Memory, TextRenderer
+from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.environments.spec import Example, Expert, Info, MakeExpert
 
 
@@ -100,7 +101,8 @@ def demonstrate(
     def perturb(admissible: Sequence[str]) -> str | None:
         return expert.perturb(admissible, rng) if rng.random() < noise else None
 
-    examples, info = play(env, started, expert, TextRenderer(prompt, memory_length), perturb)
+    renderer = TextRenderer(AgentSettings(prompt=prompt, memory_length=memory_length))
+    examples, info = play(env, started, expert, renderer, perturb)
     return examples if expert.is_worth_learning(info) else []
 
 

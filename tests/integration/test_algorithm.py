@@ -261,7 +261,7 @@ def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
     )
     new = runner._weights.version
     assert new != old
-    played = runner.rollout(8).trajectories
+    played = runner.sample(num_groups=8).trajectories
     versions = [[turn.weight_version for turn in trajectory.turns] for trajectory in played]
     assert {drawn[0] for drawn in versions} == {old}
     assert new in {version for drawn in versions for version in drawn}
@@ -292,7 +292,7 @@ def test_no_staleness_is_the_synchronous_schedule(algorithm: HGPO) -> None:
     def drawn(runner: HGPOEnvRunner) -> list[tuple[str, int, list[list[int]]]]:
         return [
             (t.group, t.member, [turn.response_ids.tolist() for turn in t.turns])
-            for t in runner.rollout(3).trajectories
+            for t in runner.sample(num_groups=3).trajectories
         ]
 
     with asynchronous(algorithm, max_staleness=0) as runner:
@@ -337,7 +337,7 @@ def test_groups_that_are_too_old_are_not_used(algorithm: HGPO) -> None:
                 from_worker_or_learner_group=algorithm.learner_group, inference_only=True
             )
         old = runner.get_state()["task_position"]
-        played = runner.rollout(2)
+        played = runner.sample(num_groups=2)
         assert played.failures["stale_groups"] == 3
         numbers = {int(t.group.rpartition("/")[2]) for t in played.trajectories}
         assert len(numbers) == 2

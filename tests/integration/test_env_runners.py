@@ -84,7 +84,7 @@ def test_every_actor_plays(three: EnvRunnerGroup) -> None:
     runner.sample_ahead(len(TASKS))
     wait_for(lambda: all(prompts_of_actors(runner)))
     assert runner.prompts_in_flight() > 0
-    assert len(runner.rollout(len(TASKS)).trajectories) == 4 * len(TASKS)
+    assert len(runner.sample(num_groups=len(TASKS)).trajectories) == 4 * len(TASKS)
     assert runner.get_state()["task_position"] == position + len(TASKS)
     assert runner.prompts_in_flight() == 0
 
@@ -114,7 +114,7 @@ def test_new_weights_reach_the_actors_while_they_play(
     assert new != old
     versions = [
         [turn.weight_version for turn in trajectory.turns]
-        for trajectory in runner.rollout(len(TASKS)).trajectories
+        for trajectory in runner.sample(num_groups=len(TASKS)).trajectories
     ]
     assert {version for drawn in versions for version in drawn} == {old, new}
     for drawn in versions:
@@ -133,17 +133,17 @@ def test_groups_of_a_lost_actor_are_played_again(
     runner.sample_ahead(count)
     wait_for(lambda: all(prompts_of_actors(runner)))
     ray.kill(runner.actors[1], no_restart=False)
-    played = runner.rollout(count)
+    played = runner.sample(num_groups=count)
     assert caplog.text.count("lost an env runner") == 1
     tasks = [trajectory.info["game"] for trajectory in played.trajectories]
     assert len(tasks) == 4 * count
     wait_for(lambda: ready(runner, 1))
     runner.set_state({"task_position": first})
-    again = runner.rollout(count)
+    again = runner.sample(num_groups=count)
     assert responses(again.trajectories) == responses(played.trajectories)
     runner.sample_ahead(count)
     wait_for(lambda: all(prompts_of_actors(runner)))
-    runner.rollout(count)
+    runner.sample(num_groups=count)
 
 
 def ready(runner: HGPOEnvRunner, actor: int) -> bool:

@@ -21,7 +21,12 @@ from openai import OpenAI
 from openai.types import CompletionChoice
 
 from hgpo_rllib.agent import TextRenderer
-from hgpo_rllib.config import ConfigError, PolicyServerSettings, RunConfig, save_config
+from hgpo_rllib.config import (
+    ConfigError,
+    PolicyServerSettings,
+    RunConfig,
+    save_config,
+)
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.request import make_request
 from hgpo_rllib.models import load_model, load_tokenizer
@@ -98,7 +103,7 @@ def first_prompt(run_config: RunConfig) -> str:
     env = gym.make(run_config.env.env_id, data=run_config.env.data, split="train")
     observation, info = env.reset(seed=0)
     env.close()
-    renderer = TextRenderer(run_config.agent.prompt, memory_length=2)
+    renderer = TextRenderer(run_config.agent)
     admissible = info["admissible_actions"]
     return renderer.message(info["goal"], observation, admissible, step_count=0, history=())
 
@@ -200,9 +205,6 @@ def test_evaluation(
         {"extra_body": {"structured_outputs": {"regex": "("}}},
         {"extra_body": {"structured_outputs": {"json": {"type": "nothing"}}}},
         {"extra_body": {"structured_outputs": {"grammar": "root ::= "}}},
-        # Only the engine detects these.
-        {"extra_body": {"structured_outputs": {"grammar": "root ::= root"}}},
-        {"extra_body": {"structured_outputs": {"json": NO_PATTERN}}},
     ],
     ids=str,
 )
@@ -210,6 +212,14 @@ def test_requests_that_cannot_be_met(client: OpenAI, settings: dict) -> None:
     """Invalid requests return a client error and do not affect other requests."""
     with pytest.raises(openai.BadRequestError):
         complete(client, **{"prompt": ROOM, "max_tokens": 8, **settings})
+    assert complete(client, ROOM, n=2, max_tokens=1).finish_reason == "length"
+
+
+@pytest.mark.parametrize("constraint", [{"grammar": "root ::= root"}, {"json": NO_PATTERN}])
+def test_constraints_that_only_the_engine_rejects(client: OpenAI, constraint: dict) -> None:
+    """They return a server error and do not affect other requests."""
+    with pytest.raises(openai.InternalServerError):
+        complete(client, ROOM, max_tokens=8, extra_body={"structured_outputs": constraint})
     assert complete(client, ROOM, n=2, max_tokens=1).finish_reason == "length"
 
 

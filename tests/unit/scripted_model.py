@@ -37,9 +37,7 @@ class ScriptedModel:
         yield Model(self.begin, lambda ids: "", asyncio.run)
 
     def begin(self, settings: AgentSettings) -> BeginModelAgent:
-        renderer = TextRenderer(
-            settings.prompt, settings.memory_length or 0, settings.inadmissible_is_invalid
-        )
+        renderer = TextRenderer(settings)
         return lambda *task, **named: ScriptedAgent(self, renderer, *task, **named)
 
 

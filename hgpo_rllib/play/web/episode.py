@@ -10,14 +10,13 @@ from starlette.routing import Route
 
 from env_wrappers.webshop.pages import SEPARATOR
 from hgpo_rllib.jsonl import Row
-from hgpo_rllib.play.console import plain
-from hgpo_rllib.play.episodes import marks_of, thought_of
-from hgpo_rllib.play.web.layout import application, render
+from hgpo_rllib.play.episodes import VALUES, marks_of, thought_of
+from hgpo_rllib.play.terminal import plain
+from hgpo_rllib.play.web.application import application, render
 from hgpo_rllib.reporting.numbers import decimal, number
 
 _CLICK = re.compile(r"click\[(.*)\]", re.DOTALL)
 _FACTS = ("game", "task_type", "split", "iteration", "group", "member")
-_VALUES = (("reward", "reward"), ("return", "step_return"), ("advantage", "advantage"))
 
 
 def episode_app(episode: Row) -> Starlette:
@@ -55,7 +54,7 @@ def _shown(step: Row) -> dict[str, object]:
         "thought": thought_of(step),
         "action": plain(action),
         "marks": marks_of(step),
-        "values": [(name, decimal(number(step, key), 3)) for name, key in _VALUES],
+        "values": [(name, decimal(number(step, key), 3)) for name, key in VALUES],
         "prompt": plain(step.get("prompt", "")),
         "completion": plain(step.get("completion", "")),
     }

@@ -4,7 +4,6 @@ import random
 import secrets
 from collections import OrderedDict
 
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -13,24 +12,17 @@ from starlette.routing import Route
 from env_wrappers.webshop import pages
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop
-from hgpo_rllib.play.web.layout import application, read_form, render
+from hgpo_rllib.play.web.application import application, read_form, render
 
 MOST_VISITS = 64  # one per browser tab; the least recently used one ends first
 _PER_PAGE = 20  # goals per page
 
 
-def store_app(shop: Shop, places: range) -> Starlette:
-    """Return the application of a store.
+class Store:
+    """Pages of a store; `app` is the application."""
 
-    Args:
-        shop: the store.
-        places: indices of the goals that are listed.
-    """
-    return _Store(shop, places).app
-
-
-class _Store:
     def __init__(self, shop: Shop, places: range):
+        """`places`: indices of the goals that are listed."""
         self._shop, self._places = shop, places
         self._visits: OrderedDict[str, Session] = OrderedDict()
         self.app = application(

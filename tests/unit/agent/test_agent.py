@@ -25,6 +25,7 @@ from hgpo_rllib.agent.templates import (
     page_parts,
     thought,
 )
+from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.paths import SHARED
 
@@ -99,7 +100,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def make_agent(tokenizer: PreTrainedTokenizerFast, **changes) -> TokenRenderer:
     """Return an agent that shows two turns."""
     settings = {"prompt": "alfworld_compact", "memory_length": 2, "max_prompt_tokens": 4096}
-    return TokenRenderer(tokenizer, **(settings | changes))
+    return TokenRenderer(tokenizer, AgentSettings(**(settings | changes)))
 
 
 class TestParsing:
@@ -194,7 +195,7 @@ class TestTemplates:
     def test_golden(self, name: str, step: str) -> None:
         """The rendered text is the recorded one to the letter."""
         turns = LATER.turns if step == "later" else []
-        text = TextRenderer(name, 0).message(
+        text = TextRenderer(AgentSettings(prompt=name)).message(
             goal="put a mug in desk.",
             observation=DESK if turns else ROOM,
             admissible_actions=ADMISSIBLE,
@@ -209,7 +210,7 @@ class TestTemplates:
         """Pages are shown behind the instruction, which is the goal."""
         memory = remembered((INDEX, "search[red mug]"), (RESULTS, "click[b000000001]"))
         turns = memory.turns if step == "later" else []
-        text = TextRenderer(name, 0).message(
+        text = TextRenderer(AgentSettings(prompt=name)).message(
             goal=WISH,
             observation=ITEM if turns else INDEX,
             admissible_actions=(
@@ -231,7 +232,7 @@ class TestTemplates:
             ("Got 1 oak logs", "craft 4 oak planks using 1 oak logs"),
         )
         turns = memory.turns if step == "later" else []
-        text = TextRenderer(name, 0).message(
+        text = TextRenderer(AgentSettings(prompt=name)).message(
             goal=CRAFTING,
             observation="Crafted 4 minecraft:oak_planks" if turns else CRAFTING,
             admissible_actions=[
@@ -271,7 +272,7 @@ class TestTemplates:
         """A path is taken as it is; the filters are there too."""
         path = tmp_path / "own.txt"
         path.write_text("{{ current_step }} {{ admissible_actions | main_actions | join('+') }}\n")
-        text = TextRenderer(str(path), 0).message(
+        text = TextRenderer(AgentSettings(prompt=str(path))).message(
             goal="",
             observation="",
             admissible_actions=["look", "go to bed 1", "examine bed 1", "use lamp 1"],
@@ -285,7 +286,7 @@ class TestTemplates:
         path = tmp_path / "own.jinja"
         path.write_text("{{ observations }}")
         with pytest.raises(jinja2.UndefinedError, match="observations"):
-            TextRenderer(str(path), 0).message(
+            TextRenderer(AgentSettings(prompt=str(path))).message(
                 goal="",
                 observation="",
                 admissible_actions=[],
@@ -378,7 +379,10 @@ class TestTokenRenderer:
 
         def prompt(memory_length: int, limit: int, shorten: str = "memory") -> EncodedPrompt:
             agent = make_agent(
-                tokenizer, memory_length=memory_length, max_prompt_tokens=limit, shorten=shorten
+                tokenizer,
+                memory_length=memory_length,
+                max_prompt_tokens=limit,
+                shorten_prompts=shorten,
             )
             return agent.prompt("g", DESK, ADMISSIBLE, LATER)
 
@@ -397,9 +401,7 @@ class TestTokenRenderer:
         """Tags stay, the end token goes."""
         text = "<think>look around</think><action>look</action>"
         ids = [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
-        completion, parsed = make_agent(tokenizer).read(ids, ADMISSIBLE)
-        assert completion == text
-        assert parsed == ParsedAction("look", True)
+        assert make_agent(tokenizer).text(ids) == text
 
     @pytest.mark.parametrize("strict", [False, True])
     def test_inadmissible_is_invalid(
@@ -407,6 +409,6 @@ class TestTokenRenderer:
     ) -> None:
         """A well-formed action that is not offered is invalid only where the setting says so."""
         agent = make_agent(tokenizer, inadmissible_is_invalid=strict)
-        ids = tokenizer("<think></think><action>go to desk 1</action>")["input_ids"]
-        assert agent.read(ids, ADMISSIBLE)[1] == ParsedAction("go to desk 1", not strict)
-        assert agent.read(ids, ["go to desk 1"])[1] == ParsedAction("go to desk 1", True)
+        completion = "<think></think><action>go to desk 1</action>"
+        assert agent.parse(completion, ADMISSIBLE) == ParsedAction("go to desk 1", not strict)
+        assert agent.parse(completion, ["go to desk 1"]) == ParsedAction("go to desk 1", True)

@@ -9,6 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import Memory, TokenRenderer, Turn
+from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 DESK = "You arrive at desk 1. On the desk 1, you see a mug 2."
@@ -31,14 +32,14 @@ def make_renderer(
     follow_up_prompt: str = "follow_up",
 ) -> TokenRenderer:
     """Return a renderer of conversations."""
-    return TokenRenderer(
-        tokenizer,
-        "alfworld_compact",
+    settings = AgentSettings(
+        prompt="alfworld_compact",
         memory_length=2,
         max_prompt_tokens=max_prompt_tokens,
         context="conversation",
         follow_up_prompt=follow_up_prompt,
     )
+    return TokenRenderer(tokenizer, settings)
 
 
 def play(renderer: TokenRenderer, steps: int, response: str, end: bool = True) -> Memory:
@@ -86,7 +87,7 @@ def test_prompts_are_those_of_the_chat_template(
 
 def test_one_that_is_too_long_begins_again(tokenizer: PreTrainedTokenizerFast) -> None:
     """With a prompt as of a window, and continues from there."""
-    window = TokenRenderer(tokenizer, "alfworld_compact", 2, 4096)
+    window = TokenRenderer(tokenizer, AgentSettings(prompt="alfworld_compact", memory_length=2))
     renderer = make_renderer(tokenizer)
     memory = play(renderer, 4, "<action>look</action>")
     lengths = [len(turn.prompt_ids) for turn in memory.turns]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hgpo_rllib.agent import Memory, TextRenderer, Turn
+from hgpo_rllib.config import AgentSettings
 from tests.paths import SHARED
 
 RELEASED = SHARED / "parity/prompt_templates.json"
@@ -57,7 +58,7 @@ def released_agent(
     )
     file = folder / f"{name.lower()}.jinja"
     file.write_text(f"{{% if history %}}\n{later}{{% else %}}\n{without}{{% endif %}}")
-    return TextRenderer(str(file), memory_length)
+    return TextRenderer(AgentSettings(prompt=str(file), memory_length=memory_length))
 
 
 def alfworld_by_the_rules(
@@ -138,7 +139,7 @@ def test_our_texts_have_the_slots_in_their_order(name: str, prompt: str, later: 
     memory = Memory()
     for number in range(7 if later else 0):
         memory.add(f"seen{number}", f"done{number}")
-    message = TextRenderer(f"{prompt}_full", 5).message(
+    message = TextRenderer(AgentSettings(prompt=f"{prompt}_full", memory_length=5)).message(
         "@goal@", "@now@", ["@first@", "@last@"], len(memory.turns), memory.last(5)
     )
     values = {

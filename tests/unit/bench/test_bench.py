@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from hgpo_rllib.bench import alfworld, webshop
 from hgpo_rllib.bench.advantages import bench_advantages, synthetic_batch
 from hgpo_rllib.bench.measure import peak_mib
+from hgpo_rllib.cli.common import show, with_median
 from hgpo_rllib.cli.main import app
-from hgpo_rllib.cli.output import show, with_median
 from hgpo_rllib.config import ConfigError
 
 SMALL = ["bench", "advantages", "--size", "400", "--repeats", "1"]
@@ -59,16 +59,16 @@ def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured can be chosen."""
     given: list[Any] = []
 
-    def bench(*arguments: Any) -> dict[str, Any]:
+    def bench(*arguments: Any, **fixed: Any) -> dict[str, Any]:
         given.append(arguments)
         return {"steps": []}
 
     monkeypatch.setattr(alfworld, "bench_alfworld", bench)
     monkeypatch.setattr(webshop, "bench_webshop", bench)
-    for words in ("alfworld --split train --envs 16", "webshop --steps 50 --envs 3"):
+    for words in ("alfworld --genuine 3", "webshop --products 50"):
         assert CliRunner().invoke(app, ["bench", *words.split()]).exit_code == 0
-    assert given == [(None, "train", 8, 4, 16), (None, 1000, 50, 3)]
-    assert CliRunner().invoke(app, ["bench", "alfworld", "--envs", "0"]).exit_code == 2
+    assert given == [(None, "valid_seen", 3, 4), (None, 50)]
+    assert CliRunner().invoke(app, ["bench", "webshop", "--products", "0"]).exit_code == 2
 
 
 def test_how_numbers_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

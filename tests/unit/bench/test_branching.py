@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import TokenRenderer, Turn
 from hgpo_rllib.bench.branching import AgentState, Brancher, Mean, first_returns
-from hgpo_rllib.config import AlgorithmSettings
+from hgpo_rllib.config import AgentSettings, AlgorithmSettings
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import Rollout, play_in_pool
@@ -89,7 +89,10 @@ class Table:
         self.fault: Callable[[Prompt], None] = lambda prompt: None
         self.thread = EnvThread(limit_s=5)
         self.pool = EnvPool(Walk, self.thread)
-        renderer = TokenRenderer(tokenizer, "alfworld_compact", 2, 4096)
+        renderer = TokenRenderer(
+            tokenizer,
+            AgentSettings(prompt="alfworld_compact", memory_length=2),
+        )
         self.begin = partial(PolicyAgent, self, renderer)
 
     async def generate(self, prompt: Prompt) -> Generation:

@@ -182,8 +182,8 @@ class Player:
         self.branched: list[int] = []
         self.stop_after = 100
 
-    def rollout(self, groups: int) -> Any:
-        assert groups == PLAN.groups
+    def sample(self, *, num_groups: int) -> Any:
+        assert num_groups == PLAN.groups
         self.rollouts += 1
         return self
 

@@ -1,12 +1,10 @@
 """`hgpo data …` as a command: what is written, what is said, exit codes."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from env_wrappers.alfworld.download import DownloadError, download
 from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.generator import GenerationSpec, generate
 from env_wrappers.datasets import MANIFEST
@@ -26,17 +24,6 @@ FEW_SPEC = GenerationSpec(
     rooms=("bathroom", "bedroom"),
     max_receptacles=16,
 )
-FAKE_SCRIPT = """
-import sys
-from pathlib import Path
-
-print("Downloading games.zip:  50%|#####     | 1/2", end="\\r", file=sys.stderr, flush=True)
-print("alfred.pddl already exists")
-folder = Path(sys.argv[sys.argv.index("--data-dir") + 1], "json_2.1.1")
-if folder.exists():
-    sys.exit(3)
-folder.mkdir()
-"""
 
 
 class TestGenerate:
@@ -98,16 +85,15 @@ class TestGenerate:
 
 
 class TestCheck:
-    def test_sound_games_as_json(self, hgpo: Run, generated_games: Path) -> None:
-        """One object and nothing else; the directory is $ALFWORLD_DATA's if none is given."""
-        status, stdout, _ = hgpo("data", "check", "alfworld", generated_games, "--json", "--replay")
+    def test_sound_games(self, hgpo: Run, generated_games: Path) -> None:
+        """Games of each split and family: all, replayed, skipped, broken."""
+        status, stdout, _ = hgpo("data", "check", "alfworld", generated_games, "--replay")
         assert status == 0
-        found = json.loads(stdout)
-        row = {"games": 1, "replayed": 1, "skipped": 0, "broken": 0}
-        assert found["kind"] == "generated"
-        assert found["splits"]["valid_unseen"]["look_at_obj_in_light"] == row
-        assert sorted(found["splits"]) == ["train", "valid_seen", "valid_unseen"]
-        assert found["broken"] == []
+        assert stdout.startswith(f"{generated_games} (generated)\n")
+        cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in stdout.splitlines()]
+        assert ["valid_unseen", "look_at_obj_in_light", "1", "1", "0", "0"] in cells
+        assert {row[0] for row in cells if row} == {"train", "valid_seen", "valid_unseen", "all"}
+        assert "broken: " not in stdout
 
     def test_broken_games_are_listed(
         self, hgpo: Run, generated_games: Path, tmp_path: Path
@@ -124,49 +110,10 @@ class TestCheck:
         assert line.startswith(f"broken: {name}: no game: Invalid JSON")
         assert "[red]data (official)" in stdout
         assert [line.split()[-2] for line in stdout.splitlines() if "│ all" in line] == ["1"]
-        status, stdout, _ = hgpo("data", "check", "alfworld", data, "--json")
-        assert status == 1
-        (broken,) = json.loads(stdout)["broken"]
-        assert broken["file"] == name
-        assert broken["reason"].startswith("no game: Invalid JSON")
 
     def test_no_tree(self, hgpo: Run, tmp_path: Path) -> None:
-        status, stdout, stderr = hgpo("data", "check", "alfworld", tmp_path, "--json")
+        status, stdout, stderr = hgpo("data", "check", "alfworld", tmp_path)
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()
         assert "is not a directory" in line
         assert "hgpo data generate alfworld" in line
-
-
-class TestDownload:
-    def test_without_a_network(
-        self, hgpo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """One line: what was tried, and how games that are there already are named."""
-        monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing answers there
-        status, stdout, stderr = hgpo("data", "download", "alfworld", tmp_path)
-        assert (status, stdout) == (1, "")
-        (line,) = stderr.splitlines()
-        for part in (
-            "alfworld-download",
-            "github.com/alfworld",
-            "json_2.1.1/<split>/<task>/<trial>/game.tw-pddl",
-            "ALFWORLD_DATA",
-        ):
-            assert part in line
-        assert "127.0.0.1" not in line
-        assert list(tmp_path.iterdir()) == []
-
-    def test_the_script(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        script = tmp_path / "alfworld-download"
-        script.write_text(FAKE_SCRIPT)
-        here = script.as_uri()
-        download(tmp_path, here, script)
-        assert (tmp_path / "json_2.1.1").is_dir()
-        assert "50%" in capfd.readouterr().err
-        with pytest.raises(DownloadError, match=r"stopped with exit code 3$"):
-            download(tmp_path, here, script)
-
-    def test_without_the_script(self, tmp_path: Path) -> None:
-        with pytest.raises(DownloadError, match="there is no alfworld-download"):
-            download(tmp_path, script=tmp_path / "alfworld-download")

@@ -245,7 +245,7 @@ def test_memory_in_two_places() -> None:
 
 
 def test_the_work_of_an_iteration() -> None:
-    """At full and typical length; seconds and the paper's only for GPUs."""
+    """At full and typical length; seconds only for GPUs."""
     done = dry_run(FOLDER / "alfworld_qwen1.5b_hgpo.yaml")
     assert cells(done.stderr, "turns") == [["turns", "6,400", "6,400"]]
     assert cells(done.stderr, "tokens trained") == [["tokens trained", "29.5 M", "3.8 M"]]
@@ -254,13 +254,11 @@ def test_the_work_of_an_iteration() -> None:
     assert f"| seconds on H100 | {full} | {typical} |" in page
     assert 1000 < float(full.replace(",", "")) < 2000
     assert 100 < float(typical) < 282
-    assert "The paper's iterations took 282 to 298 s on 2 x H100." in done.stderr
     for label in ("tokens trained", "FLOP of sampling", "FLOP of the update", "seconds on A100"):
         (row,) = cells(done.stderr, label)
         assert "| " + " | ".join(row).replace("e+", "e") + " |" in page
     webshop = dry_run(FOLDER / "webshop_qwen1.5b_hgpo.yaml").stderr
     assert len(cells(webshop, "tokens trained")[0]) == 2
-    assert "The paper's" not in webshop
     pocket = dry_run(FOLDER / "alfworld_pocket.yaml").stderr
     assert cells(pocket, "tokens sampled") == [["tokens sampled", "61,440"]]
     assert "econds" not in pocket

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,35 +11,21 @@ import pytest
 from env_wrappers.alfworld.games import TREE, find_games
 from env_wrappers.webshop.generator import ITEMS, generate
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
-from hgpo_rllib.cli.main import main
 from tests.paths import ROOT
+from tests.unit.cli.command import Run, hgpo
 from tests.unit.env_wrappers.webshop.webshop_data import item, write_data
 
 EXAMPLES = ROOT / "tuned_examples"
 ALFWORLD, WEBSHOP = EXAMPLES / "alfworld_pocket.yaml", EXAMPLES / "webshop_pocket.yaml"
-DryRun = Callable[..., tuple[int, str, str]]
+__all__ = ["hgpo"]  # a fixture
 
 
 @pytest.fixture
-def dry_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> DryRun:
-    """Return the command; it gives exit code, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hgpo", "train", *map(str, arguments), "--dry-run"])
-        monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # or main() would set it for good
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture
-def refused(dry_run: DryRun) -> Callable[..., str]:
+def refused(hgpo: Run) -> Callable[..., str]:
     """Return what runs the command, expects it to refuse, and returns its line."""
 
     def run(*arguments: object) -> str:
-        status, stdout, stderr = dry_run(*arguments)
+        status, stdout, stderr = hgpo("train", *arguments, "--dry-run")
         assert (status, stdout) == (2, ""), stderr
         (line,) = stderr.splitlines()
         assert line.startswith("hgpo: ")
@@ -63,14 +48,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_sound_inputs(dry_run: DryRun, games: Path, store: Path, tmp_path: Path) -> None:
+def test_sound_inputs(hgpo: Run, games: Path, store: Path, tmp_path: Path) -> None:
     """Given data, and data that a run would generate; nothing is left behind."""
     for arguments in (
         (ALFWORLD, f"env.data={games}"),
         (WEBSHOP, f"env.data={store}", "env.options.price_seed=7", "env.options.goals=synthetic"),
         (WEBSHOP,),
     ):
-        status, stdout, stderr = dry_run(*arguments)
+        status, stdout, stderr = hgpo("train", *arguments, "--dry-run")
         assert status == 0, stderr
         assert stdout.startswith("name: ")
 
@@ -123,17 +108,12 @@ def test_missing_and_unknown_inputs(
 
 
 def test_a_sweep_checks_every_point(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    hgpo: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Before it begins: a setting of a later trial, whose data would be generated."""
     monkeypatch.chdir(tmp_path)
-    point = ["--grid", "store.products=300,20"]
-    monkeypatch.setattr(sys, "argv", ["hgpo", "sweep", str(WEBSHOP), *point])
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-    with pytest.raises(SystemExit) as ended:
-        main()
-    stdout, stderr = capsys.readouterr()
-    assert (ended.value.code, stdout) == (2, "")
+    status, stdout, stderr = hgpo("sweep", WEBSHOP, "--grid", "store.products=300,20")
+    assert (status, stdout) == (2, "")
     assert "split 'train' is empty" in stderr
     assert len(stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
@@ -161,13 +141,14 @@ def test_broken_games(refused: Callable[..., str], games: Path) -> None:
 
 
 def test_games_of_another_grammar_may_be_trusted(
-    dry_run: DryRun, refused: Callable[..., str], games: Path
+    hgpo: Run, refused: Callable[..., str], games: Path
 ) -> None:
     game = find_games(games, "train")[0]
     content = json.loads(game.read_text())
     game.write_text(json.dumps(content | {"grammar": content["grammar"] + "\n"}))
     assert "env.options.trusted=true" in refused(ALFWORLD, f"env.data={games}")
-    status, _, stderr = dry_run(ALFWORLD, f"env.data={games}", "env.options.trusted=true")
+    trusted = (f"env.data={games}", "env.options.trusted=true", "--dry-run")
+    status, _, stderr = hgpo("train", ALFWORLD, *trusted)
     assert status == 0, stderr
 
 

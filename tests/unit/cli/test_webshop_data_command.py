@@ -1,8 +1,6 @@
 """`hgpo data generate|check webshop`: what is written, what is said, exit codes."""
 
 import json
-import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from inspect import signature
 from pathlib import Path
@@ -11,26 +9,13 @@ import pytest
 
 from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, generate
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
-from hgpo_rllib.cli.data_webshop import generate_webshop
-from hgpo_rllib.cli.main import main
+from hgpo_rllib.cli.data import generate_webshop
+from tests.unit.cli.command import Run, hgpo
 from tests.unit.env_wrappers.webshop.webshop_data import item, write_data
 
+__all__ = ["hgpo"]  # a fixture
+
 FEW = ("--products", "30", "--seed", "4", "--lookalikes", "2")
-Hgpo = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def hgpo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Hgpo:
-    """Return the command; it gives exit code, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hgpo", "data", *map(str, arguments)])
-        monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # or main() would set it for good
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return run
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -38,19 +23,19 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 class TestGenerate:
-    def test_what_is_generated(self, hgpo: Hgpo, tmp_path: Path) -> None:
+    def test_what_is_generated(self, hgpo: Run, tmp_path: Path) -> None:
         """The generator's own bytes; a second call leaves them alone, another spec is refused."""
         out = tmp_path / "store"
-        status, stdout, stderr = hgpo("generate", "webshop", out, *FEW)
+        status, stdout, stderr = hgpo("data", "generate", "webshop", out, *FEW)
         assert (status, stdout) == (0, f"{out}: 30 products\n")
         assert "generating products: 30/30" in stderr
         generate(tmp_path / "same", CatalogueSpec(products=30, seed=4, lookalikes=2))
         before = contents(out)
         assert before == contents(tmp_path / "same")
 
-        status, stdout, stderr = hgpo("generate", "webshop", out, *FEW)
+        status, stdout, stderr = hgpo("data", "generate", "webshop", out, *FEW)
         assert (status, stdout, stderr) == (0, f"{out}: these 30 products already exist\n", "")
-        status, stdout, stderr = hgpo("generate", "webshop", out, *FEW, "--human", "0")
+        status, stdout, stderr = hgpo("data", "generate", "webshop", out, *FEW, "--human", "0")
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()
         assert "another spec" in line
@@ -71,27 +56,27 @@ class TestGenerate:
         ],
     )
     def test_bad_input(
-        self, hgpo: Hgpo, tmp_path: Path, options: tuple[str, ...], named: str
+        self, hgpo: Run, tmp_path: Path, options: tuple[str, ...], named: str
     ) -> None:
-        status, stdout, stderr = hgpo("generate", "webshop", tmp_path / "x", *options)
+        status, stdout, stderr = hgpo("data", "generate", "webshop", tmp_path / "x", *options)
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()
         assert line.startswith("hgpo: ")
         assert named in line
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_place_that_cannot_be_written(self, hgpo: Hgpo, tmp_path: Path) -> None:
+    def test_a_place_that_cannot_be_written(self, hgpo: Run, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         out = tmp_path / "file/store"
-        status, _, stderr = hgpo("generate", "webshop", out, *FEW)
+        status, _, stderr = hgpo("data", "generate", "webshop", out, *FEW)
         assert (status, stderr) == (2, f"hgpo: cannot write {out}: Not a directory\n")
 
 
 class TestCheck:
-    def test_a_catalogue(self, hgpo: Hgpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In words and as JSON, by argument and by environment variable."""
+    def test_a_catalogue(self, hgpo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By argument and by environment variable."""
         generate(tmp_path / "store", CatalogueSpec(products=30))
-        status, stdout, stderr = hgpo("check", "webshop", tmp_path / "store", "--replay")
+        status, stdout, stderr = hgpo("data", "check", "webshop", tmp_path / "store", "--replay")
         assert status == 0, stdout
         assert "playing goals" in stderr
         first, *lines = stdout.splitlines()
@@ -101,52 +86,52 @@ class TestCheck:
         assert played == f"synthetic goals played: {number}, earned 1.0: {number}"
 
         monkeypatch.setenv("WEBSHOP_DATA", str(tmp_path / "store"))
-        status, stdout, stderr = hgpo("check", "webshop", "--json")
+        status, stdout, stderr = hgpo("data", "check", "webshop")
         assert (status, stderr) == (0, "")
-        found = json.loads(stdout)
-        assert (found["kind"], found["products"], found["broken"]) == ("generated", 30, [])
-        assert sum(found["goals"]["synthetic"]["splits"].values()) == int(number)
-        status, stdout, _ = hgpo("check", "webshop", "--json", "--replay", "--limit", "3")
-        assert json.loads(stdout)["goals"]["human"]["replayed"] == 3
+        assert stdout.startswith("$WEBSHOP_DATA (generated): 30 products: ")
+        assert f"synthetic goals: {number}: " in stdout
+        status, stdout, _ = hgpo("data", "check", "webshop", "--replay", "--limit", "3")
+        assert "human goals played: 3, earned 1.0: 3" in stdout
 
-    def test_what_is_broken(self, hgpo: Hgpo, tmp_path: Path) -> None:
+    def test_what_is_broken(self, hgpo: Run, tmp_path: Path) -> None:
         """A changed file or a goal out of reach is exit code 1, a file that cannot be used 2."""
         store = tmp_path / "store"
         generate(store, CatalogueSpec(products=30))
         human = (store / HUMAN).read_bytes()
         (store / HUMAN).write_text("{}")
-        status, stdout, _ = hgpo("check", "webshop", store)
+        status, stdout, _ = hgpo("data", "check", "webshop", store)
         assert status == 1
         assert f"broken: {HUMAN}: is not as it was generated" in stdout
         assert "human goals" not in stdout
         (store / HUMAN).write_bytes(human)
-        assert hgpo("check", "webshop", store)[0] == 0
+        assert hgpo("data", "check", "webshop", store)[0] == 0
         records = json.loads((store / ATTRIBUTES).read_text())
         record = next(record for record in records.values() if "instruction" in record)
         record["instruction_attributes"].append("able to fly")
         (store / ATTRIBUTES).write_text(json.dumps(records))
-        status, stdout, _ = hgpo("check", "webshop", store, "--replay")
+        status, stdout, _ = hgpo("data", "check", "webshop", store, "--replay")
         assert status == 1
         assert f"broken: {ATTRIBUTES}: is not as it was generated" in stdout
         assert "broken: synthetic goal " in stdout
         (store / ITEMS).write_text("[{")
-        status, stdout, stderr = hgpo("check", "webshop", store)
+        status, stdout, stderr = hgpo("data", "check", "webshop", store)
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()
         assert ITEMS in line
 
-    def test_a_store_without_goals(self, hgpo: Hgpo, tmp_path: Path) -> None:
+    def test_a_store_without_goals(self, hgpo: Run, tmp_path: Path) -> None:
         """A store with products but no instructions: exit code 2."""
         write_data(tmp_path, items=[item("B1")], entries={"B1": {"attributes": ["soft"]}}, human={})
-        status, stdout, stderr = hgpo("check", "webshop", tmp_path)
+        status, stdout, stderr = hgpo("data", "check", "webshop", tmp_path)
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()
         assert f"{tmp_path}: no goal for any of the 1 products" in line
 
-    def test_bad_input(self, hgpo: Hgpo, tmp_path: Path) -> None:
-        status, _, stderr = hgpo("check", "webshop", tmp_path, "--limit", "0")
-        assert (status, stderr) == (2, "hgpo: --limit must be at least 1\n")
-        status, _, stderr = hgpo("check", "webshop", tmp_path)
+    def test_bad_input(self, hgpo: Run, tmp_path: Path) -> None:
+        status, _, stderr = hgpo("data", "check", "webshop", tmp_path, "--limit", "0")
+        assert status == 2
+        assert "--limit" in stderr
+        status, _, stderr = hgpo("data", "check", "webshop", tmp_path)
         assert status == 2
         (line,) = stderr.splitlines()
         assert "hgpo data generate webshop" in line

@@ -142,7 +142,7 @@ def test_the_environment_of_the_page(config: RunConfig) -> None:
 def test_the_prompt_of_the_page(folder: Path, config: RunConfig) -> None:
     memory = Memory()
     memory.add("You see a shelf 1.", "go to shelf 1")
-    text = TextRenderer(config.agent.prompt, 0).message(
+    text = TextRenderer(config.agent).message(
         goal="find a towel.",
         observation="On the shelf 1, you see nothing.",
         admissible_actions=["go to drawer 1", "wait"],

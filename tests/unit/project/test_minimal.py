@@ -21,7 +21,7 @@ from env_wrappers.alfworld.explorer import Explorer, goal_of
 from examples import hgpo_minimal as minimal
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.agent import Memory, TextRenderer, Turn, parse_completion
-from hgpo_rllib.config import AlgorithmSettings, load_config
+from hgpo_rllib.config import AgentSettings, AlgorithmSettings, load_config
 from hgpo_rllib.learner.batching import plan_update, token_batch
 from hgpo_rllib.learner.losses import token_losses
 from hgpo_rllib.learner.module import token_log_probs
@@ -159,7 +159,7 @@ class TestAgent:
     @pytest.mark.parametrize("memory_length", [0, 1, 2, 5])
     def test_prompts(self, recorded: list[list[Trajectory]], memory_length: int) -> None:
         """Of every step that was recorded."""
-        agent = TextRenderer("alfworld_compact", memory_length)
+        agent = TextRenderer(AgentSettings(prompt="alfworld_compact", memory_length=memory_length))
         for trajectory in (t for group in recorded for t in group):
             memory = Memory()
             past = minimal_trajectory(trajectory)

@@ -18,6 +18,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import TokenRenderer
+from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout import gateway as gateway_module
 from hgpo_rllib.rollout.environments import EnvFailedError, EnvTimeoutError
@@ -65,7 +66,10 @@ class Table:
     def __init__(self, tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal, key: str | None):
         self.tokenizer, self.portal, self.key = tokenizer, portal, key
         self.policy = Counter(tokenizer)
-        self.renderer = TokenRenderer(tokenizer, "alfworld_compact", 2, max_prompt_tokens=200)
+        self.renderer = TokenRenderer(
+            tokenizer,
+            AgentSettings(prompt="alfworld_compact", memory_length=2, max_prompt_tokens=200),
+        )
         self.sessions = portal.call(Sessions, 1.0)
         self.gateway = Gateway(self.sessions, max_tokens=32, key=key)
         listener = socket.socket()
@@ -262,7 +266,7 @@ def check_key(table: Table) -> None:
     table.ask(session)
     for wrong in ({"Authorization": "Bearer guess"}, {"Authorization": "secret"}, {}):
         for path in ("/sessions", f"/sessions/{session}/end", f"/sessions/{session}/v1/x"):
-            response = httpx.post(table.url + path, headers=wrong, trust_env=False)
+            response = table.openai_http.post(table.url + path, headers=wrong)
             assert response.status_code in (401, 404)
             assert (response.status_code == 404) == path.endswith("x")
     table.post(session, "end")

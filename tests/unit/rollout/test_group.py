@@ -15,6 +15,7 @@ from gymnasium.spaces import Text
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import TokenRenderer, response_seed
+from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import (
@@ -22,7 +23,8 @@ from hgpo_rllib.rollout.group import (
     Group,
     PlayedGroup,
     Rollout,
-    play_groups,
+    gather,
+    merge_groups,
     play_in_pool,
 )
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
@@ -85,7 +87,10 @@ class Table:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
         self.tokenizer = tokenizer
-        self.renderer = TokenRenderer(tokenizer, "alfworld_compact", 2, 4096)
+        self.renderer = TokenRenderer(
+            tokenizer,
+            AgentSettings(prompt="alfworld_compact", memory_length=2),
+        )
         self.thread = EnvThread(limit_s=0.5)
         self.envs: list[Counting] = []
         self.fault: Fault = lambda task, step: None
@@ -118,7 +123,11 @@ class Table:
             finally:
                 self.failures += rollout.failures
 
-        return asyncio.run(asyncio.wait_for(play_groups(play, groups), 30))[0]
+        async def play_all() -> list[PlayedGroup]:
+            async with asyncio.timeout(30):
+                return await gather([play(group) for group in groups])
+
+        return merge_groups(asyncio.run(play_all()))[0]
 
 
 @pytest.fixture
@@ -226,7 +235,10 @@ class TestResponses:
         assert turn.action == "wait"
 
     def test_a_prompt_that_was_cut_is_counted(self, table: Table) -> None:
-        table.renderer = TokenRenderer(table.tokenizer, "alfworld_compact", 2, 16)
+        table.renderer = TokenRenderer(
+            table.tokenizer,
+            AgentSettings(prompt="alfworld_compact", memory_length=2, max_prompt_tokens=16),
+        )
         (turn,) = table.play([1], size=2)[0].turns
         assert turn.prompt_truncated
         assert len(turn.prompt_ids) == 16

@@ -49,7 +49,7 @@ def runner_of(**settings: Any) -> Iterator[HGPOEnvRunner]:
 
 def numbers(runner: HGPOEnvRunner, count: int) -> tuple[list[int], dict[str, int]]:
     """Return the numbers of the groups that a rollout uses, and its failures above 0."""
-    played = runner.rollout(count)
+    played = runner.sample(num_groups=count)
     used = sorted({int(t.group) for t in played.trajectories})
     return used, {name: number for name, number in played.failures.items() if number}
 
@@ -92,7 +92,7 @@ def test_replaced_groups_take_time() -> None:
             return groups
 
         runner._stream.take = timed  # type: ignore[method-assign]
-        assert runner.rollout(1).seconds == max(moments) - min(moments)
+        assert runner.sample(num_groups=1).seconds == max(moments) - min(moments)
         assert len(moments) == 6
 
 
@@ -112,7 +112,7 @@ def test_lost_groups_use_up_the_budget() -> None:
     with runner_of(max_replaced_groups=5) as runner:
         runner._stream = GroupStream(lose)
         with pytest.raises(RunStoppedError, match="lost_groups 2"):
-            runner.rollout(2)
+            runner.sample(num_groups=2)
         assert runner._stream.position == 7
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray.rllib.core import DEFAULT_MODULE_ID
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.advantages import ESTIMATORS
@@ -15,7 +14,6 @@ from hgpo_rllib.agent import Turn
 from hgpo_rllib.config import AlgorithmSettings, ConfigError
 from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.rollout.records import episode_records
-from hgpo_rllib.rollout.rllib_episode import group_episodes
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score, stale_rate
 from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
@@ -119,14 +117,14 @@ class TestScore:
 
     def test_returns(self, scored: ScoredTrajectories) -> None:
         """Discounted, and less the penalty on the invalid step alone."""
-        returns = [part.tolist() for part in scored.returns()]
+        returns = [part.tolist() for part in scored.split(scored.steps.step_return)]
         assert returns == [[2.5, 4.75, 10.0], [0.0], [-0.25, 0.0]]
 
     def test_advantages(self, scored: ScoredTrajectories) -> None:
         """By hand: (2.5, 0, -0.25) share the room, (4.75, 0) the desk and the room before it."""
         room = 2.25 / 3
         expected = [[2.5 - room, 2.375, 0.0], [-room], [-0.25 - room, -2.375]]
-        for got, values in zip(scored.advantages(), expected, strict=True):
+        for got, values in zip(scored.split(scored.advantage), expected, strict=True):
             np.testing.assert_allclose(got, values, atol=1e-12)
 
     def test_groups_are_tasks_of_their_own(self) -> None:
@@ -194,23 +192,6 @@ class TestScore:
             assert set(columns["behaviour_logp"][row, :length].tolist()) == {-number / 8}
             assert columns["prompt_ids"][row, :2].tolist() == [5, 6]
         assert columns["advantage"].tolist() == [1.75, 2.375, 0.0, -0.75, -1.0, -2.375]
-
-
-def test_rllib_gets_one_episode_per_group() -> None:
-    """Its agents are the members, which share a module and end independently."""
-    first, second = group_episodes([*group("a"), *group("b")[1:]])
-    assert (first.id_, second.id_) == ("a", "b")
-    assert list(second.agent_episodes) == ["member_1", "member_2"]
-    assert first.is_terminated
-    for (name, plays), member in zip(PLAYS.items(), first.agent_episodes.values(), strict=True):
-        assert (member.agent_id, member.module_id) == (name, DEFAULT_MODULE_ID)
-        assert member.get_observations() == ["room", *(seen for seen, _, _ in plays)]
-        assert member.get_rewards() == [reward for _, reward, _ in plays]
-        assert member.get_extra_model_outputs("is_valid") == [valid for _, _, valid in plays]
-        assert member.get_infos(-1)["won"] == member.is_terminated
-        versions = [f"w:{t}" for t in range(len(plays))]
-        assert member.get_extra_model_outputs("weight_version") == versions
-    assert first.agent_steps() == 6
 
 
 def test_stale_rate() -> None:

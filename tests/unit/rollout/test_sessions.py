@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hgpo_rllib.agent import TokenRenderer
+from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError
 from hgpo_rllib.rollout.sessions import InvalidRequestError, Session, SessionEndedError, Sessions
@@ -18,7 +19,9 @@ from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 INFO = {"goal": "g", "game": "train/0", "task_type": "t", "admissible_actions": []}
 TOKENIZER = train_tokenizer(["wait 0 1 2 3 4 5 6 7 8 9"] * 20, [], 320)
-RENDERER = TokenRenderer(TOKENIZER, "alfworld_compact", 2, 200)
+RENDERER = TokenRenderer(
+    TOKENIZER, AgentSettings(prompt="alfworld_compact", memory_length=2, max_prompt_tokens=200)
+)
 MAX_TURNS = 6
 
 session = st.integers(0, 1)
@@ -213,3 +216,64 @@ class Simulation:
 def test_any_clients(done: list[tuple]) -> None:
     """Trajectories hold the responses that clients received, in order, with their rewards."""
     asyncio.run(asyncio.wait_for(Simulation().run(done), 30))
+
+
+def test_a_session_that_ends_while_a_request_arrives() -> None:
+    """The request is refused, although it could have been a repeated one."""
+    asyncio.run(_end_while_a_request_arrives())
+
+
+async def _end_while_a_request_arrives() -> None:
+    made = Session(Policy(), RENDERER, INFO, "g", "0", 1.0, max_turns=1)
+    messages = [{"role": "user", "content": "0"}]
+
+    async def ends() -> bool:
+        made.fail(EnvFailedError("reported by the client"))
+        return False
+
+    first = asyncio.create_task(made.chat(messages, "0", ends))
+    await settle()
+    with pytest.raises(SessionEndedError):
+        await made.chat(messages, "0", constant(False))
+    with pytest.raises(EnvFailedError):
+        await made.played(60)
+    with pytest.raises(SessionEndedError):
+        await first
+
+
+def test_a_session_is_not_lost_when_the_wait_ends() -> None:
+    """The time is over while the gateway looks whether the client is there."""
+    asyncio.run(_claim_at_the_last_moment())
+
+
+async def _claim_at_the_last_moment() -> None:
+    sessions = Sessions(60)
+    made = Session(Policy(), RENDERER, INFO, "g", "0", 1.0, MAX_TURNS)
+    played = asyncio.create_task(sessions.play(made))
+    await settle()
+
+    async def is_gone() -> bool:
+        await asyncio.sleep(0.1)
+        return False
+
+    assert await sessions.claim(0.01, is_gone) is made
+    played.cancel()
+
+
+def test_a_session_that_is_cancelled_while_it_is_claimed() -> None:
+    """No client gets it."""
+    asyncio.run(_cancel_while_it_is_claimed())
+
+
+async def _cancel_while_it_is_claimed() -> None:
+    sessions = Sessions(60)
+    made = Session(Policy(), RENDERER, INFO, "g", "0", 1.0, MAX_TURNS)
+    played = asyncio.create_task(sessions.play(made))
+    await settle()
+
+    async def is_gone() -> bool:
+        played.cancel()
+        await settle()
+        return False
+
+    assert await sessions.claim(0.01, is_gone) is None

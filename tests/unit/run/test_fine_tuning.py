@@ -15,7 +15,7 @@ from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.errors import DataError
 from hgpo_rllib.agent import Memory, TokenRenderer, Turn, parse_completion
 from hgpo_rllib.cli.main import app
-from hgpo_rllib.config import ConfigError, RunConfig, parse_config
+from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig, parse_config
 from hgpo_rllib.models import load_model, load_tokenizer
 from hgpo_rllib.run import fine_tuning
 from hgpo_rllib.run.fine_tuning import (
@@ -83,7 +83,7 @@ def loss_of(model_path: Path, steps: list[Demonstration]) -> float:
 
 def make_renderer(tokenizer: PreTrainedTokenizerFast) -> TokenRenderer:
     """Return the agents' renderer."""
-    return TokenRenderer(tokenizer, "alfworld_compact", 2, 4096)
+    return TokenRenderer(tokenizer, AgentSettings(prompt="alfworld_compact", memory_length=2))
 
 
 def test_token_ids_are_those_of_the_agent(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -269,7 +269,9 @@ class TestCommand:
 
 def test_prompts_are_shortened_like_the_agents(tokenizer: PreTrainedTokenizerFast) -> None:
     """They lose their beginning."""
-    renderer = TokenRenderer(tokenizer, "alfworld_compact", 2, 16)
+    renderer = TokenRenderer(
+        tokenizer, AgentSettings(prompt="alfworld_compact", memory_length=2, max_prompt_tokens=16)
+    )
     (row,) = fine_tuning.encode(renderer, [Demonstration("a", ("go to desk 3 " * 20, "x"))])
     kept = row["labels"].count(NO_LOSS)
     assert kept == 16
@@ -287,7 +289,15 @@ def test_conversations_are_those_of_the_agent(
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert "3 conversations of 3 tasks" in result.output
     demonstrations = read_demonstrations(file)
-    renderer = TokenRenderer(tokenizer, "alfworld_compact", 2, 99_999, context="conversation")
+    renderer = TokenRenderer(
+        tokenizer,
+        AgentSettings(
+            prompt="alfworld_compact",
+            memory_length=2,
+            max_prompt_tokens=99_999,
+            context="conversation",
+        ),
+    )
     for demonstration, row in zip(demonstrations, encode(renderer, demonstrations), strict=True):
         memory, env = Memory(), ALFWorldEnv(generated_games, split="train")
         game = next(game for game in env.games if demonstration.game in game)
@@ -310,7 +320,15 @@ def test_conversations_are_those_of_the_agent(
         assert end == len(row["input_ids"])
         losses = sum(label != NO_LOSS for label in row["labels"])
         assert losses == sum(len(turn.response_ids) for turn in memory.turns)
-    short = TokenRenderer(tokenizer, "alfworld_compact", 2, 999, context="conversation")
+    short = TokenRenderer(
+        tokenizer,
+        AgentSettings(
+            prompt="alfworld_compact",
+            memory_length=2,
+            max_prompt_tokens=999,
+            context="conversation",
+        ),
+    )
     for row, whole in zip(
         encode(short, demonstrations), encode(renderer, demonstrations), strict=True
     ):

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2ForCausalLM
 
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.run.flops import PEAK_FLOPS, USED, Turn, forward_flop, full_turn, work
+from hgpo_rllib.run.estimate import PEAK_FLOPS, USED, Turn, forward_flop, full_turn, work
 from hgpo_rllib.run.model_size import ModelSize
 from tests.unit.learner.learner_reference import build_learner, one_thread
 from tests.unit.run.model_sizes import TINY, run, tiny_qwen

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from env_wrappers.errors import DataError
 from hgpo_rllib.cli.sweep import repeat_grid
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.placement import Demand, trial_demand
@@ -149,10 +150,10 @@ def test_a_sweep_with_unknown_settings(tmp_path: Path) -> None:
     small_sweep(f"{K}=2").save(tmp_path)
     file = tmp_path / SWEEP_FILE
     file.write_text(file.read_text().replace('"gamma"', '"gama"'))
-    with pytest.raises(ConfigError, match=r"^--resume: .*sweep.json .*0.config.algorithm.gama: "):
+    with pytest.raises(DataError, match=r"^--resume: .*sweep.json: .*0.config.algorithm.gama: "):
         open_sweep(tmp_path)
     file.write_text("{")
-    with pytest.raises(ConfigError, match="Invalid JSON"):
+    with pytest.raises(DataError, match="Invalid JSON"):
         open_sweep(tmp_path)
 
 

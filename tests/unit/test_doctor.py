@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import RunConfig, load_config
-from hgpo_rllib.doctor.machine import GIB, machine_checks
+from hgpo_rllib.doctor import GIB, machine_checks
 from hgpo_rllib.run.model_size import find_size
 from tests.paths import ROOT
 

@@ -1,9 +1,11 @@
-"""Templates, headers, forms and errors shared by all pages."""
+"""Templates, headers, forms, errors and the server shared by all pages."""
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qsl
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -13,7 +15,10 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Route
 
 from hgpo_rllib.agent.templates import template_environment
+from hgpo_rllib.config import ConfigError
 
+HOST = "127.0.0.1"
+PORT = 3000
 _FOLDER = Path(__file__).parent
 _HEADERS = {
     # Products and model output are untrusted: they must not run or fetch anything.
@@ -23,8 +28,6 @@ _HEADERS = {
     "referrer-policy": "same-origin",
     "cache-control": "no-store",
 }
-_MOST_BYTES = 1 << 16  # per form
-_MOST_FIELDS = 8
 
 # Escape regardless of the file extension: content must never become markup.
 _environment = template_environment(_FOLDER / "templates", autoescape=True)
@@ -54,20 +57,14 @@ async def read_form(request: Request) -> dict[str, str]:
     """Return the fields of a form submitted by one of the application's own pages.
 
     Raises:
-        HTTPException: the form is of another origin, too long or invalid.
+        HTTPException: the form is of another origin, or is not UTF-8.
     """
     if request.headers.get("origin") not in (None, f"http://{request.headers['host']}"):
         raise HTTPException(403, "This form comes from another page.")
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _MOST_BYTES:
-            raise HTTPException(413, f"This is longer than {_MOST_BYTES:,} bytes.")
     try:
-        fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
-    except ValueError as error:  # too many fields, or bytes that are not text
+        return dict(parse_qsl((await request.body()).decode(), keep_blank_values=True))
+    except UnicodeDecodeError as error:
         raise HTTPException(400, "This form cannot be read.") from error
-    return dict(fields)
 
 
 async def _style(request: Request) -> Response:
@@ -77,3 +74,29 @@ async def _style(request: Request) -> Response:
 async def _error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return render("error.html.jinja", error.status_code, message=error.detail)
+
+
+def serve(app: Starlette, port: int | None) -> None:
+    """Serve an application to browsers on this machine; print the address first.
+
+    Runs until it is interrupted.
+
+    Args:
+        app: the application.
+        port: port on the loopback address; None: `PORT`, 0: any free one.
+
+    Raises:
+        ConfigError: the port cannot be used.
+    """
+    port = PORT if port is None else port
+    try:
+        listener = socket.create_server((HOST, port))
+    except OSError as error:
+        raise ConfigError(
+            f"--port {port} cannot be used ({error.strerror}): choose another, or 0 for any"
+        ) from error
+    print(f"http://{HOST}:{listener.getsockname()[1]}/ (Ctrl+C ends)", flush=True)
+    # Browsers keep connections open: do not wait for them to close.
+    config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+    with listener:
+        uvicorn.Server(config).run(sockets=[listener])

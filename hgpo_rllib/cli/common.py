@@ -1,0 +1,100 @@
+"""What several commands share: arguments, tables and progress bars."""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hgpo_rllib.config import ConfigError
+from hgpo_rllib.reporting.console import TrainingConsole, make_console, make_table
+
+RUN_FILE = typer.Argument(help="run file, or the name of one in tuned_examples/")
+RunFile = Annotated[Path, RUN_FILE]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="settings to override, as section.key=value"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else")]
+
+
+def show(tables: Mapping[str, Sequence[Mapping[str, Any]]], as_json: bool) -> None:
+    """Print tables, or one JSON object with the tables, the Python version and the CPU count.
+
+    The keys of a row are the headings; they end in the unit.
+    """
+    if as_json:
+        facts = {"python": platform.python_version(), "cpus": os.cpu_count()}
+        typer.echo(json.dumps(facts | dict(tables)))
+        return
+    for name, rows in tables.items():
+        print_rows(rows, name.replace("_", " "))
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> None:
+    """Print a table with the rows' keys as headings, of fixed width unless on a terminal."""
+    shown = [{k.replace("_", " "): _cell(value) for k, value in row.items()} for row in rows]
+    make_console().print(make_table(shown, title))
+
+
+def _cell(value: Any) -> str:
+    """Format a float with three digits, or all digits before the decimal point."""
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def with_median(rows: Sequence[Mapping[str, Any]], key: str) -> list[dict[str, Any]]:
+    """Return the rows with turn numbers, followed by the row with the (lower) median of `key`."""
+    median = sorted(rows, key=lambda row: row[key])[(len(rows) - 1) // 2]
+    numbered = [{"turn": str(number)} | dict(row) for number, row in enumerate(rows, 1)]
+    return [*numbered, {"turn": "median"} | dict(median)]
+
+
+@contextmanager
+def progress(
+    label: str, interrupted: str = "nothing was written; repeat the command"
+) -> Iterator[Callable[[int, int], None]]:
+    """Yield `on_progress(done, total)`; its first call shows a progress bar on standard error.
+
+    `interrupted` is said after Ctrl-C or SIGTERM.
+    """
+    console = TrainingConsole(sys.stderr)
+    advance: Callable[[int], None] | None = None
+    try:
+        with ExitStack() as shown:
+
+            def on_progress(done: int, total: int) -> None:
+                nonlocal advance
+                if advance is None:
+                    advance = shown.enter_context(console.progress(label, total))
+                advance(done)
+
+            yield on_progress
+    except KeyboardInterrupt:
+        console.say(f"{label}: interrupted; {interrupted}")
+        raise
+
+
+def generate_data(
+    out: Path, what: str, total: int, generate: Callable[[Callable[[int, int], None]], object]
+) -> None:
+    """Generate data in `out` with a progress bar, and say whether they already existed.
+
+    `generate` leaves the same data alone, and refuses a directory with other contents.
+
+    Raises:
+        ConfigError: `out` cannot be written.
+    """
+    try:
+        exists = out.is_dir() and any(out.iterdir())
+        with progress(f"generating {what}") as on_progress:
+            generate(on_progress)
+    except OSError as error:
+        raise ConfigError(f"cannot write {out}: {error.strerror}") from error
+    typer.echo(f"{out}: these {total} {what} already exist" if exists else f"{out}: {total} {what}")

@@ -1,1 +1,0 @@
-"""`hgpo doctor`: check whether a run file will work on this machine."""
