@@ -1,12 +1,14 @@
-"""Read JSON Lines files, also while another process writes to them."""
+"""Write JSON Lines files, and read them, also while another process writes to them."""
 
 import gzip
 import json
+import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from env_wrappers.files import write_atomically
 from hgpo_rllib.config import ConfigError
 
 Row = dict[str, Any]
@@ -51,6 +53,18 @@ def read_jsonl(file: Path) -> Iterator[Row]:
         raise ResultsError(f"{file}: not a gzip file") from error
     except (OSError, zlib.error) as error:
         raise ResultsError(f"{file}: cannot be read ({error})") from error
+
+
+def write_jsonl(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Replace the lines of a JSON Lines file."""
+    write_atomically(file, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def append_row(stream: TextIO, row: Mapping[str, Any]) -> None:
+    """Append a line that a crash of the machine does not lose."""
+    stream.write(json.dumps(row) + "\n")
+    stream.flush()
+    os.fsync(stream.fileno())
 
 
 def _lines(file: Path) -> Iterator[str]:

@@ -4,12 +4,10 @@ TextWorld's engine plays in a separate process and records commands and answers.
 then receives the same commands. Times are CPU seconds of the process.
 """
 
-import contextlib
 import functools
-import os
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +21,13 @@ from env_wrappers.alfworld.planner import recorded_plan
 from env_wrappers.alfworld.translations import SETTING
 from env_wrappers.alfworld.trust import require_alfworld
 from env_wrappers.errors import DataError
-from hgpo_rllib.bench.measure import Row, Tables, new_process, resident, timed
+from hgpo_rllib.bench.measure import Row, Tables, environment_variable, new_process, resident, timed
 
 POLICIES = ("random", "oracle", "nonsense")
 NONSENSE_RATE = 0.05  # share of invalid commands of the third policy, otherwise random
 NONSENSE = ("dance", "", "go to\nnowhere", "“take” the ☕", "take all", " look ", "help")
 GROUP_SIZE = 8
+NO_CACHE = (SETTING, "0")  # of translations
 _BANNER = "-= Welcome to TextWorld, ALFRED! =-"
 _KITCHENS = range(1, 31)  # numbers of floor plans
 _RESETS = 1000  # resets of a loaded game by the fast engine, to get a measurable time
@@ -60,16 +59,10 @@ def bench_alfworld(
     environments: int = 128,
     max_steps: int = 50,
 ) -> Tables:
-    """Compare the engines game by game, and start many environments.
+    """Compare the engines game by game, and start many environments in one process.
 
-    Args:
-        data: an ALFWorld data directory; None: no genuine games.
-        split: split of the data.
-        genuine: number of games of the data, half of them in kitchens.
-        generated: number of games to generate.
-        environments: number of environments to start in one process, in groups of at least 8 that
-            play the same game.
-        max_steps: maximum number of steps per episode.
+    Half of the `genuine` games of the data are in kitchens. At least 8 environments each play the
+    same game.
 
     Returns:
         ``steps`` (with ``differing_answers`` of all resets and steps) and ``starts``, one row per
@@ -79,12 +72,15 @@ def bench_alfworld(
     Raises:
         DataError: there are too few games.
     """
-    with tempfile.TemporaryDirectory() as name, _translations_in(Path(name) / "translations"):
+    with (
+        tempfile.TemporaryDirectory() as name,
+        environment_variable(SETTING, str(Path(name) / "translations")),
+    ):
         kinds: dict[str, list[str]] = {}
         if data is not None and genuine:
             kinds |= _by_room(data, split, genuine)
         if generated:
-            with _translations_in(None):
+            with environment_variable(*NO_CACHE):
                 generate(Path(name) / "games", GenerationSpec(splits={"train": generated}))
             kinds["generated"] = _first(_shuffled(Path(name) / "games", "train"), generated)
         if not kinds:
@@ -127,19 +123,6 @@ def _first(games: list[str], count: int) -> list[str]:
     if len(games) < count:
         raise DataError(f"{count} games wanted, but there are {len(games)}: ask for fewer")
     return games[:count]
-
-
-@contextlib.contextmanager
-def _translations_in(folder: Path | None) -> Iterator[None]:
-    """Cache translations in `folder`, or not at all if it is None."""
-    before = os.environ.get(SETTING)
-    os.environ[SETTING] = str(folder or 0)
-    try:
-        yield
-    finally:
-        del os.environ[SETTING]
-        if before is not None:
-            os.environ[SETTING] = before
 
 
 # --- TextWorld's engine ------------------------------------------------------------------------
@@ -222,7 +205,7 @@ def play_fast(game: str, commands: list[str]) -> Episode:
 def _compare(games: list[str], max_steps: int, textworld: ProcessPoolExecutor) -> tuple[Row, Row]:
     # Load a game once before timing, because the first load imports the translator.
     textworld.submit(play_textworld, games[0], max_steps=0).result()
-    with _translations_in(None):
+    with environment_variable(*NO_CACHE):
         GameEngine(games[0])
     theirs, ours, first_loads_s = [], [], 0.0
     for game in games:

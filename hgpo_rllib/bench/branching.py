@@ -50,35 +50,27 @@ class _Point:
     turns: tuple[Turn, ...]
 
 
+@dataclass(eq=False)
 class Brancher:
-    """Plays branches of agent states with the same agent, environments and policy as a rollout."""
+    """Plays branches of agent states with the same agent, environments and policy as a rollout.
 
-    def __init__(
-        self,
-        begin: BeginModelAgent,
-        pool: EnvPool,
-        settings: AlgorithmSettings,
-        branches: int,
-        max_attempts: int,
-        concurrency: int,
-    ):
-        """Create a brancher; use it from one event loop.
+    Use it from one event loop.
+    """
 
-        Args:
-            begin: creates the agents.
-            pool: environments of the tasks' split.
-            settings: discount and penalty of the returns.
-            branches: branches per value V, and per value Q.
-            max_attempts: attempts per branch.
-            concurrency: maximum number of branches played at the same time.
-        """
-        self._begin = begin
-        self._pool = pool
-        self._settings = settings
-        self._branches = branches
-        self._max_attempts = max_attempts
-        self._slots = asyncio.Semaphore(concurrency)
-        self._states = asyncio.Semaphore(max(1, concurrency // (2 * branches)))
+    begin: BeginModelAgent
+    pool: EnvPool
+    """Environments of the tasks' split."""
+    settings: AlgorithmSettings
+    """Discount and penalty of the returns."""
+    branches: int
+    """Branches per value V, and per value Q."""
+    max_attempts: int
+    concurrency: int
+    """Maximum number of branches played at the same time."""
+
+    def __post_init__(self) -> None:
+        self._slots = asyncio.Semaphore(self.concurrency)
+        self._states = asyncio.Semaphore(max(1, self.concurrency // (2 * self.branches)))
 
     async def values(
         self, state: AgentState, executed: Sequence[Turn], name: str
@@ -89,10 +81,7 @@ class Brancher:
         execute a given one; all later responses are sampled. The return is that of the step as in
         training, with discount and penalty (`hgpo_rllib.rollout.scoring`), up to the step limit.
 
-        Args:
-            state: the agent state.
-            executed: turns with the responses that were executed in this state.
-            name: unique name of the state, which seeds the sampling.
+        `name` is unique and seeds the sampling.
 
         Raises:
             RunStoppedError: the environment did not repeat its observations, or a branch failed
@@ -106,13 +95,13 @@ class Brancher:
 
     async def _reach(self, state: AgentState) -> _Point:
         """Repeat the actions that led to a state."""
-        env, call = await self._pool.take(), self._pool.call
+        env, call = await self.pool.take(), self.pool.call
         observation, info = await call(env.reset, seed=state.task)
         for turn in state.turns:
             self._check(turn, observation)
             observation, _, _, _, info = await call(env.unwrapped.step, turn.action)
         snapshot = await call(env.unwrapped.snapshot)  # type: ignore[attr-defined]
-        self._pool.give_back(env)
+        self.pool.give_back(env)
         return _Point(snapshot, observation, info, state.turns)
 
     def _check(self, turn: Turn, observation: str) -> None:
@@ -128,17 +117,17 @@ class Brancher:
 
     async def _q(self, before: _Point, turn: Turn, name: str) -> Mean:
         self._check(turn, before.observation)
-        env, call = await self._pool.take(), self._pool.call
+        env, call = await self.pool.take(), self.pool.call
         await call(env.unwrapped.restore, before.snapshot)  # type: ignore[attr-defined]
         observation, reward, terminated, truncated, info = await call(
             env.unwrapped.step, turn.action
         )
         step = Step(turn, observation, float(reward), terminated, truncated, info, 0.0)
         if terminated or truncated:
-            self._pool.give_back(env)
+            self.pool.give_back(env)
             return self._mean([Trajectory(before.info, [step], group=name)])
         snapshot = await call(env.unwrapped.snapshot)  # type: ignore[attr-defined]
-        self._pool.give_back(env)
+        self.pool.give_back(env)
         after = _Point(snapshot, observation, info, (*before.turns, turn))
         played = await self._play(after, name)
         return self._mean(
@@ -147,29 +136,29 @@ class Brancher:
 
     async def _play(self, point: _Point, name: str) -> list[Trajectory]:
         """Play the branches from a point."""
-        rollout = Rollout(partial(self._branch, point), self._max_attempts, self._slots)
-        members = [rollout.member(0, name, index) for index in range(self._branches)]
+        rollout = Rollout(partial(self._branch, point), self.max_attempts, self._slots)
+        members = [rollout.member(0, name, index) for index in range(self.branches)]
         played = [trajectory for trajectory in await gather(members) if trajectory is not None]
-        if len(played) < self._branches:
+        if len(played) < self.branches:
             raise RunStoppedError(
-                f"{self._branches - len(played)} branches failed in all {self._max_attempts} "
+                f"{self.branches - len(played)} branches failed in all {self.max_attempts} "
                 "attempts (see the warnings above): the same command continues"
             )
         return played
 
     async def _branch(self, point: _Point, task: int, group: str, name: str) -> Trajectory:
         """Play one branch to its end; see `hgpo_rllib.rollout.group.PlayMember`."""
-        env = await self._pool.take()
-        await self._pool.call(env.unwrapped.restore, point.snapshot)  # type: ignore[attr-defined]
-        agent = self._begin(point.info, group, name, Memory(list(point.turns)))
+        env = await self.pool.take()
+        await self.pool.call(env.unwrapped.restore, point.snapshot)  # type: ignore[attr-defined]
+        agent = self.begin(point.info, group, name, Memory(list(point.turns)))
         # Not through wrappers: one of an environment that was never reset would refuse to step.
-        played = await play_episode(env.unwrapped, self._pool, agent, point.observation, point.info)
-        self._pool.give_back(env)
+        played = await play_episode(env.unwrapped, self.pool, agent, point.observation, point.info)
+        self.pool.give_back(env)
         return played
 
     def _mean(self, played: list[Trajectory]) -> Mean:
         """Return the mean return of the first steps."""
-        returns = first_returns(played, self._settings)
+        returns = first_returns(played, self.settings)
         if len(returns) == 1:
             return Mean(float(returns[0]), 0.0)
         return Mean(float(returns.mean()), float(returns.var(ddof=1) / len(returns)))

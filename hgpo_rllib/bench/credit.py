@@ -10,7 +10,6 @@ Steps and finished branches are kept in the output directory, so a stopped comma
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,21 +33,20 @@ from hgpo_rllib.bench.fidelity import Comparison
 from hgpo_rllib.bench.rollout import served
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
 from hgpo_rllib.environments.checks import PAGE, make_environment
-from hgpo_rllib.evaluation.protocol import HASH_LENGTH, describe_model, protocol_hash
-from hgpo_rllib.jsonl import read_jsonl
+from hgpo_rllib.environments.spec import Progress
+from hgpo_rllib.evaluation.protocol import HASH_LENGTH, describe_model, protocol_hash, recording
+from hgpo_rllib.jsonl import append_row, read_jsonl, write_jsonl
 from hgpo_rllib.results.frames import read_object
 from hgpo_rllib.rollout.group import gather
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.run.cluster import ray_cluster
-from hgpo_rllib.run.lock import LOCK, locked
 from hgpo_rllib.section import Section
 
-PROTOCOL, STEPS, BRANCHES, RESULT = "protocol.json", "steps.json", "branches.jsonl", "result.json"
+STEPS, BRANCHES, RESULT = "steps.json", "branches.jsonl", "result.json"
 OUTPUT = "credit"
 """Parent of output directories that are named by the protocol."""
 
-Progress = Callable[[int, int], None]
 Keep = Callable[[int, Mean, list[Mean]], None]
 
 
@@ -150,11 +148,7 @@ def bench_credit(
 ) -> tuple[Path, Result]:
     """Play what the output directory lacks; return it with the result.
 
-    Args:
-        config: settings with `env.data` and `model.model_path`.
-        plan: the amount of work.
-        output: output directory; None: named by the protocol.
-        on_progress: is called with the numbers of agent states done and in total.
+    The directory is `output`, or named by the protocol. Progress is counted in agent states.
 
     Raises:
         ConfigError: the settings are unsuitable, or the directory has other content.
@@ -164,8 +158,7 @@ def bench_credit(
     protocol = describe(config, plan)
     name = f"{config.name}-{protocol_hash(protocol)[:HASH_LENGTH]}"
     folder = output or Path(OUTPUT) / name
-    with locked(folder):
-        begin_directory(folder, protocol)
+    with recording(folder, protocol):
         if not (folder / RESULT).is_file():
             play_missing(config, plan, folder, on_progress)
             result = collect(folder, protocol)
@@ -204,31 +197,10 @@ def describe(config: RunConfig, plan: Plan) -> dict[str, Any]:
     }
 
 
-def begin_directory(folder: Path, protocol: Mapping[str, Any]) -> None:
-    """Write the protocol, unless the directory already holds the same one.
-
-    Raises:
-        ConfigError: it was begun with other arguments, or has other content.
-    """
-    file = folder / PROTOCOL
-    if file.is_file():
-        found = read_object(file)
-        if protocol_hash(found) != protocol_hash(protocol):
-            names = [n for n in {**found, **protocol} if found.get(n) != protocol.get(n)]
-            raise ConfigError(
-                f"--output: {folder} was begun with other arguments ({', '.join(names)}): repeat "
-                "those, or choose another directory"
-            )
-    elif {path.name for path in folder.iterdir()} - {LOCK}:
-        raise ConfigError(f"--output: {folder} holds something else: choose another directory")
-    else:
-        write_atomically(file, json.dumps(protocol, indent=2) + "\n")
-
-
 def play_missing(config: RunConfig, plan: Plan, folder: Path, on_progress: Progress) -> None:
     """Play the groups and the branches that the directory lacks."""
     done = list(read_jsonl(folder / BRANCHES))
-    write_rows(folder / BRANCHES, done)  # without a last line that was cut off
+    write_jsonl(folder / BRANCHES, done)  # without a last line that was cut off
     if (folder / STEPS).is_file() and len(done) == len(read_object(folder / STEPS)["states"]):
         return
     with (
@@ -251,19 +223,12 @@ def play_missing(config: RunConfig, plan: Plan, folder: Path, on_progress: Progr
 
             def keep(number: int, v: Mean, q: list[Mean]) -> None:
                 nonlocal finished
-                row = {"state": number, "v": asdict(v), "q": [asdict(mean) for mean in q]}
-                stream.write(json.dumps(row) + "\n")
-                stream.flush()
-                os.fsync(stream.fileno())
+                q_rows = [asdict(mean) for mean in q]
+                append_row(stream, {"state": number, "v": asdict(v), "q": q_rows})
                 finished += 1
                 on_progress(finished, total)
 
             runner.branch(states, plan.branches, config.algorithm, keep)
-
-
-def write_rows(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replace the lines of a JSON Lines file."""
-    write_atomically(file, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def collect(folder: Path, protocol: dict[str, Any]) -> Result:

@@ -6,7 +6,7 @@ percentile bootstrap intervals that resample whole groups.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -129,26 +129,16 @@ def resample(group: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.i
     return np.concatenate([rows[index] for index in rng.integers(0, len(rows), len(rows))])
 
 
-def draws(
-    statistic: Callable[[NDArray[np.intp]], Floats], group: NDArray[np.int64]
-) -> tuple[Floats, Floats]:
-    """Return a statistic of all rows, and of `RESAMPLES` resamples of groups."""
-    rng = np.random.default_rng(SEED)
-    drawn = [statistic(resample(group, rng)) for _ in range(RESAMPLES)]
-    return statistic(np.arange(len(group))), np.stack(drawn)
+def interval(value: float, drawn: Floats) -> Interval:
+    """Return the percentile interval of a value from its draws, shape ``(resamples,)``.
 
-
-def intervals(value: Floats, drawn: Floats) -> list[Interval]:
-    """Return the percentile intervals of values, shape ``(n,)``, from draws ``(resamples, n)``."""
-    results = []
-    for number, column in zip(value, drawn.T, strict=True):
-        known = column[np.isfinite(column)]
-        if not np.isfinite(number) or len(known) < len(column) / 2:
-            results.append(Interval(None, None, None))
-            continue
-        low, high = np.quantile(known, [LEVEL / 2, 1 - LEVEL / 2])
-        results.append(Interval(float(number), float(low), float(high)))
-    return results
+    It is unknown if the value or most of the draws are not finite.
+    """
+    known = drawn[np.isfinite(drawn)]
+    if not np.isfinite(value) or len(known) < len(drawn) / 2:
+        return Interval(None, None, None)
+    low, high = np.quantile(known, [LEVEL / 2, 1 - LEVEL / 2])
+    return Interval(float(value), float(low), float(high))
 
 
 @dataclass(frozen=True)
@@ -161,90 +151,78 @@ class Measured:
     drawn: Mapping[str, Floats]
     """By measure, shape ``(resamples, estimators)``."""
 
-    def rows(self, measures: Sequence[str]) -> list[dict[str, Any]]:
-        """Return one row per estimator with the intervals of some measures."""
-        columns = {name: intervals(self.value[name], self.drawn[name]) for name in measures}
-        return [
-            {"estimator": estimator} | {name: column[i] for name, column in columns.items()}
-            for i, estimator in enumerate(self.names)
-        ]
+    def interval(self, measure: str, name: str) -> Interval:
+        """Return a measure of one estimator."""
+        place = self.names.index(name)
+        return interval(self.value[measure][place], self.drawn[measure][:, place])
 
-    def differences(self, measures: Sequence[str]) -> list[dict[str, Any]]:
-        """Return one row per measure with the differences of `PAIRS` on the same resamples."""
-        places = [(self.names.index(a), self.names.index(b)) for a, b in PAIRS]
-        rows = []
-        for name in measures:
-            value = np.array([self.value[name][a] - self.value[name][b] for a, b in places])
-            drawn = np.stack(
-                [self.drawn[name][:, a] - self.drawn[name][:, b] for a, b in places], axis=1
-            )
-            found = intervals(value, drawn)
-            titles = [f"{a} - {b}" for a, b in PAIRS]
-            rows.append({"measure": name} | dict(zip(titles, found, strict=True)))
-        return rows
+    def difference(self, measure: str, a: str, b: str) -> Interval:
+        """Return the difference of two estimators on the same resamples."""
+        value, drawn = self.value[measure], self.drawn[measure]
+        i, j = self.names.index(a), self.names.index(b)
+        return interval(value[i] - value[j], drawn[:, i] - drawn[:, j])
 
 
 def compare(
     estimates: Mapping[str, Floats], truth: Floats, error: Floats, group: NDArray[np.int64]
 ) -> Measured:
-    """Measure estimators over the same steps, with the draws of the bootstrap."""
+    """Measure estimators over the same steps, and over `RESAMPLES` resamples of groups."""
     columns = np.stack(list(estimates.values()), axis=1)
-
-    def statistic(rows: NDArray[np.intp]) -> Floats:
-        measures = measure(columns[rows], truth[rows], error[rows])
-        return np.stack([measures[name] for name in MEASURES])
-
-    value, drawn = draws(statistic, group)
+    rng = np.random.default_rng(SEED)
+    samples = [resample(group, rng) for _ in range(RESAMPLES)]
+    drawn = [measure(columns[rows], truth[rows], error[rows]) for rows in samples]
     return Measured(
         list(estimates),
-        dict(zip(MEASURES, value, strict=True)),
-        {name: drawn[:, i] for i, name in enumerate(MEASURES)},
+        measure(columns, truth, error),
+        {name: np.stack([found[name] for found in drawn]) for name in MEASURES},
     )
 
 
 def tables(sample: Comparison) -> dict[str, list[dict[str, Any]]]:
-    """Return the tables of `hgpo bench credit`, with an `Interval` in every cell that has one."""
+    """Return the tables of `hgpo bench credit`, with an `Interval` in every cell that has one.
+
+    Correlations by level are not corrected: the reliability of few steps is not known well enough.
+    It is the same for all estimates of a row.
+    """
     measured = compare(sample.estimates, sample.truth, sample.error, sample.group)
-    noise = float((sample.error**2).mean())
+
+    def rows(measures: Sequence[str]) -> list[dict[str, Any]]:
+        return [
+            {"estimator": name} | {m: measured.interval(m, name) for m in measures}
+            for name in measured.names
+        ]
+
     return {
         "true advantages": [
             {
                 "steps": len(sample.truth),
                 "groups": len(np.unique(sample.group)),
                 "standard deviation": float(sample.truth.std(ddof=1)),
-                "standard error": math.sqrt(noise),
+                "standard error": math.sqrt((sample.error**2).mean()),
                 "reliability": reliability(sample.truth, sample.error),
                 "significant": float((np.abs(sample.truth) > SIGNIFICANT * sample.error).mean()),
             }
         ],
-        "correlation with the true advantage": measured.rows(MEASURES[:3]),
-        "agreement of signs, and errors after scaling": measured.rows(MEASURES[3:]),
-        "differences of estimators": measured.differences((*MEASURES[:4], "mse")),
-        "by depth of history": [level_row(*level) for level in _levels(sample)],
+        "correlation with the true advantage": rows(MEASURES[:3]),
+        "agreement of signs, and errors after scaling": rows(MEASURES[3:]),
+        "differences of estimators": [
+            {"measure": m} | {f"{a} - {b}": measured.difference(m, a, b) for a, b in PAIRS}
+            for m in (*MEASURES[:4], "mse")
+        ],
+        "by depth of history": list(_levels(sample)),
     }
 
 
-def _levels(sample: Comparison) -> list[tuple[str, float, Measured]]:
-    """Return name, share of compared steps and measures over these, for each level with such."""
-    found = []
-    for name, own in sample.levels.items():
-        rows = np.flatnonzero(sample.sizes[name] > 1)
+def _levels(sample: Comparison) -> Iterator[dict[str, Any]]:
+    """Yield Pearson's correlations over the steps that a level compares, for levels with such."""
+    for level, own in sample.levels.items():
+        rows = np.flatnonzero(sample.sizes[level] > 1)
         group = sample.group[rows]
         if len(np.unique(group)) < 2:
             continue
-        others = {title: sample.estimates[title][rows] for title in ("hgpo", "gigpo", "grpo")}
+        others = {name: sample.estimates[name][rows] for name in ("hgpo", "gigpo", "grpo")}
         measured = compare(
             {"own": own[rows]} | others, sample.truth[rows], sample.error[rows], group
         )
-        found.append((name, len(rows) / len(sample.truth), measured))
-    return found
-
-
-def level_row(name: str, share: float, measured: Measured) -> dict[str, Any]:
-    """Return the row of a level: Pearson's correlations over the steps that it compares.
-
-    They are not corrected: with few steps, the reliability is not known well enough. It is the same
-    for all estimates of a row.
-    """
-    found = intervals(measured.value["pearson"], measured.drawn["pearson"])
-    return {"level": name, "compared": share} | dict(zip(measured.names, found, strict=True))
+        correlations = {name: measured.interval("pearson", name) for name in measured.names}
+        yield {"level": level, "compared": len(rows) / len(sample.truth)} | correlations

@@ -4,7 +4,6 @@ Each side runs in a separate process. The sides take turns, and alternate in goi
 needs Ray: prompts are those of episodes of a random player, and responses are its actions.
 """
 
-import itertools
 import resource
 import time
 from collections.abc import Callable, Iterable
@@ -30,16 +29,15 @@ from hgpo_rllib.learner.batching import (
     Columns,
     last_rows,
     micro_batches,
-    pad_rows,
     plan_update,
-    sequences,
     token_batch,
+    token_columns,
 )
 from hgpo_rllib.learner.distribution import passes
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.models import load_model, load_tokenizer
-from hgpo_rllib.rollout.trajectory import ResponseRow
+from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.settings.learner import ComputeDtype, dtype_of_passes
 
 Side = tuple[Callable[[], None], Callable[[], Iterable[Tensor]]]
@@ -99,39 +97,34 @@ def random_steps(run: RunConfig, steps: int) -> Columns:
     tokenizer, rng = load_tokenizer(str(run.model.model_path)), np.random.default_rng(SEED)
     renderer = TokenRenderer(tokenizer, run.agent)
     env: Any = make_environment(run.env, run.env.train_split)
-    rows: list[ResponseRow] = []
-    for episode in itertools.count():
-        if len(rows) >= steps:
-            break
-        observation, info = env.reset(seed=int(rng.integers(2**31)))
-        memory, over = Memory(), False
-        while not over and len(rows) < steps:
-            offered = info["admissible_actions"]
-            prompt = renderer.prompt(info["goal"], observation, offered, memory).token_ids
-            action = str(rng.choice(offered))
-            said = f"<think>{action}</think><action>{action}</action>"
-            ids = tokenizer(said, add_special_tokens=False)["input_ids"]
-            turn = Turn(
-                observation,
-                action,
-                number=len(memory.turns) + 1,
-                prompt_ids=np.asarray(prompt, np.int32),
-                response_ids=np.asarray(ids[: run.agent.max_response_tokens], np.int32),
-            )
-            rows.append(ResponseRow(episode, len(memory.turns), len(rows), turn))
-            memory.turns.append(turn)
-            observation, _, terminated, truncated, info = env.step(action)
-            over = terminated or truncated
+    played: list[Trajectory] = []
+    over, memory = True, Memory()
+    for _ in range(steps):
+        if over:
+            observation, info = env.reset(seed=int(rng.integers(2**31)))
+            played.append(Trajectory(info, []))
+            memory = Memory()
+        offered = info["admissible_actions"]
+        prompt = renderer.prompt(info["goal"], observation, offered, memory).token_ids
+        action = str(rng.choice(offered))
+        ids = renderer.encode(f"<think>{action}</think><action>{action}</action>")
+        ids = ids[: run.agent.max_response_tokens]
+        turn = Turn(
+            observation,
+            action,
+            number=len(memory.turns) + 1,
+            prompt_ids=np.asarray(prompt, np.int32),
+            response_ids=np.asarray(ids, np.int32),
+            behaviour_logp=np.zeros(len(ids), np.float32),
+        )
+        memory.turns.append(turn)
+        observation, reward, terminated, truncated, info = env.step(action)
+        over = terminated or truncated
+        step = Step(turn, observation, reward, terminated, truncated, info, env_s=0.0)
+        played[-1].steps.append(step)
     env.close()
-    turns = [row.response for row in rows]
-    columns = {
-        "prompt_ids": pad_rows([turn.prompt_ids for turn in turns]),
-        "prompt_length": torch.tensor([len(turn.prompt_ids) for turn in turns]),
-        "response_ids": pad_rows([turn.response_ids for turn in turns]),
-        "response_length": torch.tensor([len(turn.response_ids) for turn in turns]),
-        "sequence": torch.from_numpy(sequences(rows)),
-        "advantage": torch.from_numpy(rng.standard_normal(steps).astype(np.float32)),
-    }
+    advantage = torch.from_numpy(rng.standard_normal(steps).astype(np.float32))
+    columns = token_columns(played) | {"advantage": advantage}
     return columns | {"behaviour_logp": behaviour_logp(run, columns)}
 
 

@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import os
 import statistics
 import tempfile
 import time
@@ -16,7 +15,7 @@ import torch
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hgpo_rllib.bench.measure import Row
+from hgpo_rllib.bench.measure import Row, environment_variable
 from hgpo_rllib.policy_server import object_store
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import WeightTag
@@ -37,15 +36,11 @@ def bench_publishing(sizes: Sequence[float], stores: Sequence[int], repeats: int
     device. The learner is on the first one. All tensors of the learner are one tensor, so only the
     stores take memory.
 
-    Args:
-        sizes: sizes of the weights in GB.
-        stores: numbers of nodes.
-        repeats: number of versions to publish; the times are medians.
-
     Returns:
-        One row per size and number of stores: seconds until the weights are in the learner's store
-        (``published_s``) and until they are in all stores (``everywhere_s``), and the rate of
-        copying into the stores. Cases that do not fit the available memory have None.
+        One row per size in GB and number of stores, with medians over `repeats` versions: seconds
+        until the weights are in the learner's store (``published_s``) and until they are in all
+        stores (``everywhere_s``), and the rate of copying into the stores. Cases that do not fit
+        the available memory have None.
     """
     rows: list[Row] = []
     for count in stores:
@@ -114,9 +109,11 @@ def _nodes(count: int, store: int) -> Iterator[list[str]]:
     """Start Ray nodes on the loopback address, connect to the first, and yield their ids."""
     options = {"num_cpus": 1, "object_store_memory": store, "node_ip_address": LOOPBACK}
     protect_token()
-    before = os.environ.get("RAY_TMPDIR")
-    with tempfile.TemporaryDirectory(prefix="hgpo-") as folder, node_stays_on_loopback():
-        os.environ["RAY_TMPDIR"] = folder
+    with (
+        tempfile.TemporaryDirectory(prefix="hgpo-") as folder,
+        environment_variable("RAY_TMPDIR", folder),
+        node_stays_on_loopback(),
+    ):
         cluster = Cluster()
         try:
             for _ in range(count):
@@ -126,6 +123,3 @@ def _nodes(count: int, store: int) -> Iterator[list[str]]:
         finally:
             ray.shutdown()
             cluster.shutdown()
-            del os.environ["RAY_TMPDIR"]
-            if before is not None:
-                os.environ["RAY_TMPDIR"] = before

@@ -8,20 +8,20 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import gymnasium as gym
 
-from hgpo_rllib.agent import response_seed
+from hgpo_rllib.agent import TokenRenderer, response_seed
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench import bare_engine
-from hgpo_rllib.bench.lock_step import play_in_lock_step
 from hgpo_rllib.bench.measure import Row, Tables, new_process
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.policy_server import vllm_settings
 from hgpo_rllib.policy_server.client import PolicyClient
 from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Prompt
+from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
 
@@ -33,18 +33,12 @@ def bench_rollout(
 ) -> Tables:
     """Measure each side `repeats` times in alternating turns, after a warm-up turn.
 
-    Ray and Serve must be running (`hgpo_rllib.run.cluster.ray_cluster`).
-
-    Args:
-        config: settings with `env.data` and `model.model_path`.
-        concurrency: number of concurrent requests.
-        prompts: prompts per turn. Use many, as concurrency is lower for the last ones.
-        repeats: number of turns.
-        lock_step: whether to compare whole episodes too.
+    Ray and Serve must be running (`hgpo_rllib.run.cluster.ray_cluster`). A turn has `prompts`
+    prompts: use many, as fewer than `concurrency` requests are left at its end.
 
     Returns:
-        ``requests``, and ``episodes`` of the same tasks played asynchronously and in lock-step;
-        see `describe_requests` and `describe_episodes`.
+        ``requests`` and, with `lock_step`, ``episodes`` of the same tasks played asynchronously and
+        in lock-step; see `describe_requests` and `describe_episodes`.
     """
     server = config.policy_server.model_copy(update={"max_num_seqs": concurrency})
     config = config.model_copy(update={"policy_server": server})
@@ -104,10 +98,8 @@ def describe_requests(
 ) -> Row:
     """Return the row of a turn.
 
-    Args:
-        alone: seconds and response tokens of plain vLLM.
-        seconds: seconds of the policy server.
-        answers: responses of the policy server, each with its latency in seconds.
+    `alone` has the seconds and response tokens of plain vLLM. The policy server took `seconds` for
+    the `answers`, each with its latency in seconds.
     """
     tokens = sum(len(generation.token_ids) for generation, _ in answers)
     bare_seconds, bare_tokens = alone
@@ -148,9 +140,8 @@ def compare_whole_episodes(config: RunConfig, runner: HGPOEnvRunner, repeats: in
         start = time.perf_counter()
         played = runner.play(split, tasks, rollout.group_size, rollout.temperature, 1000 * turn)
         seconds = time.perf_counter() - start
-        client = PolicyClient(
-            runner.replicas, runner.sampling(rollout.temperature), STARTING_WEIGHTS
-        )
+        sampling = runner.sampling(rollout.temperature)
+        client = PolicyClient(runner.replicas, sampling, STARTING_WEIGHTS)
         start = time.perf_counter()
         steps = asyncio.run(play_in_lock_step(envs, each, f"lock-{turn}", runner.renderer, client))
         rows.append(describe_episodes(played, seconds, steps / (time.perf_counter() - start)))
@@ -159,13 +150,37 @@ def compare_whole_episodes(config: RunConfig, runner: HGPOEnvRunner, repeats: in
     return rows[1:]
 
 
-def describe_episodes(played: Sequence[Trajectory], seconds: float, lock_steps_per_s: float) -> Row:
-    """Return the row of a turn.
+async def play_in_lock_step(
+    envs: Sequence[gym.Env], tasks: Sequence[int], key: str, renderer: TokenRenderer, policy: Policy
+) -> int:
+    """Play ``tasks[i]`` in ``envs[i]`` in lock-step, as the released code does.
 
-    Args:
-        played: episodes played asynchronously.
-        seconds: total duration of these episodes.
-        lock_steps_per_s: steps per second in lock-step, without steps after an episode's end.
+    Every turn requests responses for all environments, including those whose episode has ended,
+    waits for the slowest response, and then steps the environments one by one.
+
+    Returns the number of environment steps, without turns after the end of an episode. `key` is
+    the prefix of the seeds of responses.
+    """
+    seen: list[Any] = [env.reset(seed=task) for env, task in zip(envs, tasks, strict=True)]
+    agents = [
+        PolicyAgent(policy, renderer, info, f"{key}/{task}", str(index))
+        for index, (task, (_, info)) in enumerate(zip(tasks, seen, strict=True))
+    ]
+    over, steps = [False] * len(agents), 0
+    while not all(over):
+        turns = await asyncio.gather(*(a.act(*last) for a, last in zip(agents, seen, strict=True)))
+        for index, turn in enumerate(turns):
+            if not over[index]:
+                step: Any = envs[index].step(turn.action)
+                observation, _, terminated, truncated, info = step
+                seen[index], over[index] = (observation, info), terminated or truncated
+                steps += 1
+    return steps
+
+
+def describe_episodes(played: Sequence[Trajectory], seconds: float, lock_steps_per_s: float) -> Row:
+    """Return the row of a turn: the episodes played asynchronously, their total duration, and the
+    steps per second in lock-step.
     """
     steps = [step for trajectory in played for step in trajectory.steps]
     return {

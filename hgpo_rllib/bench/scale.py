@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ SCHEDULES = (("synchronous", 0), ("one_step_off", 1), ("asynchronous", 1), ("asy
 """Compared schedules, each with its `rollout.max_staleness`."""
 UPDATES = 3  # per schedule, after one that is not measured
 ONCE = 20_000  # steps after which a measurement is not repeated
-INPUT_STEPS = (10_000, 100_000, 1_000_000)
 PROFILED_EPISODES = 256
 PROFILE_ROWS = 16
 
@@ -88,9 +86,9 @@ def bench_scale(
     config: RunConfig,
     episodes: Sequence[int],
     runners: Sequence[int],
-    input_steps: Sequence[int] = INPUT_STEPS,
-    repeats: int = 3,
-    say: Callable[[str], object] = lambda text: None,
+    input_steps: Sequence[int],
+    repeats: int,
+    say: Callable[[str], object],
 ) -> Tables:
     """Measure rollouts, their profile, the learner's input and schedules. Ray must be running.
 
@@ -100,26 +98,21 @@ def bench_scale(
         episodes: numbers of concurrent episodes.
         runners: numbers of env runner processes; 0: the main process.
         input_steps: numbers of steps in a batch of the learner.
-        repeats: number of measurements, of which the median is returned, up to `ONCE` steps.
+        repeats: number of rollouts up to `ONCE` steps, of which the median is returned.
         say: called with what is measured next.
 
     Returns:
-        ``rollouts``, one row per number of runners and episodes; ``growth``, one row per number of
-        runners, if there are several numbers of episodes; ``profile``; ``learner_input``, one row
-        per number of steps; ``schedules``.
+        ``rollouts``, one row per number of runners and episodes; ``profile``; ``learner_input``,
+        one row per number of steps; ``schedules``.
     """
-    tables: Tables = {"rollouts": [], "growth": []}
+    tables: Tables = {"rollouts": []}
     with replaying(config, recorded_responses(run)) as app:
         for processes in runners:
-            rows = []
             with started(config, app, processes, max(episodes)) as runner:
                 for concurrent in episodes:
                     say(f"{concurrent:,} episodes, {processes} env runner processes")
                     row, played = measure_rollout(runner, concurrent, repeats)
-                    rows.append({"runners": processes, **row})
-            tables["rollouts"] += rows
-            if len(episodes) > 1:
-                tables["growth"].append({"runners": processes, **growth(rows)})
+                    tables["rollouts"].append({"runners": processes, **row})
         say("profile")
         with started(config, app, 0, PROFILED_EPISODES) as runner:
             tables["profile"] = profile_rollout(runner, PROFILED_EPISODES)
@@ -138,12 +131,8 @@ def started(
 ) -> Iterator[MeasuredRunner]:
     """Start a runner in this process, which has runners in actors play its groups.
 
-    Args:
-        config: the settings.
-        app: name of the policy server's application.
-        processes: number of actors; 0: the runner plays the groups itself.
-        episodes: number of concurrent episodes.
-        settings: other settings of `HGPOConfig.training`.
+    `app` is the name of the policy server's application. Without actors (`processes` 0), the runner
+    plays the groups itself. `settings` are others of `HGPOConfig.training`.
     """
     algorithm = HGPOConfig.from_run_config(config)
     algorithm.training(
@@ -222,20 +211,6 @@ def usage(runner: MeasuredRunner) -> Row:
     return {name: sum(row[name] for row in each) for name in each[0]}
 
 
-def growth(rows: Sequence[Row]) -> Row:
-    """Return the exponents b of the fits ``cost = a * episodes**b``; 1 is linear growth."""
-    episodes = np.array([row["episodes"] for row in rows], float)
-    costs = {
-        "cpu_exponent": [row["cpu_ms_per_step"] * row["steps"] for row in rows],
-        "orchestration_exponent": [row["orchestration_ms"] * row["steps"] for row in rows],
-        "memory_exponent": [row["kib_per_episode"] * row["episodes"] for row in rows],
-    }
-    return {
-        name: float(np.polyfit(np.log(episodes), np.log(np.maximum(cost, 1e-9)), 1)[0])
-        for name, cost in costs.items()
-    }
-
-
 def profile_rollout(runner: MeasuredRunner, episodes: int) -> list[Row]:
     """Return the functions of the event loop's thread that take most time, without callees.
 
@@ -268,15 +243,10 @@ def _name(file: str, line: int, function: str) -> str:
 
 def repeated(played: Sequence[Trajectory], steps: int) -> list[Trajectory]:
     """Return trajectories of at least `steps` steps: those of `played`, in new groups each time."""
-    copies: list[Trajectory] = []
-    total = 0
-    for number in count():
-        for trajectory in played:
-            if total >= steps:
-                return copies
-            copies.append(replace(trajectory, group=f"{trajectory.group}/{number}"))
-            total += len(trajectory)
-    raise AssertionError
+    passes = -(-steps // sum(map(len, played)))
+    copies = [replace(t, group=f"{t.group}/{number}") for number in range(passes) for t in played]
+    steps_before = np.cumsum([0, *map(len, copies[:-1])])
+    return copies[: np.searchsorted(steps_before, steps)]
 
 
 def measure_input(config: RunConfig, played: list[Trajectory]) -> Row:

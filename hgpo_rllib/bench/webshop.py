@@ -28,19 +28,12 @@ _SPLIT = "test"  # exists in every store
 _SEARCH_WORDS = 4  # words of the instruction in a random search that does not use all of them
 
 
-def bench_webshop(
-    data: Path | None, products: int, steps: int = 20_000, environments: int = 128
-) -> Tables:
-    """Measure a store.
-
-    Args:
-        data: a WebShop data directory; None: a generated store.
-        products: number of products of the generated store.
-        steps: steps of one environment.
-        environments: environments that are added in the same process.
+def bench_webshop(data: Path | None, products: int, steps: int, environments: int) -> Tables:
+    """Measure a store, or a generated one with `products` if `data` is None.
 
     Returns:
-        ``building`` of a generated store, and ``store``, whose cache is built.
+        ``building`` of a generated store, and ``store``, whose cache is built, with `steps` of one
+        environment and more `environments` in the same process.
 
     Raises:
         DataError: the data are invalid.

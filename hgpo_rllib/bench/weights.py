@@ -29,18 +29,11 @@ CHECKED_TOKENS = 16
 NOISE = 0.01  # added by each update, as a share of the tensor's standard deviation
 
 
-def bench_weights(
-    model: ModelSettings, server: PolicyServerSettings, updates: int = 5
-) -> list[Row]:
+def bench_weights(model: ModelSettings, server: PolicyServerSettings, updates: int) -> list[Row]:
     """Update a model `updates` times and time each update of a policy server.
 
-    Ray and Serve must be running (`hgpo_rllib.run.cluster.ray_cluster`). The function starts a
-    policy server and deletes it at the end. The learner is this process.
-
-    Args:
-        model: model path or name, and the served dtype.
-        server: policy server settings.
-        updates: number of measured updates, after a warm-up: vLLM's first reload is slower.
+    Ray and Serve must be running (`hgpo_rllib.run.cluster.ray_cluster`). The learner is this
+    process. One more update warms up, because vLLM's first reload is slower.
 
     Returns:
         One row per update of an otherwise idle server: seconds until the weights are in Ray's

@@ -146,15 +146,10 @@ def scale(
     repeats: Annotated[
         int, typer.Option(min=1, help="repetitions of rollouts, up to 20,000 steps")
     ] = 3,
-    plot: Annotated[
-        Path | None, typer.Option(help="file to plot the growth of rollouts to, such as x.png")
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure rollouts, schedules and the learner's input, with a run's responses and latencies."""
-    from hgpo_rllib.bench.growth_plot import growth_curves
-    from hgpo_rllib.bench.scale import INPUT_STEPS, bench_scale
-    from hgpo_rllib.reporting import style
+    from hgpo_rllib.bench.scale import bench_scale
     from hgpo_rllib.reporting.console import TrainingConsole
     from hgpo_rllib.results import load_run
     from hgpo_rllib.run.cluster import ray_cluster
@@ -163,10 +158,15 @@ def scale(
     config = load_config(run / "config.yaml", overrides or []).without_learners()
     console = TrainingConsole(sys.stderr)
     with ray_cluster(config), console.stage("replaying the run's responses"):
-        sizes = episodes or [64, 512, 4096], runners or [0, 1, 2], steps or INPUT_STEPS
-        tables = bench_scale(recorded, config, *sizes, repeats, console.say)
-    if plot is not None:
-        plot.write_bytes(style.png(growth_curves(tables["rollouts"])))
+        tables = bench_scale(
+            recorded,
+            config,
+            episodes or [64, 512, 4096],
+            runners or [0, 1, 2],
+            steps or [10_000, 100_000, 1_000_000],
+            repeats,
+            console.say,
+        )
     show(tables, as_json)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from hgpo_rllib.agent import BeginAgent, BeginModelAgent, ReflexionAgent
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
@@ -15,7 +16,8 @@ KINDS = {
 }
 """Agents with a model, and the templates of `EnvironmentSpec.prompts` that each needs."""
 REFLEXION_TRIALS = 3
-WHOLE_EPISODE = 1000  # turns; the oldest are removed from prompts that are too long
+WHOLE_EPISODE = {"memory_length": 1000, "shorten_prompts": "memory", "context": "window"}
+"""Settings that show all turns; the oldest are removed from prompts that are too long."""
 
 MakeBegin = Callable[[AgentSettings], BeginModelAgent]
 """Returns a function that starts agents of a model with the given settings."""
@@ -24,10 +26,7 @@ MakeBegin = Callable[[AgentSettings], BeginModelAgent]
 def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
     """Return the settings of an agent as overrides, which the user's overrides follow.
 
-    Args:
-        agent: name of the agent; those not in `KINDS` have no model and no settings.
-        env_id: id of the environment.
-        has_settings: whether the model has settings of a run, which the agent `hgpo` keeps.
+    Agents that are not in `KINDS` have none, and `hgpo` keeps those of a run (`has_settings`).
 
     Raises:
         ConfigError: the environment has no prompts for this agent.
@@ -40,30 +39,19 @@ def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
             f"--agent {agent}: there are prompts for {', '.join(short_names())} only, not for "
             f"{env_id}: evaluate a run of it with --agent hgpo"
         )
+    settings: dict[str, Any]
     if agent in ("react", "reflexion"):
-        return [
-            f"agent.prompt={prompts['react']}",
-            f"agent.memory_length={WHOLE_EPISODE}",
-            "agent.shorten_prompts=memory",
-            "agent.context=window",
-        ]
-    memory = 0 if agent == "vanilla" else 2
-    return [
-        f"agent.prompt={prompts['full']}",
-        f"agent.memory_length={memory}",
-        "agent.context=window",
-    ]
+        settings = {"prompt": prompts["react"]} | WHOLE_EPISODE
+    else:
+        memory = 0 if agent == "vanilla" else 2
+        settings = {"prompt": prompts["full"], "memory_length": memory, "context": "window"}
+    return [f"agent.{key}={value}" for key, value in settings.items()]
 
 
 def begin_model_agent(agent: str, config: RunConfig, trials: int, model: MakeBegin) -> BeginAgent:
     """Return the function with which an agent of `KINDS` starts a task."""
     if agent != "reflexion":
         return model(config.agent)
-    changes = {
-        "prompt": find_environment(config.env.env_id).prompts["reflexion"],
-        "memory_length": WHOLE_EPISODE,
-        "shorten_prompts": "memory",
-        "context": "window",
-    }
-    reflecting = model(config.agent.model_copy(update=changes))
+    prompt = find_environment(config.env.env_id).prompts["reflexion"]
+    reflecting = model(config.agent.model_copy(update={"prompt": prompt} | WHOLE_EPISODE))
     return partial(ReflexionAgent, model(config.agent), reflecting, trials)

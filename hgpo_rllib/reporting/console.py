@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -149,11 +149,11 @@ class TrainingConsole:
             raise
         self.say(f"{name}: {duration(self._clock() - start)}")
 
-    @contextmanager
-    def progress(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
+    def progress(
+        self, description: str, total: int
+    ) -> AbstractContextManager[Callable[[int], None]]:
         """Yield `advance(done)`, to be called with the number done so far, out of `total`."""
-        with self._bar(description, total) if self._live else self._plain(description, total) as a:
-            yield a
+        return self._bar(description, total) if self._live else self._plain(description, total)
 
     @contextmanager
     def _bar(self, description: str, total: int) -> Iterator[Callable[[int], None]]:

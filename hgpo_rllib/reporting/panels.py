@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hgpo_rllib import metrics
-from hgpo_rllib.metrics import PANELS
 from hgpo_rllib.reporting import style
 from hgpo_rllib.results import Runs
 
@@ -46,11 +45,6 @@ class Panel:
     x_label: str = "iteration"
     legend_below: bool = False
     """Place the legend below the panel, where it covers no lines."""
-
-
-def metric_panels(figure: str, experiments: Experiments) -> list[Panel]:
-    """Return the panels of `hgpo_rllib.metrics` for one figure."""
-    return [metric_panel(panel, experiments) for panel in PANELS if panel.figure == figure]
 
 
 def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
@@ -98,14 +92,12 @@ def band(runs: Runs, key: str, rows: pd.DataFrame | None = None) -> pd.DataFrame
     return pd.DataFrame({"mean": shared["mean"], "error": shared["sem"].fillna(0.0)})
 
 
-def draw_panels(
-    panels: Sequence[Panel], experiments: Experiments, height: float, columns: int = 3
-) -> Figure | None:
+def draw_panels(panels: Sequence[Panel], experiments: Experiments, height: float) -> Figure | None:
     """Draw the panels that have lines, each `height` inches high; return None if there are none."""
     known = [panel for panel in map(_visible, panels) if panel.lines]
     if not known:
         return None
-    figure, axes = style.grid(len(known), height, columns)
+    figure, axes = style.grid(len(known), height)
     for panel, place in zip(known, axes, strict=True):
         draw(place, panel, neutral_legend=len(experiments) > 1)
     name_experiments(figure, experiments)

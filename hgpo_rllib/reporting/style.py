@@ -9,7 +9,6 @@ from typing import Any
 
 from cycler import cycler
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
@@ -74,18 +73,11 @@ def grid(panels: int, height: float, columns: int = 3) -> tuple[Figure, list[Axe
     """Return a figure with `panels` axes in rows of `columns`, each `height` inches high."""
     columns = min(columns, panels)
     rows = -(-panels // columns)
-    figure = blank((WIDTH, height * rows + 0.3))
+    figure = Figure(figsize=(WIDTH, height * rows + 0.3))
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for unused in axes[panels:]:
         unused.remove()
     return figure, axes[:panels]
-
-
-def blank(size: tuple[float, float]) -> Figure:
-    """Return an empty figure of a size in inches."""
-    figure = Figure(figsize=size)
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def from_zero(axes: Axes) -> None:

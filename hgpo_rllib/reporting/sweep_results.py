@@ -16,12 +16,12 @@ from env_wrappers.files import write_atomically
 from hgpo_rllib.reporting import style
 from hgpo_rllib.reporting.console import make_table
 from hgpo_rllib.reporting.numbers import percent, points
+from hgpo_rllib.reporting.tables import mean_rates
 from hgpo_rllib.results import Sweep
 
 COLOURS = "cividis"  # uniform lightness, suitable for colour-blind readers
 CELL = (1.5, 1.0)  # inches
 MARGINS = (2.6, 1.9)  # for labels and colour bar
-RATES = ["before", "after", "gain"]
 
 
 def summarize(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -39,9 +39,7 @@ def summarize(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """
     groups = trials.groupby([trials[key].map(as_text) for key in keys], sort=False)
     iterations = groups["iteration"].agg(["min", "max"]).add_prefix("iterations_")
-    errors = groups[RATES].sem().add_suffix("_error")
-    parts = [groups.size().rename("runs"), iterations, groups[RATES].mean(), errors]
-    return pd.concat(parts, axis="columns")
+    return groups.size().to_frame("runs").join([iterations, mean_rates(groups)])
 
 
 def as_text(value: Any) -> str:
@@ -97,7 +95,7 @@ def heat_map(points: pd.DataFrame) -> Figure:
         for name in ("after", "after_error")
     )
     size = [c * n + m for c, n, m in zip(CELL, means.shape[::-1], MARGINS, strict=True)]
-    figure = style.blank((max(size[0], 6.0), size[1]))
+    figure = Figure(figsize=(max(size[0], 6.0), size[1]))
     axes = figure.subplots()
     image = axes.imshow(means, cmap=COLOURS, aspect="auto")
     middle = (means.min(axis=None) + means.max(axis=None)) / 2

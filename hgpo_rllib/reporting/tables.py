@@ -5,6 +5,7 @@ Tables are frames of texts whose index is the first column.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,15 @@ PAPER_METRICS = {
     "return_mean": "mean reward",
     "success_rate": "success",
 }
-RATES = ["before", "after", "gain"]
+
+
+def mean_rates(groups: Any) -> pd.DataFrame:
+    """Return the means of success before and after training and of the gain over each group.
+
+    `groups` are of `Runs.changes`. Columns such as ``gain_error`` are standard errors.
+    """
+    rates = groups[["before", "after", "gain"]]
+    return rates.mean().join(rates.sem().add_suffix("_error"))
 
 
 def rates(changes: pd.DataFrame, runs: Runs, by: str) -> pd.DataFrame:
@@ -33,8 +42,7 @@ def rates(changes: pd.DataFrame, runs: Runs, by: str) -> pd.DataFrame:
     if len(runs.members) == 1:
         return changes.set_index(by)
     groups = changes.groupby(by, sort=False)
-    errors = groups[RATES].sem().add_suffix("_error")
-    return pd.concat([groups["episodes"].first(), groups[RATES].mean(), errors], axis="columns")
+    return mean_rates(groups).join(groups["episodes"].first())
 
 
 def _formatted(rows: pd.DataFrame) -> pd.DataFrame:
@@ -105,7 +113,7 @@ def split_table(runs: Runs) -> pd.DataFrame:
 
 def family_table(experiments: Experiments) -> pd.DataFrame:
     """Return held-out success by task family; for several experiments, only after training."""
-    found = {name: _formatted(family_rates(runs)) for name, runs in experiments.items()}
+    found = {name: _formatted(_family_rates(runs)) for name, runs in experiments.items()}
     if len(found) == 1:
         (table,) = found.values()
     else:
@@ -113,7 +121,7 @@ def family_table(experiments: Experiments) -> pd.DataFrame:
     return table.sort_index().fillna(MISSING).rename(lambda family: family.replace("_", " "))
 
 
-def family_rates(runs: Runs) -> pd.DataFrame:
+def _family_rates(runs: Runs) -> pd.DataFrame:
     """Return `rates` by task family over all splits; differences are those of the means."""
     found = rates(runs.family_changes.query("split == @ALL"), runs, "task_type")
     error = np.hypot(found["before_error"], found["after_error"])

@@ -58,16 +58,12 @@ class Results:
         common = set.intersection(*({r.seed for r in self.of(arm)} for arm in arms))
         return sorted(common)
 
-    def curves(self, arm: str, seeds: Iterable[int] | None = None) -> dict[str, st.Floats]:
+    def curves(self, arm: str, seeds: Sequence[int] | None = None) -> dict[str, st.Floats]:
         """Return success rates by split, shape ``(seeds, evaluations, tasks)``."""
-        chosen = self.seeds(arm) if seeds is None else list(seeds)
-        records = {record.seed: record for record in self.of(arm)}
-        return {
-            split: np.array([_rates(records[seed], split) for seed in chosen])
-            for split in self.study.splits
-        }
+        records = [r for r in self.of(arm) if seeds is None or r.seed in seeds]
+        return {s: np.array([_rates(record, s) for record in records]) for s in self.study.splits}
 
-    def scores(self, arm: str, measure: str, seeds: Iterable[int] | None = None) -> list[st.Floats]:
+    def scores(self, arm: str, measure: str, seeds: Sequence[int] | None = None) -> list[st.Floats]:
         """Return the scores of an arm for `statistics`, not pooled.
 
         Args:
@@ -83,14 +79,9 @@ class Results:
 
     def difference(self, terms: Sequence[Term], measure: str) -> st.Estimate:
         """Estimate a sum of terms, paired by seed and task."""
-        arms = list(dict.fromkeys(term.arm for term in terms))
-        seeds = self.seeds(*arms)
+        seeds = self.seeds(*(term.arm for term in terms))
         if not seeds:
             return st.Estimate(math.nan)
-        return st.estimate(self.contrast(terms, measure, seeds))
-
-    def contrast(self, terms: Sequence[Term], measure: str, seeds: list[int]) -> list[st.Floats]:
-        """Return the scores of a sum of terms, pooled, for the splits that it contains."""
         sums: dict[str, st.Floats] = {}
         for sign, arm, split in terms:
             scores = self.scores(arm, measure, seeds)
@@ -98,7 +89,7 @@ class Results:
             for name, part in zip(self.study.splits, pooled, strict=True):
                 if split in (None, name):
                     sums[name] = sums.get(name, 0.0) + sign * part
-        return list(sums.values())
+        return st.estimate(list(sums.values()))
 
 
 def _evaluated(record: Record, study: Study) -> object:

@@ -1,7 +1,7 @@
 """`hgpo study report`: docs/results.md and its figures, from the recorded trials."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +60,12 @@ def load_studies(docs: Path, folder: Path | None = None) -> dict[str, Results]:
 
 
 def write_report(docs: Path, folder: Path | None = None, name: str | None = None) -> list[Path]:
-    """Write the page and the figures.
+    """Write the page and the figures; return the written files.
 
     Args:
         docs: folder of results.md and results/.
         folder: see `load_studies`.
         name: the study whose figures are drawn; None: all studies with finished trials.
-
-    Returns:
-        The written files.
 
     Raises:
         ConfigError, DataError: there is no study `name`, or see `load_studies`.
@@ -89,35 +86,27 @@ def render(studies: Mapping[str, Results]) -> str:
     """Return the text of results.md, which depends on the studies and records only."""
     environment = template_environment(Path(__file__).parent)
     sections = [_section(name, results) for name, results in studies.items()]
-    text = environment.get_template(f"{PAGE}.jinja").render(studies=sections)
+    text = environment.get_template(f"{PAGE}.jinja").render(sections=sections, folder=FOLDER)
     return text.rstrip() + "\n"
 
 
 def _section(name: str, results: Results) -> dict[str, Any]:
-    study, records = results.study, results.records
-    made = {title: make(results) for title, make in TABLES.items()} if records else {}
-    tables = [
-        {"title": title, "text": table(list(rows[0]), [list(row.values()) for row in rows])}
-        for title, rows in made.items()
-        if rows
-    ]
-    drawn = FIGURES if records else {}
+    made = {title: make(results) for title, make in TABLES.items()} if results.records else {}
     return {
         "name": name,
-        "title": study.title,
-        "question": study.question,
+        "study": results.study,
         "facts": _facts(results),
-        "tables": tables,
-        "figures": [
-            {"title": f"{title}, {name}", "path": f"{FOLDER}/{name}/{file}"}
-            for file, title in drawn.items()
-        ],
+        "tables": {
+            title: table(list(rows[0]), [list(row.values()) for row in rows])
+            for title, rows in made.items()
+            if rows
+        },
+        "figures": FIGURES if results.records else {},
     }
 
 
 def _facts(results: Results) -> list[str]:
     study, records = results.study, results.records
-    assert isinstance(study.seeds, list)
     state = f"incomplete: {len(records)} of {study.size} trials have finished"
     if len(records) == study.size:
         state = f"{study.size} trials"
@@ -164,45 +153,51 @@ def _draw(panels: Sequence[Panel], arms: Sequence[str]) -> bytes:
     return style.png(figure)
 
 
-def _line(index: int, values: pd.DataFrame) -> Line:
-    return Line(values, "", style.colour_of(index), style.dash_of(index))
+def _lines(results: Results, values: Callable[[str], pd.DataFrame]) -> list[Line]:
+    """Return one line per arm whose values are known."""
+    lines = [
+        Line(values(arm), "", style.colour_of(index), style.dash_of(index))
+        for index, arm in enumerate(results.arms)
+    ]
+    return [line for line in lines if line.values["mean"].notna().any()]
 
 
 def _held_out(results: Results) -> Panel:
-    lines = []
     iterations = results.records[0].evaluated
-    for index, arm in enumerate(results.arms):
+
+    def values(arm: str) -> pd.DataFrame:
         curves = results.curves(arm).values()
         found = [
             st.estimate(st.pool([curve[:, place] for curve in curves]))
             for place in range(len(iterations))
         ]
-        values = {"mean": [e.value for e in found], "error": [e.high - e.value for e in found]}
-        lines.append(_line(index, pd.DataFrame(values, iterations).fillna(0.0)))
-    return Panel("Held-out success, 95 % intervals", lines, rate=True)
+        columns = {"mean": [e.value for e in found], "error": [e.high - e.value for e in found]}
+        return pd.DataFrame(columns, iterations).fillna(0.0)
+
+    return Panel("Held-out success, 95 % intervals", _lines(results, values), rate=True)
 
 
 def _metric(results: Results, name: str) -> Panel:
     """Mean and standard error over seeds of a metric of the iterations."""
     declared = {metric.name: panel for panel in PANELS for metric in panel.metrics}[name]
-    lines = []
-    for index, arm in enumerate(results.arms):
+
+    def values(arm: str) -> pd.DataFrame:
         runs = pd.DataFrame(
             {r.seed: pd.Series(r.training[name], dtype=float) for r in results.of(arm)}
         )
         runs.index += 1
-        if runs.notna().any(axis=None):
-            values = {"mean": runs.mean(axis=1), "error": runs.sem(axis=1).fillna(0.0)}
-            lines.append(_line(index, pd.DataFrame(values)))
-    title = TITLES.get(name, declared.heading)
+        return pd.DataFrame({"mean": runs.mean(axis=1), "error": runs.sem(axis=1).fillna(0.0)})
+
+    title, lines = TITLES.get(name, declared.heading), _lines(results, values)
     return Panel(title, lines, rate=declared.whole, amount=declared.from_zero)
 
 
 def _profile(results: Results) -> Panel:
     thresholds = np.linspace(0, 1, 101)
-    lines = []
-    for index, arm in enumerate(results.arms):
+
+    def values(arm: str) -> pd.DataFrame:
         shares = st.profile(results.scores(arm, "final"), thresholds)
-        values = pd.DataFrame({"mean": shares, "error": 0.0}, index=100 * thresholds)
-        lines.append(_line(index, values))
+        return pd.DataFrame({"mean": shares, "error": 0.0}, index=100 * thresholds)
+
+    lines = _lines(results, values)
     return Panel("Tasks with at least …", lines, rate=True, x_label="… this success rate (%)")

@@ -19,7 +19,6 @@ from hgpo_rllib.studies.settings import Study, settings_hash
 
 def study_folder(name: str, study: Study) -> Path:
     """Return the directory of the study's run directories."""
-    assert isinstance(study.seeds, list)
     config = study.config(next(iter(study.arms)), study.seeds[0])
     return Path(config.output) / f"study-{name}"
 
@@ -37,12 +36,7 @@ def is_registered(path: Path) -> bool:
 def plan(name: str, study: Study, folder: Path, records: Sequence[Record], resume: bool) -> Sweep:
     """Return the trials to run, with the finished ones that have a run directory in `folder`.
 
-    Args:
-        name: name of the study.
-        study: the study.
-        folder: see `study_folder`.
-        records: of the finished trials, which can be of another machine.
-        resume: whether a study may be continued.
+    `records` are those of the finished trials, which can be of another machine.
 
     Raises:
         ConfigError: `folder` is there and `resume` is False, or a trial was begun with other
@@ -73,17 +67,9 @@ def plan(name: str, study: Study, folder: Path, records: Sequence[Record], resum
 
 
 def run_study(name: str, command: str, sweep: Sweep, folder: Path, docs: Path) -> bool:
-    """Run the unfinished trials and write the records of all finished ones.
+    """Run the unfinished trials in `folder` and write the records of all finished ones to `docs`.
 
-    Args:
-        name: name of the study.
-        command: the command that continues the study.
-        sweep: see `plan`.
-        folder: directory of the run directories.
-        docs: folder of the documentation.
-
-    Returns:
-        Whether all trials have finished.
+    `command` continues the study. Returns whether all trials have finished.
     """
     sweep = dataclasses.replace(sweep, command=command)
     record = functools.partial(record_if_missing, name, sweep, docs)

@@ -100,7 +100,7 @@ class Study(Section):
     """Training iterations of each trial."""
     splits: list[str] = Field(min_length=1)
     """Splits that are evaluated; the result of a trial is the success rate on their tasks."""
-    seeds: int | list[Seed] = Field(5)
+    seeds: list[Seed] = [0, 1, 2, 3, 4]
     """Number of seeds, which are then 0, 1, …, or a list of them."""
     overrides: dict[str, Any] = {}
     """Settings of all trials, `section.key: value`, in addition to those of the run file."""
@@ -108,13 +108,17 @@ class Study(Section):
     """Settings of each arm by its name."""
     analysis: Analysis = Analysis()
 
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _as_list(cls, seeds: Any) -> Any:
+        return list(range(seeds)) if isinstance(seeds, int) else seeds
+
     @field_validator("seeds")
     @classmethod
-    def _as_list(cls, seeds: int | list[int]) -> list[int]:
-        listed = list(range(seeds)) if isinstance(seeds, int) else seeds
-        if not listed or len(set(listed)) < len(listed):
+    def _each_once(cls, seeds: list[int]) -> list[int]:
+        if not seeds or len(set(seeds)) < len(seeds):
             raise ValueError("name at least one seed, each once")
-        return listed
+        return seeds
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
@@ -134,7 +138,6 @@ class Study(Section):
     @property
     def size(self) -> int:
         """Number of trials."""
-        assert isinstance(self.seeds, list)
         return len(self.arms) * len(self.seeds)
 
     def config(self, arm: str, seed: int) -> RunConfig:
@@ -157,7 +160,6 @@ class Study(Section):
         Raises:
             ConfigError: the settings of an arm are invalid, or arms are not evaluated alike.
         """
-        assert isinstance(self.seeds, list)
         first = self.config(next(iter(self.arms)), self.seeds[0])
         trials = []
         for seed, arm in itertools.product(self.seeds, self.arms):
@@ -188,10 +190,9 @@ def parse_study(data: Any, source: str) -> Study:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":
-            sections: list[type[Section]] = [Study]
-            sections += [Analysis] if "analysis" in first["loc"][:-1] else []
-            sections += [Claim] if "claims" in first["loc"][:-1] else []
-            known = ", ".join(sections[-1].model_fields)
+            # Its location is (key,), ("analysis", key) or ("analysis", "claims", number, key).
+            sections: dict[int, type[Section]] = {1: Study, 2: Analysis, 4: Claim}
+            known = ", ".join(sections[len(first["loc"])].model_fields)
             raise ConfigError(f"{source}: unknown key {key}; known here: {known}") from error
         message = first["msg"].removeprefix("Value error, ")
         raise ConfigError(f"{source}: {key}{': ' if key else ''}{message}") from error

@@ -291,7 +291,7 @@ def test_other_arguments_are_refused(
     run(config, tmp_path / "out")
     paths = [f"model.model_path={config.model.model_path}", f"env.data={config.env.data}"]
     other = load_config(None, [*paths, *overrides])
-    message = rf"--output: .*out was begun with other arguments \({name}\): repeat those, or"
+    message = rf"--output: .*out was begun by another protocol \(other: {name}\): repeat its"
     with pytest.raises(ConfigError, match=message):
         run(other, tmp_path / "out", plan)
 
@@ -299,7 +299,7 @@ def test_other_arguments_are_refused(
 def test_other_weights_are_refused(config: RunConfig, player: Player, tmp_path: Path) -> None:
     run(config, tmp_path / "out")
     (Path(str(config.model.model_path)) / "model.safetensors").write_bytes(b"others")
-    with pytest.raises(ConfigError, match=r"other arguments \(model\)"):
+    with pytest.raises(ConfigError, match=r"another protocol \(other: model\)"):
         run(config, tmp_path / "out")
 
 

@@ -12,7 +12,7 @@ from hgpo_rllib.bench.fidelity import (
     Interval,
     compare,
     correlation,
-    intervals,
+    interval,
     measure,
     reliability,
     resample,
@@ -119,8 +119,8 @@ def test_intervals_cover_the_truth_although_steps_of_a_group_are_alike() -> None
         truth = shared[0] + own[0]
         estimate = 0.6 * truth + 0.8 * (shared[1] + own[1])
         measured = compare({"a": estimate}, truth, np.zeros(240), group)
-        (interval,) = intervals(measured.value["pearson"], measured.drawn["pearson"])
-        covered += interval.low <= 0.6 <= interval.high  # type: ignore[operator]
+        found = measured.interval("pearson", "a")
+        covered += found.low <= 0.6 <= found.high  # type: ignore[operator]
     assert covered >= 34  # expected: 38 less a few, as there are only 40 groups
 
 
@@ -135,25 +135,22 @@ def test_differences_are_paired() -> None:
         "grpo": -first,
     }
     measured = compare(estimates, truth, np.zeros(200), group)
-    pearson, spearman = measured.differences(["pearson", "spearman"])
-    rows = {row["estimator"]: row["pearson"] for row in measured.rows(["pearson"])}
-    close, far, other = (pearson[f"{a} - {b}"] for a, b in fidelity.PAIRS)
+    rows = {name: measured.interval("pearson", name) for name in estimates}
+    close, far, other = (measured.difference("pearson", a, b) for a, b in fidelity.PAIRS)
     assert close.value == pytest.approx(rows["hgpo"].value - rows["gigpo"].value)
     assert far.value == pytest.approx(2 * rows["hgpo"].value)
     assert other.value == pytest.approx(rows["gigpo"].value - rows["grpo"].value)
     assert close.high - close.low < (rows["hgpo"].high - rows["hgpo"].low) / 3
-    assert [pearson["measure"], spearman["measure"]] == ["pearson", "spearman"]
 
 
 def test_intervals_are_percentiles_or_unknown() -> None:
-    drawn = np.stack([np.arange(201.0), np.full(201, np.nan), np.arange(201.0)], axis=1)
-    drawn[:5, 2] = np.nan
-    found = intervals(np.array([50.0, 1.0, np.nan]), drawn)
-    assert found[0] == (50.0, 5.0, 195.0)
-    assert found[1] == found[2] == (None, None, None)
-    assert str(found[0]) == "50.000 [5.000, 195.000]"
-    assert str(found[1]) == "–"
-    assert json.dumps(found[1]) == "[null, null, null]"
+    known = interval(50.0, np.arange(201.0))
+    assert known == (50.0, 5.0, 195.0)
+    assert str(known) == "50.000 [5.000, 195.000]"
+    unknown = interval(1.0, np.full(201, np.nan))
+    assert unknown == interval(np.nan, np.arange(201.0)) == (None, None, None)
+    assert str(unknown) == "–"
+    assert json.dumps(unknown) == "[null, null, null]"
 
 
 def sample(steps: int = 120) -> Comparison:

@@ -4,8 +4,7 @@ import asyncio
 
 import numpy as np
 
-from hgpo_rllib.bench.lock_step import play_in_lock_step
-from hgpo_rllib.bench.rollout import describe_episodes, describe_requests
+from hgpo_rllib.bench.rollout import describe_episodes, describe_requests, play_in_lock_step
 from hgpo_rllib.policy_server.types import Generation
 from tests.unit.rollout.test_group import GOOD, Table, table, tokenizer
 

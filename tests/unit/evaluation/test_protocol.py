@@ -1,5 +1,6 @@
 """What a protocol says of models, and what its hash depends on."""
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 
-from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.evaluation.chat import RemoteModel
 from hgpo_rllib.evaluation.protocol import (
@@ -15,8 +16,10 @@ from hgpo_rllib.evaluation.protocol import (
     describe_model,
     git_commit,
     protocol_hash,
+    recording,
     versions,
 )
+from hgpo_rllib.run.lock import LOCK
 
 
 def write_model(folder: Path, weights: bytes = b"w") -> RunConfig:
@@ -103,3 +106,14 @@ def test_git_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(subprocess, "check_output", hang)
     assert git_commit() is None
+
+
+def test_a_directory_of_a_command_that_was_killed_at_once(tmp_path: Path) -> None:
+    """It holds the lock file, but no protocol yet."""
+    (tmp_path / LOCK).touch()
+    for _ in range(2):
+        with recording(tmp_path, {"seeds": [0]}):
+            assert json.loads((tmp_path / "protocol.json").read_text()) == {"seeds": [0]}
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot write to"), recording(tmp_path / "file", {}):
+        pass

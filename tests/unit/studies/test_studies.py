@@ -129,6 +129,10 @@ class TestSettings:
         assert config.evaluation.splits == [*SPLITS]
         assert str(sweep) == "3 points, 2 seeds: 6 trials"
 
+    def test_seeds_can_be_left_out(self) -> None:
+        content = {key: value for key, value in CONTENT.items() if key != "seeds"}
+        assert parse_study(content, "arms").seeds == [0, 1, 2, 3, 4]
+
     @pytest.mark.parametrize(
         ("content", "named"),
         [
