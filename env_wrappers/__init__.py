@@ -7,22 +7,10 @@ it is first created.
 
 import gymnasium
 
-# The passive checker validates every observation, which costs more than a step.
-gymnasium.register(
-    id="hgpo/ALFWorld-v0",
-    entry_point="env_wrappers.alfworld.env:ALFWorldEnv",
-    order_enforce=True,
-    disable_env_checker=True,
-)
-gymnasium.register(
-    id="hgpo/WebShop-v0",
-    entry_point="env_wrappers.webshop.env:WebShopEnv",
-    order_enforce=True,
-    disable_env_checker=True,
-)
-gymnasium.register(
-    id="hgpo/TextCraft-v0",
-    entry_point="env_wrappers.textcraft.env:TextCraftEnv",
-    order_enforce=True,
-    disable_env_checker=True,
-)
+for _id, _entry_point in (
+    ("hgpo/ALFWorld-v0", "env_wrappers.alfworld.env:ALFWorldEnv"),
+    ("hgpo/WebShop-v0", "env_wrappers.webshop.env:WebShopEnv"),
+    ("hgpo/TextCraft-v0", "env_wrappers.textcraft.env:TextCraftEnv"),
+):
+    # The passive checker validates every observation, which costs more than a step.
+    gymnasium.register(id=_id, entry_point=_entry_point, disable_env_checker=True)

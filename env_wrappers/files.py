@@ -1,25 +1,17 @@
-"""Safe reading of untrusted files, atomic writing, and checks of names used in paths."""
+"""Read JSON, write files atomically, and check names used in paths."""
 
-import errno
 import hashlib
 import json
 import os
 import re
 import secrets
-import stat
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from env_wrappers.errors import DataError
 
-MAX_DEPTH = 32
-"""Maximum nesting of lists and objects; ALFWorld and WebShop files use at most ten levels."""
-
-_NO_MARKS = bytes(set(range(256)) - set(b'[{]}"'))
 _Value = TypeVar("_Value")
 _NAME = re.compile(r"\w[\w.,=+@-]{0,119}")
 
@@ -45,29 +37,9 @@ def user_cache() -> Path:
     return base if base.is_absolute() else Path.home() / ".cache"
 
 
-def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading without ever blocking.
-
-    Raises:
-        OSError: the file cannot be read, or is a FIFO, a device or a socket.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a FIFO blocks
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return os.fdopen(descriptor, "rb")
-    os.close(descriptor)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise OSError(errno.EINVAL, "Not a regular file", str(path))
-
-
 def file_hash(path: Path) -> str:
-    """Return the SHA-256 of a regular file.
-
-    Raises:
-        OSError: the file cannot be read, or is not a regular file.
-    """
-    with open_regular(path) as file:
+    """Return the SHA-256 of a file; an OSError says why it cannot be read."""
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -88,41 +60,18 @@ def read_json(path: Path) -> Any:
     """Return the content of a JSON file.
 
     Raises:
-        OSError: the file cannot be read, or is not a regular file.
-        ValueError: the content is not JSON, or is nested deeper than ``MAX_DEPTH``.
+        OSError: the file cannot be read.
+        ValueError: the content is not JSON, or is nested too deeply to be parsed.
     """
-    with open_regular(path) as file:
-        return parse_json(file.read())
+    return parse_json(path.read_bytes())
 
 
 def parse_json(content: bytes) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        ValueError: the text is not JSON, or is nested deeper than ``MAX_DEPTH``.
-    """
-    check_depth(content)
-    # json.loads would also accept UTF-16, whose bytes hide brackets from the check.
-    return json.loads(content.decode("utf-8"))
-
-
-def check_depth(content: bytes, depth: int = 0) -> None:
-    """Check the nesting of a JSON text before it is parsed, because parsers recurse.
-
-    Args:
-        content: the text, or a part that begins outside of strings.
-        depth: number of lists and objects around it.
-
-    Raises:
-        ValueError: the text is nested deeper than ``MAX_DEPTH``.
-    """
-    # Once escaped characters are removed, every quotation mark begins or ends a string.
-    content = content.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _NO_MARKS)
-    marks = np.frombuffer(content, np.uint8)
-    outside = marks[np.cumsum(marks == ord('"')) % 2 == 0]
-    steps = np.isin(outside, list(b"[{")).astype(int) - np.isin(outside, list(b"]}"))
-    if depth + np.cumsum(steps).max(initial=0) > MAX_DEPTH:
-        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    """Return the value of a JSON text; see ``read_json`` for errors."""
+    try:
+        return json.loads(content.decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def validate_json(model: TypeAdapter[_Value], content: str | bytes, place: str) -> _Value:

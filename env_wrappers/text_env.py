@@ -18,8 +18,7 @@ class Snapshot:
     """A moment of an episode, see ``TextEnv.snapshot``; opaque, and valid in its process only."""
 
     _settings: Mapping[str, Any]
-    _steps: int
-    _shown: str | None
+    _common: tuple[Any, ...]
     _episode: Any
 
     def __reduce__(self) -> NoReturn:
@@ -29,9 +28,8 @@ class Snapshot:
 class TextEnv(gymnasium.Env[str, str], abc.ABC):
     """Base class of the text environments.
 
-    Subclasses start an episode in ``_begin`` and take an action in ``_act``. With
-    ``render_mode="ansi"``, ``render()`` returns the last observation. Copies and pickles continue
-    from the same state with the same results.
+    With ``render_mode="ansi"``, ``render()`` returns the last observation. Copies and pickles
+    continue from the same state with the same results.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium's convention)
@@ -44,8 +42,13 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
     _tasks: str = ""
     """Where tasks are counted, for error messages, such as " in test"."""
 
-    def __init__(self, max_steps: int, render_mode: str | None) -> None:
-        """Set the step limit and the render mode.
+    def __init__(self, max_steps: int, success_reward: float, render_mode: str | None) -> None:
+        """Set what all environments have.
+
+        Args:
+            max_steps: steps after which an episode is truncated.
+            success_reward: reward for reaching the goal.
+            render_mode: "ansi" or None.
 
         Raises:
             DataError: ``max_steps`` is not positive, or the render mode is unknown.
@@ -58,21 +61,35 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         self.observation_space = AnyText()
         self.action_space = AnyText()
         self._max_steps = max_steps
-        self._steps = 0
+        self._success_reward = float(success_reward)
+        self._steps = self._inadmissible = 0
         self._running = self._closed = False
         self._shown: str | None = None  # last observation
+        self._task: dict[str, Any] = {}  # info that an episode does not change
 
     @abc.abstractmethod
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
-        """Start the episode of the seed or task; return observation and info."""
+        """Start the episode of the seed or task.
+
+        Returns:
+            The observation, and the info that the episode does not change.
+        """
 
     @abc.abstractmethod
-    def _act(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        """Take an action; return observation, reward, terminated and info."""
+    def _act(self, action: str) -> tuple[str, float, bool]:
+        """Take an action; return observation, reward and terminated."""
 
     @abc.abstractmethod
+    def _info(self) -> dict[str, Any]:
+        """Return the other info, including whether the last action was "inadmissible"."""
+
     def _settings(self) -> dict[str, Any]:
         """Return, by name, what a snapshot requires to be equal in another environment."""
+        return {
+            "environment": type(self),
+            "max_steps": self._max_steps,
+            "success_reward": self._success_reward,
+        }
 
     @abc.abstractmethod
     def _save(self) -> Any:
@@ -93,8 +110,10 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
             gymnasium.error.ClosedEnvironmentError: the environment is closed.
         """
         self._require_open()
-        self._running, self._shown, self._steps = False, None, 0
-        _check_seed(seed)
+        self._running, self._shown, self._steps, self._inadmissible = False, None, 0, 0
+        # Gymnasium accepts a bool as an int and would play task 0 or 1.
+        if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
+            raise DataError(f"reset: a seed is an integer from 0 on, or None, not {seed!r}")
         if options is not None and not isinstance(options, dict):
             raise DataError(f"reset: options is a dictionary, not {type(options).__name__}")
         unknown = (options or {}).keys() - {self._task_option}
@@ -103,9 +122,9 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
                 f"reset: unknown option {min(unknown)!r}: the only one is {self._task_option!r}"
             )
         super().reset(seed=seed)
-        self._shown, info = self._begin(seed, (options or {}).get(self._task_option))
+        self._shown, self._task = self._begin(seed, (options or {}).get(self._task_option))
         self._running = True
-        return self._shown, info
+        return self._shown, {**self._info(), **self._task, "inadmissible_count": 0}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take one action.
@@ -120,8 +139,11 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         if not isinstance(action, str):
             raise TypeError(f"an action is a string, not {type(action).__name__}")
         self._running = False  # also after an error
-        self._shown, reward, terminated, info = self._act(action)
+        self._shown, reward, terminated = self._act(action)
         self._steps += 1
+        info = self._info()
+        self._inadmissible += info["inadmissible"]
+        info |= {**self._task, "inadmissible_count": self._inadmissible}
         truncated = self._steps >= self._max_steps and not terminated
         self._running = not (terminated or truncated)
         return self._shown, reward, terminated, truncated, info
@@ -137,7 +159,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
             gymnasium.error.ClosedEnvironmentError: the environment is closed.
         """
         self._require_running()
-        return Snapshot(self._settings(), self._steps, self._shown, self._save())
+        common = self._steps, self._shown, self._task, self._inadmissible
+        return Snapshot(self._settings(), common, self._save())
 
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from a snapshot of this environment, or of another one in this process.
@@ -159,7 +182,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
                     "with the same arguments"
                 )
         self._load(snapshot._episode)
-        self._steps, self._shown, self._running = snapshot._steps, snapshot._shown, True
+        self._steps, self._shown, self._task, self._inadmissible = snapshot._common
+        self._running = True
 
     def render(self) -> str | None:  # type: ignore[override]
         """Return the last observation in render mode "ansi", None without a render mode.
@@ -208,9 +232,3 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         self._require_open()
         if not self._running:
             raise ResetNeeded("no episode is running: call reset() first (or again, after its end)")
-
-
-def _check_seed(seed: Any) -> None:
-    # Gymnasium accepts a bool as an int and would play task 0 or 1.
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
-        raise DataError(f"reset: a seed is an integer from 0 on, or None, not {seed!r}")

@@ -22,7 +22,7 @@ from env_wrappers.alfworld.games import (
 from env_wrappers.alfworld.planner import why_not_won
 from env_wrappers.alfworld.trust import require_alfworld
 from env_wrappers.datasets import MANIFEST
-from env_wrappers.files import check_depth, open_regular, read_json, validate_json
+from env_wrappers.files import read_json, validate_json
 from env_wrappers.processes import map_in_processes
 
 UNKNOWN_FAMILY = "unknown"
@@ -128,7 +128,7 @@ def check_game(file: Path, replay: bool, trusted: bool = False) -> GameCheck:
         if found not in TASK_TYPES:
             raise DataError(f"unknown task family {found!r}")
         family = found
-        game = _read(file)
+        game = validate_json(_game, file.read_bytes(), "no game")
         if not trusted:
             require_alfworld(game.model_dump())
             if "(:goal" not in game.pddl_problem or "UNKNOWN GOAL" in game.grammar:
@@ -140,21 +140,10 @@ def check_game(file: Path, replay: bool, trusted: bool = False) -> GameCheck:
             fault = why_not_won(engine, engine.commands(game.walkthrough or ()))
             if fault:
                 raise DataError(f"the walkthrough does not win: {fault}")
-    except DataError as error:
-        return GameCheck(name, split, family, fault=" ".join(str(error).split()))
+    except (DataError, OSError) as error:
+        fault = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+        return GameCheck(name, split, family, fault=" ".join(fault.split()))
     return GameCheck(name, split, family, skipped=skipped, replayed=played)
-
-
-def _read(file: Path) -> _Game:
-    try:
-        with open_regular(file) as opened:
-            content = opened.read()
-        check_depth(content)
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise DataError(f"no game: {error}") from error
-    return validate_json(_game, content, "no game")
 
 
 def _manifest_fault(manifest: Path, files: list[Path]) -> str | None:

@@ -59,10 +59,9 @@ class ALFWorldEnv(TextEnv):
         """
         if not isinstance(trusted, bool):
             raise DataError(f"trusted must be true or false, not {trusted!r}")
-        super().__init__(max_steps, render_mode)
+        super().__init__(max_steps, success_reward, render_mode)
         self.games: list[str] = shared_games(data, split, task_types)
         self.num_tasks = len(self.games)
-        self._success_reward = float(success_reward)
         self._trusted = trusted
         self._engine: GameEngine | None = None
         self._state: State | None = None
@@ -82,56 +81,47 @@ class ALFWorldEnv(TextEnv):
             self._game = self.games[self._choose(seed, task)]
         self._engine = get_engine(self._game, self._trusted)
         self._state, observation = self._engine.reset()
-        goal = observation.rpartition(_TASK_MARK)[2].strip()
-        task_type = task_type_of(Path(self._game))
-        self._constant = {"task_type": task_type, "game": self._game, "goal": goal}
         self._taken: tuple[str, ...] = ()
-        self._inadmissible = 0
-        return observation, self._info(self._state, inadmissible=False)
+        self._ignored = False  # whether the last action was inadmissible
+        return observation, {
+            "task_type": task_type_of(Path(self._game)),
+            "game": self._game,
+            "goal": observation.rpartition(_TASK_MARK)[2].strip(),
+        }
 
-    def _act(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+    def _act(self, action: str) -> tuple[str, float, bool]:
         assert self._engine is not None, "an episode is running"
         assert self._state is not None
-        inadmissible = action.strip() not in self._state.admissible
+        self._ignored = action.strip() not in self._state.admissible
         try:
-            state, observation = self._engine.step(self._state, action)
+            self._state, observation = self._engine.step(self._state, action)
         except Exception as error:  # TextWorld only notices a missing text in the grammar here
             raise DataError(
                 f"{self._game} cannot answer {action[:80]!r}: "
                 f"{type(error).__name__}: {error}; remove the file or fetch it again"
             ) from error
-        self._inadmissible += inadmissible
-        if not inadmissible:
+        if not self._ignored:
             self._taken += (action,)
-        self._state = state
-        reward = self._success_reward if state.won else 0.0
-        return observation, reward, state.won, self._info(state, inadmissible)
+        won = self._state.won
+        return observation, self._success_reward * won, won
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "environment": type(self),
-            "max_steps": self._max_steps,
-            "success_reward": self._success_reward,
-            "trusted": self._trusted,
-        }
+        return super()._settings() | {"trusted": self._trusted}
 
     def _save(self) -> Any:
         # The engine is part of it: a state is valid while its engine exists.
-        place = self._engine, self._state
-        return *place, self._game, self._constant, self._taken, self._inadmissible
+        return self._engine, self._state, self._game, self._taken, self._ignored
 
     def _load(self, episode: Any) -> None:
-        self._engine, self._state, *rest = episode
-        self._game, self._constant, self._taken, self._inadmissible = rest
+        self._engine, self._state, self._game, self._taken, self._ignored = episode
 
-    def _info(self, state: State, inadmissible: bool) -> dict[str, Any]:
+    def _info(self) -> dict[str, Any]:
+        assert self._state is not None
         return {
-            "admissible_actions": list(state.admissible),
-            "won": state.won,
-            **self._constant,
-            "state_hash": state.state_hash,
-            "inadmissible": inadmissible,
-            "inadmissible_count": self._inadmissible,
+            "admissible_actions": list(self._state.admissible),
+            "won": self._state.won,
+            "state_hash": self._state.state_hash,
+            "inadmissible": self._ignored,
         }
 
     def __getstate__(self) -> dict[str, Any]:

@@ -29,20 +29,13 @@ class Goal:
     lamp: str
     """Lamp type; empty for other tasks."""
 
-    @classmethod
-    def from_params(cls, task_type: str, params: Mapping[str, str]) -> "Goal":
-        """Create a goal from ``task_type`` and ``pddl_params`` of traj_data.json."""
-        target, parent, toggle = (
-            str(params.get(key) or "").lower()
-            for key in ("object_target", "parent_target", "toggle_target")
-        )
-        return cls(task_type, target, parent, toggle)
-
 
 def goal_of(game: Path) -> Goal:
     """Return the goal of a game from the traj_data.json beside it."""
     trajectory = read_json(game.parent / "traj_data.json")
-    return Goal.from_params(trajectory["task_type"], trajectory["pddl_params"])
+    params = trajectory["pddl_params"]
+    keys = ("object_target", "parent_target", "toggle_target")
+    return Goal(trajectory["task_type"], *(str(params.get(key) or "").lower() for key in keys))
 
 
 def kind(name: str) -> str:
@@ -163,15 +156,7 @@ class Explorer:
                     return f"{name}: take it", action
         if f"open {self.here}" in admissible:
             return f"{wanted}: find it", f"open {self.here}"
-        known = [
-            place
-            for place, objects in self.seen.items()
-            if place != self.here
-            and kind(place) != self.goal.destination
-            and any(kind(o) == wanted and o not in self.placed for o in objects)
-            and f"go to {place}" in admissible
-        ]
-        return f"{wanted}: find it", f"go to {known[0] if known else self._next(admissible)}"
+        return self._search(wanted, admissible)
 
     def _treat(
         self, held: str, verb: str, appliance: str, admissible: Sequence[str]
@@ -187,14 +172,7 @@ class Explorer:
         for action in admissible:
             if action.startswith(f"use {lamp} "):
                 return f"{lamp}: use it", action
-        known = [
-            place
-            for place, objects in self.seen.items()
-            if place != self.here
-            and any(kind(o) == lamp for o in objects)
-            and f"go to {place}" in admissible
-        ]
-        return f"{lamp}: find it", f"go to {known[0] if known else self._next(admissible)}"
+        return self._search(lamp, admissible)
 
     def _place(self, held: str, admissible: Sequence[str]) -> tuple[str, str]:
         destination = self.goal.destination
@@ -209,14 +187,22 @@ class Explorer:
             return thought, f"open {self.here}"
         return thought, f"go to {self._first(destination, admissible)}"
 
-    def _next(self, admissible: Sequence[str]) -> str:
-        """Return a receptacle not visited yet; if there is none, any."""
+    def _search(self, wanted: str, admissible: Sequence[str]) -> tuple[str, str]:
+        """Go where the object was seen, or to a receptacle not visited yet, or anywhere."""
+        thought = f"{wanted}: find it"
+        for place, objects in self.seen.items():
+            if (
+                place != self.here
+                and kind(place) != self.goal.destination
+                and any(kind(o) == wanted and o not in self.placed for o in objects)
+                and f"go to {place}" in admissible
+            ):
+                return thought, f"go to {place}"
         reachable = {a.removeprefix("go to ") for a in admissible if a.startswith("go to ")}
         # Receptacles at the current position cannot be gone to, but their contents are visible.
         self.visited |= set(self.order) - reachable
-        return self.rng.choice(
-            [place for place in self.order if place not in self.visited] or sorted(reachable)
-        )
+        new = [place for place in self.order if place not in self.visited]
+        return thought, f"go to {self.rng.choice(new or sorted(reachable))}"
 
     def _first(self, receptacle: str, admissible: Sequence[str]) -> str:
         for place in self.order:

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from env_wrappers.errors import DataError
-from env_wrappers.files import check_name, open_regular, parse_json, read_json
+from env_wrappers.files import check_name, parse_json, read_json
 
 TASK_TYPES: tuple[str, ...] = (
     "pick_and_place_simple",
@@ -130,8 +130,8 @@ def hash_of_games(data: Path, games: Sequence[Path]) -> str:
     """Return the SHA-256 of the names and contents of game files; unreadable ones are left out."""
     digest = hashlib.sha256()
     for game in games:
-        with contextlib.suppress(OSError), open_regular(game) as file:
-            content = file.read()
+        with contextlib.suppress(OSError):
+            content = game.read_bytes()
             digest.update(game.relative_to(data).as_posix().encode() + b"\0" + content)
     return digest.hexdigest()
 
@@ -154,8 +154,7 @@ def is_solvable(game: Path) -> bool:
 @functools.lru_cache(maxsize=65_536)
 def _is_solvable(game: Path, modified_ns: int, size: int) -> bool:
     """Read a file once per process (128 environments would otherwise read 0.5 million files)."""
-    with open_regular(game) as file:
-        content = file.read()
+    content = game.read_bytes()
     mark = _SOLVABLE.search(content)
     if mark is None:
         # Parsing every file is slow. A truncated file lacks the flag, or fails when it is loaded.

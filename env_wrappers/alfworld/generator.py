@@ -17,8 +17,7 @@ from alfworld.gen import constants as tables
 
 from env_wrappers.alfworld.engine import GameEngine
 from env_wrappers.alfworld.games import GAME_FILE, TASK_TYPES, TREE, game_files, hash_of_games
-from env_wrappers.alfworld.oracle import oracle_plan
-from env_wrappers.alfworld.problem import describe_goal, goal_sentences, write_problem
+from env_wrappers.alfworld.problem import goal_sentences, mangle, write_problem
 from env_wrappers.alfworld.rooms import (
     ROOM_SCENES,
     Contents,
@@ -27,6 +26,7 @@ from env_wrappers.alfworld.rooms import (
     build_room,
     choose_goal,
     fill_room,
+    kind_of,
     scenes,
 )
 from env_wrappers.alfworld.trust import alfworld_data
@@ -38,6 +38,11 @@ from env_wrappers.processes import map_in_processes
 GENERATOR_VERSION = 3
 SPLITS = ("train", "valid_seen", "valid_unseen", "test")
 
+_TREATMENTS = {
+    "pick_clean_then_place_in_recep": ("clean", "SinkBasin"),
+    "pick_heat_then_place_in_recep": ("heat", "Microwave"),
+    "pick_cool_then_place_in_recep": ("cool", "Fridge"),
+}
 _DRAWS = 200  # rooms and goals tried per seed
 _SEEDS_PER_GAME = 20  # seeds tried per game
 _SEEDS_PER_DATA_SET = 10_000_000
@@ -102,7 +107,7 @@ def generate(
         return
     with new_directory(out) as partial:
         slots = _slots(spec)
-        make = functools.partial(_fill_slot, partial, spec.rooms, spec.max_receptacles)
+        make = functools.partial(_fill_slot, partial, spec)
         for done, _ in enumerate(map_in_processes(make, slots, workers), start=1):
             on_progress(done, len(slots))
         games = game_files(partial / TREE, levels=3)
@@ -111,20 +116,17 @@ def generate(
 
 
 def generate_game(
-    out: Path,
-    task_type: str,
-    split: str,
-    seed: int,
-    rooms: tuple[str, ...],
-    max_receptacles: int,
+    out: Path, spec: GenerationSpec, task_type: str, split: str, seed: int
 ) -> Path | None:
     """Generate one game under ``out`` and return its file; deterministic in the arguments.
+
+    Only rooms and ``max_receptacles`` of the spec matter.
 
     Returns:
         None, with nothing written, if the seed gives no solvable game.
     """
     rng = random.Random(f"{task_type}/{split}/{seed}")
-    drawn = _draw(rng, task_type, split, rooms, max_receptacles)
+    drawn = _draw(rng, spec, task_type, split)
     if drawn is None:
         return None
     room, goal, contents = drawn
@@ -133,7 +135,7 @@ def generate_game(
     game: dict[str, Any] = {
         "pddl_domain": alfworld_data("alfred.pddl"),
         "grammar": alfworld_data("alfred.twl2").replace(
-            "UNKNOWN GOAL", describe_goal(rng, task_type, goal)
+            "UNKNOWN GOAL", rng.choice(goal_sentences(task_type, goal))
         ),
         "pddl_problem": problem,
     }
@@ -155,26 +157,79 @@ def generate_game(
 
 
 def _draw(
-    rng: random.Random,
-    task_type: str,
-    split: str,
-    rooms: Iterable[str],
-    max_receptacles: int,
+    rng: random.Random, spec: GenerationSpec, task_type: str, split: str
 ) -> tuple[Room, Goal, Contents] | None:
     """Draw a room and a goal that its contents allow; return None after ``_DRAWS`` tries."""
-    valid = [r for r in sorted(rooms) if ROOM_SCENES[r][0] in tables.GOALS_VALID[task_type]]
+    valid = [r for r in sorted(spec.rooms) if ROOM_SCENES[r][0] in tables.GOALS_VALID[task_type]]
     if not valid:
         return None
     targets = 2 if task_type == "pick_two_obj_and_place" else 1
     for _ in range(_DRAWS):
         room = build_room(rng, rng.choice(scenes(rng.choice(valid), split)))
-        if len(room.receptacles) > max_receptacles:
+        if len(room.receptacles) > spec.max_receptacles:
             continue
         goal = choose_goal(rng, task_type, room)
         contents = fill_room(rng, room, goal, targets) if goal else None
         if goal and contents:
             return room, goal, contents
     return None
+
+
+def oracle_plan(
+    task_type: str, room: Room, contents: Contents, goal: Goal, names: Mapping[str, str]
+) -> list[str]:
+    """Return the commands that solve a game, from complete knowledge of the room.
+
+    Args:
+        names: display name of each entity id in the PDDL problem.
+    """
+    walk = _Walk(room, names)
+    targets = sorted(t for t in contents.inside if contents.objects[t] == goal.target)
+    for target in targets[: 2 if task_type == "pick_two_obj_and_place" else 1]:
+        source = contents.inside[target]
+        walk.go(source, need_open=True)
+        walk.commands.append(f"take {walk.name(target)} from {walk.name(source)}")
+        if task_type in _TREATMENTS:
+            verb, kind = _TREATMENTS[task_type]
+            tool = _first(room, kind)
+            walk.go(tool, need_open=False)
+            walk.commands.append(f"{verb} {walk.name(target)} with {walk.name(tool)}")
+        if goal.lamp:
+            lamp = min(t for t in contents.inside if contents.objects[t] == goal.lamp)
+            walk.go(contents.inside[lamp], need_open=True)
+            walk.commands.append(f"use {walk.name(lamp)}")
+        else:
+            destination = _first(room, goal.destination)
+            walk.go(destination, need_open=True)
+            walk.commands.append(f"move {walk.name(target)} to {walk.name(destination)}")
+    return walk.commands
+
+
+class _Walk:
+    """The commands so far, and the player's position."""
+
+    def __init__(self, room: Room, names: Mapping[str, str]) -> None:
+        self.commands: list[str] = []
+        self._room = room
+        self._names = names
+        self._here = room.start
+        self._opened: set[str] = set()
+
+    def name(self, identifier: str) -> str:
+        return self._names[mangle(identifier).lower()]
+
+    def go(self, receptacle: str, need_open: bool) -> None:
+        # The engine does nothing if the player is already there.
+        if self._here != self._room.receptacles[receptacle]:
+            self.commands.append(f"go to {self.name(receptacle)}")
+            self._here = self._room.receptacles[receptacle]
+        if need_open and receptacle in self._room.openable and receptacle not in self._opened:
+            self.commands.append(f"open {self.name(receptacle)}")
+            self._opened.add(receptacle)
+
+
+def _first(room: Room, kind: str) -> str:
+    return min(r for r in room.receptacles if kind_of(r) == kind)
 
 
 def _wins(engine: GameEngine, plan: list[str]) -> bool:
@@ -224,16 +279,15 @@ def _slots(spec: GenerationSpec) -> list[tuple[str, str, int]]:
     return slots
 
 
-def _fill_slot(
-    out: Path, rooms: tuple[str, ...], max_receptacles: int, slot: tuple[str, str, int]
-) -> None:
+def _fill_slot(out: Path, spec: GenerationSpec, slot: tuple[str, str, int]) -> None:
     split, task_type, first_seed = slot
     for seed in range(first_seed, first_seed + _SEEDS_PER_GAME):
-        if generate_game(out, task_type, split, seed, rooms, max_receptacles) is not None:
+        if generate_game(out, spec, task_type, split, seed) is not None:
             return
     raise DataError(
-        f"found no {task_type} game for {split} in {' or '.join(rooms)} with at most "
-        f"{max_receptacles} receptacles: allow other rooms, more receptacles or fewer task types"
+        f"found no {task_type} game for {split} in {' or '.join(spec.rooms)} with at most "
+        f"{spec.max_receptacles} receptacles: allow other rooms, more receptacles or fewer task "
+        "types"
     )
 
 

@@ -33,7 +33,11 @@ def write_problem(
     rng: random.Random, task_type: str, room: Room, contents: Contents, goal: Goal, name: str
 ) -> str:
     """Return the PDDL problem as text; ``rng`` orders its facts."""
-    facts = _facts(room, contents)
+    facts = [
+        *_furniture_facts(room, present=set(contents.objects.values())),
+        *_thing_facts(room, contents),
+        _fact("atLocation", "agent1", room.start),
+    ]
     rng.shuffle(facts)
     target = goal_library.gdict[task_type]["pddl"].format(
         obj=goal.target, recep=goal.destination, toggle=goal.lamp
@@ -46,13 +50,8 @@ def write_problem(
     )
 
 
-def describe_goal(rng: random.Random, task_type: str, goal: Goal) -> str:
-    """Return a task description, e.g. "put a clean mug in cabinet"."""
-    return rng.choice(goal_sentences(task_type, goal))
-
-
 def goal_sentences(task_type: str, goal: Goal) -> list[str]:
-    """Return all of ALFWorld's phrasings of a goal."""
+    """Return all of ALFWorld's phrasings of a goal, e.g. "put a clean mug in cabinet"."""
     words = {
         "obj": goal.target.lower(),
         "recep": goal.destination.lower(),
@@ -68,19 +67,10 @@ def _declarations(room: Room, contents: Contents) -> list[str]:
         *(f"{kind}Type - rtype" for kind in FURNITURE),
         *(f"{mangle(thing)} - object" for thing in sorted(contents.objects)),
         *(f"{mangle(receptacle)} - receptacle" for receptacle in sorted(room.receptacles)),
-        *(f"{mangle(spot)} - location" for spot in _locations(room)),
-    ]
-
-
-def _locations(room: Room) -> list[str]:
-    return sorted({*room.receptacles.values(), room.start})
-
-
-def _facts(room: Room, contents: Contents) -> list[str]:
-    return [
-        *_furniture_facts(room, present=set(contents.objects.values())),
-        *_thing_facts(room, contents),
-        _fact("atLocation", "agent1", room.start),
+        *(
+            f"{mangle(spot)} - location"
+            for spot in sorted({*room.receptacles.values(), room.start})
+        ),
     ]
 
 

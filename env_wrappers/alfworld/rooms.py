@@ -127,7 +127,7 @@ def build_room(rng: random.Random, scene: int) -> Room:
     for receptacle, (x, z, rotation, horizon) in sorted(_layout(scene, "openable").items()):
         if kind_of(receptacle) in FURNITURE:
             cell = (round(x / _GRID), round(z / _GRID), round(rotation / 90) % 4, round(horizon))
-            standing[receptacle] = _location(*cell)
+            standing[receptacle] = "|".join(["loc", *map(str, cell)])
     openable = {r for r in standing if kind_of(r) in tables.OPENABLE_CLASS_SET}
     taken = set(standing.values())
     for kind, pieces in _added_pieces(rng, scene, object_types, standing).items():
@@ -256,14 +256,11 @@ def _place_furniture(
 def _free_location(rng: random.Random, taken: set[str]) -> str:
     while True:
         horizon = rng.choice([0, 15, 30, 45, 60])
-        spot = _location(rng.randint(-10, 10), rng.randint(-10, 10), rng.randint(0, 3), horizon)
+        x, z, rotation = rng.randint(-10, 10), rng.randint(-10, 10), rng.randint(0, 3)
+        spot = f"loc|{x}|{z}|{rotation}|{horizon}"
         if spot not in taken:
             taken.add(spot)
             return spot
-
-
-def _location(x: int, z: int, rotation: int, horizon: int) -> str:
-    return f"loc|{x}|{z}|{rotation}|{horizon}"
 
 
 def _furniture_id(rng: random.Random, kind: str) -> str:

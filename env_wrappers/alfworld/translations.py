@@ -26,7 +26,7 @@ from env_wrappers.files import user_cache, write_atomically
 SETTING = "HGPO_ALFWORLD_CACHE"
 """Environment variable: another cache directory, or "0" to disable the cache."""
 
-_FORMAT = 3
+_FORMAT = 4
 _OTHERS_CAN_WRITE = 0o022
 _UNREADABLE = (OSError, zlib.error, UnicodeDecodeError)
 
@@ -42,13 +42,12 @@ def translate(domain: str, problem: str) -> tuple[Any, str]:
     with translator_arguments():
         if entry:
             with contextlib.suppress(*_UNREADABLE):
-                checksum, _, sas = zlib.decompress(entry.read_bytes()).decode().partition("\n")
-                if checksum == _checksum(entry, sas):
-                    return _parse(domain, problem), sas
+                sas = zlib.decompress(entry.read_bytes()).decode()
+                return _parse(domain, problem), sas
         task, sas = fast_downward.pddl2sas(domain, problem)
     if entry:
         with contextlib.suppress(OSError):
-            write_atomically(entry, zlib.compress(f"{_checksum(entry, sas)}\n{sas}".encode()))
+            write_atomically(entry, zlib.compress(sas.encode()))
     return task, sas
 
 
@@ -81,11 +80,6 @@ def _key(domain: str, problem: str) -> str:
     fast_downward_version = metadata.version("fast-downward-textworld")
     parts = [_FORMAT, textworld.__version__, fast_downward_version, domain, problem]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _checksum(entry: Path, sas: str) -> str:
-    """Return a hash of the text and the file name, so that a renamed entry is invalid."""
-    return hashlib.sha256(f"{entry.name}\n{sas}".encode()).hexdigest()
 
 
 def _parse(domain: str, problem: str) -> Any:

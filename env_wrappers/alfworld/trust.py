@@ -46,7 +46,10 @@ def require_alfworld(game: Mapping[str, Any]) -> None:
     """
     if not is_alfworld(game):
         raise DataError(f"its grammar is not ALFWorld's, and could run code: {REMEDY}")
-    if _domain_digest(game["pddl_domain"]) not in _known_domains():
+    if _domain_digest(game["pddl_domain"]) not in {
+        _RELEASED_DOMAIN,
+        _domain_digest(alfworld_data("alfred.pddl")),
+    }:
         raise DataError(f"its PDDL domain is not ALFWorld's: {REMEDY}")
     problem = game["pddl_problem"]
     if _NOT_IN_PDDL.search(problem) or max(map(len, problem.split()), default=0) > _LONGEST_WORD:
@@ -55,7 +58,8 @@ def require_alfworld(game: Mapping[str, Any]) -> None:
 
 def is_alfworld(game: Mapping[str, Any]) -> bool:
     """Return whether a game has ALFWorld's grammar, with any task description."""
-    return _grammar_digest(game["grammar"]) in _known_grammars()
+    installed = _grammar_digest(alfworld_data("alfred.twl2"))
+    return _grammar_digest(game["grammar"]) in {_RELEASED_GRAMMAR, installed}
 
 
 @functools.cache
@@ -64,6 +68,7 @@ def alfworld_data(name: str) -> str:
     return (resources.files("alfworld") / "data" / name).read_text(encoding="utf-8")
 
 
+@functools.lru_cache(maxsize=8)
 def _grammar_digest(grammar: str) -> str:
     return _digest(_TASK.sub(_UNKNOWN_TASK, grammar))
 
@@ -71,16 +76,6 @@ def _grammar_digest(grammar: str) -> str:
 @functools.lru_cache(maxsize=8)
 def _domain_digest(domain: str) -> str:
     return _digest(" ".join(_PDDL_COMMENT.sub("", domain).split()))
-
-
-@functools.cache
-def _known_grammars() -> frozenset[str]:
-    return frozenset({_RELEASED_GRAMMAR, _grammar_digest(alfworld_data("alfred.twl2"))})
-
-
-@functools.cache
-def _known_domains() -> frozenset[str]:
-    return frozenset({_RELEASED_DOMAIN, _domain_digest(alfworld_data("alfred.pddl"))})
 
 
 def _digest(text: str) -> str:

@@ -1,15 +1,18 @@
 """The Gymnasium environment of TextCraft."""
 
+import random
 from pathlib import Path
 from typing import Any
 
 from env_wrappers.errors import DataError
 from env_wrappers.text_env import TextEnv
-from env_wrappers.textcraft.recipes import PREFIX, open_book
-from env_wrappers.textcraft.tasks import goals_of, make_task
+from env_wrappers.textcraft.recipes import PREFIX, Recipe, RecipeBook, open_book, words
 from env_wrappers.textcraft.workshop import Workshop
 
 MAX_ACTION = 16_384  # characters
+SPLITS = {"train": (0, 1), "dev": (2,), "test": (3,)}
+"""Places of a split's goals, modulo four, in a fixed random order of the goals of each depth."""
+SPLIT_SEED = 0
 
 
 class TextCraftEnv(TextEnv):
@@ -53,7 +56,7 @@ class TextCraftEnv(TextEnv):
 
         Args:
             data: see ``recipes.open_book``.
-            split: see ``tasks.goals_of``, also for ``max_commands``.
+            split: see ``goals_of``, also for ``max_commands``.
             distractors: largest number of listed commands that the goal does not need.
             max_steps: steps after which an episode is truncated.
             success_reward: reward for crafting the goal; other steps earn 0.
@@ -62,7 +65,7 @@ class TextCraftEnv(TextEnv):
         Raises:
             DataError: the data is unusable, or an argument is unknown or out of range.
         """
-        super().__init__(max_steps, render_mode)
+        super().__init__(max_steps, success_reward, render_mode)
         if distractors < 0:
             raise DataError(f"distractors must be at least 0, not {distractors}")
         self._book = open_book(data)
@@ -71,48 +74,88 @@ class TextCraftEnv(TextEnv):
         self.data_hash = self._book.data_hash
         self._tasks = f" in {split}"
         self._distractors = distractors
-        self._success_reward = float(success_reward)
 
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
         goal = self.goals[self._choose(seed, task)]
-        made = make_task(self._book, goal, self._distractors)
-        self._workshop = Workshop(self._book, goal, made.listed)
-        self._constant = {
-            "goal": made.text,
+        listed = listed_recipes(self._book, goal, self._distractors)
+        self._workshop = Workshop(self._book, goal, listed)
+        commands = "\n".join(recipe.command for recipe in listed)
+        text = f"Crafting commands:\n{commands}\n\nGoal: craft {words(goal)}."
+        return text, {
+            "goal": text,
             "task_type": f"depth {self._book.depth(goal):.0f}",
             "game": goal.removeprefix(PREFIX),
         }
-        self._inadmissible = 0
-        return made.text, self._info()
 
-    def _act(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+    def _act(self, action: str) -> tuple[str, float, bool]:
         observation = self._workshop.act(action if len(action) <= MAX_ACTION else "")
-        self._inadmissible += self._workshop.failed
         won = self._workshop.won
-        return observation, self._success_reward * won, won, self._info()
+        return observation, self._success_reward * won, won
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "environment": type(self),
-            "data": self.data_hash,
-            "distractors": self._distractors,
-            "max_steps": self._max_steps,
-            "success_reward": self._success_reward,
-        }
+        return super()._settings() | {"data": self.data_hash, "distractors": self._distractors}
 
     def _save(self) -> Any:
-        return self._workshop.copy(), self._constant, self._inadmissible
+        return self._workshop.copy()
 
     def _load(self, episode: Any) -> None:
-        workshop, self._constant, self._inadmissible = episode
-        self._workshop = workshop.copy()
+        self._workshop = episode.copy()
 
     def _info(self) -> dict[str, Any]:
         return {
             "admissible_actions": self._workshop.actions,
             "won": self._workshop.won,
-            **self._constant,
             "state_hash": self._workshop.state_hash,
             "inadmissible": self._workshop.failed,
-            "inadmissible_count": self._inadmissible,
         }
+
+
+def listed_recipes(book: RecipeBook, goal: str, distractors: int) -> list[Recipe]:
+    """Return the recipes whose commands are shown for a goal, always the same.
+
+    These are all that the goal may need, and up to `distractors` others that use one of their
+    ingredients, in random order. (The original draws from such commands too, but with
+    Python's hash order, so that its tasks differ between processes.)
+    """
+    needed = book.needed_for(goal)
+    others = dict.fromkeys(
+        use
+        for recipe in needed
+        for part in recipe.ingredients
+        for use in book.uses_of(part.name)
+        if use not in needed
+    )
+    rng = random.Random(goal)
+    listed = needed + rng.sample(list(others), min(distractors, len(others)))
+    rng.shuffle(listed)
+    return listed
+
+
+def goals_of(book: RecipeBook, split: str, max_commands: int | None) -> list[str]:
+    """Return the ids of a split's goals, sorted.
+
+    Half of the goals of each depth are in "train", a quarter each in "dev" and "test". The limit
+    does not move a goal to another split.
+
+    Args:
+        book: the recipes.
+        split: one of `SPLITS`.
+        max_commands: the largest number of commands that a goal may need.
+
+    Raises:
+        DataError: there is no such split, or it has no goals.
+    """
+    if split not in SPLITS:
+        raise DataError(f"unknown split {split!r}: choose {', '.join(SPLITS)}")
+    by_depth: dict[float, list[str]] = {}
+    for goal in book.goals():
+        by_depth.setdefault(book.depth(goal), []).append(goal)
+    chosen: list[str] = []
+    for goals in by_depth.values():
+        random.Random(SPLIT_SEED).shuffle(goals)
+        chosen += (goal for place, goal in enumerate(goals) if place % 4 in SPLITS[split])
+    if max_commands is not None:
+        chosen = [goal for goal in chosen if len(book.needed_for(goal)) <= max_commands]
+    if not chosen:
+        raise DataError(f"no goals in {split} with max_commands={max_commands}: raise it")
+    return sorted(chosen)

@@ -4,11 +4,10 @@ Scores equal Lucene's 32-bit floats exactly: k1 = 0.9, b = 0.4, document lengths
 byte, a word's weight multiplied by its count in the query, sums in double precision. Ties are
 ordered by identifier.
 
-An index stores words as sorted 64-bit hashes, distinct within the index. A word in no document is
-mistaken for an indexed one with a probability of 1 in 2**64 per word of the index.
+An index stores words as sorted 64-bit hashes. Two words are mistaken for each other with a
+probability of 1 in 2**64.
 """
 
-import functools
 import math
 from array import array
 from collections import Counter, defaultdict
@@ -19,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from env_wrappers.errors import DataError
-from env_wrappers.webshop.cache import is_intact, load_array, replace_folder, save_array
+from env_wrappers.webshop.cache import load_array, save_array
 from env_wrappers.webshop.tokens import analyze
 
 K1 = np.float32(0.9)
@@ -31,18 +29,14 @@ _MANTISSA_BITS = 4
 
 
 def build_index(documents: Iterable[tuple[str, str]], folder: Path) -> None:
-    """Build an index of documents in a folder; an existing one is replaced at the end.
+    """Write an index of documents into a new folder.
 
     This takes about 8 bytes of disk per posting, and 20 bytes of memory per word of the texts.
 
     Args:
         documents: identifier and text of each document, in order of their numbers.
-        folder: target folder.
+        folder: folder to create.
     """
-    replace_folder(folder, functools.partial(_write_arrays, documents))
-
-
-def _write_arrays(documents: Iterable[tuple[str, str]], folder: Path) -> None:
     from scipy.sparse import csr_array  # here because only building needs it
 
     identifiers: list[str] = []
@@ -52,17 +46,14 @@ def _write_arrays(documents: Iterable[tuple[str, str]], folder: Path) -> None:
         identifiers.append(identifier)
         words.extend(map(vocabulary.__getitem__, analyze(text)))
         ends.append(len(words))
-    for salt in count():
-        hashes = _hashes(vocabulary, salt)
-        if len(np.unique(hashes)) == len(hashes):
-            break
+    hashes = _hashes(vocabulary)
     order = np.argsort(hashes)
     columns = np.argsort(order)[np.array(words)]  # position of each word among the sorted hashes
     occurrences = (np.ones(len(words), np.float32), columns, np.array(ends))
     counts = csr_array(occurrences, shape=(len(identifiers), len(hashes))).tocsc()
     counts.sum_duplicates()
     lengths = np.diff(ends)
-    save_array(folder / "salt.npy", np.array(salt))
+    folder.mkdir()
     save_array(folder / "words.npy", hashes[order])
     filled = int(np.count_nonzero(lengths))
     save_array(folder / "weights.npy", _weights(np.diff(counts.indptr), filled))
@@ -80,13 +71,8 @@ class Index:
         """Map the index of a folder, read-only.
 
         Raises:
-            DataError: the index is missing, incomplete, damaged, or of another version.
+            OSError, ValueError: a file is missing or damaged.
         """
-        if not is_intact(folder):
-            raise DataError(
-                f"{folder}: no usable search index; remove the folder to have it built again"
-            )
-        self._salt = int(load_array(folder / "salt.npy"))
         self._words = load_array(folder / "words.npy")  # sorted hashes of the words
         self._weights = load_array(folder / "weights.npy")  # weight of each word
         self._starts = load_array(folder / "starts.npy")  # first posting of each word, and the end
@@ -110,7 +96,7 @@ class Index:
             limit: maximum number of documents returned, at least 1.
         """
         counts = Counter(analyze(query))
-        hashes = _hashes(counts, self._salt)
+        hashes = _hashes(counts)
         documents, scores = [np.empty(0, np.int32)], [np.empty(0, np.float32)]
         rows = np.searchsorted(self._words, hashes).tolist()
         for row, value, times in zip(rows, hashes, counts.values(), strict=True):
@@ -168,9 +154,8 @@ def _inverse_norms(lengths: np.ndarray) -> np.ndarray:
     return (one / (K1 * ((one - B) + B * kept / average)))[which]
 
 
-def _hashes(words: Iterable[str], salt: int) -> np.ndarray:
-    key = salt.to_bytes(8, "little")
-    digests = (blake2b(word.encode(), digest_size=8, salt=key).digest() for word in words)
+def _hashes(words: Iterable[str]) -> np.ndarray:
+    digests = (blake2b(word.encode(), digest_size=8).digest() for word in words)
     return np.frombuffer(b"".join(digests), dtype="<u8")
 
 

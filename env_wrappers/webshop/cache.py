@@ -1,32 +1,24 @@
-"""Cached folders of derived data: built once, sealed with checksums, shared by processes.
-
-A folder is built under a temporary name and then renamed, so it appears complete or not at all.
-Processes that need the same folder wait for the one that is building it.
-"""
+"""Cached folders of derived data, built once and shared by processes."""
 
 import contextlib
 import fcntl
 import json
 import os
-import shutil
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from pydantic import TypeAdapter
 
-from env_wrappers.datasets import LOCK, new_directory
+from env_wrappers.datasets import new_directory
 from env_wrappers.errors import DataError
-from env_wrappers.files import file_hash, open_regular, read_json, user_cache, write_atomically
+from env_wrappers.files import file_hash, read_json, user_cache, write_atomically
 
 FORMAT = 3
 """Version of all derived data; folders of another version are not used."""
-SEAL = "seal.json"
 
 _HASHES = "hashes.json"
 _remembered_hashes = TypeAdapter(dict[str, tuple[tuple[int, ...], str]])
-_SAMPLE = 1 << 20  # checksums cover this many bytes at each end of a file
 _HEADER = 128  # bytes of a .npy header for one or two dimensions
 
 
@@ -41,58 +33,23 @@ def cache_roots(data: Path) -> tuple[Path, ...]:
 
 
 def ensure_folder(folder: Path, build: Callable[[Path], None]) -> None:
-    """Have a folder filled by ``build`` if it is missing or damaged.
+    """Have a missing folder filled by ``build``.
+
+    It is built under a temporary name and then renamed, so it appears complete or not at all.
+    Processes that need the same folder wait for the one that is building it.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    if is_intact(folder):
+    if folder.is_dir():
         return
     folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with (folder.parent / f"{folder.name}.lock").open("ab") as lock:
-        # On a file system without locks, two processes may build it; the later one's is kept.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a file system without locks: the first one is kept
             fcntl.flock(lock, fcntl.LOCK_EX)
-        if not is_intact(folder):  # else another process has built it
-            replace_folder(folder, build)
-
-
-def replace_folder(folder: Path, build: Callable[[Path], None]) -> None:
-    """Have a new folder filled by ``build``, seal it, and put it in the place of an existing one.
-
-    Processes that have files of the existing one open or mapped keep them.
-    """
-    with new_directory(folder) as partial:
-        build(partial)
-        files = sorted(path.relative_to(partial) for path in partial.rglob("*") if path.is_file())
-        seal = {str(file): _checksum(partial / file) for file in files if file.name != LOCK}
-        content = json.dumps({"format": FORMAT, "files": seal}, indent=1)
-        (partial / SEAL).write_text(content, encoding="utf-8")
-        if folder.exists():
-            shutil.rmtree(folder)
-
-
-def is_intact(folder: Path) -> bool:
-    """Return whether a folder is complete, and neither damaged nor of another version.
-
-    Only each file's size and its first and last megabyte are checked, because reading gigabytes
-    at each start would take too long.
-    """
-    try:
-        seal = read_json(folder / SEAL)
-        files = seal["files"].items()
-        return seal["format"] == FORMAT and all(_checksum(folder / f) == want for f, want in files)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
-def _checksum(path: Path) -> list[int]:
-    """Return the size of a file and a checksum of its two ends."""
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        checksum = zlib.crc32(file.read(_SAMPLE))
-        file.seek(max(file.tell(), size - _SAMPLE))
-        return [size, zlib.crc32(file.read(_SAMPLE), checksum)]
+        if not folder.is_dir():  # else another process has built it
+            with new_directory(folder) as partial:
+                build(partial)
 
 
 def content_hash(file: Path, roots: Sequence[Path]) -> str:
@@ -159,5 +116,7 @@ def load_array(path: Path) -> np.ndarray:
     except ValueError as error:
         if "empty" not in str(error):
             raise
-        array = np.load(path, allow_pickle=False)  # an empty file cannot be mapped
+        array = np.load(path, allow_pickle=False)  # an empty array cannot be mapped
+    except EOFError as error:
+        raise ValueError(f"{path.name} is an empty file") from error
     return np.asarray(array)  # slicing an np.memmap is slow

@@ -20,15 +20,7 @@ from env_wrappers.errors import DataError
 from env_wrappers.files import read_json
 from env_wrappers.webshop import store as stores
 from env_wrappers.webshop.bm25 import Index, build_index
-from env_wrappers.webshop.cache import (
-    FORMAT,
-    SEAL,
-    cache_roots,
-    content_hash,
-    ensure_folder,
-    is_intact,
-    stamp,
-)
+from env_wrappers.webshop.cache import FORMAT, cache_roots, content_hash, ensure_folder
 from env_wrappers.webshop.records import Listing, Product
 from env_wrappers.webshop.source import Sources, find_sources, read_listings
 from env_wrappers.webshop.store import Store, write_store
@@ -164,16 +156,15 @@ def open_catalogue(data: str | Path | None = None, num_products: int | None = No
     )
 
 
-def _open(folder: Path) -> Catalogue:
-    """Return the catalogue of a folder; raise OSError if it is missing or damaged."""
-    return _open_once(folder, stamp(folder / SEAL))
-
-
 @functools.cache
-def _open_once(folder: Path, version: tuple[int, ...]) -> Catalogue:
-    if not is_intact(folder):
-        raise OSError(f"{folder} is damaged")
-    return Catalogue(folder)
+def _open(folder: Path) -> Catalogue:
+    """Return the catalogue of a folder; raise OSError if it is missing."""
+    try:
+        return Catalogue(folder)
+    except ValueError as error:
+        raise DataError(
+            f"{folder} is damaged: {error}; remove the folder to have it built again"
+        ) from error
 
 
 def _hash(sources: Sources, roots: Sequence[Path], num_products: int | None) -> str:

@@ -74,15 +74,18 @@ class WebShopEnv(TextEnv):
         Raises:
             DataError: the data is unusable, or an argument is unknown or out of range.
         """
-        super().__init__(max_steps, render_mode)
-        _check("reward", reward, REWARDS)
-        _check("observation_mode", observation_mode, tuple(pages.MODES))
+        super().__init__(max_steps, success_reward, render_mode)
+        for name, value, known in (
+            ("reward", reward, REWARDS),
+            ("observation_mode", observation_mode, pages.MODES),
+        ):
+            if value not in known:
+                raise DataError(f"unknown {name} {value!r}: choose {', '.join(known)}")
         self._shop = shop = open_shop(data, goals, num_products, price_seed, shuffle_seed, nouns)
         self._session = Session(shop, show_attributes)
         self._split = split
         self._tasks = f" in {split}"
         self._goals = goal_range(split, len(shop.goals))
-        self._success_reward = float(success_reward)
         self._dense = reward == "score"
         self._mode = observation_mode
         self.num_tasks = len(self._goals)
@@ -91,38 +94,30 @@ class WebShopEnv(TextEnv):
         place = self._choose(seed, task)
         self._session.start(self._goals[place])
         goal = self._session.goal
-        self._constant = {
+        return self._session.observation(self._mode), {
             "goal": goal.instruction,
-            "task_type": self._shop.department(goal),
+            "task_type": self._shop.catalogue[goal.product].category,
             "game": f"{self._split}/{place}",
         }
-        self._inadmissible = 0
-        return self._session.observation(self._mode), self._info()
 
-    def _act(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+    def _act(self, action: str) -> tuple[str, float, bool]:
         score, bought = self._session.step(action if len(action) <= MAX_ACTION else "")
-        self._inadmissible += self._session.ignored
         worth = score if self._dense else float(score == 1)
-        observation = self._session.observation(self._mode)
-        return observation, self._success_reward * worth, bought, self._info()
+        return self._session.observation(self._mode), self._success_reward * worth, bought
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "environment": type(self),
+        return super()._settings() | {
             "store": self._shop,
-            "max_steps": self._max_steps,
-            "success_reward": self._success_reward,
             "reward": self._dense,
             "observation_mode": self._mode,
             "show_attributes": self._session.show_attributes,
         }
 
     def _save(self) -> Any:
-        return self._session.save(), self._constant, self._inadmissible
+        return self._session.save()
 
     def _load(self, episode: Any) -> None:
-        session, self._constant, self._inadmissible = episode
-        self._session.load(session)
+        self._session.load(episode)
 
     def _info(self) -> dict[str, Any]:
         session = self._session
@@ -130,15 +125,8 @@ class WebShopEnv(TextEnv):
         return {
             "admissible_actions": session.actions,
             "won": score is not None and score.reward == 1,
-            **self._constant,
             "state_hash": session.state_hash,
             "inadmissible": session.ignored,
-            "inadmissible_count": self._inadmissible,
             "task_score": 0.0 if score is None else score.reward,
             "score_details": None if score is None else score.as_dict(),
         }
-
-
-def _check(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise DataError(f"unknown {name} {value!r}: choose {', '.join(known)}")

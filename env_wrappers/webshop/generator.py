@@ -3,66 +3,17 @@
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from env_wrappers.datasets import is_generated, new_directory, write_manifest
-from env_wrappers.errors import DataError
 from env_wrappers.files import file_hash
-from env_wrappers.webshop.synthetic_products import (
-    MAX_BRANDS,
-    MAX_LOOKALIKES,
-    brands_of,
-    make_product,
-    order_of,
-)
+from env_wrappers.webshop.synthetic_products import CatalogueSpec, make_product, order_of
 
 GENERATOR_VERSION = 2
 ITEMS, ATTRIBUTES, HUMAN = "items_shuffle.json", "items_ins_v2.json", "items_human_ins.json"
 
 _PROGRESS = 1000  # products between two calls of on_progress
-
-
-@dataclass(frozen=True)
-class CatalogueSpec:
-    """What to generate.
-
-    Attributes:
-        products: number of products. A product with an instruction gives one synthetic goal per
-            combination of its options, seven or eight on average.
-        seed: the same spec gives the same bytes; another seed gives other products.
-        lookalikes: products of the same brand and kind, from 1 to 6, whose titles have the same
-            words. If there are several, only the pages of the products tell which one is wanted.
-        instructed: share of the products that have synthetic goals.
-        human: share of those that also have human goals.
-    """
-
-    products: int = 400
-    seed: int = 0
-    lookalikes: int = 3
-    instructed: float = 0.9
-    human: float = 0.25
-
-    def __post_init__(self) -> None:
-        """Validate the values.
-
-        Raises:
-            DataError: a value is out of range.
-        """
-        if self.products < 1 or self.seed < 0:
-            raise DataError("the number of products must be at least 1, the seed at least 0")
-        if not 1 <= self.lookalikes <= MAX_LOOKALIKES:
-            raise DataError(f"lookalikes must be from 1 to {MAX_LOOKALIKES}")
-        if not (0 < self.instructed <= 1 and 0 <= self.human <= 1):
-            raise DataError(
-                "the share of products with an instruction must be above 0 and at "
-                "most 1, the share with a human one from 0 to 1"
-            )
-        if brands_of(self.products, self.lookalikes) > MAX_BRANDS:
-            raise DataError(
-                f"there are not enough brands for {self.products:,} products: "
-                "choose fewer products or more lookalikes"
-            )
 
 
 def generate(
@@ -100,19 +51,16 @@ def _write(
         _JsonFile(folder / ATTRIBUTES, "{}") as attributes,
         _JsonFile(folder / HUMAN, "{}") as human,
     ):
-        for done, number in enumerate(order_of(spec.seed, spec.products), start=1):
-            product = make_product(
-                *(spec.seed, number, spec.products),
-                *(spec.lookalikes, spec.instructed, spec.human),
-            )
-            items.add(product.item)
-            attributes.add(product.attributes, product.asin)
-            if product.human:
-                human.add(product.human, product.asin)
+        for done, number in enumerate(order_of(spec), start=1):
+            item, entry, wishes = make_product(spec, number)
+            items.add(item)
+            attributes.add(entry, item["asin"])
+            if wishes:
+                human.add(wishes, item["asin"])
             counts["products"] += 1
-            counts[product.item["category"]] += 1
-            counts["instructions"] += "instruction" in product.attributes
-            counts["human instructions"] += len(product.human)
+            counts[item["category"]] += 1
+            counts["instructions"] += "instruction" in entry
+            counts["human instructions"] += len(wishes)
             if done % _PROGRESS == 0 or done == spec.products:
                 on_progress(done, spec.products)
     return counts

@@ -62,7 +62,7 @@ class GoalList:
                 ``order``, the shuffled goal indices.
         """
         self._catalogue = catalogue
-        self._make = self._made_goal if kind == "synthetic" else self._human_goal
+        self._kind = kind
         self._prices = arrays["prices"]
         self._limits = arrays["limits"]
         self._products = arrays["products"]
@@ -85,45 +85,25 @@ class GoalList:
             raise IndexError(f"no goal {index}: there are {len(self)} (0 is the first)") from None
         number = int(self._order[place])
         wish = int(np.searchsorted(self._starts, number, side="right")) - 1
-        return self._make(place, wish, number - int(self._starts[wish]))
+        product, limit = int(self._products[wish]), float(self._limits[wish])
+        listing = self._catalogue.listing(product)
+        options: Mapping[str, str] | tuple[str, ...]
+        if self._kind == "human":
+            source = listing.human[wish - int(np.searchsorted(self._products, product))]
+            text, options = source.instruction.strip("."), source.options
+        else:
+            assert listing.made is not None
+            source = listing.made
+            options = _combination(listing.product.options, number - int(self._starts[wish]))
+            chosen = ", and ".join(f"{name}: {value}" for name, value in options.items())
+            text = f"{source.instruction} with {chosen}" if chosen else source.instruction
+        if limit != NO_LIMIT:
+            text += f", and price lower than {limit:.2f} dollars"
+        return Goal(place, product, text, source.attributes, limit, options)
 
     def price(self, product_index: int) -> float:
         """Return a product's price in dollars, which is drawn if the product has a range."""
         return float(self._prices[product_index])
-
-    def _made_goal(self, place: int, wish: int, combination: int) -> Goal:
-        """Return the goal for one combination of a product's options."""
-        product = int(self._products[wish])
-        listing = self._catalogue.listing(product)
-        made = listing.made
-        assert made is not None
-        options = _combination(listing.product.options, combination)
-        chosen = ", and ".join(f"{name}: {value}" for name, value in options.items())
-        limit = float(self._limits[wish])
-        return Goal(
-            index=place,
-            product=product,
-            instruction=made.instruction
-            + (f" with {chosen}" if chosen else "")
-            + _limit_text(limit),
-            attributes=made.attributes,
-            price_limit=limit,
-            options=options,
-        )
-
-    def _human_goal(self, place: int, wish: int, _: int) -> Goal:
-        product = int(self._products[wish])
-        nth = wish - int(np.searchsorted(self._products, self._products[wish]))
-        said = self._catalogue.listing(product).human[nth]
-        limit = float(self._limits[wish])
-        return Goal(
-            index=place,
-            product=product,
-            instruction=said.instruction.strip(".") + _limit_text(limit),
-            attributes=said.attributes,
-            price_limit=limit,
-            options=said.options,
-        )
 
 
 def open_goals(
@@ -152,7 +132,7 @@ def open_goals(
     try:
         ensure_folder(folder, build)
         arrays = {name: load_array(folder / f"{name}.npy") for name in _ARRAYS}
-    except OSError:  # not writable: every process makes its own draws
+    except (OSError, ValueError):  # not writable, or damaged: this process makes its own draws
         arrays = _draw(catalogue, kind, price_seed, shuffle_seed)
     return GoalList(catalogue, kind, arrays)
 
@@ -258,10 +238,6 @@ def _draw_limit(price: float, rng: random.Random) -> float:
     above = bisect_right(_LIMITS, price)
     choices = _LIMITS[above : above + _CHOICES]
     return max(rng.sample(choices, 2)) if len(choices) >= 2 else NO_LIMIT
-
-
-def _limit_text(limit: float) -> str:
-    return "" if limit == NO_LIMIT else f", and price lower than {limit:.2f} dollars"
 
 
 def _combination(options: Mapping[str, Sequence[str]], number: int) -> dict[str, str]:

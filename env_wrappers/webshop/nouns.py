@@ -6,8 +6,8 @@ import importlib.util
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import resources
-from typing import Protocol
 
 from env_wrappers.errors import DataError
 
@@ -17,25 +17,14 @@ _TITLES = 1 << 13  # cached titles: some ten megabytes
 _WORD = re.compile(r"[^\W_]+")
 
 
-class NounExtractor(Protocol):
+@dataclass(frozen=True)
+class NounExtractor:
     """Extracts the nouns of a title."""
 
     name: str
-    """Name and version of the extractor, which a score records."""
-
-    def __call__(self, title: str) -> Sequence[str]:
-        """Return the nouns and proper nouns in order, lower-cased, with repetitions."""
-
-
-class _Remembering:
-    """An extractor with a cache of recent titles."""
-
-    def __init__(self, name: str, find: Callable[[str], tuple[str, ...]]):
-        self.name = name
-        self._find = functools.lru_cache(maxsize=_TITLES)(find)
-
-    def __call__(self, title: str) -> tuple[str, ...]:
-        return self._find(title)
+    """Name and version, which a score records."""
+    find: Callable[[str], Sequence[str]]
+    """Returns the nouns and proper nouns in order, lower-cased, with repetitions."""
 
 
 @functools.cache
@@ -56,7 +45,7 @@ def make_noun_extractor(name: str) -> NounExtractor:
         raise DataError(f"noun extractor {name!r} is not known: choose {', '.join(EXTRACTORS)}")
     if name == "auto":
         name = "spacy" if importlib.util.find_spec(SPACY_MODEL) else "words"
-    return _spacy() if name == "spacy" else _Remembering("words", _find_words)
+    return _spacy() if name == "spacy" else NounExtractor("words", _find_words)
 
 
 def _spacy() -> NounExtractor:
@@ -69,10 +58,11 @@ def _spacy() -> NounExtractor:
             f"`python -m spacy download {SPACY_MODEL}`, or choose 'words'"
         ) from error
 
+    @functools.lru_cache(maxsize=_TITLES)
     def find(title: str) -> tuple[str, ...]:
         return tuple(token.text.lower() for token in model(title) if token.pos_ in _NOUN_TAGS)
 
-    return _Remembering(f"spacy {SPACY_MODEL} {model.meta['version']}", find)
+    return NounExtractor(f"spacy {SPACY_MODEL} {model.meta['version']}", find)
 
 
 _NOUN_TAGS = frozenset({"NOUN", "PROPN"})
@@ -90,6 +80,7 @@ def _seldom_nouns() -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(lists["always"]), frozenset(lists["in_small_letters"])
 
 
+@functools.lru_cache(maxsize=_TITLES)
 def _find_words(title: str) -> tuple[str, ...]:
     never, seldom = _seldom_nouns()
     found = []

@@ -64,9 +64,6 @@ class Target(NamedTuple):
     group: str = ""
 
 
-_BUTTON, _LINK = Target(Role.BUTTON), Target(Role.LINK)
-
-
 @dataclass(frozen=True, slots=True)
 class Page:
     """All state that a page is rendered from.
@@ -131,16 +128,15 @@ def url(page: Page) -> str:
     return "/".join([ADDRESS, page.kind.value, page.session, *parts])
 
 
-def kind_of_url(address: str) -> Kind:
-    """Return the kind of page that an address appears to name.
+def apparent_kind(page: Page) -> Kind:
+    """Return the kind of page that the address appears to name.
 
     The original looks for the names anywhere in the address, so a search for one of them can
     mislead it. The result determines where "< Prev" and "Next >" lead.
     """
-    for kind in (Kind.RESULTS, Kind.ITEM, Kind.SUB_PAGE, Kind.DONE):
-        if kind.value in address:
-            return kind
-    return Kind.INDEX
+    address = url(page)
+    kinds = (Kind.RESULTS, Kind.ITEM, Kind.SUB_PAGE, Kind.DONE)
+    return next((kind for kind in kinds if kind.value in address), Kind.INDEX)
 
 
 def text(page: Page) -> str:
@@ -183,12 +179,12 @@ def clickables(page: Page) -> dict[str, Target]:
 
     If several have the same text, the last target is used at the position of the first.
     """
-    found: dict[str, Target] = {name.lower(): _BUTTON for name in _buttons(page)}
+    found = dict.fromkeys((name.lower() for name in _buttons(page)), Target(Role.BUTTON))
     if page.kind is Kind.RESULTS:
-        found.update((product.asin.lower(), _LINK) for product in page.results)
+        found |= dict.fromkeys((p.asin.lower() for p in page.results), Target(Role.LINK))
     elif page.kind is Kind.ITEM:
         for group, values in page.item.options.items():
-            found.update(dict.fromkeys(values, Target(Role.OPTION, group)))
+            found |= dict.fromkeys(values, Target(Role.OPTION, group))
     return found
 
 

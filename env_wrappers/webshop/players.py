@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from env_wrappers.webshop.shopper import Habits, Offer, Shopper, Wish
+from env_wrappers.webshop.shopper import Habits, Offer, Shopper
 
 BAD_HABITS = Habits(
     short_query=0.1,
@@ -17,55 +17,43 @@ BAD_HABITS = Habits(
 """Habits of the noisy shopper, which reinforcement learning should remove."""
 
 
-class Player:
-    """A `Shopper` with a fixed instruction."""
-
-    def __init__(self, goal: str, shopper: Shopper):
-        """Initialize for the instruction `goal`."""
-        self._goal = goal
-        self._shopper = shopper
-
-    def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
-        """Return thought and action."""
-        return self._shopper.act(self._goal, observation, admissible, last)
-
-
 class FirstHit(Shopper):
     """Buys the first product that a search for all words of the wish and its options finds."""
 
-    def _query(self, wish: Wish) -> str:
+    def _query(self) -> str:
+        wish = self._wish
         return " ".join((*wish.words, *wish.options, *wish.options.values()))
 
-    def _suits(self, offer: Offer, wish: Wish) -> bool:
+    def _suits(self, offer: Offer) -> bool:
         return True
 
-    def _best(self, suitable: list[Offer], wish: Wish) -> Offer:
+    def _best(self, suitable: list[Offer]) -> Offer:
         return suitable[0]
 
 
 _HASTY = Habits(unread_features=1.0, no_return=1.0)
-PLAYERS: Mapping[str, Callable[[random.Random], Shopper]] = {
-    "first-hit": lambda rng: FirstHit(rng, replace(_HASTY, premature_purchase=1.0)),
-    "first-hit-options": lambda rng: FirstHit(rng, _HASTY),
+PLAYERS: Mapping[str, Callable[[str, random.Random], Shopper]] = {
+    "first-hit": lambda goal, rng: FirstHit(goal, rng, replace(_HASTY, premature_purchase=1.0)),
+    "first-hit-options": lambda goal, rng: FirstHit(goal, rng, _HASTY),
     "careful": Shopper,
-    "exhaustive": lambda rng: Shopper(rng, exhaustive=True),
+    "exhaustive": lambda goal, rng: Shopper(goal, rng, exhaustive=True),
 }
 """Shoppers to compare with, by name: the first hit, the first hit with the wanted options, and
 `Shopper` without and with `exhaustive`."""
 
 
-class NoisyShopper(Player):
-    """A `Shopper` with a fixed instruction, bad habits, and perturbed actions."""
+class NoisyShopper(Shopper):
+    """A `Shopper` with bad habits and perturbed actions."""
 
-    def __init__(self, goal: str, rng: random.Random):
+    def __init__(self, goal: str, rng: random.Random) -> None:
         """Initialize for the instruction `goal`."""
-        super().__init__(goal, Shopper(rng, BAD_HABITS))
+        super().__init__(goal, rng, BAD_HABITS)
 
     def perturb(self, admissible: Sequence[str], rng: random.Random) -> str:
         """Return a one-word search if there is a search bar, otherwise any click but "buy now"."""
         clicks = [a for a in admissible if a.startswith("click[") and a != "click[buy now]"]
         if any(a.startswith("search[") for a in admissible):
-            return f"search[{rng.choice(self._goal.split())}]"
+            return f"search[{rng.choice(self.goal.split())}]"
         return rng.choice(clicks)
 
     def is_worth_learning(self, info: Mapping[str, Any]) -> bool:

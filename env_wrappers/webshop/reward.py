@@ -1,14 +1,31 @@
 """Score a purchase by how well product, options and price match the goal."""
 
-from collections.abc import Mapping, Sequence
+import functools
+import re
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from difflib import SequenceMatcher
 
-from env_wrappers.webshop.colors import first_color
-from env_wrappers.webshop.fuzzy import token_set_ratio
 from env_wrappers.webshop.nouns import NounExtractor
 from env_wrappers.webshop.records import Goal, Product
 
 ALIKE_ABOVE = 85  # fuzzy ratio, out of 100
+# In alphabetical order, which decides which one is found first.
+_COLOR_WORDS = """
+    alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown
+    burgundy camel camo caramel champagne charcoal cheetah chestnut chocolate christmas coffee
+    cognac copper coral cranberry cream crystal dark denim eggplant elephant espresso fuchsia
+    gold granite grape graphite grass gray green grey heather indigo ivory ivy khaki lavender
+    lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor
+    mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow red
+    rose royal rust sand sapphire seashell silver skull slate steel stone stonewash sunflower
+    tan taupe teal tiger turquoise violet walnut wheat white wine yellow
+"""
+COLORS = tuple(_COLOR_WORDS.split())
+_LATIN_1_SUPPLEMENT = re.compile("[\u0080-\u00ff]")
+_NOT_IN_WORDS = re.compile(r"\W")
+_TEXTS = 1 << 14  # cached texts: some megabytes
+_PAIRS = 1 << 16  # cached pairs: about 20 megabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +95,9 @@ def score(
     options = _count_chosen(tuple(chosen.values()), wanted)
     within_limit = price <= goal.price_limit
     query_match = product.query == goal_product.query
-    category_match = _share_categories(product.product_category, goal_product.product_category)
-    title_score = _title_score(nouns(product.title), nouns(goal_product.title))
+    shared = _categories(product.product_category) & _categories(goal_product.product_category)
+    category_match = len(shared) >= 2
+    title_score = _title_score(nouns.find(product.title), nouns.find(goal_product.title))
     r_type = _type_score(query_match or category_match, title_score)
     return Score(
         reward=(attributes + options + within_limit) / parts * r_type,
@@ -110,11 +128,7 @@ def _title_score(nouns: Sequence[str], wanted: Sequence[str]) -> float:
     return len(set(nouns) & set(wanted)) / len(wanted) if wanted else 0.2
 
 
-def _share_categories(path: str, other: str) -> bool:
-    return len(_parts(path) & _parts(other)) >= 2
-
-
-def _parts(path: str) -> set[str]:
+def _categories(path: str) -> set[str]:
     return {part.strip() for part in path.split("›")}
 
 
@@ -137,6 +151,15 @@ def _wanted_options(goal: Goal) -> tuple[str, ...]:
     return tuple(first_color(pair) or str(pair) for pair in goal.options.items())
 
 
+def first_color(option: Container[str]) -> str | None:
+    """Return the first colour word contained in `option`, or None.
+
+    In a string, substrings count ("red" is in "powdered"); in a tuple of strings, an element must
+    equal the word.
+    """
+    return next((color for color in COLORS if color in option), None)
+
+
 def _count_chosen(values: Sequence[str], wanted: Sequence[str]) -> int:
     names = [_normalised(value) for value in values]
     return sum(any(_alike(name, option) for name in names) for option in wanted)
@@ -148,3 +171,43 @@ def _normalised(value: str) -> str:
 
 def _alike(own: str, wanted: str) -> bool:
     return token_set_ratio(own, wanted) > ALIKE_ABOVE
+
+
+@functools.lru_cache(maxsize=_PAIRS)
+def token_set_ratio(first: str, second: str) -> int:
+    """Compare two texts as sets of words, ignoring case, order and repetition.
+
+    The original uses thefuzz 0.19 without its C extension, whose ratio is that of difflib. Faster
+    libraries define the ratio slightly differently, which changes single options.
+
+    Letters of the Latin-1 supplement ("é") are removed; punctuation separates words. The result is
+    100 if one text contains all words of the other, and 0 if a text has no words, even if both are
+    equal. Swapping the arguments can change it by a few points, as with difflib's ratio.
+
+    Returns:
+        An integer from 0 to 100.
+    """
+    words, others = _words(first), _words(second)
+    if not words or not others:
+        return 0
+    common = _line(words & others)
+    whole = f"{common} {_line(words - others)}".strip()
+    other_whole = f"{common} {_line(others - words)}".strip()
+    return max(_ratio(common, whole), _ratio(common, other_whole), _ratio(whole, other_whole))
+
+
+@functools.lru_cache(maxsize=_TEXTS)
+def _words(text: str) -> frozenset[str]:
+    # Remove punctuation before lower(): the lower case of "İ" contains a mark that must stay.
+    plain = _NOT_IN_WORDS.sub(" ", _LATIN_1_SUPPLEMENT.sub("", text))
+    return frozenset(plain.lower().split())
+
+
+def _line(words: frozenset[str]) -> str:
+    return " ".join(sorted(words))
+
+
+def _ratio(first: str, second: str) -> int:
+    if first == second:  # the common case; the matcher gives the same result slowly
+        return 100
+    return round(100 * SequenceMatcher(None, first, second).ratio())

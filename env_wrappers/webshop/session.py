@@ -52,7 +52,7 @@ class Session:
     _clickables: dict[str, Target] | None  # of the current page; None: not computed yet
 
     def __init__(self, shop: Shop, show_attributes: bool = False) -> None:
-        """Create a session; ``show_attributes`` adds a sub page of attributes to products."""
+        """Enter a shop."""
         self._shop = shop
         self.show_attributes = show_attributes
 
@@ -158,7 +158,7 @@ class Session:
                 return self._bought()
             case "back to search":
                 return self._index()
-            case "next >" if self._seems() is Kind.RESULTS:
+            case "next >" if pages.apparent_kind(page) is Kind.RESULTS:
                 return self._results(page.keywords, page.number + 1)
             case "< prev":
                 return self._previous()
@@ -167,12 +167,9 @@ class Session:
             return shown if page.product is not None else None
         return self._item(name)
 
-    def _seems(self) -> Kind:
-        return pages.kind_of_url(pages.url(self.page))
-
     def _previous(self) -> Page | None:
         page = self.page
-        match self._seems():
+        match pages.apparent_kind(page):
             case Kind.RESULTS:
                 return self._results(page.keywords, page.number - 1)
             case Kind.ITEM:

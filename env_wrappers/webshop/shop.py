@@ -65,10 +65,6 @@ class Shop:
                 return self.catalogue.of_query(" ".join(words).strip())
         return self.catalogue.search(" ".join(keywords))
 
-    def department(self, goal: Goal) -> str:
-        """Return the department of the product that a goal was made from."""
-        return self.catalogue[goal.product].category
-
     def score(self, product: Product, chosen: Mapping[str, str], goal: Goal) -> Score:
         """Score the purchase of a product with the chosen options (group to value)."""
         price = self.goals.price(product.index)

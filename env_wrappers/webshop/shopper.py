@@ -4,11 +4,9 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from env_wrappers.errors import DataError
-from env_wrappers.webshop.colors import first_color
-from env_wrappers.webshop.fuzzy import token_set_ratio
+from env_wrappers.webshop.catalogue import Catalogue
 from env_wrappers.webshop.pages import (
     BACK_TO_SEARCH,
     BUY_NOW,
@@ -19,7 +17,7 @@ from env_wrappers.webshop.pages import (
     SUB_PAGES,
 )
 from env_wrappers.webshop.records import Goal, Product
-from env_wrappers.webshop.reward import ALIKE_ABOVE
+from env_wrappers.webshop.reward import ALIKE_ABOVE, first_color, token_set_ratio
 
 MAX_PAGES = 3  # maximum results pages that the shopper reads
 _FEATURES = SUB_PAGES[1].lower()
@@ -42,13 +40,6 @@ _FILLER = frozenset(
 
 class NotFoundError(DataError):
     """No search with words of the instruction finds the product."""
-
-
-class Finder(Protocol):
-    """The part of a catalogue that the oracle uses."""
-
-    def search(self, query: str, limit: int = 50) -> Sequence[int]:
-        """Return the indices of the products that a query finds, best first."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +76,7 @@ def read_wish(instruction: str) -> Wish:
 # --- the oracle -----------------------------------------------------------------------------------
 
 
-def oracle_actions(goal: Goal, product: Product, catalogue: Finder) -> list[str]:
+def oracle_actions(goal: Goal, product: Product, catalogue: Catalogue) -> list[str]:
     """Return actions that complete a goal, starting on the index page.
 
     Args:
@@ -107,7 +98,7 @@ def oracle_actions(goal: Goal, product: Product, catalogue: Finder) -> list[str]
     ]
 
 
-def _best_query(goal: Goal, product: Product, catalogue: Finder) -> tuple[str, int]:
+def _best_query(goal: Goal, product: Product, catalogue: Catalogue) -> tuple[str, int]:
     """Return the first query with the product on page one, or the best one, and its rank there."""
     found: list[tuple[int, str]] = []
     for query in _queries(goal, product):
@@ -193,6 +184,8 @@ class Shopper:
     when it has rejected all results; see also `exhaustive`.
     """
 
+    goal: str
+    """The instruction."""
     rng: random.Random
     """Source of all random choices."""
     habits: Habits = Habits()
@@ -209,33 +202,35 @@ class Shopper:
     _again: bool = False  # the features were not those of the wish, and another product was not
     _settled: bool = False  # nothing fits: accept the best match
 
+    def __post_init__(self) -> None:
+        self._wish = read_wish(self.goal)
+
     def act(
-        self, goal: str, observation: str, admissible: Sequence[str], last: str | None = None
+        self, observation: str, admissible: Sequence[str], last: str | None = None
     ) -> tuple[str, str]:
         """Return a short thought and the next action.
 
         Args:
-            goal: the instruction.
             observation: the page in the mode "text".
             admissible: the admissible actions of the page.
             last: the previous action; None means the one returned last.
         """
-        wish, parts = read_wish(goal), observation.split(SEPARATOR)
+        parts = observation.split(SEPARATOR)
         clicks = {a[len("click[") : -1] for a in admissible if a.startswith("click[")}
         perturbed = last not in (None, self._last)
         clicked = (last if perturbed and last else self._last)[len("click[") : -1]
         if BUY_NOW.lower() in clicks:
-            thought, self._last = self._on_item(wish, goal.lower(), parts, clicks, clicked)
+            thought, self._last = self._on_item(parts, clicks, clicked)
         elif NEXT.lower() in clicks:
-            thought, self._last = self._on_results(wish, parts, clicks, perturbed)
+            thought, self._last = self._on_results(parts, clicks, perturbed)
         elif PREVIOUS.lower() in clicks:
             thought, self._last = self._on_sub_page(parts, clicked)
         else:
-            thought, self._last = "search", f"search[{self._query(wish)}]"
+            thought, self._last = "search", f"search[{self._query()}]"
         return thought, self._last
 
-    def _query(self, wish: Wish) -> str:
-        words = wish.words
+    def _query(self) -> str:
+        words = self._wish.words
         if self._settled and self._offered == frozenset() and words:
             return self.rng.choice(words)  # all words together found nothing
         if self._again:
@@ -244,14 +239,12 @@ class Shopper:
             words = tuple(self.rng.sample(words, min(1, len(words))))
         return " ".join(words)
 
-    def _on_results(
-        self, wish: Wish, parts: list[str], clicks: set[str], perturbed: bool
-    ) -> tuple[str, str]:
+    def _on_results(self, parts: list[str], clicks: set[str], perturbed: bool) -> tuple[str, str]:
         offers = _offers(parts, clicks)
         if perturbed and (not offers or _page_number(parts) > 1):
             return "not what i wanted", f"click[{BACK_TO_SEARCH.lower()}]"
         self._offered = frozenset(offer.asin for offer in offers)
-        suitable = offers if self._settled else [o for o in offers if self._suits(o, wish)]
+        suitable = offers if self._settled else [o for o in offers if self._suits(o)]
         if offers and self._happens(self.habits.random_result):
             suitable = [self.rng.choice(offers)]
         elif not self._settled and all(offer.asin in self._rejected for offer in suitable):
@@ -261,30 +254,34 @@ class Shopper:
         if not suitable:
             self._settled = True
             return "nothing suits", f"click[{BACK_TO_SEARCH.lower()}]"
-        best = self._best(suitable, wish)
-        self._likeliest = _shared(best.title, wish)
+        best = self._best(suitable)
+        self._likeliest = self._shared(best)
         return _brief(best.title), f"click[{best.asin}]"
 
-    def _best(self, suitable: list[Offer], wish: Wish) -> Offer:
+    def _best(self, suitable: list[Offer]) -> Offer:
         """Return the offer to open next, of those that suit."""
-        ranked = sorted(suitable, key=lambda offer: -_shared(offer.title, wish))
+        ranked = sorted(suitable, key=self._shared, reverse=True)
         if self.exhaustive and not self._settled:
             return next(offer for offer in ranked if offer.asin not in self._rejected)
         again, self._again = self._again, False
         if again and len(ranked) > 1:
-            likeliest = _shared(ranked[1].title, wish)
-            return self.rng.choice([o for o in ranked[1:] if _shared(o.title, wish) == likeliest])
+            likeliest = self._shared(ranked[1])
+            return self.rng.choice([o for o in ranked[1:] if self._shared(o) == likeliest])
         if self._last == f"click[{PREVIOUS.lower()}]":
             places = [place for place, o in enumerate(ranked) if o.asin == self._asin]
             return ranked[(places[0] + 1) % len(ranked)] if places else ranked[0]
         return ranked[0]
 
-    def _suits(self, offer: Offer, wish: Wish) -> bool:
-        return offer.price <= wish.limit and 3 * _shared(offer.title, wish) >= len(wish.words)
+    def _suits(self, offer: Offer) -> bool:
+        alike = 3 * self._shared(offer) >= len(self._wish.words)
+        return alike and offer.price <= self._wish.limit
 
-    def _on_item(
-        self, wish: Wish, goal: str, parts: list[str], clicks: set[str], clicked: str
-    ) -> tuple[str, str]:
+    def _shared(self, offer: Offer) -> int:
+        """Return the number of the wish's words in a title."""
+        return len(_words(offer.title).intersection(self._wish.words))
+
+    def _on_item(self, parts: list[str], clicks: set[str], clicked: str) -> tuple[str, str]:
+        wish, goal = self._wish, self.goal.lower()
         title, groups = _item(parts, clicks)
         if clicked in self._offered:
             self._asin, self._checked = clicked, False
@@ -297,7 +294,7 @@ class Shopper:
         shown = " ".join((title, *groups, *(v for values in groups.values() for v in values)))
         self._missing = frozenset(wish.words) - _words(shown)
         if not (self._settled or self._checked):
-            unlike = lacks or _shared(title, wish) < self._likeliest
+            unlike = lacks or len(_words(title).intersection(wish.words)) < self._likeliest
             if unlike and not self._happens(self.habits.no_return):
                 self._rejected.add(self._asin)
                 return "not this one", f"click[{PREVIOUS.lower()}]"
@@ -327,11 +324,6 @@ class Shopper:
 
     def _happens(self, probability: float) -> bool:
         return probability > 0 and self.rng.random() < probability
-
-
-def _shared(title: str, wish: Wish) -> int:
-    """Return the number of the wish's words in a title."""
-    return len(_words(title).intersection(wish.words))
 
 
 def _brief(text: str) -> str:

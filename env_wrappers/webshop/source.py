@@ -5,7 +5,6 @@ errors name a record by its file, number and field.
 """
 
 import fnmatch
-import io
 import json
 import math
 import os
@@ -19,7 +18,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, model_validator
 
 from env_wrappers.errors import DataError
-from env_wrappers.files import check_depth, open_regular, validate_json
+from env_wrappers.files import validate_json
 from env_wrappers.webshop.records import Listing, Product, Wish
 
 DATA_VARIABLE = "WEBSHOP_DATA"
@@ -180,11 +179,10 @@ def _values(path: Path, brackets: str) -> Iterator[tuple[str, Any, str]]:
     first, later = (re.compile(comma + _SPACE + key, re.DOTALL) for comma in ("", f"{_SPACE},"))
     found = 0
     try:
-        with io.TextIOWrapper(open_regular(path), "utf-8") as file:
+        with path.open(encoding="utf-8", newline="") as file:
             text = file.read(_CHUNK)
             if not text.lstrip().startswith(brackets[0]):
                 raise DataError(f"{path} is not a JSON {kind}; {_DAMAGED}")
-            check_depth(text.encode())
             place = text.index(brackets[0]) + 1
             while True:
                 try:
@@ -202,15 +200,14 @@ def _values(path: Path, brackets: str) -> Iterator[tuple[str, Any, str]]:
                     if not more or len(text) - place > _LONGEST_VALUE:
                         raise
                     text, place = text[place:] + more, 0
-                    check_depth(text.encode(), depth=1)
                 else:
                     yield name, value, text[begin.end() : end]
                     place, found = end, found + 1
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; make it readable") from error
-    except DataError:
-        raise
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
         raise DataError(
             f"{path} is cut off or no JSON after {element} {found}: {error}; {_DAMAGED}"
         ) from error

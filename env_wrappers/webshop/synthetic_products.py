@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from env_wrappers.errors import DataError
+
 KINDS_PER_BRAND = 8
 MAX_LOOKALIKES = 6  # below the number of traits of a kind; at most the number of editions
 EDITION = "edition"
@@ -83,20 +85,55 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class SyntheticProduct:
-    """Records of one product for the original's three files.
+class CatalogueSpec:
+    """What to generate.
 
     Attributes:
-        asin: identifier.
-        item: record of items_shuffle.json.
-        attributes: record of items_ins_v2.json.
-        human: records of items_human_ins.json.
+        products: number of products. A product with an instruction gives one synthetic goal per
+            combination of its options, seven or eight on average.
+        seed: the same spec gives the same bytes; another seed gives other products.
+        lookalikes: products of the same brand and kind, from 1 to 6, whose titles have the same
+            words. If there are several, only the pages of the products tell which one is wanted.
+        instructed: share of the products that have synthetic goals.
+        human: share of those that also have human goals.
     """
 
-    asin: str
-    item: dict[str, Any]
-    attributes: dict[str, Any]
-    human: list[dict[str, Any]]
+    products: int = 400
+    seed: int = 0
+    lookalikes: int = 3
+    instructed: float = 0.9
+    human: float = 0.25
+
+    @property
+    def families(self) -> int:
+        """Number of families."""
+        return -(-self.products // self.lookalikes)
+
+    @property
+    def brands(self) -> int:
+        """Number of brands, at least one per department."""
+        return max(len(kinds()), -(-self.families // KINDS_PER_BRAND))
+
+    def __post_init__(self) -> None:
+        """Validate the values.
+
+        Raises:
+            DataError: a value is out of range.
+        """
+        if self.products < 1 or self.seed < 0:
+            raise DataError("the number of products must be at least 1, the seed at least 0")
+        if not 1 <= self.lookalikes <= MAX_LOOKALIKES:
+            raise DataError(f"lookalikes must be from 1 to {MAX_LOOKALIKES}")
+        if not (0 < self.instructed <= 1 and 0 <= self.human <= 1):
+            raise DataError(
+                "the share of products with an instruction must be above 0 and at "
+                "most 1, the share with a human one from 0 to 1"
+            )
+        if self.brands > MAX_BRANDS:
+            raise DataError(
+                f"there are not enough brands for {self.products:,} products: "
+                "choose fewer products or more lookalikes"
+            )
 
 
 @functools.cache
@@ -163,43 +200,30 @@ class _Design:
 
 
 def make_product(
-    seed: int, number: int, products: int, lookalikes: int, instructed: float, human: float
-) -> SyntheticProduct:
-    """Return product `number` of a catalogue of `products`; deterministic in the arguments.
+    spec: CatalogueSpec, number: int
+) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
+    """Return the records of product `number`, deterministic in the arguments.
 
-    Args:
-        seed: seed of the catalogue.
-        number: number of the product, from 0.
-        products: size of the catalogue.
-        lookalikes: size of a family, at most `MAX_LOOKALIKES`.
-        instructed: probability of an instruction for synthetic goals.
-        human: probability that a product with an instruction also has a human one.
+    Returns:
+        Its records in items_shuffle.json, items_ins_v2.json and items_human_ins.json.
     """
-    rng = random.Random(f"{seed}/product/{number}")
-    design = _design(seed, number, products, lookalikes)
-    asin = asin_of(seed, number, products)
+    rng = random.Random(f"{spec.seed}/product/{number}")
+    design = _design(spec, number)
+    asin = asin_of(spec.seed, number, spec.products)
     attributes = sorted((design.trait, design.hidden, design.purpose))
     record: dict[str, Any] = {"attributes": attributes}
     humans: list[dict[str, Any]] = []
-    if rng.random() < instructed:
+    if rng.random() < spec.instructed:
         record |= _synthetic_instruction(rng, design)
-        if rng.random() < human:
+        if rng.random() < spec.human:
             humans.append(_human_instruction(rng, asin, design, attributes))
-    return SyntheticProduct(asin, _item(rng, asin, design), record, humans)
+    return _item(rng, asin, design), record, humans
 
 
-def brands_of(products: int, lookalikes: int) -> int:
-    """Return the number of brands in a catalogue, at least one per department."""
-    return max(len(kinds()), -(-_families(products, lookalikes) // KINDS_PER_BRAND))
-
-
-def _families(products: int, lookalikes: int) -> int:
-    return -(-products // lookalikes)
-
-
-def _design(seed: int, number: int, products: int, lookalikes: int) -> _Design:
-    member, family = divmod(number, _families(products, lookalikes))
-    slot, brand = divmod(family, brands_of(products, lookalikes))
+def _design(spec: CatalogueSpec, number: int) -> _Design:
+    seed, lookalikes = spec.seed, spec.lookalikes
+    member, family = divmod(number, spec.families)
+    slot, brand = divmod(family, spec.brands)
     kind, name = _kind_of(seed, brand, slot), brand_name(seed, brand)
     # Every member makes the same draws.
     rng = random.Random(f"{seed}/family/{family}")
@@ -341,8 +365,8 @@ def _wish(rng: random.Random, design: _Design) -> tuple[str, list[str]]:
     return thing, attributes
 
 
-def order_of(seed: int, products: int) -> Sequence[int]:
+def order_of(spec: CatalogueSpec) -> Sequence[int]:
     """Return all product numbers in catalogue order."""
-    numbers = array("q", range(products))
-    random.Random(f"{seed}/order").shuffle(numbers)
+    numbers = array("q", range(spec.products))
+    random.Random(f"{spec.seed}/order").shuffle(numbers)
     return numbers

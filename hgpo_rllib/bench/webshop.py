@@ -16,10 +16,11 @@ import numpy as np
 
 from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
 from env_wrappers.webshop.env import WebShopEnv
-from env_wrappers.webshop.generator import CatalogueSpec, generate
+from env_wrappers.webshop.generator import generate
 from env_wrappers.webshop.goals import GoalList, open_goals
 from env_wrappers.webshop.shop import open_shop
 from env_wrappers.webshop.shopper import read_wish
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from hgpo_rllib.bench.measure import Result, Row, Tables, new_process, resident, timed
 
 QUERIES = 1000

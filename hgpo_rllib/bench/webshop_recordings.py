@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from env_wrappers.errors import DataError
+from env_wrappers.webshop.nouns import NounExtractor
 from env_wrappers.webshop.reward import score
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop, open_shop
@@ -17,18 +18,6 @@ from hgpo_rllib.bench.measure import Row
 PRICE_SEED = 7  # price seed of the recordings
 REWARD_TOLERANCE = 1e-9
 _NOUNS = "webshop_title_nouns.json.xz"
-
-
-class _RecordedNouns:
-    """Nouns that the original's language model found in the product titles."""
-
-    name = "recorded"
-
-    def __init__(self, titles: dict[str, list[str]]) -> None:
-        self._titles = titles
-
-    def __call__(self, title: str) -> list[str]:
-        return self._titles[title]
 
 
 def compare_recordings(data: Path | None, recordings: Path) -> list[Row]:
@@ -119,7 +108,8 @@ def _recorded_shop(
     data: Path | None, goals: Literal["synthetic", "human"], recordings: Path
 ) -> Shop:
     shop = open_shop(data, goals, price_seed=PRICE_SEED, nouns="words")
-    return replace(shop, nouns=_RecordedNouns(_read(recordings / _NOUNS)["nouns"]))
+    titles = _read(recordings / _NOUNS)["nouns"]  # as the original's language model tagged them
+    return replace(shop, nouns=NounExtractor("recorded", titles.__getitem__))
 
 
 _Compare = Callable[[Any, Path | None, Path], Iterator[bool]]

@@ -141,7 +141,8 @@ def generate_webshop(
     ] = 0.25,
 ) -> None:
     """Generate a WebShop store; a second call with the same options does nothing."""
-    from env_wrappers.webshop.generator import CatalogueSpec, generate
+    from env_wrappers.webshop.generator import generate
+    from env_wrappers.webshop.synthetic_products import CatalogueSpec
 
     spec = CatalogueSpec(products, seed, lookalikes, instructed, human)
     generate_data(out, "products", products, lambda advance: generate(out, spec, advance))

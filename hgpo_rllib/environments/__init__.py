@@ -4,12 +4,11 @@ The environments registered here can be trained, evaluated and prepared by name.
 `find_environment` and do not compare names.
 """
 
-from hgpo_rllib.environments.registry import (
-    environment_id,
-    find_environment,
-    register_environment,
-    short_names,
-)
+import importlib
+from collections.abc import Callable
+
+from hgpo_rllib.config import ConfigError
+from hgpo_rllib.environments.checks import PAGE, one_line
 from hgpo_rllib.environments.spec import (
     DemonstrationGenerator,
     EnvironmentSpec,
@@ -30,6 +29,57 @@ __all__ = [
     "short_names",
 ]
 
-register_environment("hgpo/ALFWorld-v0", "hgpo_rllib.environments.alfworld:ALFWorld")
-register_environment("hgpo/WebShop-v0", "hgpo_rllib.environments.webshop:WebShop")
-register_environment("hgpo/TextCraft-v0", "hgpo_rllib.environments.textcraft:TextCraft")
+SPECS: dict[str, str | Callable[[str], EnvironmentSpec]] = {
+    "hgpo/ALFWorld-v0": "hgpo_rllib.environments.alfworld:ALFWorld",
+    "hgpo/WebShop-v0": "hgpo_rllib.environments.webshop:WebShop",
+    "hgpo/TextCraft-v0": "hgpo_rllib.environments.textcraft:TextCraft",
+}
+"""Registered specs by Gymnasium id."""
+
+
+def register_environment(env_id: str, spec: str | Callable[[str], EnvironmentSpec]) -> None:
+    """Register the spec that `find_environment` returns for an id.
+
+    Args:
+        env_id: Gymnasium id, without a module prefix.
+        spec: a subclass of `EnvironmentSpec`, or ``"module:Class"``, which is imported on first
+            use because the engines of some environments take seconds to import.
+    """
+    SPECS[env_id] = spec
+
+
+def find_environment(env_id: str) -> EnvironmentSpec:
+    """Return the spec of a Gymnasium id, or a general `EnvironmentSpec` if none is registered.
+
+    As in ``gymnasium.make``, an id can start with a module to import: ``my_env:Lost-v0``.
+
+    Raises:
+        ConfigError: the module cannot be imported.
+    """
+    module, _, bare = env_id.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"env.env_id: {env_id}: {error} (is its folder in PYTHONPATH? see {PAGE})"
+        ) from error
+    except Exception as error:  # user code can raise anything
+        raise ConfigError(
+            f"env.env_id: {env_id}: {module} cannot be imported: {one_line(error)} ({PAGE})"
+        ) from error
+    spec = SPECS.get(bare, EnvironmentSpec)
+    if isinstance(spec, str):
+        source, _, name = spec.partition(":")
+        spec = getattr(importlib.import_module(source), name)
+    return spec(env_id)
+
+
+def environment_id(word: str) -> str:
+    """Return the id of a registered environment's short name; otherwise `word` itself."""
+    return dict(zip(short_names(), SPECS, strict=True)).get(word, word)
+
+
+def short_names() -> list[str]:
+    """Return the registered environments' short names: ``alfworld`` for ``hgpo/ALFWorld-v0``."""
+    return [EnvironmentSpec(env_id).name for env_id in SPECS]

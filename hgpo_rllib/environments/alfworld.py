@@ -3,7 +3,8 @@
 import functools
 import os
 import random
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,34 +12,43 @@ import gymnasium as gym
 
 from env_wrappers.alfworld import explorer
 from env_wrappers.alfworld.check import check_game
-from env_wrappers.alfworld.explorer import Explorer, goal_of
+from env_wrappers.alfworld.explorer import APPLIANCES, Explorer, goal_of
 from env_wrappers.alfworld.games import GAME_FILE, TASK_TYPES, TREE, find_games
 from env_wrappers.alfworld.generator import GENERATOR_VERSION, SPLITS, GenerationSpec, generate
+from env_wrappers.alfworld.planner import find_plan, recorded_plan
 from env_wrappers.errors import DataError
 from hgpo_rllib.config import EnvSettings, RunConfig
-from hgpo_rllib.environments import alfworld_examples
-from hgpo_rllib.environments.alfworld_experts import explore, follow_plan, recorded
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (
     EnvironmentSpec,
+    Example,
     Games,
     Info,
     MakeExpert,
     MakePlayer,
     OraclePlan,
+    PlanFollower,
     Progress,
     TaskGenerator,
     digest,
 )
 
 DEMONSTRATION_SEED_OFFSET = 1000  # seed offset: demonstrated games are in no other split
+PLANNER_SECONDS = 300.0
+"""Time limit of the planner for one game. Some kitchens take minutes."""
+EXERCISES = 3  # made from one example
+_THOUGHT_END = "</think>"
+_NAME = re.compile(r"\b([a-z]+) (\d+)\b")
+_MOVE = re.compile(r"go to [a-z]+ \d+")
+_SEARCH = re.compile(r"<think>(?!desklamp|floorlamp)([a-z]+)(?: \d+)?: (?:find|take) it</think>")
+_TAKE = re.compile(r"take (?P<name>(?P<kind>[a-z]+) \d+) from (?P<place>[a-z]+) \d+")
 
 
 class GameGenerator(TaskGenerator):
     """Generates games with the settings in `config.games`."""
 
     name = "alfworld-games"
-    recipe = (Path(explorer.__file__), Path(alfworld_examples.__file__))
+    recipe = (Path(explorer.__file__), Path(__file__))
     function_words = """
 a an and are arrive at be can carrying clean close closed cool empty examine
 facing find from go have heat hot in inside inventory is it look looking middle move next nothing of
@@ -81,18 +91,31 @@ with you your task actions around picked picking
         generate(path, spec, on_progress, workers=os.cpu_count() or 1)
         return [game.parent.name for game in find_games(path, "train")]
 
-    @staticmethod
-    def make_expert(info: Info, rng: random.Random, random_moves: float = 0.0) -> Explorer:
-        """Return the explorer of a game."""
-        goal = goal_of(Path(info["game"]))
-        return Explorer(goal, info["admissible_actions"], rng, random_moves)
-
     def expert_factory(self, config: RunConfig) -> MakeExpert:
-        """Return `make_expert` with `warm_start.random_moves`."""
-        return functools.partial(self.make_expert, random_moves=config.warm_start.random_moves)
+        """Return the explorer with `warm_start.random_moves`."""
+        return functools.partial(explore, random_moves=config.warm_start.random_moves)
 
-    augment = staticmethod(alfworld_examples.augment)
-    exercises = staticmethod(alfworld_examples.exercises)
+    def augment(self, examples: Sequence[Example], rng: random.Random) -> list[Example]:
+        """Return the examples: half ask for another object if possible, and half are renumbered.
+
+        From the demonstrations alone, a small model learns what usually holds: that the object has
+        the number 1, and that what can be taken is the object of the goal.
+        """
+        changed = ask_for_other_objects(examples, rng)
+        pairs = zip(examples, changed, strict=True)
+        mixed = [other if other and rng.random() < 0.5 else own for own, other in pairs]
+        return [renumber(example, rng) if rng.random() < 0.5 else example for example in mixed]
+
+    def exercises(self, examples: Sequence[Example], rng: random.Random) -> list[Example]:
+        """Return prompts that ask for other objects; the response is only a thought.
+
+        It says whether the object can be taken. Cloning complete examples hardly teaches that,
+        because most of their loss is in other tokens.
+        """
+        repeats = [ask_for_other_objects(examples, rng) for _ in range(EXERCISES)]
+        changed = [example for repeat in repeats for example in repeat if example]
+        thoughts = [(p, r.partition(_THOUGHT_END)[0] + _THOUGHT_END) for p, r in changed]
+        return [renumber(example, rng) if rng.random() < 0.5 else example for example in thoughts]
 
 
 class ALFWorld(EnvironmentSpec):
@@ -148,3 +171,110 @@ def _spec(
         rooms=tuple(games.rooms),
         max_receptacles=games.max_receptacles,
     )
+
+
+# --- players -------------------------------------------------------------------------------------
+
+
+def recorded(info: Info, trusted: bool) -> OraclePlan:
+    """Return the walkthrough in the game file."""
+    plan = recorded_plan(Path(info["game"]), trusted)
+    return OraclePlan(plan, thoughts=thoughts_for(plan))
+
+
+def explore(info: Info, rng: random.Random, random_moves: float = 0.0) -> Explorer:
+    """Return the explorer, which searches at random for the objects of the goal.
+
+    Raises:
+        DataError: the goal is not beside the game file.
+    """
+    game = Path(info["game"])
+    try:
+        goal = goal_of(game)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"the explorer needs traj_data.json beside {game}: {error!r}") from error
+    return Explorer(goal, info["admissible_actions"], rng, random_moves)
+
+
+def follow_plan(info: Info, rng: random.Random, trusted: bool) -> PlanFollower:
+    """Return a player of a plan of Fast Downward.
+
+    Raises:
+        DataError: no plan was found in time.
+    """
+    plan = find_plan(Path(info["game"]), PLANNER_SECONDS, trusted)
+    return PlanFollower(OraclePlan(plan, thoughts=thoughts_for(plan)))
+
+
+def thoughts_for(plan: Sequence[str]) -> list[str]:
+    """Return one thought per command: the purpose of the next command that handles an object."""
+    thoughts: list[str] = []
+    thing, purpose, way = "", "", ""
+    for command in reversed(plan):
+        verb, *words = command.split()
+        if verb == "take":
+            thing, way = words[0], "find it"
+            thoughts.append(f"{thing} {words[1]}: take it")
+            continue
+        if verb == "use":
+            thing, purpose, way = words[0], "use it", "find it"
+        elif verb in APPLIANCES:
+            thing, purpose, way = words[0], f"{verb} it", f"{verb} it"
+        elif verb in ("move", "put"):
+            thing, way = words[0], f"put it in {words[3]}"
+            purpose = way
+        else:
+            purpose = way
+        thoughts.append(f"{thing}: {purpose}" if thing else "look around")
+    return thoughts[::-1]
+
+
+# --- examples ------------------------------------------------------------------------------------
+
+
+def renumber(example: Example, rng: random.Random) -> Example:
+    """Return a prompt and its response with other numbers of objects, usually from 1 to 9."""
+    numbers: dict[str, dict[str, str]] = {}  # new by old, by type
+
+    def new_name(name: re.Match[str]) -> str:
+        given = numbers.setdefault(name[1], {})
+        if name[2] not in given:
+            free = [number for number in "123456789" if number not in given.values()]
+            given[name[2]] = rng.choice(free) if free else str(len(given) + 1)
+        return f"{name[1]} {given[name[2]]}"
+
+    prompt, response = (_NAME.sub(new_name, text) for text in example)
+    return prompt, response
+
+
+def ask_for_other_objects(
+    examples: Sequence[Example], rng: random.Random
+) -> Iterator[Example | None]:
+    """Yield the examples with another object in the goal; None where that is not possible.
+
+    It is possible where the goal's object is searched for and some object can be taken. In half of
+    these examples the new object can be taken, and the response takes it. In the others it is not
+    there, and the response goes anywhere.
+    """
+    kinds = sorted({take["kind"] for prompt, _ in examples for take in _TAKE.finditer(prompt)})
+    for prompt, response in examples:
+        goal, _, _ = prompt.partition("\n")
+        _, _, actions = prompt.rpartition("Actions: ")
+        moves, offered = _MOVE.findall(actions), list(_TAKE.finditer(actions))
+        takes = [take for take in offered if not re.search(rf"\b{take['place']}\b", goal)]
+        search = _SEARCH.match(response)
+        if not (search and takes and moves and re.search(rf"\b{search[1]}\b", goal)):
+            yield None
+            continue
+        if rng.random() < 0.5:
+            take = rng.choice(takes)
+            kind, thought, action = take["kind"], f"{take['name']}: take it", take[0]
+        else:
+            missing = set(kinds) - {take["kind"] for take in offered}
+            kind = rng.choice(sorted(missing))
+            thought, action = f"{kind}: find it", rng.choice(moves)
+        new_goal = re.sub(rf"\b{search[1]}\b", kind, goal)
+        yield (
+            prompt.replace(goal, new_goal),
+            f"<think>{thought}</think><action>{action}</action>",
+        )

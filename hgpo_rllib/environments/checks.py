@@ -130,16 +130,14 @@ def _check_prompts(agent: AgentSettings, observation: str, info: dict[str, Any])
     given = (info["goal"], observation, actions, 1)
     first = AgentSettings(prompt=agent.prompt)
     history = [Turn(observation, actions[0])]
-    messages: dict[str, Callable[[], str]] = {
-        "prompt": lambda: TextRenderer(first).message(*given, history=history),
-        "follow_up_prompt": lambda: TextRenderer(agent).follow_up_message(*given),
-    }
-    for setting, message in messages.items():
-        try:
-            message()
-        except (FileNotFoundError, jinja2.TemplateError) as error:
-            name = getattr(agent, setting)
-            raise ConfigError(f"agent.{setting}: {name}: {one_line(error)} ({PAGE})") from error
+    setting = "prompt"
+    try:
+        TextRenderer(first).message(*given, history=history)
+        setting = "follow_up_prompt"
+        TextRenderer(agent).follow_up_message(*given)
+    except (FileNotFoundError, jinja2.TemplateError) as error:
+        name = getattr(agent, setting)
+        raise ConfigError(f"agent.{setting}: {name}: {one_line(error)} ({PAGE})") from error
 
 
 class _NotMetError(Exception):

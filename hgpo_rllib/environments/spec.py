@@ -139,14 +139,9 @@ class DemonstrationGenerator(ABC):
     ) -> Sequence[str]:
         """Write the data of demonstrations; return the names of the train split's tasks."""
 
-    @staticmethod
     @abstractmethod
-    def make_expert(info: Info, rng: random.Random) -> NoisyExpert:
-        """Create the expert of an episode. Worker processes import this function by name."""
-
     def expert_factory(self, config: RunConfig) -> MakeExpert:
-        """Return the function that creates experts of these settings. Default: `make_expert`."""
-        return self.make_expert
+        """Return the function that creates experts; worker processes unpickle it."""
 
     def augment(self, examples: Sequence[Example], rng: random.Random) -> Sequence[Example]:
         """Return the examples to clone in place of the demonstrated ones. Default: the same."""

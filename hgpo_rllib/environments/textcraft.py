@@ -10,8 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 from env_wrappers.textcraft import players
-from env_wrappers.textcraft.planner import find_choice, plan
-from env_wrappers.textcraft.players import Crafter
+from env_wrappers.textcraft.players import Crafter, find_choice, plan
 from env_wrappers.textcraft.recipes import PREFIX, open_book
 from hgpo_rllib.config import EnvSettings, RunConfig
 from hgpo_rllib.environments.checks import check_settings, make_environment
@@ -59,18 +58,10 @@ possible to using you
         goals: list[str] = env.get_wrapper_attr("goals")
         return goals[: config.warm_start.games]
 
-    @staticmethod
-    def make_expert(
-        info: Info, rng: random.Random, data: str | None = None, random_moves: float = 0.0
-    ) -> Crafter:
-        """Return the crafter of a goal."""
-        return Crafter(open_book(data), PREFIX + info["game"], rng, random_moves)
-
     def expert_factory(self, config: RunConfig) -> MakeExpert:
-        """Return `make_expert` with the run's data and `warm_start.random_moves`."""
-        return functools.partial(
-            self.make_expert, data=config.env.data, random_moves=config.warm_start.random_moves
-        )
+        """Return the crafter with the run's data and `warm_start.random_moves`."""
+        moves = config.warm_start.random_moves
+        return functools.partial(_craft, data=config.env.data, random_moves=moves)
 
     def augment(self, examples: Sequence[Example], rng: random.Random) -> list[Example]:
         """Return the examples with commands in another order, and half of them with other items.
@@ -134,8 +125,12 @@ class TextCraft(EnvironmentSpec):
 
     def players(self, settings: EnvSettings) -> dict[str, MakePlayer]:
         """Return the crafter, also with the habit of its demonstrations."""
-        make = functools.partial(Demonstrations.make_expert, data=settings.data)
+        make = functools.partial(_craft, data=settings.data)
         return {"careful": make, "wasteful": functools.partial(make, random_moves=WASTEFUL)}
+
+
+def _craft(info: Info, rng: random.Random, data: str | None, random_moves: float = 0.0) -> Crafter:
+    return Crafter(open_book(data), PREFIX + info["game"], rng, random_moves)
 
 
 def _shortest(info: Info, data: str | None) -> OraclePlan:

@@ -9,17 +9,19 @@ from typing import Any
 import gymnasium as gym
 
 from env_wrappers.webshop import players, shopper
-from env_wrappers.webshop.generator import GENERATOR_VERSION, CatalogueSpec, generate
+from env_wrappers.webshop.generator import GENERATOR_VERSION, generate
 from env_wrappers.webshop.goals import goal_range
-from env_wrappers.webshop.players import PLAYERS, NoisyShopper, Player
+from env_wrappers.webshop.players import PLAYERS, NoisyShopper
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import NotFoundError, Shopper, oracle_actions
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from hgpo_rllib.config import EnvSettings, RunConfig
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (
     EnvironmentSpec,
     Games,
     Info,
+    MakeExpert,
     MakePlayer,
     OraclePlan,
     Progress,
@@ -77,14 +79,19 @@ than that the to total want with
         count = min(config.warm_start.games, goals.get_wrapper_attr("num_tasks"))
         return [str(task) for task in range(count)]
 
-    @staticmethod
-    def make_expert(info: Info, rng: random.Random) -> NoisyShopper:
-        """Return the shopper for an instruction."""
-        return NoisyShopper(info["goal"], rng)
+    def expert_factory(self, config: RunConfig) -> MakeExpert:
+        """Return the shopper with bad habits."""
+        return _start_noisy
 
 
-def _start(make: Callable[[random.Random], Shopper], info: Info, rng: random.Random) -> Player:
-    return Player(info["goal"], make(rng))
+def _start(
+    make: Callable[[str, random.Random], Shopper], info: Info, rng: random.Random
+) -> Shopper:
+    return make(info["goal"], rng)
+
+
+def _start_noisy(info: Info, rng: random.Random) -> NoisyShopper:
+    return NoisyShopper(info["goal"], rng)
 
 
 class WebShop(EnvironmentSpec):

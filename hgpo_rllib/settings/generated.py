@@ -35,7 +35,7 @@ class StoreSettings(Section):
     """A generated WebShop catalogue, used for training if `env.data` is null and for the warm
     start.
 
-    Fields as in `env_wrappers.webshop.generator.CatalogueSpec`.
+    Fields as in `env_wrappers.webshop.synthetic_products.CatalogueSpec`.
     """
 
     products: int = Field(400, ge=1)

@@ -61,7 +61,9 @@ def _record(data: Path) -> dict[str, Any]:
         HITS: [["towel", hits], ["unknown", []]],
         TRACES: {"about": "", "synth": [episode], "human": []},
         REWARDS: [[0, SHIRT, {}, score.reward, {}]],
-        NOUNS: {"nouns": {product.title: list(shop.nouns(product.title)) for product in catalogue}},
+        NOUNS: {
+            "nouns": {product.title: list(shop.nouns.find(product.title)) for product in catalogue}
+        },
     }
 
 

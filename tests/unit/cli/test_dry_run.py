@@ -15,8 +15,9 @@ from click.testing import Result
 from ray.tune.search.variant_generator import generate_variants
 from typer.testing import CliRunner
 
-from env_wrappers.webshop.generator import CatalogueSpec, generate
+from env_wrappers.webshop.generator import generate
 from env_wrappers.webshop.nouns import SPACY_MODEL, make_noun_extractor
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import load_config

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from env_wrappers.alfworld.games import TREE, find_games
-from env_wrappers.webshop.generator import ITEMS, CatalogueSpec, generate
+from env_wrappers.webshop.generator import ITEMS, generate
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from tests.paths import ROOT
 from tests.unit.cli.command import Run, hgpo
 from tests.unit.env_wrappers.webshop.webshop_data import item, write_data
@@ -124,7 +125,7 @@ def test_broken_games(refused: Callable[..., str], games: Path) -> None:
     content = json.loads(game.read_text())
     for broken, reason in (
         ('{"solvable": true, "grammar": "', "Invalid JSON"),
-        ('{"solvable": true, "x":' + "[" * 100_000, "nested deeper than"),
+        ('{"solvable": true, "x":' + "[" * 100_000, "recursion limit"),
         (json.dumps({"solvable": True}), "Field required"),
         (json.dumps(content | {"grammar": content["grammar"].replace("move", "throw")}), "grammar"),
     ):
@@ -157,7 +158,7 @@ def test_broken_stores(refused: Callable[..., str], store: Path, tmp_path: Path)
     (data / ITEMS).write_text("[{")
     assert "is cut off or no JSON after product 0" in refused(WEBSHOP, f"env.data={data}")
     (data / ITEMS).write_bytes(b"[" * 100_000)
-    assert "nested deeper than" in refused(WEBSHOP, f"env.data={data}")
+    assert "maximum recursion depth" in refused(WEBSHOP, f"env.data={data}")
     nobody: dict[str, Any] = {"B1": {"attributes": ["soft"]}}
     bare = write_data(tmp_path / "bare", items=[item("B1")], entries=nobody, human={})
     assert "no synthetic goal for any of the 1 products" in refused(WEBSHOP, f"env.data={bare}")
@@ -177,6 +178,6 @@ def test_broken_models(refused: Callable[..., str], tmp_path: Path) -> None:
     (model / "model.safetensors").touch()
     assert "config.json: Expecting property name" in line()
     (model / "config.json").write_bytes(b"[" * 100_000)
-    assert "config.json: nested deeper than" in line()
+    assert "config.json: nested too deeply" in line()
     (model / "config.json").write_text('{"model_type": "abacus"}')
     assert "is no HuggingFace directory" in line()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, CatalogueSpec, generate
+from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, generate
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from hgpo_rllib.cli.data import generate_webshop
 from tests.unit.cli.command import Run, hgpo
 from tests.unit.env_wrappers.webshop.webshop_data import item, write_data

@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from env_wrappers.alfworld.env import ALFWorldEnv
-from hgpo_rllib.environments.alfworld import GameGenerator
-from hgpo_rllib.environments.alfworld_examples import (
-    ask_for_other_objects,
-    augment,
-    exercises,
-    renumber,
-)
+from hgpo_rllib.environments.alfworld import GameGenerator, ask_for_other_objects, explore, renumber
 from hgpo_rllib.environments.spec import Example
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 
@@ -29,7 +23,7 @@ def examples(generated_games: Path) -> list[Example]:
         for task in range(len(env.games))
         for seed in range(5)
         for example in demonstrate(
-            env, task, GameGenerator.make_expert, "alfworld_compact", 2, 0.15, random.Random(seed)
+            env, task, explore, "alfworld_compact", 2, 0.15, random.Random(seed)
         )
     ]
 
@@ -75,8 +69,8 @@ def test_lamps_and_held_objects_stay(examples: list[Example]) -> None:
 
 def test_exercises_end_with_the_thought(examples: list[Example]) -> None:
     """They do not depend on anything but the seed."""
-    made = exercises(examples, random.Random(0))
-    assert made == exercises(examples, random.Random(0))
+    made = GameGenerator().exercises(examples, random.Random(0))
+    assert made == GameGenerator().exercises(examples, random.Random(0))
     assert len(made) > 30
     for prompt, response in made:
         kind, verb = re.fullmatch(
@@ -88,7 +82,8 @@ def test_exercises_end_with_the_thought(examples: list[Example]) -> None:
 def test_half_of_the_examples_are_renumbered() -> None:
     """The others teach the numbers that games have."""
     examples = [("a pen 1, a pen 2, a pen 3", "take pen 3")] * 1000
-    kept = sum(example == examples[0] for example in augment(examples, random.Random(0)))
+    made = GameGenerator().augment(examples, random.Random(0))
+    kept = sum(example == examples[0] for example in made)
     assert 400 < kept < 600
 
 

@@ -8,10 +8,10 @@ import pytest
 
 import hgpo_rllib
 from hgpo_rllib.environments import (
+    SPECS,
     EnvironmentSpec,
     environment_id,
     find_environment,
-    registry,
     short_names,
 )
 
@@ -24,7 +24,7 @@ MAY_NAME_THEM = {
 
 def named(file: Path) -> Iterator[str]:
     """The strings of a module that are the id or the short name of an environment."""
-    names = {*registry.SPECS, *short_names()}
+    names = {*SPECS, *short_names()}
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Constant) and node.value in names:
             yield f"{file.relative_to(ROOT)}:{node.lineno}: {node.value}"

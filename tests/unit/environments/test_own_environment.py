@@ -10,10 +10,11 @@ import gymnasium
 import pytest
 from typer.testing import CliRunner
 
+from hgpo_rllib import environments
 from hgpo_rllib.agent import Memory, TextRenderer
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
-from hgpo_rllib.environments import find_environment, registry
+from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import AFTER_A_STEP, INFO
 from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.run.inputs import check_inputs
@@ -64,9 +65,8 @@ class LostTasks(TaskGenerator):
     def make_demonstration_data(self, config, path, on_progress):
         return ["0", "1"]
 
-    @staticmethod
-    def make_expert(info, rng):
-        return Finder(info["task_type"])
+    def expert_factory(self, config):
+        return lambda info, rng: Finder(info["task_type"])
 
 
 LostSpec.generator = LostTasks()
@@ -86,7 +86,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
-    monkeypatch.setattr(registry, "SPECS", dict(registry.SPECS))
+    monkeypatch.setattr(environments, "SPECS", dict(environments.SPECS))
     yield tmp_path
     sys.modules.pop("my_env", None)
 
@@ -304,7 +304,7 @@ def test_a_registered_generator_makes_data_and_demonstrations(registered: Path) 
     assert path.is_dir()
     assert path.name.startswith("lost-tasks-")
     env = gymnasium.make(config.env.env_id, split="train", data=str(path), max_steps=8)
-    expert = find_environment(config.env.env_id).require_generator().make_expert
+    expert = find_environment(config.env.env_id).require_generator().expert_factory(config)
     examples = demonstrate(env, 0, expert, config.agent.prompt, 2, 0.0, random.Random(0))
     assert examples[-1][1].startswith("<think>think</think><action>take ")
 

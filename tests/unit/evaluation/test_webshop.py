@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from env_wrappers.webshop.generator import CatalogueSpec, generate
+from env_wrappers.webshop.generator import generate
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from hgpo_rllib.config import load_config
 from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.evaluation.evaluate import Request, evaluate

@@ -13,11 +13,10 @@ import pytest
 from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.generator import GenerationSpec, generate
-from env_wrappers.webshop.generator import CatalogueSpec
 from env_wrappers.webshop.generator import generate as generate_store
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from hgpo_rllib.agent import parse_completion
-from hgpo_rllib.environments.alfworld import GameGenerator
-from hgpo_rllib.environments.alfworld_experts import thoughts_for
+from hgpo_rllib.environments.alfworld import explore, thoughts_for
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 from tests.unit.cli.command import Run, files, hgpo
 
@@ -136,14 +135,14 @@ def test_the_explorer_is_the_one_of_the_warm_start(
         name = "/".join(Path(game).parts[-3:-1])
         for repeat in range(2):
             rng = NoNoise(random.Random(f"3/{name}/{repeat}"))
-            expected += demonstrate(env, task, GameGenerator.make_expert, prompt, memory, 0.0, rng)
+            expected += demonstrate(env, task, explore, prompt, memory, 0.0, rng)
     assert [(r["prompt"], r["response"]) for r in read_demos(out)] == expected
 
 
 def test_thoughts_of_a_plan_are_those_of_the_explorer(generated_games: Path) -> None:
     """Given the actions that the explorer took."""
     env = ALFWorldEnv(generated_games, split="train")
-    player = GameGenerator.make_expert
+    player = explore
     for task in range(env.num_tasks):
         rng = NoNoise(random.Random(0))
         examples = demonstrate(env, task, player, "alfworld_compact", 2, 0.0, rng)

@@ -14,7 +14,7 @@ from env_wrappers.alfworld.env import ALFWorldEnv
 from hgpo_rllib.agent import parse_completion
 from hgpo_rllib.config import load_config
 from hgpo_rllib.environments import alfworld
-from hgpo_rllib.environments.alfworld import GameGenerator
+from hgpo_rllib.environments.alfworld import GameGenerator, explore
 from hgpo_rllib.environments.spec import Example
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.warmstart import prepare
@@ -76,7 +76,7 @@ def one_thread() -> Iterator[None]:
 
 def play(env: ALFWorldEnv, game: str, noise: float, seed: int) -> list[Example]:
     """Return the demonstration of one game."""
-    task, player = env.games.index(game), GameGenerator.make_expert
+    task, player = env.games.index(game), explore
     return demonstrate(env, task, player, "alfworld_compact", 2, noise, random.Random(seed))
 
 
@@ -171,8 +171,8 @@ class TestDemonstrations:
         """The pocket model's expert sometimes goes elsewhere than its thought says."""
         form = re.compile(r"<think>\w+: put it in (\w+)</think><action>(go to|open) (\w+) \d+<")
         detours = []
-        expert = functools.partial(GameGenerator.make_expert, random_moves=0.5)
-        for make_expert in (expert, GameGenerator.make_expert):
+        expert = functools.partial(explore, random_moves=0.5)
+        for make_expert in (expert, explore):
             steps = [
                 form.match(response)
                 for task in range(len(env.games))

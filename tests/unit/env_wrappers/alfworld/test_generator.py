@@ -68,7 +68,8 @@ def test_each_game_is_won_by_its_walkthrough(
     ],
 )
 def test_the_other_families_and_rooms_give_games(tmp_path: Path, task_type: str, room: str) -> None:
-    game = generate_game(tmp_path, task_type, "train", 1, (room,), max_receptacles=24)
+    spec = GenerationSpec(rooms=(room,), max_receptacles=24)
+    game = generate_game(tmp_path, spec, task_type, "train", 1)
     assert game is not None
     assert task_type_of(game) == task_type
     assert find_games(tmp_path, "train") == [game]
@@ -108,9 +109,9 @@ def test_alfworlds_own_environment_plays_them(generated_games: Path) -> None:
 
 def test_a_floor_lamp_can_be_the_light(tmp_path: Path) -> None:
     """Living rooms have floor lamps: the goal names one, and its game is won."""
+    spec = GenerationSpec(rooms=("livingroom",), max_receptacles=24)
     games = (
-        generate_game(tmp_path, "look_at_obj_in_light", "train", seed, ("livingroom",), 24)
-        for seed in range(10)
+        generate_game(tmp_path, spec, "look_at_obj_in_light", "train", seed) for seed in range(10)
     )
     game = next(g for g in games if g is not None and "FloorLamp" in g.parent.parent.name)
     content = json.loads(game.read_text())

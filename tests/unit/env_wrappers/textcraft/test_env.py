@@ -13,8 +13,7 @@ import pytest
 import env_wrappers  # noqa: F401 (registers the environments)
 from env_wrappers.errors import DataError
 from env_wrappers.textcraft import recipes
-from env_wrappers.textcraft.env import MAX_ACTION, TextCraftEnv
-from env_wrappers.textcraft.tasks import SPLITS
+from env_wrappers.textcraft.env import MAX_ACTION, SPLITS, TextCraftEnv
 from tests.unit.env_wrappers.textcraft.textcraft_data import (
     item,
     needs_package,

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from env_wrappers.textcraft.env import TextCraftEnv
-from env_wrappers.textcraft.planner import find_choice, plan
+from env_wrappers.textcraft.env import SPLITS, TextCraftEnv
+from env_wrappers.textcraft.players import find_choice, plan
 from env_wrappers.textcraft.recipes import RecipeBook, open_book
-from env_wrappers.textcraft.tasks import SPLITS
 from tests.unit.env_wrappers.textcraft.textcraft_data import needs_package
 
 pytestmark = [

@@ -124,8 +124,8 @@ def test_a_file_that_is_no_recipe(tmp_path: Path, recipe: Any, fault: str) -> No
 
 def test_a_file_that_is_not_json(tmp_path: Path) -> None:
     data = write_recipes(tmp_path / "data")
-    (data / "recipes" / "stick.json").write_text("[" * 100)
-    with pytest.raises(DataError, match=r"stick\.json is not a recipe .*nested deeper than 32"):
+    (data / "recipes" / "stick.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"stick\.json is not a recipe .*nested too deeply"):
         open_book(data)
 
 

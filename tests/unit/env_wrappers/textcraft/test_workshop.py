@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from env_wrappers.textcraft.env import listed_recipes
 from env_wrappers.textcraft.recipes import RecipeBook, open_book
-from env_wrappers.textcraft.tasks import make_task
 from env_wrappers.textcraft.workshop import Workshop
 from tests.unit.env_wrappers.textcraft.textcraft_data import (
     item,
@@ -25,7 +25,7 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> RecipeBook:
 
 
 def begin(book: RecipeBook, goal: str = GOAL) -> Workshop:
-    return Workshop(book, goal, make_task(book, goal, 3).listed)
+    return Workshop(book, goal, listed_recipes(book, goal, 3))
 
 
 def test_an_episode(book: RecipeBook) -> None:

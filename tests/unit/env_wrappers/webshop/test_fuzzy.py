@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env_wrappers.webshop.colors import COLORS, first_color
-from env_wrappers.webshop.fuzzy import token_set_ratio
+from env_wrappers.webshop.reward import COLORS, first_color, token_set_ratio
 
 words = st.text("abcdexyz", min_size=1, max_size=5)
 texts = st.lists(words, max_size=6).map(" ".join)

@@ -60,7 +60,7 @@ def test_demonstrations_are_kept(config: RunConfig, store: Path, noise: float) -
     kept = 0
     for task in range(20):
         rng = random.Random(task)
-        player = StoreGenerator.make_expert
+        player = StoreGenerator().expert_factory(config)
         examples = demonstrate(env, task, player, "webshop_compact", 2, noise, rng)
         kept += bool(examples)
         for prompt, response in examples:
@@ -79,7 +79,7 @@ def test_shoppers_buy_prematurely(config: RunConfig, store: Path) -> None:
     scores = []
     for task in range(40):
         observation, info = env.reset(seed=task)
-        shopper = StoreGenerator.make_expert(info, random.Random(task))
+        shopper = StoreGenerator().expert_factory(config)(info, random.Random(task))
         last, done = None, False
         while not done:
             _, last = shopper.act(observation, info["admissible_actions"], last)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
-from env_wrappers.webshop.fuzzy import token_set_ratio
-from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, CatalogueSpec, generate
+from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, generate
+from env_wrappers.webshop.nouns import NounExtractor
 from env_wrappers.webshop.records import Goal, Product
-from env_wrappers.webshop.reward import ALIKE_ABOVE, score
+from env_wrappers.webshop.reward import ALIKE_ABOVE, score, token_set_ratio
 from env_wrappers.webshop.shop import open_shop
 from env_wrappers.webshop.synthetic_products import (
     EDITION,
@@ -26,6 +26,7 @@ from env_wrappers.webshop.synthetic_products import (
     KINDS_PER_BRAND,
     MAX_BRANDS,
     MAX_LOOKALIKES,
+    CatalogueSpec,
     Kind,
     asin_of,
     brand_name,
@@ -293,14 +294,15 @@ class TestProducts:
 
     @given(st.integers(0, 1000), st.integers(1, 500))
     def test_the_order_has_every_product_once(self, seed: int, products: int) -> None:
-        assert sorted(order_of(seed, products)) == list(range(products))
+        assert sorted(order_of(CatalogueSpec(products, seed))) == list(range(products))
 
     def test_every_product_stands_alone(self) -> None:
         """The last of a million is made as fast as the first, with nothing kept of the others."""
-        last = make_product(0, 999_999, 1_000_000, 3, 1.0, 1.0)
-        assert last == make_product(0, 999_999, 1_000_000, 3, 1.0, 1.0)
-        assert last.human
-        assert last.asin != make_product(0, 999_998, 1_000_000, 3, 1.0, 1.0).asin
+        spec = CatalogueSpec(1_000_000, instructed=1.0, human=1.0)
+        last = make_product(spec, 999_999)
+        assert last == make_product(spec, 999_999)
+        assert last[2]
+        assert last[0]["asin"] != make_product(spec, 999_998)[0]["asin"]
 
 
 def product_of(kind: Kind, options: dict[str, tuple[str, ...]]) -> Product:
@@ -310,13 +312,7 @@ def product_of(kind: Kind, options: dict[str, tuple[str, ...]]) -> Product:
     )
 
 
-class Words:
-    """All words are nouns."""
-
-    name = "all"
-
-    def __call__(self, title: str) -> list[str]:
-        return title.lower().split()
+WORDS = NounExtractor("words", lambda title: title.lower().split())
 
 
 class TestVocabulary:
@@ -340,7 +336,7 @@ class TestVocabulary:
         for (group, wanted), (other, chosen) in itertools.product(every, every):
             for options in ({group: wanted}, (wanted,)):
                 goal = Goal(0, 0, "", (kind.traits[0],), 20.0, options)
-                found = score(product, {other: chosen}, 10.0, goal, product, Words())
+                found = score(product, {other: chosen}, 10.0, goal, product, WORDS)
                 met = (group, wanted) == (other, chosen)
                 assert found.r_option == met, (wanted, chosen, options)
                 assert found.reward == (1.0 if met else pytest.approx(2 / 3))

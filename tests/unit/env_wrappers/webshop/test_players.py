@@ -7,16 +7,17 @@ from dataclasses import fields
 
 import pytest
 
-from env_wrappers.webshop.generator import CatalogueSpec, generate
+from env_wrappers.webshop.generator import generate
 from env_wrappers.webshop.pages import BUY_NOW
-from env_wrappers.webshop.players import BAD_HABITS, PLAYERS
+from env_wrappers.webshop.players import BAD_HABITS, PLAYERS, NoisyShopper
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import Habits, Shopper
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 
 GOALS = 200
 WORD = re.compile(r"\w+")
-Make = Callable[[random.Random], Shopper]
+Make = Callable[[str, random.Random], Shopper]
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +33,13 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Shop]:
 
 def play(shop: Shop, goal: int, make: Make, steps: int = 15) -> tuple[float, list[str]]:
     """Return the reward of an episode, and its actions."""
-    session, shopper = Session(shop), make(random.Random(goal))
+    session = Session(shop)
     session.start(goal)
+    shopper = make(session.goal.instruction, random.Random(goal))
     done: list[str] = []
     while len(done) < steps:
         page = session.observation("text")
-        done.append(shopper.act(session.goal.instruction, page, session.actions)[1])
+        done.append(shopper.act(page, session.actions)[1])
         reward, bought = session.step(done[-1])
         assert not session.ignored
         if bought:
@@ -71,12 +73,12 @@ def test_every_habit_loses_goals(stores: dict[int, Shop], habit: str) -> None:
     assert getattr(BAD_HABITS, habit) > 0
     only = Habits(**{habit: 1.0})
     careful = won(stores[3], Shopper)
-    assert won(stores[3], lambda rng: Shopper(rng, only)) < careful - 0.15
+    assert won(stores[3], lambda goal, rng: Shopper(goal, rng, only)) < careful - 0.15
 
 
 @pytest.mark.parametrize("steps", [10, 15])
 def test_imitation_leaves_much_to_learn(stores: dict[int, Shop], steps: int) -> None:
-    assert 0.25 <= won(stores[3], lambda rng: Shopper(rng, BAD_HABITS), steps) <= 0.4
+    assert 0.25 <= won(stores[3], NoisyShopper, steps) <= 0.4
 
 
 def test_it_repeats_the_search_after_reading(stores: dict[int, Shop]) -> None:

@@ -10,19 +10,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from env_wrappers.errors import DataError
-from env_wrappers.webshop import nouns as nouns_module
 from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
-from env_wrappers.webshop.colors import COLORS
-from env_wrappers.webshop.fuzzy import token_set_ratio
 from env_wrappers.webshop.goals import GoalList, open_goals
-from env_wrappers.webshop.nouns import SPACY_MODEL, make_noun_extractor
+from env_wrappers.webshop.nouns import SPACY_MODEL, NounExtractor, make_noun_extractor
 from env_wrappers.webshop.records import Goal, Product
-from env_wrappers.webshop.reward import Score, score
+from env_wrappers.webshop.reward import COLORS, Score, score, token_set_ratio
 from tests.paths import SHARED
 
 REWARDS = SHARED / "parity/webshop_rewards.json.xz"
@@ -31,16 +28,9 @@ PRODUCTS = SHARED / "data/webshop_1k.tar.xz"
 HAS_SPACY_MODEL = importlib.util.find_spec(SPACY_MODEL) is not None
 
 
-class Given:
-    """The nouns of each title as they are given; of others, all their words."""
-
-    name = "given"
-
-    def __init__(self, nouns: Mapping[str, list[str]] | None = None):
-        self.nouns = nouns or {}
-
-    def __call__(self, title: str) -> list[str]:
-        return self.nouns.get(title, title.lower().split())
+def given(nouns: Mapping[str, list[str]] | None = None) -> NounExtractor:
+    """Return the nouns of each title as they are given; of others, all their words."""
+    return NounExtractor("given", lambda title: (nouns or {}).get(title, title.lower().split()))
 
 
 def product(**changes: Any) -> Product:
@@ -71,7 +61,7 @@ def bought(
     wish: Goal, chosen: Mapping[str, str] | None = None, price: float = 5.0, **changes: Any
 ) -> Score:
     """Return the score for the towel itself, with changes."""
-    return score(product(**changes), chosen or {}, price, wish, product(), Given())
+    return score(product(**changes), chosen or {}, price, wish, product(), given())
 
 
 class TestType:
@@ -102,7 +92,7 @@ class TestType:
     )
     def test_thresholds(self, common: int, of: int, related: bool, expected: float) -> None:
         wanted = [f"word{n}" for n in range(of)]
-        nouns = Given({"wanted": wanted, "own": [*wanted[:common], "other"]})
+        nouns = given({"wanted": wanted, "own": [*wanted[:common], "other"]})
         unrelated = {} if related else {"query": "?", "product_category": ""}
         result = score(
             product(title="own", **unrelated), {}, 5.0, goal(), product(title="wanted"), nouns
@@ -113,14 +103,14 @@ class TestType:
     def test_repeated_nouns_make_even_the_same_product_less(self) -> None:
         result = bought(goal(), title="Towel towel TOWEL")
         twice = score(
-            product(title="Towel towel"), {}, 5.0, goal(), product(title="Towel towel"), Given()
+            product(title="Towel towel"), {}, 5.0, goal(), product(title="Towel towel"), given()
         )
         assert twice.title_score == 0.5
         assert result.title_score == 1 / 3
 
     def test_a_wanted_title_without_nouns(self) -> None:
         wanted = product(title="", query="?", product_category="")
-        result = score(product(), {}, 5.0, goal(), wanted, Given())
+        result = score(product(), {}, 5.0, goal(), wanted, given())
         assert (result.title_score, result.r_type) == (0.2, 0.5)
 
     @pytest.mark.parametrize(
@@ -224,7 +214,7 @@ def test_the_price_may_reach_the_limit(price: float, met: bool) -> None:
     assert result.reward == (1.0 if met else 0.5)
 
 
-@given(
+@hypothesis.given(
     st.lists(st.sampled_from(["dry hair", "cordless", "machine wash", "xyz"]), max_size=4),
     st.dictionaries(st.sampled_from("abc"), st.sampled_from(COLORS[:3]), max_size=3),
     st.dictionaries(st.sampled_from("abc"), st.sampled_from(COLORS[:3]), max_size=3),
@@ -284,21 +274,13 @@ class TestNouns:
     def test_words(self, title: str, expected: list[str]) -> None:
         nouns = make_noun_extractor("words")
         assert nouns.name == "words"
-        assert list(nouns(title)) == expected
+        assert list(nouns.find(title)) == expected
 
-    @given(st.text())
+    @hypothesis.given(st.text())
     def test_words_of_anything(self, title: str) -> None:
-        for noun in make_noun_extractor("words")(title):
+        for noun in make_noun_extractor("words").find(title):
             assert noun
             assert not set(noun) & set(" _\n")
-
-    def test_titles_are_remembered_up_to_a_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        seen = []
-        monkeypatch.setattr(nouns_module, "_TITLES", 2)
-        find = nouns_module._Remembering("x", lambda title: (seen.append(title), (title,))[1])
-        for title in ("a", "a", "b", "c", "a"):
-            assert find(title) == (title,)
-        assert seen == ["a", "b", "c", "a"]
 
     def test_one_extractor_for_the_process(self) -> None:
         assert make_noun_extractor("words") is make_noun_extractor("words")
@@ -322,25 +304,25 @@ class TestNouns:
         monkeypatch.delitem(sys.modules, SPACY_MODEL, raising=False)
         nouns = make_noun_extractor(name)
         assert nouns.name == f"spacy {SPACY_MODEL} 9.8.7"
-        assert list(nouns("A/DET Soft/ADJ Towel/NOUN ACME/PROPN ,/PUNCT")) == ["towel", "acme"]
+        assert list(nouns.find("A/DET Soft/ADJ Towel/NOUN ACME/PROPN ,/PUNCT")) == ["towel", "acme"]
         monkeypatch.delitem(sys.modules, SPACY_MODEL)
 
     @pytest.mark.skipif(not HAS_SPACY_MODEL, reason=f"{SPACY_MODEL} is not installed")
     def test_with_the_model(self) -> None:
         nouns = make_noun_extractor("auto")
         assert nouns.name.startswith(f"spacy {SPACY_MODEL} ")
-        assert {"towel", "hair"} <= set(nouns("A soft towel for dry hair"))
+        assert {"towel", "hair"} <= set(nouns.find("A soft towel for dry hair"))
 
 
 # What the original engine paid, on products that the repository does not contain.
 
 
 @pytest.fixture(scope="module")
-def recorded_nouns() -> Given:
+def recorded_nouns() -> NounExtractor:
     """Return the nouns that the original's model saw."""
     if not TITLE_NOUNS.exists():
         pytest.skip(f"{TITLE_NOUNS} is not there")
-    return Given(json.loads(lzma.decompress(TITLE_NOUNS.read_bytes()))["nouns"])
+    return given(json.loads(lzma.decompress(TITLE_NOUNS.read_bytes()))["nouns"])
 
 
 @pytest.fixture(scope="module")
@@ -355,7 +337,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Catalogue, GoalList
     return catalogue, open_goals(catalogue, "synthetic", price_seed=7)
 
 
-def test_all_recorded_rewards(store: tuple[Catalogue, GoalList], recorded_nouns: Given) -> None:
+def test_all_recorded_rewards(
+    store: tuple[Catalogue, GoalList], recorded_nouns: NounExtractor
+) -> None:
     if not REWARDS.exists():
         pytest.skip(f"{REWARDS} is not there")
     catalogue, goals = store
@@ -380,7 +364,7 @@ def test_all_recorded_rewards(store: tuple[Catalogue, GoalList], recorded_nouns:
 
 
 def test_words_agree_with_the_recorded_nouns(
-    store: tuple[Catalogue, GoalList], recorded_nouns: Given
+    store: tuple[Catalogue, GoalList], recorded_nouns: NounExtractor
 ) -> None:
     """On what searches for the goals find; 5.4% and 2.2% were measured for 6,150 purchases."""
     catalogue, goals = store

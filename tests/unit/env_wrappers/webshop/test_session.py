@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from env_wrappers.webshop.nouns import NounExtractor
 from env_wrappers.webshop.pages import Kind
 from env_wrappers.webshop.records import Product
 from env_wrappers.webshop.session import Session, parse_action
@@ -43,18 +44,6 @@ needs_recordings = pytest.mark.skipif(
 )
 
 
-class RecordedNouns:
-    """The nouns that the original found in the recordings."""
-
-    name = "recorded"
-
-    def __init__(self, file: Path) -> None:
-        self._nouns: dict[str, list[str]] = json.loads(lzma.decompress(file.read_bytes()))["nouns"]
-
-    def __call__(self, title: str) -> list[str]:
-        return self._nouns[title]
-
-
 @pytest.fixture(scope="module")
 def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("webshop")
@@ -65,7 +54,8 @@ def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _real_shop(data: Path, goals: Literal["synthetic", "human"]) -> Shop:
     shop = open_shop(data, goals, price_seed=7, shuffle_seed=233, nouns="words")
-    return replace(shop, nouns=RecordedNouns(NOUNS))
+    nouns = json.loads(lzma.decompress(NOUNS.read_bytes()))["nouns"]
+    return replace(shop, nouns=NounExtractor("recorded", nouns.__getitem__))
 
 
 @pytest.fixture(scope="module")

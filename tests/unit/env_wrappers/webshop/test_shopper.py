@@ -12,12 +12,13 @@ import pytest
 from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.check import check_catalogue, why_missed
-from env_wrappers.webshop.generator import ATTRIBUTES, CatalogueSpec, generate
+from env_wrappers.webshop.generator import ATTRIBUTES, generate
 from env_wrappers.webshop.goals import Kind
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.session import ANY_SEARCH, Session
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import Shopper, oracle_actions, read_wish
+from env_wrappers.webshop.synthetic_products import CatalogueSpec
 
 SHIRT = Product(
     *(7, "B000000007", "Dafodo Stretchy Linen Polo Shirt", "", ("Stretchy",), (10.0,), "$10.0"),
@@ -188,16 +189,15 @@ class TestWish:
 def shop_for(shop: Shop, goal: int, noise: float = 0.0) -> tuple[float, list[str]]:
     """Let a shopper play; with chance `noise` a random click replaces what it does."""
     rng = random.Random(goal)
-    session, shopper = Session(shop), Shopper(rng)
+    session = Session(shop)
     session.start(goal)
+    shopper = Shopper(session.goal.instruction, rng)
     done: list[str] = []
     for _ in range(40):
         admissible = [f"click[{name}]" for name in session.clickables]
         if session.has_search_bar:
             admissible.insert(0, ANY_SEARCH)
-        thought, action = shopper.act(
-            session.goal.instruction, session.observation("text"), admissible, (done or [None])[-1]
-        )
+        thought, action = shopper.act(session.observation("text"), admissible, (done or [None])[-1])
         assert 0 < len(thought) < 60
         assert action in admissible or (
             session.has_search_bar and action.startswith("search[") and len(action) > 9
@@ -242,7 +242,7 @@ class TestShopper:
     def test_it_puts_back_what_lacks_an_option(self) -> None:
         """And what the title does not suit; then takes the next."""
         goal = "i need a linen shirt with color: red, and price lower than 40.00 dollars"
-        shopper = Shopper(random.Random(0))
+        shopper = Shopper(goal, random.Random(0))
         head = f"Instruction: [SEP] {goal} [SEP] Back to Search [SEP] "
         results = (
             head + "Page 1 (Total results: 3) [SEP] Next > [SEP] B000000001 [SEP] Linen Shirt, "
@@ -251,43 +251,43 @@ class TestShopper:
         )
         listed = ["back to search", "next >", "b000000001", "b000000002", "b000000003"]
         on_results = [f"click[{name}]" for name in listed]
-        assert shopper.act(goal, results, on_results)[1] == "click[b000000002]"
+        assert shopper.act(results, on_results)[1] == "click[b000000002]"
         item = head + "< Prev [SEP] color [SEP] blue [SEP] Linen Shirt [SEP] Price: $5.0 to $9.0"
         buttons = ["back to search", "< prev", "description", "buy now"]
         on_item = [f"click[{name}]" for name in (*buttons, "blue")]
-        assert shopper.act(goal, item, on_item) == ("not this one", "click[< prev]")
-        assert shopper.act(goal, results, on_results)[1] == "click[b000000003]"
+        assert shopper.act(item, on_item) == ("not this one", "click[< prev]")
+        assert shopper.act(results, on_results)[1] == "click[b000000003]"
         item = item.replace("blue", "red").replace("Linen", "Wool")
         on_item[-1] = "click[red]"
-        assert shopper.act(goal, item, on_item) == ("look closer", "click[features]")
+        assert shopper.act(item, on_item) == ("look closer", "click[features]")
         features = f"{head}< Prev [SEP]  With linen"
         back = ("with linen", "click[< prev]")
-        assert shopper.act(goal, features, ["click[back to search]", "click[< prev]"]) == back
-        assert shopper.act(goal, item, on_item) == ("color red", "click[red]")
-        assert shopper.act(goal, item, on_item) == ("buy it", "click[buy now]")
+        assert shopper.act(features, ["click[back to search]", "click[< prev]"]) == back
+        assert shopper.act(item, on_item) == ("color red", "click[red]")
+        assert shopper.act(item, on_item) == ("buy it", "click[buy now]")
 
     def test_it_puts_back_what_it_did_not_mean(self) -> None:
         """A product that a slip led to, although all wanted options are there."""
         goal = "i need a linen shirt with color: red"
-        shopper = Shopper(random.Random(0))
+        shopper = Shopper(goal, random.Random(0))
         head = f"Instruction: [SEP] {goal} [SEP] Back to Search [SEP] "
         results = (
             head + "Page 1 (Total results: 2) [SEP] Next > [SEP] B000000001 [SEP] Linen Shirt "
             "[SEP] $5.0 [SEP] B000000002 [SEP] Wool Shirt [SEP] $9.0"
         )
         listed = ["back to search", "next >", "b000000001", "b000000002"]
-        assert shopper.act(goal, results, [f"click[{name}]" for name in listed])[1] == (
+        assert shopper.act(results, [f"click[{name}]" for name in listed])[1] == (
             "click[b000000001]"
         )
         item = head + "< Prev [SEP] color [SEP] red [SEP] Wool Shirt [SEP] Price: $9.0"
         on_item = [f"click[{name}]" for name in ("back to search", "< prev", "buy now", "red")]
         slip = "click[b000000002]"
-        assert shopper.act(goal, item, on_item, slip) == ("not this one", "click[< prev]")
+        assert shopper.act(item, on_item, slip) == ("not this one", "click[< prev]")
 
     def test_it_settles_in_the_end(self) -> None:
         """Where nothing suits it turns pages, goes back, and takes the likeliest."""
         goal = "find me linen shirt dafodo stretchy"
-        shopper = Shopper(random.Random(0))
+        shopper = Shopper(goal, random.Random(0))
         page = (
             f"Instruction: [SEP] {goal} [SEP] Back to Search [SEP] Page %d (Total results: 50) "
             "[SEP] Next > [SEP] B000000001 [SEP] Socks [SEP] $1.0 [SEP] B000000002 [SEP] "
@@ -295,22 +295,22 @@ class TestShopper:
         )
         clicks = [f"click[{n}]" for n in ("back to search", "next >", "b000000001", "b000000002")]
         for number in (1, 2):
-            assert shopper.act(goal, page % number, clicks)[1] == "click[next >]"
-        assert shopper.act(goal, page % 3, clicks)[1] == "click[back to search]"
+            assert shopper.act(page % number, clicks)[1] == "click[next >]"
+        assert shopper.act(page % 3, clicks)[1] == "click[back to search]"
         index = f"WebShop [SEP] Instruction: [SEP] {goal} [SEP] Search"
-        assert shopper.act(goal, index, [ANY_SEARCH, "click[search]"]) == (
+        assert shopper.act(index, [ANY_SEARCH, "click[search]"]) == (
             "search",
             "search[linen shirt dafodo stretchy]",
         )
-        assert shopper.act(goal, page % 1, clicks)[1] == "click[b000000002]"
+        assert shopper.act(page % 1, clicks)[1] == "click[b000000002]"
 
     def test_nothing_found(self) -> None:
         """Searching goes on with other words."""
         goal = "find me linen shirt"
-        shopper = Shopper(random.Random(0))
+        shopper = Shopper(goal, random.Random(0))
         empty = f"Instruction: [SEP] {goal} [SEP] Back to Search [SEP] Page 1 (Total results: 0)"
         clicks = ["click[back to search]", "click[next >]"]
-        assert shopper.act(goal, f"{empty} [SEP] Next >", clicks)[1] == "click[back to search]"
+        assert shopper.act(f"{empty} [SEP] Next >", clicks)[1] == "click[back to search]"
         index = f"WebShop [SEP] Instruction: [SEP] {goal} [SEP] Search"
-        action = shopper.act(goal, index, [ANY_SEARCH, "click[search]"])[1]
+        action = shopper.act(index, [ANY_SEARCH, "click[search]"])[1]
         assert action in ("search[linen]", "search[shirt]")
