@@ -134,7 +134,7 @@ def test_a_difference_is_exit_code_1(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reward: float
 ) -> None:
     """With the same output."""
-    monkeypatch.setattr(webshop, "bench_webshop", lambda *arguments: {})
+    monkeypatch.setattr(webshop, "bench_webshop", lambda *arguments, **options: {})
     recorded = _record(data)
     recorded[REWARDS][0][3] += reward
     recordings = _write(tmp_path, recorded)
