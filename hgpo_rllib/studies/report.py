@@ -107,9 +107,9 @@ def _section(name: str, results: Results) -> dict[str, Any]:
 
 def _facts(results: Results) -> list[str]:
     study, records = results.study, results.records
-    state = f"incomplete: {len(records)} of {study.size} trials have finished"
-    if len(records) == study.size:
-        state = f"{study.size} trials"
+    state = f"{study.size} trials"
+    if not results.is_complete:
+        state = f"incomplete: {len(records)} of {study.size} trials have finished"
     facts = [
         f"{'No finished trial' if not records else state} ({len(study.arms)} arms, "
         f"{len(study.seeds)} seeds, {study.iterations} iterations, run file `{study.base}`).",

@@ -354,6 +354,9 @@ class TestReport:
         assert "| `good` | 2 |" in text
         assert "| `bad` | 1 |" in text
         assert "`other`" not in text
+        claims = [line for line in text.splitlines() if "better. |" in line]
+        assert all(line.endswith("| incomplete |") for line in claims)
+        assert claims
 
     def test_the_same_bytes_again(self, finished: Results, tmp_path: Path) -> None:
         """Whatever the order of the files."""
