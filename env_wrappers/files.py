@@ -1,10 +1,13 @@
-"""Read JSON, write files atomically, and check names used in paths."""
+"""Read files of others, write files atomically, and check names used in paths."""
 
+import errno
 import hashlib
 import json
 import os
 import re
 import secrets
+import stat
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,9 +40,27 @@ def user_cache() -> Path:
     return base if base.is_absolute() else Path.home() / ".cache"
 
 
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading; OSError if it is a FIFO, which would block, or a device."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else opening a FIFO blocks
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "Not a regular file", str(path))
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a regular file; see ``open_regular``."""
+    with open_regular(path) as file:
+        return file.read()
+
+
 def file_hash(path: Path) -> str:
-    """Return the SHA-256 of a file; an OSError says why it cannot be read."""
-    with path.open("rb") as file:
+    """Return the SHA-256 of a regular file; an OSError says why it cannot be read."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -60,10 +81,10 @@ def read_json(path: Path) -> Any:
     """Return the content of a JSON file.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, or is not a regular file.
         ValueError: the content is not JSON, or is nested too deeply to be parsed.
     """
-    return parse_json(path.read_bytes())
+    return parse_json(read_regular(path))
 
 
 def parse_json(content: bytes) -> Any:

@@ -22,7 +22,7 @@ from env_wrappers.alfworld.games import (
 from env_wrappers.alfworld.planner import why_not_won
 from env_wrappers.alfworld.trust import require_alfworld
 from env_wrappers.datasets import MANIFEST
-from env_wrappers.files import read_json, validate_json
+from env_wrappers.files import read_json, read_regular, validate_json
 from env_wrappers.processes import map_in_processes
 
 UNKNOWN_FAMILY = "unknown"
@@ -128,7 +128,7 @@ def check_game(file: Path, replay: bool, trusted: bool = False) -> GameCheck:
         if found not in TASK_TYPES:
             raise DataError(f"unknown task family {found!r}")
         family = found
-        game = validate_json(_game, file.read_bytes(), "no game")
+        game = validate_json(_game, read_regular(file), "no game")
         if not trusted:
             require_alfworld(game.model_dump())
             if "(:goal" not in game.pddl_problem or "UNKNOWN GOAL" in game.grammar:

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from env_wrappers.errors import DataError
-from env_wrappers.files import check_name, parse_json, read_json
+from env_wrappers.files import check_name, parse_json, read_json, read_regular
 
 TASK_TYPES: tuple[str, ...] = (
     "pick_and_place_simple",
@@ -131,7 +131,7 @@ def hash_of_games(data: Path, games: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for game in games:
         with contextlib.suppress(OSError):
-            content = game.read_bytes()
+            content = read_regular(game)
             digest.update(game.relative_to(data).as_posix().encode() + b"\0" + content)
     return digest.hexdigest()
 
@@ -154,7 +154,7 @@ def is_solvable(game: Path) -> bool:
 @functools.lru_cache(maxsize=65_536)
 def _is_solvable(game: Path, modified_ns: int, size: int) -> bool:
     """Read a file once per process (128 environments would otherwise read 0.5 million files)."""
-    content = game.read_bytes()
+    content = read_regular(game)
     mark = _SOLVABLE.search(content)
     if mark is None:
         # Parsing every file is slow. A truncated file lacks the flag, or fails when it is loaded.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from env_wrappers.errors import DataError
-from env_wrappers.files import parse_json
+from env_wrappers.files import parse_json, read_regular
 
 MIN_DEPTH = 2
 """Goals take at least two recipes, one after the other, as in the original."""
@@ -247,7 +247,7 @@ def _read(
         raise DataError(f"{directory} holds no recipes (*.json): choose another directory")
     for file in files:
         try:
-            content = file.read_bytes()
+            content = read_regular(file)
             digest.update(f"{file.name}\n{len(content)}\n".encode() + content)
             recipe = parse_json(content)
             parts: Collection[tuple[tuple[str, bool], int]]

@@ -5,6 +5,7 @@ errors name a record by its file, number and field.
 """
 
 import fnmatch
+import io
 import json
 import math
 import os
@@ -18,7 +19,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, model_validator
 
 from env_wrappers.errors import DataError
-from env_wrappers.files import validate_json
+from env_wrappers.files import open_regular, validate_json
 from env_wrappers.webshop.records import Listing, Product, Wish
 
 DATA_VARIABLE = "WEBSHOP_DATA"
@@ -179,7 +180,7 @@ def _values(path: Path, brackets: str) -> Iterator[tuple[str, Any, str]]:
     first, later = (re.compile(comma + _SPACE + key, re.DOTALL) for comma in ("", f"{_SPACE},"))
     found = 0
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with io.TextIOWrapper(open_regular(path), "utf-8", newline="") as file:
             text = file.read(_CHUNK)
             if not text.lstrip().startswith(brackets[0]):
                 raise DataError(f"{path} is not a JSON {kind}; {_DAMAGED}")

@@ -146,15 +146,20 @@ def test_a_deeply_nested_trajectory_is_refused(tree: Path) -> None:
     assert "nested too deeply" in why
 
 
-def test_a_folder_in_place_of_a_game(tree: Path) -> None:
-    """It is not skipped."""
+@pytest.mark.parametrize(
+    ("make", "reason"), [(os.mkfifo, "Not a regular file"), (os.mkdir, "Is a directory")]
+)
+def test_a_pipe_or_folder_in_place_of_a_game(
+    tree: Path, make: Callable[[Path], None], reason: str
+) -> None:
+    """A pipe does not block, and a folder is not skipped."""
     game = find_games(tree, "train")[0]
     game.unlink()
-    game.mkdir()
+    make(game)
     assert check_tree(tree).broken == {
-        game.relative_to(tree).as_posix(): "cannot be read: Is a directory"
+        game.relative_to(tree).as_posix(): f"cannot be read: {reason}"
     }
-    with pytest.raises(DataError, match="Is a directory"):
+    with pytest.raises(DataError, match=reason):
         find_games(tree, "train")
 
 

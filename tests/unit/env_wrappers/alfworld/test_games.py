@@ -175,11 +175,14 @@ def test_an_unreadable_game_is_named(
     game = _write(tmp_path, _content(generated_games))
     game.chmod(0)
     if os.access(game, os.R_OK):  # root may read everything: let the read fail instead
+        opened = os.open
 
-        def refuse(path: Path) -> bytes:
-            raise PermissionError(13, "Permission denied", str(path))
+        def refuse(path: Any, *arguments: Any, **named: Any) -> int:
+            if Path(path) == game:
+                raise PermissionError(13, "Permission denied", str(path))
+            return opened(path, *arguments, **named)
 
-        monkeypatch.setattr(Path, "read_bytes", refuse)
+        monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DataError) as caught:
         ALFWorldEnv(tmp_path)
     assert _message(caught).startswith(f"cannot read {game}: Permission denied; make it readable")

@@ -231,6 +231,14 @@ def test_a_file_that_is_a_directory_is_named(data: Path) -> None:
         open_catalogue(data)
 
 
+@pytest.mark.parametrize("name", [PRODUCTS, ATTRIBUTES, HUMAN])
+def test_a_pipe_in_place_of_a_file_does_not_block(data: Path, name: str) -> None:
+    (data / name).unlink()
+    os.mkfifo(data / name)
+    with pytest.raises(DataError, match=f"cannot read .*{name}: Not a regular file"):
+        open_catalogue(data)
+
+
 def test_a_folder_that_cannot_be_read_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not as one without files."""
 
