@@ -1,0 +1,169 @@
+"""The gateway when clients disconnect, requests overlap, and the policy server fails."""
+
+import http.client
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+from anyio.from_thread import BlockingPortal
+from transformers import PreTrainedTokenizerFast
+
+from hgpo_rllib.policy_server.types import RequestFailedError
+from hgpo_rllib.rollout import gateway as gateway_module
+from hgpo_rllib.rollout.gateway import listen
+from hgpo_rllib.section import ConfigError, RunStoppedError
+from tests.unit.rollout.conftest import HELLO, Table, opened, until
+
+
+def test_a_client_that_disconnects_and_repeats_its_request(table: Table) -> None:
+    """It gets the response that it missed; the engine is asked once."""
+    played = table.play()
+    session = table.claim()
+    release = table.block()
+    with pytest.raises(openai.APITimeoutError):
+        table.client(session, timeout=0.2).chat.completions.create(model="policy", messages=HELLO)
+    with ThreadPoolExecutor() as pool:
+        again = pool.submit(table.ask, session)
+        time.sleep(0.2)
+        release()
+        assert again.result(10).choices[0].message.content == "wait 1"
+    table.post(session, "end")
+    assert [turn.completion for turn in played.result(10).turns] == ["wait 1"]
+    assert len(table.policy.asked) == 1
+
+
+def test_the_client_retries_by_itself(table: Table) -> None:
+    """With the openai client's own retries: one turn, whatever timed out."""
+    played = table.play()
+    session = table.claim()
+    release = table.block()
+    client = table.client(session, max_retries=5, timeout=0.3)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(client.chat.completions.create, model="policy", messages=HELLO)
+        time.sleep(0.8)
+        release()
+        assert asked.result(20).choices[0].message.content == "wait 1"
+    table.post(session, "end")
+    assert len(played.result(10)) == 1
+
+
+def test_a_response_that_nobody_received_is_no_turn(table: Table) -> None:
+    """The client went on with another request."""
+    played = table.play()
+    session = table.claim()
+    release = table.block()
+    with pytest.raises(openai.APITimeoutError):
+        table.client(session, timeout=0.2).chat.completions.create(model="policy", messages=HELLO)
+    release()
+    other = [{"role": "user", "content": "at 2 of 2"}]
+    table.ask(session, other)
+    table.post(session, "end", reward=1)
+    (turn,) = played.result(10).turns
+    assert turn.observation == "at 2 of 2"
+
+
+def test_parallel_requests(table: Table) -> None:
+    """Each is a turn with its own response, also those with the same messages."""
+    played = table.play()
+    session = table.claim()
+    release = table.block()
+    with ThreadPoolExecutor(4) as pool:
+        asked = []
+        for number in range(4):
+            asked.append(pool.submit(table.ask, session))
+            until(lambda count=number + 1: len(table.policy.asked) == count)  # type: ignore[misc]
+        release()
+        replies = [request.result(10) for request in asked]
+    for number, reply in enumerate(replies):
+        table.post(session, "reward", reward=number, id=reply.id)
+    table.post(session, "end")
+    trajectory = played.result(10)
+    assert [turn.completion for turn in trajectory.turns] == [f"wait {n}" for n in range(1, 5)]
+    assert [step.reward for step in trajectory.steps] == [0, 1, 2, 3]
+
+
+def test_an_end_before_the_response(table: Table) -> None:
+    """The request fails, and the trajectory is what was there."""
+    played = table.play()
+    session = table.claim()
+    table.ask(session)
+    table.block()
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(table.ask, session, [{"role": "user", "content": "at 2"}])
+        until(lambda: len(table.policy.asked) == 2)
+        table.post(session, "end", won=True)
+        assert len(played.result(10)) == 1
+        with pytest.raises(openai.APIStatusError, match="ended before the response"):
+            asked.result(10)
+
+
+def test_a_request_that_the_engine_cannot_serve(table: Table) -> None:
+    """The client may try again; the failed one is no turn."""
+    played = table.play()
+    session = table.claim()
+    table.policy.error = RequestFailedError("too long")
+    with pytest.raises(openai.InternalServerError, match="too long"):
+        table.ask(session)
+    table.policy.error = None
+    table.ask(session)
+    table.post(session, "end")
+    assert [turn.completion for turn in played.result(10).turns] == ["wait 2"]
+
+
+def test_a_policy_server_that_is_lost(table: Table) -> None:
+    """The run ends with its line, and the client gets status 503."""
+    played = table.play()
+    session = table.claim()
+    table.policy.error = RunStoppedError("no replica answers")
+    with pytest.raises(openai.APIStatusError) as error:
+        table.ask(session)
+    assert error.value.status_code == 503
+    with pytest.raises(RunStoppedError, match="no replica answers"):
+        played.result(10)
+
+
+def test_nothing_to_play(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client asks again; a session that was cancelled meanwhile is not given out."""
+    monkeypatch.setattr(gateway_module, "CLAIM_WAIT_S", 0.1)
+    assert table.http.post("/sessions").status_code == 204
+    cancelled = table.play()
+    cancelled.cancel()
+    assert table.http.post("/sessions").status_code == 204
+
+
+def test_a_client_that_disconnects_while_it_waits(table: Table) -> None:
+    """The session goes to the next client."""
+    connection = http.client.HTTPConnection(table.url.removeprefix("http://"))
+    connection.request("POST", "/sessions", headers=dict(table.http.headers))
+    time.sleep(0.2)
+    connection.close()
+    played = table.play()
+    session = table.claim()
+    table.ask(session)
+    table.post(session, "end")
+    assert len(played.result(10)) == 1
+
+
+def test_clients_that_wait_when_the_run_ends(
+    tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal
+) -> None:
+    """All of them get status 410."""
+    with opened(tokenizer, portal) as table, ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(table.http.post, "/sessions") for _ in range(3)]
+        time.sleep(0.2)
+        table.portal.call(table.gateway.stop)
+        assert [request.result(10).status_code for request in waiting] == [410] * 3
+
+
+def test_an_address_that_is_in_use() -> None:
+    """One line that names the settings."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"rollout.gateway_port={port} cannot be used"):
+            listen("127.0.0.1", port)
+    with pytest.raises(ConfigError, match=r"rollout.gateway_host=0.0.0.0: other machines"):
+        listen("0.0.0.0", port)
