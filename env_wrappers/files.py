@@ -1,4 +1,4 @@
-"""Read files of others, write files atomically, and check names used in paths."""
+"""Read untrusted files, write files atomically, and check names used in paths."""
 
 import errno
 import hashlib

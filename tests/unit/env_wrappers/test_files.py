@@ -1,4 +1,4 @@
-"""Files that somebody else wrote, names in paths, and atomic writes."""
+"""Files from elsewhere, names in paths, and atomic writes."""
 
 import json
 from pathlib import Path

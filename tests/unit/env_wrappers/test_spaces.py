@@ -62,19 +62,24 @@ def test_a_batch_is_a_tuple_of_strings() -> None:
 
 
 @pytest.mark.parametrize(
-    "call",
-    [flatdim, flatten_space, lambda s: flatten(s, "☕"), lambda s: unflatten(s, np.zeros(20))],
+    ("call", "error"),
+    [
+        (flatdim, ValueError),
+        (flatten_space, NotImplementedError),
+        (lambda s: flatten(s, "☕"), NotImplementedError),
+        (lambda s: unflatten(s, np.zeros(20)), NotImplementedError),
+    ],
     ids=["flatdim", "flatten_space", "flatten", "unflatten"],
 )
-def test_text_is_never_flattened(call: Any) -> None:
-    with pytest.raises((ValueError, NotImplementedError), match="AnyText"):
+def test_text_is_never_flattened(call: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="AnyText"):
         call(AnyText())
 
 
 def test_text_in_another_space_is_not_flattened_either() -> None:
     space = Dict(page=AnyText(), step=Discrete(3))
     assert not space.is_np_flattenable
-    with pytest.raises((ValueError, NotImplementedError), match="AnyText"):
+    with pytest.raises(NotImplementedError, match="AnyText"):
         flatten(space, {"page": "☕", "step": 1})
 
 

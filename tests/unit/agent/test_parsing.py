@@ -1,0 +1,114 @@
+"""Parsing rules: thoughts, actions, validity, and what is offered."""
+
+from pathlib import Path
+
+import pytest
+
+from hgpo_rllib.agent import (
+    ParsedAction,
+    parse_completion,
+)
+from hgpo_rllib.agent.parsing import ANY_SEARCH, find_thought, is_offered
+from hgpo_rllib.agent.templates import (
+    thought,
+)
+from tests.paths import SHARED
+
+GOLDEN = Path(__file__).parent / "golden"
+RELEASED = SHARED / "parity/prompt_templates.json"
+ROOM = "You are in the middle of a room. Looking quickly around you, you see a desk 1, a shelf 1."
+DESK = "You arrive at desk 1. On the desk 1, you see a mug 2."
+ADMISSIBLE = ["examine desk 1", "go to shelf 1", "inventory", "look", "take mug 2 from desk 1"]
+
+
+@pytest.mark.parametrize(
+    ("completion", "found"),
+    [
+        ("<think>a</think>b</think>", "a"),
+        ("x<think><think> a\n</think><think>b</think>", "<think> a\n"),
+        ("</think><think>a</think>", "a"),
+        ("<think></think>", ""),
+        ("<think>a", None),
+        ("</think>a<think>", None),
+        ("", None),
+    ],
+)
+def test_thoughts(completion: str, found: str | None) -> None:
+    assert find_thought(completion) == found
+    assert thought(completion) == " ".join((found or "").split())
+
+
+def test_unclosed_tags_are_read_in_linear_time() -> None:
+    """From each of these tags on, a regular expression looked for an end: for hours."""
+    completion = "<think>" * 700_000
+    assert find_thought(completion) is None
+    assert thought(completion) == ""
+    assert not parse_completion(completion).is_valid
+
+
+class TestParsing:
+    @pytest.mark.parametrize(
+        ("completion", "action", "is_valid"),
+        [
+            ("<think>why</think><action>go to desk 1</action>", "go to desk 1", True),
+            # What is sent is trimmed and lower-cased.
+            ("<think>a</think><ACTION>\n Go To Desk 1 </Action>", "go to desk 1", True),
+            # The order of the parts does not matter, and text around them is ignored.
+            ("so <action>look</action> <think>late</think> !", "look", True),
+            ("</think><think><action>look</action>", "look", True),
+            # First opening and first closing tag.
+            ("<think></think><action>a</action><action>b</action>", "a", True),
+            ("<think></think><action>a<action>b</action>", "a<action>b", True),
+            ("<think></think></action><action>look</action>", "", True),
+            ("<think></think><action></action>", "", True),
+            # Thinking tags are required, in lower case, but the action is still sent.
+            ("<action>look</action>", "look", False),
+            ("<think>a<action>look</action>", "look", False),
+            ("a</think><action>look</action>", "look", False),
+            ("<Think>a</think><action>look</action>", "look", False),
+            ("<think>a</THINK><action>look</action>", "look", False),
+            # Chinese characters anywhere; other scripts are fine.
+            ("<think>我</think><action>look</action>", "look", False),
+            ("<think></think><action>look 看</action>", "look 看", False),
+            ("<think>é ñ あ</think><action>look</action>", "look", True),
+        ],
+    )
+    def test_tags(self, completion: str, action: str, is_valid: bool) -> None:
+        """The rules of the released agents, one by one."""
+        assert parse_completion(completion) == ParsedAction(action, is_valid)
+
+    @pytest.mark.parametrize("tags", ["{}", "<think>a</think><action>{}", "{}</action>"])
+    def test_without_both_action_tags(self, tags: str) -> None:
+        """The last 30 characters, lower-cased and not trimmed, are sent and count as invalid."""
+        completion = tags.format(" I Would Like To Go To The Desk Number ONE ")
+        expected = completion.lower()[-30:]
+        assert parse_completion(completion) == ParsedAction(expected, False)
+
+    @pytest.mark.parametrize("completion", ["", "Look", " x "])
+    def test_a_short_text_is_sent_whole(self, completion: str) -> None:
+        """Fewer than 30 characters are all there is."""
+        assert parse_completion(completion) == ParsedAction(completion.lower(), False)
+
+    @pytest.mark.parametrize(
+        ("action", "offered"),
+        [
+            ("look", True),
+            ("search[red mug]", True),
+            (ANY_SEARCH, True),
+            ("search[]", False),
+            ("search[a] b", False),
+            ("lookup", False),
+        ],
+    )
+    def test_an_offered_search_is_any_search(self, action: str, offered: bool) -> None:
+        """Where searches are offered at all."""
+        assert is_offered(action, ["look", ANY_SEARCH]) is offered
+        assert is_offered(action, ["look"]) is (action == "look")
+
+    def test_validity_is_a_bool(self) -> None:
+        """It becomes an array of bools later: no match object may leak."""
+        for completion in (
+            "<think></think><action>a</action>",
+            "<think>我</think><action></action>",
+        ):
+            assert type(parse_completion(completion).is_valid) is bool
