@@ -42,8 +42,8 @@ def ray_cluster(
             ignore Ctrl-C, and then abort the process.
 
     Raises:
-        ConfigError: the dashboard port is in use, RAY_ADDRESS is a client address, or the cluster
-            is too small for the config.
+        ConfigError: the dashboard port is in use, RAY_ADDRESS is a client address or no cluster can
+            be reached there, or the cluster is too small for the config.
         RunStoppedError: Ray did not start.
     """
     for name in NOISY_LOGGERS:
@@ -52,8 +52,7 @@ def ray_cluster(
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         if "RAY_ADDRESS" in os.environ:
-            check_address(os.environ["RAY_ADDRESS"])
-            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+            _join_ray(os.environ["RAY_ADDRESS"])
         else:
             check_dashboard_port(config)
             _start_ray(config.cluster.dashboard_port, stack.enter_context(ray_session(run)))
@@ -76,6 +75,17 @@ def start_serve() -> None:
     except ActorAlreadyExistsError:
         # Another command on the cluster started it since `serve.start` looked for it.
         start()
+
+
+def _join_ray(address: str) -> None:
+    check_address(address)
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError as error:
+        raise ConfigError(
+            f"no Ray cluster can be reached at RAY_ADDRESS={address}: start one with `ray start`, "
+            "use the same RAY_AUTH_MODE and token, or unset RAY_ADDRESS (docs/cluster.md)"
+        ) from error
 
 
 def _start_ray(dashboard_port: int | None, folder: Path) -> None:

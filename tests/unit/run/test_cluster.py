@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from ray import serve
 from ray.exceptions import ActorAlreadyExistsError
 
 from hgpo_rllib.config import ConfigError, RunConfig, parse_config
 from hgpo_rllib.placement import check_run
 from hgpo_rllib.policy_server.deployment import check_model_is_here
-from hgpo_rllib.run.cluster import check_address, protect_token, start_serve
+from hgpo_rllib.run.cluster import check_address, protect_token, ray_cluster, start_serve
 from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port, check_inputs
 
 
@@ -80,6 +81,21 @@ def test_an_address_for_clients_is_refused() -> None:
     for address in ("ray://10.0.0.1:10001", "http://127.0.0.1:8265"):
         with pytest.raises(ConfigError, match="ray job submit"):
             check_address(address)
+
+
+def test_a_cluster_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray tries for half a minute first, so its error is raised here instead."""
+
+    def init(**arguments: Any) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster at 127.0.0.1:6379")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+    with (
+        pytest.raises(ConfigError, match=r"reached at RAY_ADDRESS=127\.0\.0\.1:6379: start one"),
+        ray_cluster(parse_config({})),
+    ):
+        pass
 
 
 def run(learner_gpus: float = 0, num_learners: int = 0, **server: Any) -> RunConfig:
