@@ -10,7 +10,7 @@ from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
 from env_wrappers.files import file_hash, read_json
 from env_wrappers.webshop.catalogue import open_catalogue
-from env_wrappers.webshop.goals import SPLITS
+from env_wrappers.webshop.goals import PRODUCT_SPLITS, GoalList, split_goals
 from env_wrappers.webshop.goals import Kind as GoalKind
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop, open_shop
@@ -23,11 +23,13 @@ class GoalCheck:
     """Result of checking the goals of one kind.
 
     Attributes:
-        splits: number of goals per split.
+        count: number of goals.
+        splits: number of goals per canonical split and per split by product.
         replayed: indices of the goals that the oracle played.
         missed: for played goals ("synthetic goal 17") that did not score 1.0, the reason.
     """
 
+    count: int
     splits: dict[str, int]
     replayed: list[int] = field(default_factory=list)
     missed: dict[str, str] = field(default_factory=dict)
@@ -92,7 +94,7 @@ def check_catalogue(
             f"{folder}: no goal for any of the {len(catalogue)} products: {ATTRIBUTES} has no "
             f'"instruction" for them, nor {HUMAN} a wish; fetch or generate the files again'
         )
-    goals = {kind: GoalCheck(_splits(len(shop.goals))) for kind, shop in shops.items()}
+    goals = {kind: GoalCheck(len(shop.goals), _splits(shop.goals)) for kind, shop in shops.items()}
     chosen = [(k, goal) for k, shop in shops.items() for goal in _evenly(len(shop.goals), limit)]
     for done, (kind, goal) in enumerate(chosen if replay else (), start=1):
         goals[kind].replayed.append(goal)
@@ -133,9 +135,12 @@ def _evenly(count: int, limit: int | None) -> Sequence[int]:
     return [place * count // limit for place in range(limit)]
 
 
-def _splits(count: int) -> dict[str, int]:
-    disjoint = {split: SPLITS[split] for split in ("test", "dev", "train")}
-    return {split: len(range(count)[slice(*ends)]) for split, ends in disjoint.items()}
+def _splits(goals: GoalList) -> dict[str, int]:
+    counts = dict.fromkeys(("test", "dev", "train", *PRODUCT_SPLITS), 0)
+    for split in counts:
+        with contextlib.suppress(DataError):  # an empty split
+            counts[split] = len(split_goals(goals, split))
+    return counts
 
 
 def _changed(manifest: Path) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from env_wrappers.errors import DataError
 from env_wrappers.text_env import TextEnv
 from env_wrappers.webshop import pages
-from env_wrappers.webshop.goals import goal_range
+from env_wrappers.webshop.goals import split_goals
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import open_shop
 
@@ -61,7 +61,7 @@ class WebShopEnv(TextEnv):
         Args:
             data: see ``shop.open_shop``, also for ``num_products``, ``price_seed``,
                 ``shuffle_seed`` and ``nouns``.
-            split: see ``goals.goal_range``.
+            split: see ``goals.split_goals``.
             goals: "synthetic" goals are made from products, "human" ones written by people.
             max_steps: steps after which an episode is truncated.
             success_reward: reward of a purchase with score 1.
@@ -85,14 +85,13 @@ class WebShopEnv(TextEnv):
         self._session = Session(shop, show_attributes)
         self._split = split
         self._tasks = f" in {split}"
-        self._goals = goal_range(split, len(shop.goals))
         self._dense = reward == "score"
         self._mode = observation_mode
-        self.num_tasks = len(self._goals)
+        self.num_tasks = len(split_goals(shop.goals, split))
 
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
         place = self._choose(seed, task)
-        self._session.start(self._goals[place])
+        self._session.start(split_goals(self._shop.goals, self._split)[place])
         goal = self._session.goal
         return self._session.observation(self._mode), {
             "goal": goal.instruction,

@@ -5,6 +5,7 @@ draws are made once and stored on disk as arrays, and goals are created on acces
 give the same goals in every process, equal to the original's with those seeds.
 """
 
+import functools
 import random
 from array import array
 from bisect import bisect_right
@@ -37,6 +38,11 @@ SPLITS: dict[str, tuple[int, int | None]] = {
 
 The first three are WebShop's own and are disjoint. The "released" ones were used to train and
 evaluate released agents and are also disjoint.
+"""
+PRODUCT_SPLITS = {"test_products": (0, 1), "dev_products": (1, 2), "train_products": (2, 10)}
+"""Start and stop of each split by product in the last decimal digit of the hash of the asin.
+
+They share no product, and a product is in the same split in every store, for all kinds of goals.
 """
 
 _SEEDS = range(-(2**63), 2**63)
@@ -101,6 +107,17 @@ class GoalList:
             text += f", and price lower than {limit:.2f} dollars"
         return Goal(place, product, text, source.attributes, limit, options)
 
+    def of_products(self, start: int, stop: int) -> Sequence[int]:
+        """Return the indices, ascending, of the goals of a share of the products.
+
+        Args:
+            start, stop: range of the last decimal digit of the hash of a product's asin.
+        """
+        digits = self._catalogue.store.asins[self._products] % 10
+        sizes = np.diff(self._starts, append=len(self))
+        chosen = np.repeat((start <= digits) & (digits < stop), sizes)[self._order]
+        return array("I", np.flatnonzero(chosen).astype(np.uint32).tobytes())
+
     def price(self, product_index: int) -> float:
         """Return a product's price in dollars, which is drawn if the product has a range."""
         return float(self._prices[product_index])
@@ -147,21 +164,26 @@ def check_goals(kind: str, price_seed: int, shuffle_seed: int) -> None:
             raise DataError(f"{name} must be a whole number of at most 64 bits, not {seed!r}")
 
 
-def goal_range(split: str, count: int) -> range:
-    """Return the indices of a split's goals among ``count`` goals.
+@functools.cache  # one list for all environments of a process
+def split_goals(goals: GoalList, split: str) -> Sequence[int]:
+    """Return the indices of a split's goals, ascending.
 
     Raises:
         DataError: the split is unknown or empty.
     """
-    if split not in SPLITS:
-        raise DataError(f"unknown split {split!r}: choose from {', '.join(SPLITS)}")
-    start, stop = SPLITS[split]
-    places = range(start, count if stop is None else min(stop, count))
+    places: Sequence[int]
+    if split in SPLITS:
+        start, stop = SPLITS[split]
+        places = range(len(goals))[start:stop]
+        reason = f"it starts at goal {start}, and there are {len(goals)}"
+    elif split in PRODUCT_SPLITS:
+        places = goals.of_products(*PRODUCT_SPLITS[split])
+        reason = f"none of the {len(goals)} goals is of its products"
+    else:
+        known = ", ".join((*SPLITS, *PRODUCT_SPLITS))
+        raise DataError(f"unknown split {split!r}: choose from {known}")
     if not places:
-        raise DataError(
-            f"split {split!r} is empty: it starts at goal {start}, and there are {count}; "
-            "take another split or more products"
-        )
+        raise DataError(f"split {split!r} is empty: {reason}; take another split or more products")
     return places
 
 

@@ -75,6 +75,7 @@ class Store:
         lower, upper: prices per product; the upper is NaN if there is only one price.
         goals: number of goals of each product's synthetic wish; ``NO_WISH`` if it has none.
         human: number of human wishes per product.
+        asins: 64-bit hash of each product's asin.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,6 +90,7 @@ class Store:
         self._ends = self._columns["end"]
         self.lower, self.upper = self._columns["lower"], self._columns["upper"]
         self.goals, self.human = self._columns["goals"], self._columns["human"]
+        self.asins = self._columns["asin"]
 
     def __len__(self) -> int:
         """Return the number of products."""

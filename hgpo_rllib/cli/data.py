@@ -283,7 +283,7 @@ def _print_store(data: str, found: "CatalogueCheck") -> None:
     if skipped:
         typer.echo(f"records skipped: {_listed(skipped)}")
     for kind, check in found.goals.items():
-        typer.echo(f"{kind} goals: {sum(check.splits.values())}: {_listed(check.splits)}")
+        typer.echo(f"{kind} goals: {check.count}: {_listed(check.splits)}")
         if check.replayed:
             earned = len(check.replayed) - len(check.missed)
             typer.echo(f"{kind} goals played: {len(check.replayed)}, earned 1.0: {earned}")

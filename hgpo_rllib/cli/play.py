@@ -97,13 +97,13 @@ def webshop(
         raise ConfigError("--goal does not work with --web: remove it")
     _check_port(web, port)
     if web:
-        from env_wrappers.webshop.goals import goal_range
+        from env_wrappers.webshop.goals import split_goals
         from env_wrappers.webshop.shop import open_shop
         from hgpo_rllib.play.web.application import serve
         from hgpo_rllib.play.web.store import Store
 
         shop = open_shop(data, goals)
-        serve(Store(shop, goal_range(split, len(shop.goals))).app, port)
+        serve(Store(shop, split_goals(shop.goals, split)).app, port)
     else:
         from env_wrappers.webshop.env import WebShopEnv
 

@@ -10,7 +10,7 @@ import gymnasium as gym
 
 from env_wrappers.webshop import players, shopper
 from env_wrappers.webshop.generator import GENERATOR_VERSION, generate
-from env_wrappers.webshop.goals import goal_range
+from env_wrappers.webshop.goals import split_goals
 from env_wrappers.webshop.players import PLAYERS, NoisyShopper
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import NotFoundError, Shopper, oracle_actions
@@ -49,8 +49,12 @@ than that the to total want with
         return {"store": config.store.model_dump(), "generator_version": GENERATOR_VERSION}
 
     def demonstration_options(self, config: RunConfig) -> dict[str, Any]:
-        """Return the run's environment options."""
-        return config.env.options
+        """Return the run's environment options and train split.
+
+        The default split is left out, so that the names of cached models stay the same.
+        """
+        split = config.env.train_split
+        return config.env.options | ({} if split == "train" else {"split": split})
 
     def data_size(self, config: RunConfig) -> int:
         """Return the number of products."""
@@ -113,7 +117,7 @@ class WebShop(EnvironmentSpec):
     def games(self, env: gym.Env, settings: EnvSettings, split: str) -> Games:
         """Return the games, named by product and instruction."""
         shop = _shop(settings)
-        goals = (shop.goals[place] for place in goal_range(split, len(shop.goals)))
+        goals = (shop.goals[place] for place in split_goals(shop.goals, split))
         names = tuple(f"{shop.catalogue[goal.product].asin}: {goal.instruction}" for goal in goals)
         return Games(names, shop.catalogue.facts["data_hash"])
 
@@ -130,7 +134,7 @@ def _purchase(info: Info, settings: EnvSettings) -> OraclePlan:
     """Return a plan with searches as fallback: some goals of the original data are unreachable."""
     shop = _shop(settings)
     split, place = info["game"].split("/")
-    goal = shop.goals[goal_range(split, len(shop.goals))[int(place)]]
+    goal = shop.goals[split_goals(shop.goals, split)[int(place)]]
     search = f"search[{info['goal']}]"
     try:
         actions = oracle_actions(goal, shop.catalogue[goal.product], shop.catalogue)

@@ -12,7 +12,7 @@ from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.rollout.held_out import TaskCount
 from hgpo_rllib.rollout.trajectory import Trajectory, have_equal_returns
 
-FINAL_SPLITS = ("test", "valid_unseen")
+FINAL_SPLITS = ("test", "test_products", "valid_unseen")
 """Splits for final numbers: a policy chosen on them would look better there than it is."""
 
 

@@ -3,6 +3,7 @@
 import random
 import secrets
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,7 +22,7 @@ _PER_PAGE = 20  # goals per page
 class Store:
     """Pages of a store; `app` is the application."""
 
-    def __init__(self, shop: Shop, places: range):
+    def __init__(self, shop: Shop, places: Sequence[int]):
         """`places`: indices of the goals that are listed."""
         self._shop, self._places = shop, places
         self._visits: OrderedDict[str, Session] = OrderedDict()

@@ -88,6 +88,7 @@ def test_sound_inputs(hgpo: Run, games: Path, store: Path, tmp_path: Path) -> No
         (WEBSHOP, "env.options.nouns=verbs", "noun extractor 'verbs' is not known"),
         (WEBSHOP, "env.options.price=1", "unknown option env.options.price; known here: goals, "),
         (WEBSHOP, "store.products=20", "split 'train' is empty"),
+        (WEBSHOP, "store.products=3 env.train_split=train_products", "'train_products' is empty"),
         (WEBSHOP, "model.model_path={tmp}/missing", "{tmp}/missing is not there"),
         (WEBSHOP, "model.model_path=no-model", "model.model_path: no-model is not there"),
         (WEBSHOP, "model.model_path={tmp}", "model.model_path: {tmp} holds no config.json"),

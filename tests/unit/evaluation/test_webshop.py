@@ -1,5 +1,6 @@
 """Evaluations in a generated WebShop: names of games, scores, the oracle, prompts."""
 
+import dataclasses
 import tarfile
 from pathlib import Path
 
@@ -54,6 +55,14 @@ def test_oracle(store: Path, tmp_path: Path) -> None:
         assert f"click[{asin.lower()}]" in [step["action"] for step in episode["steps"]]
     protocol = finished.summary["protocol"]
     assert len(protocol["env"]["data_sha256"]) == 64
+
+
+def test_oracle_on_a_split_by_product(store: Path, tmp_path: Path) -> None:
+    """It buys the products of that split's goals."""
+    request = dataclasses.replace(make(store, tmp_path, "oracle"), split="train_products")
+    finished = evaluate(request)
+    assert finished.summary["results"]["all"]["success_rate"]["mean"] == 1
+    assert all(e["game"].partition(": ")[2] == e["goal"] for e in lines(finished))
 
 
 def test_players(store: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ def evaluation(iteration: int, **rates: float) -> Rows:
     [
         ({"dev": 0.25, "test": 1.0}, 0.25),
         ({"valid_seen": 0.5, "valid_unseen": 0.0}, 0.5),
+        ({"dev_products": 0.25, "test_products": 1.0}, 0.25),
         ({"kitchens": 0.25, "halls": 0.75, "test": 0.0}, 0.5),
         ({"released_eval": 0.75}, 0.75),
         ({"test": 0.75}, 0.75),
@@ -31,7 +32,7 @@ def evaluation(iteration: int, **rates: float) -> Rows:
     ],
 )
 def test_the_rate_that_chooses(rates: dict[str, float], expected: float) -> None:
-    """Neither `test` nor `valid_unseen` counts beside another split; alone, all episodes do."""
+    """Splits for final numbers do not count beside another split; alone, all episodes do."""
     assert selection_rate(evaluation(3, **rates)) == expected
 
 

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 import warnings
@@ -18,6 +19,7 @@ from gymnasium.utils.env_checker import check_env
 import env_wrappers  # noqa: F401 (registers the environment)
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.env import MAX_ACTION, WebShopEnv
+from env_wrappers.webshop.goals import split_goals
 from tests.unit.env_wrappers.webshop.webshop_store import SHIRT, TOWELS, write_store
 
 INFO: dict[str, Any] = {
@@ -124,14 +126,14 @@ def test_a_seed_is_an_index_into_the_split(env: WebShopEnv) -> None:
         assert observation == f"WebShop [SEP] Instruction: [SEP] {info['goal']} [SEP] Search"
 
 
-def test_splits_play_their_own_goals(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "env_wrappers.webshop.env.goal_range", lambda split, count: range(20, count)
-    )
-    env = _make(data, split="train")
-    assert env.num_tasks == 11
-    _, info = env.reset(options={"goal": 3})
-    assert (info["game"], env._session.goal.index) == ("train/3", 23)
+def test_splits_play_their_own_goals(data: Path) -> None:
+    env = _make(data, split="train_products")
+    places = split_goals(env._shop.goals, "train_products")
+    assert 7 < env.num_tasks == len(places) < 31
+    assert places[7] != 7
+    for copy in (env, pickle.loads(pickle.dumps(env))):
+        _, info = copy.reset(options={"goal": 7})
+        assert (info["game"], copy._session.goal.index) == ("train_products/7", places[7])
 
 
 def test_a_split_that_is_empty_or_unknown_is_refused(data: Path) -> None:

@@ -53,6 +53,20 @@ def test_demonstrations_are_of_goals_to_train_on(config: RunConfig, tmp_path: Pa
     assert len(names) == train.get_wrapper_attr("num_tasks")
 
 
+def test_demonstrations_are_of_the_train_split(config: RunConfig, tmp_path: Path) -> None:
+    """`train_products` too; the default split leaves the names of cached models alone."""
+    generator = StoreGenerator()
+    assert generator.demonstration_options(config) == config.env.options
+    settings = ["store.products=300", "warm_start.games=9999", "env.train_split=train_products"]
+    by_product = load_config(EXAMPLE, settings)
+    path = tmp_path / "store"
+    names = generator.make_demonstration_data(by_product, path, lambda done, total: None)
+    options = generator.demonstration_options(by_product)
+    env = gymnasium.make(config.env.env_id, data=path, **options)
+    assert len(names) == env.get_wrapper_attr("num_tasks")
+    assert env.reset(seed=5)[1]["game"] == "train_products/5"
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_demonstrations_are_kept(config: RunConfig, store: Path, noise: float) -> None:
     """Nearly always without perturbed actions, often with them; labels are never perturbed."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from env_wrappers.errors import DataError
 from env_wrappers.webshop import cache, goals
 from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
-from env_wrappers.webshop.goals import NO_LIMIT, SPLITS, Kind, goal_range, open_goals
+from env_wrappers.webshop.goals import NO_LIMIT, Kind, open_goals
 from env_wrappers.webshop.records import Goal
 from tests.paths import SHARED
 from tests.unit.env_wrappers.webshop.webshop_data import (
@@ -237,43 +237,6 @@ def test_goals_are_a_sequence(small: Catalogue) -> None:
     for index in (5, -6):
         with pytest.raises(IndexError, match=f"no goal {index}: there are 5"):
             found[index]
-
-
-@pytest.mark.parametrize(
-    ("split", "count", "places"),
-    [
-        ("test", 6910, range(500)),
-        ("dev", 6910, range(500, 1500)),
-        ("train", 6910, range(1500, 6910)),
-        ("released_train", 6910, range(500, 6910)),
-        ("released_eval", 6910, range(500)),
-        ("test", 13, range(13)),
-        ("dev", 501, range(500, 501)),
-    ],
-)
-def test_splits(split: str, count: int, places: Sequence[int]) -> None:
-    assert goal_range(split, count) == places
-
-
-@pytest.mark.parametrize("count", [1, 500, 501, 1500, 1501, 12_087])
-def test_splits_share_no_goal_and_leave_none_out(count: int) -> None:
-    def places(*splits: str) -> list[int]:
-        first = {split: SPLITS[split][0] for split in splits}
-        return [place for s in splits if first[s] < count for place in goal_range(s, count)]
-
-    assert places("test", "dev", "train") == list(range(count))
-    assert places("released_eval", "released_train") == list(range(count))
-
-
-def test_splits_without_goals_are_refused() -> None:
-    with pytest.raises(
-        DataError, match="'train' is empty: it starts at goal 1500, and there are 13"
-    ):
-        goal_range("train", 13)
-    with pytest.raises(DataError, match="'released_train' is empty"):
-        goal_range("released_train", 500)
-    with pytest.raises(DataError, match="unknown split 'valid': choose from test, dev, train"):
-        goal_range("valid", 6910)
 
 
 # --- what cannot be ----------------------------------------------------------------------------

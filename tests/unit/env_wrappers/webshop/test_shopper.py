@@ -71,7 +71,7 @@ class TestOracle:
         found = check_catalogue(tmp_path / "data", replay=True)
         assert set(found.goals) == {"synthetic", "human"}
         for check in found.goals.values():
-            assert len(check.replayed) == sum(check.splits.values()) > 0
+            assert len(check.replayed) == check.count > 0
             assert check.missed == {}
         assert found.broken == {}
 
@@ -126,16 +126,17 @@ class TestCheck:
         assert found.kind == "generated"
         assert found.departments.total() == 320
         assert all(manifest["counts"][name] == n for name, n in found.departments.items())
-        splits = found.goals["synthetic"].splits
+        splits, count = found.goals["synthetic"].splits, found.goals["synthetic"].count
         assert (splits["test"], splits["dev"]) == (500, 1000)
-        assert splits["train"] == len(open_shop(data).goals) - 1500 > 100
-        human = found.goals["human"].splits
-        assert human == {"test": manifest["counts"]["human instructions"], "dev": 0, "train": 0}
+        assert splits["train"] == count - 1500 == len(open_shop(data).goals) - 1500 > 100
+        assert sum(splits[f"{split}_products"] for split in ("test", "dev", "train")) == count
+        human = found.goals["human"]
+        assert human.count == manifest["counts"]["human instructions"] == human.splits["test"]
+        assert human.splits["dev"] == human.splits["train"] == 0
         assert [check.replayed for check in found.goals.values()] == [[], []]
         calls: list[tuple[int, int]] = []
         few = check_catalogue(data, True, 4, lambda *counts: calls.append(counts)).goals
-        total = sum(splits.values())
-        assert few["synthetic"].replayed == [0, total // 4, total // 2, total * 3 // 4]
+        assert few["synthetic"].replayed == [0, count // 4, count // 2, count * 3 // 4]
         assert calls == [(done, 8) for done in range(1, 9)]
 
     def test_a_goal_out_of_reach(self, data: Path, tmp_path: Path) -> None:
