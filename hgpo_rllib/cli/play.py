@@ -1,7 +1,9 @@
-"""`hgpo play …`: play a game in the terminal or browser, or show a recorded episode."""
+"""`hgpo play …`: play a game in the terminal or browser, or show an episode or a policy."""
 
+import itertools
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 SHOP_STEPS = 15  # WebShop's default
 
-app = typer.Typer(help="Play a game, or show a recorded episode.", no_args_is_help=True)
+app = typer.Typer(help="Play a game, or show a recorded episode or a policy.", no_args_is_help=True)
 WebOption = Annotated[bool, typer.Option("--web", help="serve it to a browser on this machine")]
 PortOption = Annotated[
     int | None,
@@ -40,10 +42,10 @@ def episode(
         raise ConfigError("--step-by-step does not work with --web: remove it")
     recorded = read_episode(file, index)
     if web:
-        from hgpo_rllib.play.web.application import serve
+        from hgpo_rllib.play.web.application import listen, serve
         from hgpo_rllib.play.web.episode import episode_app
 
-        serve(episode_app(recorded), port)
+        serve(episode_app(recorded), listen(port))
     else:
         show_episode(recorded, make_console(), step_by_step)
 
@@ -61,8 +63,10 @@ def alfworld(
         ),
     ] = None,
     trusted: TrustedOption = False,
+    web: WebOption = False,
+    port: PortOption = None,
 ) -> None:
-    """Play a game in the terminal."""
+    """Play a game in the terminal or, with --web, in a browser."""
     from env_wrappers.alfworld.env import ALFWorldEnv
 
     task: int | str = int(game or 0) if (game or "0").isdecimal() else str(game)
@@ -73,7 +77,7 @@ def alfworld(
         data, split = file.parents[min(4, len(file.parents) - 1)], file.parents[2].name
     max_steps = EnvSettings().max_steps
     env = ALFWorldEnv(data, split, max_steps=max_steps, trusted=trusted)
-    _play(env, {"game": task}, max_steps)
+    _play(env, {"game": task}, max_steps, web, port)
 
 
 @app.command()
@@ -99,16 +103,16 @@ def webshop(
     if web:
         from env_wrappers.webshop.goals import split_goals
         from env_wrappers.webshop.shop import open_shop
-        from hgpo_rllib.play.web.application import serve
+        from hgpo_rllib.play.web.application import listen, serve
         from hgpo_rllib.play.web.store import Store
 
         shop = open_shop(data, goals)
-        serve(Store(shop, split_goals(shop.goals, split)).app, port)
+        serve(Store(shop, split_goals(shop.goals, split)).app, listen(port))
     else:
         from env_wrappers.webshop.env import WebShopEnv
 
         env = WebShopEnv(data, split, goals, max_steps=SHOP_STEPS, observation_mode="text_rich")
-        _play(env, {"goal": goal or 0}, SHOP_STEPS)
+        _play(env, {"goal": goal or 0}, SHOP_STEPS, web, port)
 
 
 @app.command()
@@ -118,12 +122,71 @@ def textcraft(
     ] = None,
     split: Annotated[str, typer.Option(help="split of the goals: test, dev or train")] = "test",
     goal: Annotated[int, typer.Option(help="index of a goal in the split, from 0")] = 0,
+    web: WebOption = False,
+    port: PortOption = None,
 ) -> None:
-    """Craft a goal in the terminal."""
+    """Craft a goal in the terminal or, with --web, in a browser."""
     from env_wrappers.textcraft.env import TextCraftEnv
 
     max_steps = EnvSettings().max_steps
-    _play(TextCraftEnv(data, split, max_steps=max_steps), {"goal": goal}, max_steps)
+    _play(TextCraftEnv(data, split, max_steps=max_steps), {"goal": goal}, max_steps, web, port)
+
+
+@app.command()
+def policy(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL [KEY=VALUE]...", help="as those of hgpo evaluate"),
+    ],
+    env: Annotated[
+        str | None,
+        typer.Option(help="alfworld, webshop or textcraft (default: that of the run)"),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="split to play (default: that of hgpo evaluate)")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="data of the environment (default: the run's)")
+    ] = None,
+    game: Annotated[int, typer.Option(help="index of a game in the split, from 0", min=0)] = 0,
+    samples: Annotated[
+        int, typer.Option(help="responses per step, which estimate the probabilities", min=1)
+    ] = 32,
+    name: Annotated[
+        str | None, typer.Option(help="name of the model behind a URL (default: the only one)")
+    ] = None,
+    port: PortOption = None,
+) -> None:
+    """Watch a policy play in a browser: each step's thought, and how probable the actions are."""
+    from hgpo_rllib.environments.checks import make_environment
+    from hgpo_rllib.evaluation.chat import is_url
+    from hgpo_rllib.evaluation.request import make_request
+    from hgpo_rllib.play.policy import WatchedPolicy
+    from hgpo_rllib.play.web.application import listen, serve
+    from hgpo_rllib.play.web.game import Game
+
+    request = make_request(
+        words, env, split, "hgpo", "census", data, None, None, None, name, output=None
+    )
+    config, subject = request.config, request.subject
+    assert subject is not None, "the agent hgpo has a model"
+    if samples > 1 and is_url(words[0]) and config.agent.context == "conversation":
+        raise ConfigError("--samples: a server's conversation has one response: use --samples 1")
+    playing = make_environment(config.env, request.split)
+    tasks = playing.get_wrapper_attr("num_tasks")
+    if game >= tasks:
+        raise ConfigError(f"--game {game}: there are {tasks} in {request.split} (0 is the first)")
+    listener = listen(port)
+    typer.echo("starting the policy (Ctrl+C ends)", err=True)
+    episodes = itertools.count()
+    with subject.open() as model:
+        begin = model.begin(config.agent)
+
+        def watch(info: Mapping[str, Any]) -> WatchedPolicy:
+            group = f"{config.seed}/{request.split}/{info['game']}/{next(episodes)}"
+            return WatchedPolicy(begin, model.decode, samples, info, group)
+
+        serve(Game(playing, {"seed": game}, watch).app, listener, model.run)
 
 
 def _check_port(web: bool, port: int | None) -> None:
@@ -131,7 +194,16 @@ def _check_port(web: bool, port: int | None) -> None:
         raise ConfigError("--port needs --web: add --web")
 
 
-def _play(env: "gym.Env", task: dict[str, int | str], max_steps: int) -> None:
-    from hgpo_rllib.play.terminal import make_console, play_episode
+def _play(
+    env: "gym.Env", task: dict[str, int | str], max_steps: int, web: bool, port: int | None
+) -> None:
+    _check_port(web, port)
+    if web:
+        from hgpo_rllib.play.web.application import listen, serve
+        from hgpo_rllib.play.web.game import Game
 
-    play_episode(env, task, max_steps, make_console())
+        serve(Game(env, {"options": task}).app, listen(port))
+    else:
+        from hgpo_rllib.play.terminal import make_console, play_episode
+
+        play_episode(env, task, max_steps, make_console())

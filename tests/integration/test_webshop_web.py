@@ -1,4 +1,4 @@
-"""`hgpo play webshop --web` in a real browser, as a person starts it."""
+"""`hgpo play … --web` in a real browser, as a person starts it."""
 
 import html
 import re
@@ -15,6 +15,7 @@ import pytest
 
 from tests.integration.browser import Browser, is_drawn, needs_chromium
 from tests.unit.cli.test_play_command import step, write_episode
+from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
 from tests.unit.env_wrappers.webshop.webshop_store import ODD, SHIRT, write_store
 
 pytestmark = [pytest.mark.integration, needs_chromium]
@@ -114,3 +115,12 @@ def test_an_episode(browser: Browser, tmp_path: Path) -> None:
         assert "<mark>B0X</mark>" in second
         assert "<p>&lt;b&gt;bold&lt;/b&gt;</p>" in second
         assert is_drawn(browser.picture(f"{address}/steps/2", tmp_path / "e.png", 1000), 1000)
+
+
+def test_a_game(browser: Browser, tmp_path: Path) -> None:
+    data = write_recipes(tmp_path / "data")
+    with served("textcraft", "--data", data, "--split", "train") as address:
+        assert "Step 1 of 1" in browser.open(address)
+        second = send(f"{address}/steps/1", action="inventory")
+        assert "Step 2 of 2" in browser.open(second)
+        assert is_drawn(browser.picture(second, tmp_path / "game.png", 1280), 1280)

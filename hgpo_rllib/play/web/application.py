@@ -1,8 +1,10 @@
 """Templates, headers, forms, errors and the server shared by all pages."""
 
+import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 
 import uvicorn
@@ -14,8 +16,11 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Route
 
+from env_wrappers.errors import DataError
 from hgpo_rllib.agent.templates import template_environment
 from hgpo_rllib.config import ConfigError
+from hgpo_rllib.policy_server.types import RequestFailedError
+from hgpo_rllib.section import RunStoppedError
 
 HOST = "127.0.0.1"
 PORT = 3000
@@ -42,7 +47,10 @@ def application(routes: Sequence[Route]) -> Starlette:
     return Starlette(
         routes=[*routes, Route("/style.css", _style)],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])],
-        exception_handlers={HTTPException: _error},
+        exception_handlers={
+            HTTPException: _error,
+            **dict.fromkeys((DataError, RequestFailedError, RunStoppedError), _failure),
+        },
     )
 
 
@@ -76,27 +84,53 @@ async def _error(request: Request, error: Exception) -> Response:
     return render("error.html.jinja", error.status_code, message=error.detail)
 
 
-def serve(app: Starlette, port: int | None) -> None:
-    """Serve an application to browsers on this machine; print the address first.
+async def _failure(request: Request, error: Exception) -> Response:
+    """Return the page of a game that cannot be loaded, or of a model that does not respond."""
+    return render("error.html.jinja", 502, message=str(error))
 
-    Runs until it is interrupted.
+
+def read_number(text: str, lowest: int, highest: int) -> int:
+    """Return the number that a form or an address contains.
+
+    Raises:
+        HTTPException: it is not a number, or not in the range, which includes `highest`.
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) < 12):
+        raise HTTPException(400, f"{text[:40]!r} is not a number.")
+    if not lowest <= int(text) <= highest:
+        raise HTTPException(404, f"There is no {text}: {lowest} to {highest}.")
+    return int(text)
+
+
+def listen(port: int | None) -> socket.socket:
+    """Return a socket that listens on the loopback address.
 
     Args:
-        app: the application.
-        port: port on the loopback address; None: `PORT`, 0: any free one.
+        port: the port; None: `PORT`, 0: any free one.
 
     Raises:
         ConfigError: the port cannot be used.
     """
     port = PORT if port is None else port
     try:
-        listener = socket.create_server((HOST, port))
+        return socket.create_server((HOST, port))
     except OSError as error:
         raise ConfigError(
             f"--port {port} cannot be used ({error.strerror}): choose another, or 0 for any"
         ) from error
+
+
+def serve(
+    app: Starlette,
+    listener: socket.socket,
+    run: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.run,
+) -> None:
+    """Serve an application to browsers on this machine; print the address first.
+
+    Runs until it is interrupted. `run` runs the server's coroutine.
+    """
     print(f"http://{HOST}:{listener.getsockname()[1]}/ (Ctrl+C ends)", flush=True)
     # Browsers keep connections open: do not wait for them to close.
     config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
     with listener:
-        uvicorn.Server(config).run(sockets=[listener])
+        run(uvicorn.Server(config).serve(sockets=[listener]))

@@ -22,13 +22,7 @@ _FACTS = ("game", "task_type", "split", "iteration", "group", "member")
 def episode_app(episode: Row) -> Starlette:
     """Return an application that shows one episode, as returned by `read_episode`."""
     steps = episode["steps"]
-    head = {
-        "goal": plain(episode.get("goal") or "n/a"),
-        "facts": [(key.replace("_", " "), plain(episode.get(key, "n/a"))) for key in _FACTS],
-        "won": bool(episode.get("success")),
-        "total": decimal(number(episode, "episode_return")),
-        "bad": [marks_of(step) != ["valid"] for step in steps],
-    }
+    head = show_head(episode)
 
     async def first(request: Request) -> Response:
         return RedirectResponse("/steps/1")
@@ -39,22 +33,38 @@ def episode_app(episode: Row) -> Starlette:
             return render("episode.html.jinja", head=head, place=0, step=None)
         if not 1 <= place <= len(steps):
             raise HTTPException(404, f"There is no step {place}: 1 to {len(steps)}.")
-        return render("episode.html.jinja", head=head, place=place, step=_shown(steps[place - 1]))
+        return render(
+            "episode.html.jinja", head=head, place=place, step=show_step(steps[place - 1])
+        )
 
     return application([Route("/", first), Route("/steps/{place:int}", show)])
 
 
-def _shown(step: Row) -> dict[str, object]:
+def show_head(episode: Row) -> dict[str, object]:
+    """Return what all pages show of an episode, which is still running if `success` is None."""
+    won = episode.get("success", False)
+    return {
+        "goal": plain(episode.get("goal") or "n/a"),
+        "facts": [(key.replace("_", " "), plain(episode.get(key, "n/a"))) for key in _FACTS],
+        "end": "running" if won is None else "won" if won else "lost",
+        "total": decimal(number(episode, "episode_return")),
+        "bad": [marks_of(step) != ["valid"] for step in episode["steps"]],
+    }
+
+
+def show_step(step: Row) -> dict[str, object]:
+    """Return what the page of a step shows of its record, which may have no action yet."""
     action = str(step.get("action", ""))
     clicked = _CLICK.fullmatch(action)
     target = clicked.group(1).strip().lower() if clicked else None
     seen = [plain(part.strip()) for part in _parts(str(step.get("anchor", "")))]
     return {
+        "acted": "action" in step,
         "seen": [(part, part.lower() == target) for part in seen],
         "thought": thought_of(step),
         "action": plain(action),
         "marks": marks_of(step),
-        "values": [(name, decimal(number(step, key), 3)) for name, key in VALUES],
+        "values": [(name, decimal(number(step, key), 3)) for name, key in VALUES if key in step],
         "prompt": plain(step.get("prompt", "")),
         "completion": plain(step.get("completion", "")),
     }

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from env_wrappers.webshop import pages
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop
-from hgpo_rllib.play.web.application import application, read_form, render
+from hgpo_rllib.play.web.application import application, read_form, read_number, render
 
 MOST_VISITS = 64  # one per browser tab; the least recently used one ends first
 _PER_PAGE = 20  # goals per page
@@ -37,7 +37,7 @@ class Store:
 
     async def _front(self, request: Request) -> Response:
         last = (len(self._places) - 1) // _PER_PAGE + 1
-        number = _whole(request.query_params.get("page", "1"), 1, last)
+        number = read_number(request.query_params.get("page", "1"), 1, last)
         start = (number - 1) * _PER_PAGE
         shown = range(start, min(start + _PER_PAGE, len(self._places)))
         return render(
@@ -54,7 +54,7 @@ class Store:
         if wanted == "any":
             place = random.randrange(len(self._places))
         else:
-            place = _whole(wanted, 0, len(self._places) - 1)
+            place = read_number(wanted, 0, len(self._places) - 1)
         session = Session(self._shop)
         session.start(self._places[place])
         name = secrets.token_urlsafe(9)
@@ -108,11 +108,3 @@ class Store:
 def _go(visit: str) -> Response:
     """Redirect after a form, so that the page can be reloaded."""
     return RedirectResponse(f"/visits/{visit}", status_code=303)
-
-
-def _whole(text: str, lowest: int, highest: int) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 12):
-        raise HTTPException(400, f"{text[:40]!r} is not a number.")
-    if not lowest <= int(text) <= highest:
-        raise HTTPException(404, f"There is no {text}: {lowest} to {highest}.")
-    return int(text)

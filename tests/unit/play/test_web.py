@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop, open_shop
 from hgpo_rllib.config import ConfigError
-from hgpo_rllib.play.web.application import render, serve
+from hgpo_rllib.play.web.application import listen, render
 from hgpo_rllib.play.web.episode import episode_app
 from hgpo_rllib.play.web.store import MOST_VISITS, Store
 from tests.unit.cli.test_play_command import step
@@ -217,11 +217,11 @@ class TestProtection:
             response = client.post("/visits", data={"goal": "0"}, headers={"origin": origin})
             assert response.status_code == status
 
-    def test_a_port_that_is_taken(self, shop: Shop) -> None:
+    def test_a_port_that_is_taken(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
             with pytest.raises(ConfigError, match=f"--port {port} cannot be used .*choose another"):
-                serve(Store(shop, range(1)).app, port)
+                listen(port)
 
 
 def episode(*steps: dict[str, Any], **changes: Any) -> dict[str, Any]:
