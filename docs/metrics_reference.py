@@ -31,7 +31,8 @@ metric that is declared and computed is in all of these:
 A ratio is a share from 0 to 1. A mean over tokens is over all response tokens that pass through the
 model in the update, each at the weights of its mini-batch. Skipped mini-batches count in
 `skipped_batches` only. `{k}` stands for the depths 0 to K; the gauges of such metrics lack `_k{k}`
-and have a tag `k`.
+and have a tag `k`. `{environment}` stands for the names of a mixture's environments; the
+gauges of such metrics end with `_by_environment` and have a tag `environment`.
 
 Besides numbers, a line of `metrics.jsonl` has `level_size_shares`: per depth, the share of steps by
 the size of their group (1, 2, 3-4, 5-8, 9-16, 17-32, 33 or more).
@@ -84,8 +85,8 @@ def _targets(panel: Panel, evaluation: bool = False) -> list[dict[str, Any]]:
         name = evaluation_gauge(metric.name) if evaluation else metric.gauge
         split = " {{split}}" if evaluation else ""
         label = f" {metric.label}" if metric.label else ""
-        depth = " {{k}}" if "{k}" in metric.name else ""
-        targets.append(_target(name, split + label + depth))
+        tags = [f" {{{tag}}}" for tag in ("{k}", "{environment}") if tag in metric.name]
+        targets.append(_target(name, "".join([split, label, *tags])))
     return targets
 
 

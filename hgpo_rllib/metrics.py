@@ -33,7 +33,8 @@ class Metric:
     """One number of an iteration."""
 
     name: str
-    """Key in metrics.jsonl. ``{k}`` is a placeholder for the depth: one number per k = 0..K."""
+    """Key in metrics.jsonl. ``{k}`` is a placeholder for the depth: one number per k = 0..K,
+    ``{environment}`` for the name of an environment of a mixture."""
     unit: Unit
     reduction: Reduction
     description: str
@@ -42,8 +43,9 @@ class Metric:
 
     @property
     def gauge(self) -> str:
-        """Name of the metric's gauge, without Ray's prefix; the depth becomes the tag ``k``."""
-        return "hgpo_" + self.name.removesuffix("_k{k}")
+        """Name of the metric's gauge, without Ray's prefix; placeholders become tags."""
+        name = self.name.removesuffix("_k{k}").replace("/{environment}", "_by_environment")
+        return f"hgpo_{name}"
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,20 @@ PANELS = (
     Panel("groups", "Groups with equal returns", whole=True, metrics=(
         Metric("equal_return_rate", "ratio", "group mean",
             "groups whose members all have the same return, without replaced ones"),
+    )),
+    Panel("environments", "Success in training", whole=True, metrics=(
+        Metric("success_rate/{environment}", "ratio", "episode mean",
+            "`success_rate` of one environment of a [mixture](mixtures.md)"),
+    )),
+    Panel("environments", "Steps of an episode", metrics=(
+        Metric("episode_length/{environment}", "steps", "episode mean", "its `episode_length`"),
+    )),
+    Panel("environments", "Groups with equal returns", whole=True, metrics=(
+        Metric("equal_return_rate/{environment}", "ratio", "group mean",
+            "its `equal_return_rate`"),
+    )),
+    Panel("environments", "Episodes", metrics=(
+        Metric("episodes/{environment}", "", "sum", "its `episodes`"),
     )),
     Panel("critic", "Value loss", metrics=(
         Metric("value_loss", "", "mini-batch mean",
@@ -271,15 +287,26 @@ EVALUATION_METRICS = tuple(metric for panel in EVALUATION for metric in panel.me
 """Those of a split, in evaluation.jsonl; their gauges are ``hgpo_evaluation_<name>``."""
 
 
+OF_ENVIRONMENTS = tuple(
+    name.removesuffix("{environment}") for name in METRICS if name.endswith("{environment}")
+)
+"""Those of each environment of a mixture: names in metrics.jsonl, up to that of the environment."""
+
+
 def declared(name: str) -> tuple[Metric, dict[str, str]]:
     """Return the metric with this name in metrics.jsonl, and the tags of its gauge.
 
     Raises:
         KeyError: no such metric is declared.
     """
-    base, _, depth = name.rpartition("_k")
-    tags = {"k": depth} if base and depth.isdecimal() else {}
+    base, _, environment = name.partition("/")
+    if environment:
+        key, tags = f"{base}/{{environment}}", {"environment": environment}
+    else:
+        base, _, depth = name.rpartition("_k")
+        is_depth = base and depth.isdecimal()
+        key, tags = (f"{base}_k{{k}}", {"k": depth}) if is_depth else (name, {})
     try:
-        return METRICS[f"{base}_k{{k}}" if tags else name], tags
+        return METRICS[key], tags
     except KeyError:
         raise KeyError(f"the metric {name!r} is not declared in hgpo_rllib/metrics.py") from None

@@ -1,8 +1,9 @@
 """Render prompts as text or token ids, and parse completions to actions."""
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import jinja2
 
@@ -33,6 +34,22 @@ class TextRenderer:
         self.follow_up: jinja2.Template = load_template(settings.follow_up_prompt)
         self.memory_length = settings.memory_length or 0
         self.inadmissible_is_invalid = settings.inadmissible_is_invalid
+        self._of_tasks: dict[Any, Self] = {}
+
+    def for_task(self, info: Mapping[str, Any]) -> Self:
+        """Return the renderer of a task, given its first info.
+
+        Tasks of a mixture can have a template (`prompt`) and a `memory_length` of their own.
+        """
+        own = info.get("prompt"), info.get("memory_length")
+        if own not in self._of_tasks:
+            renderer = copy.copy(self)
+            if own[0] is not None:
+                renderer.template = load_template(own[0])
+            if own[1] is not None:
+                renderer.memory_length = own[1]
+            self._of_tasks[own] = renderer
+        return self._of_tasks[own]
 
     def message(
         self,

@@ -210,7 +210,9 @@ def write_demonstrations(
     from hgpo_rllib.environments import find_environment
     from hgpo_rllib.play.demos import DemoSpec, write_demos
 
-    run = _with_data(load_config(config, overrides or []))
+    run = load_config(config, overrides or [])
+    run, _ = find_environment(run.env.env_id).find_split(run, run.env.train_split)
+    run = _with_data(run)
     find_environment(run.env.env_id).check(run, run.env.train_split)
     spec = DemoSpec(run.env, run.agent, expert, repeats, seed)
     with progress("demonstrating tasks") as on_progress:

@@ -35,6 +35,8 @@ SPECS: dict[str, str | Callable[[str], EnvironmentSpec]] = {
     "hgpo/TextCraft-v0": "hgpo_rllib.environments.textcraft:TextCraft",
 }
 """Registered specs by Gymnasium id."""
+MIXTURE = {"hgpo/Mixture-v0": "hgpo_rllib.environments.mixture:Mixture"}
+"""The spec of mixtures, which have no short name: only a run file can describe one."""
 
 
 def register_environment(env_id: str, spec: str | Callable[[str], EnvironmentSpec]) -> None:
@@ -68,7 +70,7 @@ def find_environment(env_id: str) -> EnvironmentSpec:
         raise ConfigError(
             f"env.env_id: {env_id}: {module} cannot be imported: {one_line(error)} ({PAGE})"
         ) from error
-    spec = SPECS.get(bare, EnvironmentSpec)
+    spec = (MIXTURE | SPECS).get(bare, EnvironmentSpec)
     if isinstance(spec, str):
         source, _, name = spec.partition(":")
         spec = getattr(importlib.import_module(source), name)

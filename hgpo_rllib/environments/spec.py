@@ -212,6 +212,31 @@ class EnvironmentSpec:
         name = self.env_id.rpartition("/")[2].rpartition("-")[0].lower()
         return re.sub(r"\W+", "-", name)
 
+    def parts(self, config: RunConfig) -> dict[str, RunConfig]:
+        """Return the settings of each environment in a mixture, by name.
+
+        Other environments are their only part, without a name.
+
+        Raises:
+            ConfigError: the mixture is not described correctly.
+        """
+        return {"": config}
+
+    def with_data(self, config: RunConfig, find: Callable[[RunConfig], str | None]) -> RunConfig:
+        """Return the settings with `find(part)` as `env.data` of each of the `parts`."""
+        env = config.env.model_copy(update={"data": find(config)})
+        return config.model_copy(update={"env": env})
+
+    def find_split(self, config: RunConfig, split: str) -> tuple[RunConfig, str]:
+        """Return the settings of the environment that has this split, and the split's name there.
+
+        In a mixture, it is the environment of ``NAME.SPLIT``; other environments have all splits.
+
+        Raises:
+            ConfigError: the split is not of one environment.
+        """
+        return config, split
+
     def check(self, config: RunConfig, split: str) -> None:
         """Check data and settings before anything is started.
 

@@ -56,10 +56,12 @@ def make_request(
     if name is not None and not (model and is_url(model)):
         raise ConfigError("--name: it is for the URL of a server with several models")
     config = settings_of(model, env, data, agent, overrides)
-    check_agent(agent, config.env)
     environment = find_environment(config.env.env_id)
     split = split or environment.eval_split or config.evaluation.splits[0]
     check_name(split)
+    config, split = environment.find_split(config, split)
+    environment = find_environment(config.env.env_id)
+    check_agent(agent, config.env)
     environment.check(config, split)
     subject: Subject | None = None
     if agent in KINDS:

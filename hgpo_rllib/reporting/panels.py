@@ -54,13 +54,16 @@ def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
     metrics.
     """
     lines = []
-    for place, metric in enumerate(panel.metrics):
+    shown = [named for metric in panel.metrics for named in _by_environment(metric, experiments)]
+    for place, metric in enumerate(shown):
         for index, runs in enumerate(experiments.values()):
             values = band(runs, metric.name)
             if len(experiments) == 1:
                 lines.append(Line(values, metric.label, style.colour_of(place)))
                 continue
-            dash = style.dash_of(index) if len(panel.metrics) == 1 else style.DASHES[place]
+            dash = style.dash_of(index)
+            if len(shown) > 1:
+                dash = style.DASHES[place % len(style.DASHES)]
             label = metric.label if index == 0 else ""
             lines.append(Line(values, label, style.colour_of(index), dash))
     return Panel(
@@ -69,8 +72,18 @@ def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
         rate=panel.whole,
         amount=panel.from_zero,
         log=panel.log,
-        legend_below=len(panel.metrics) > 2,
+        legend_below=len(shown) > 2,
     )
+
+
+def _by_environment(metric: metrics.Metric, experiments: Experiments) -> list[metrics.Metric]:
+    """Return one metric for each environment of the mixtures, if it is of environments."""
+    stem, mark, _ = metric.name.partition("{environment}")
+    if not mark:
+        return [metric]
+    columns = {column for runs in experiments.values() for column in runs.metrics.columns}
+    names = sorted(column.removeprefix(stem) for column in columns if column.startswith(stem))
+    return [replace(metric, name=stem + name, label=name) for name in names]
 
 
 def band(runs: Runs, key: str, rows: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -28,7 +28,7 @@ RUNNING_MEAN = 10
 SEEDS_SHOWN = 6
 """With more seeds, an experiment is drawn without individual lines."""
 
-METRIC_FIGURES = ("training", "policy", "critic", "mismatch", "speed")
+METRIC_FIGURES = ("training", "policy", "environments", "critic", "mismatch", "speed")
 """Figures of `hgpo_rllib.metrics` with their own plot; `training` has the paper's six panels."""
 ORACLE = "whole history (Oracle)"
 UTILISATION, SIZE = "level_fraction_k", "level_group_size_k"

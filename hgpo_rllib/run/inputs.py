@@ -49,10 +49,19 @@ def check_files(config: RunConfig) -> None:
     Raises:
         ConfigError, DataError: something is missing or invalid.
     """
-    environment = find_environment(config.env.env_id)
     if config.model.model_path is not None:
         check_model_files(config.model.model_path)
-    else:
+    for name, part in find_environment(config.env.env_id).parts(config).items():
+        try:
+            _check_environment(part)
+        except (ConfigError, DataError) as error:
+            raise type(error)(f"{name}: {error}" if name else str(error)) from error
+
+
+def _check_environment(config: RunConfig) -> None:
+    """Check the environment, or one of a mixture."""
+    environment = find_environment(config.env.env_id)
+    if config.model.model_path is None:
         environment.require_generator()
     splits = list(dict.fromkeys([config.env.train_split, *config.evaluation.splits]))
     if generator := environment.data_generator(config):
@@ -136,8 +145,9 @@ def check_paths_are_kept(config: RunConfig, output: Path) -> None:
     if JOB_FOLDERS not in Path.cwd().parts:
         return
     folders = {"output": output}
-    generator = find_environment(config.env.env_id).data_generator(config)
-    if generator is not None or config.model.model_path is None:
+    parts = find_environment(config.env.env_id).parts(config).values()
+    generated = any(find_environment(p.env.env_id).data_generator(p) for p in parts)
+    if generated or config.model.model_path is None:
         folders["cache"] = Path(config.cache)
     for setting, path in folders.items():
         if not path.is_absolute():

@@ -36,8 +36,8 @@ def sample(name: str, value: float, run: str) -> Sample:
     Raises:
         KeyError: no such metric is declared.
     """
-    split, _, evaluated = name.removeprefix("evaluation/").rpartition("/")
-    if split:
+    if name.startswith("evaluation/"):
+        _, split, evaluated = name.split("/")
         tags, metric = {"split": split}, _EVALUATION[evaluated]
         return Sample(evaluation_gauge(evaluated), {"run": run, **tags}, value, metric.description)
     metric, tags = declared(name)

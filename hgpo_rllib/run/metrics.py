@@ -1,5 +1,6 @@
 """Convert iteration and evaluation results to rows of metrics.jsonl and evaluation.jsonl."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -9,6 +10,7 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
 
 from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.jsonl import ALL
+from hgpo_rllib.metrics import OF_ENVIRONMENTS
 from hgpo_rllib.rollout.held_out import TaskCount
 from hgpo_rllib.rollout.trajectory import Trajectory, have_equal_returns
 
@@ -43,6 +45,20 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
+def environment_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Compute the metrics of each environment of a mixture; without a mixture, there are none."""
+    played = defaultdict(list)
+    for trajectory in trajectories:
+        if "environment" in trajectory.info:
+            played[trajectory.info["environment"]].append(trajectory)
+    values = {name: rollout_metrics(own) for name, own in sorted(played.items())}
+    return {
+        f"{metric}{name}": own[metric.removesuffix("/")]
+        for metric in OF_ENVIRONMENTS
+        for name, own in values.items()
+    }
+
+
 def iteration_metrics(iteration: IterationResult) -> dict[str, float | None]:
     """Return all metrics of an iteration, by their names in metrics.jsonl.
 
@@ -52,6 +68,7 @@ def iteration_metrics(iteration: IterationResult) -> dict[str, float | None]:
     rollout = rollout_metrics(iteration.scored.trajectories)
     return {
         **rollout,
+        **environment_metrics(iteration.scored.trajectories),
         **iteration.failures,
         "stale_rate": iteration.stale_rate,
         **{
@@ -89,7 +106,8 @@ def selection_rate(rows: Iterable[Mapping[str, Any]]) -> float:
     if only those were evaluated. `rows` are those of `evaluation_rows`.
     """
     rates = {row["split"]: row["success_rate"] for row in rows}
-    chosen = [rate for split, rate in rates.items() if split not in (ALL, *FINAL_SPLITS)]
+    own = {split: split.rpartition(".")[2] for split in rates}  # without the environment's name
+    chosen = [rate for split, rate in rates.items() if own[split] not in (ALL, *FINAL_SPLITS)]
     return sum(chosen) / len(chosen) if chosen else rates[ALL]
 
 

@@ -19,6 +19,7 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from transformers.utils import logging as transformers_logging
 
 from hgpo_rllib.config import ConfigError, RunConfig, save_config
+from hgpo_rllib.environments import find_environment
 from hgpo_rllib.jsonl import read_jsonl
 from hgpo_rllib.placement import Demand, describe, trial_demand
 from hgpo_rllib.reporting.console import TrainingConsole
@@ -139,12 +140,11 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     model = config.model.model_path
     if model is not None and Path(model).is_dir():  # else the name of a model on a hub
         model = str(Path(model).absolute())
-    data = config.env.data and str(Path(config.env.data).absolute())
+    config = find_environment(config.env.env_id).with_data(
+        config, lambda part: part.env.data and str(Path(part.env.data).absolute())
+    )
     return config.model_copy(
-        update={
-            "env": config.env.model_copy(update={"data": data}),
-            "model": config.model.model_copy(update={"model_path": model}),
-        }
+        update={"model": config.model.model_copy(update={"model_path": model})}
     )
 
 

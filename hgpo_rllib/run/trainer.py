@@ -92,28 +92,34 @@ def _run(
 
 def prepare_inputs(config: RunConfig, console: TrainingConsole) -> RunConfig:
     """Create data and pocket model if the config has none, and return it with their paths."""
-    env, model = config.env, config.model
-    if generator := find_environment(env.env_id).data_generator(config):
-        total = generator.data_size(config)
+
+    def find_data(part: RunConfig) -> str | None:
+        generator = find_environment(part.env.env_id).data_generator(part)
+        if generator is None:
+            return part.env.data
+        total = generator.data_size(part)
         with console.phase("data"), console.progress("generating data", total) as advance:
-            data = prepare.make_data(config, lambda done, _: advance(done))
-        env = env.model_copy(update={"data": str(data)})
+            return str(prepare.make_data(part, lambda done, _: advance(done)))
+
+    complete = find_environment(config.env.env_id).with_data(config, find_data)
+    model = config.model
     if model.model_path is None:
         path = prepare.model_path(config)
         if not path.is_dir():
             make_pocket_model(config, console)
         model = model.model_copy(update={"model_path": str(path)})
-    return config.model_copy(update={"env": env, "model": model})
+    return complete.model_copy(update={"model": model})
 
 
 def make_pocket_model(config: RunConfig, console: TrainingConsole) -> None:
     """Generate demonstrations and train the pocket model on them."""
     steps = config.warm_start.exercise_steps + config.warm_start.optimizer_steps
-    games = 2 * config.warm_start.games
+    parts = find_environment(config.env.env_id).parts(config)
+    games = 2 * config.warm_start.games * len(parts)
     label = "demonstrating on tasks of their own"
     with console.phase("demonstrations"), console.progress(label, games) as advance:
         examples = prepare.make_demonstrations(config, lambda done, _: advance(done))
-    console.say(f"{len(examples)} demonstrated steps")
+    console.say(f"{sum(map(len, examples.values()))} demonstrated steps")
     label = "cloning the pocket model"
     with console.phase("cloning"), console.progress(label, steps) as advance:
         path = prepare.make_model_directory(config, examples, lambda done, _: advance(done))

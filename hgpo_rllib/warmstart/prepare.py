@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from hgpo_rllib.warmstart.demonstrations import DemonstrationSpec, demonstrate_a
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 TOKENIZER_SAMPLE = 4000  # number of examples to train the tokenizer
+Demonstrations = Mapping[str, Sequence[Example]]
+"""Examples by the names of `EnvironmentSpec.parts`."""
 RECIPE = ("demonstrations.py", "tokenizer.py", "cloning.py")
 
 
@@ -39,9 +41,16 @@ def make_data(config: RunConfig, on_progress: Progress) -> Path:
 
 def model_path(config: RunConfig) -> Path:
     """Return the cache path of this config's pocket model; the name hashes settings and code."""
+    shapes = {name: _shape(part) for name, part in _parts(config).items()}
+    alone = shapes.get("")
+    return Path(config.cache) / f"pocket-model-{_digest(alone or shapes)}"
+
+
+def _shape(config: RunConfig) -> dict[str, Any]:
+    """Return all that the pocket model of one environment depends on."""
     generator = _generator(config)
     recipe = [Path(__file__).parent / name for name in RECIPE]
-    shape = {
+    return {
         "env": config.env.env_id,
         "env_options": generator.demonstration_options(config),
         "data": generator.demonstration_settings(config),
@@ -51,19 +60,29 @@ def model_path(config: RunConfig) -> Path:
         "max_length": config.agent.max_prompt_tokens + config.agent.max_response_tokens,
         "recipe": [path.read_text() for path in (*recipe, *generator.recipe)],
     }
-    return Path(config.cache) / f"pocket-model-{_digest(shape)}"
 
 
-def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[Example]:
-    """Generate tasks for demonstrations and demonstrate them."""
+def make_demonstrations(config: RunConfig, on_progress: Progress) -> Demonstrations:
+    """Generate tasks for demonstrations and demonstrate them, for each environment of a mixture."""
+    parts, path, games = _parts(config), model_path(config), 2 * config.warm_start.games
+
+    def demonstrate(place: int, part: RunConfig) -> list[Example]:
+        start, total = place * games, len(parts) * games
+        return _demonstrate(part, path, lambda done: on_progress(start + done, total))
+
+    return {name: demonstrate(place, part) for place, (name, part) in enumerate(parts.items())}
+
+
+def _demonstrate(
+    config: RunConfig, path: Path, on_progress: Callable[[int], None]
+) -> list[Example]:
     warm = config.warm_start
     assert config.agent.memory_length is not None, "RunConfig ties it where it is not set"
     generator = _generator(config)
-    path = model_path(config)
     with partial_directory(path.with_name(f"{path.name}-demonstrations")) as partial:
         data = partial / "data"
         names = generator.make_demonstration_data(
-            config, data, lambda n, total: on_progress(n * warm.games // total, 2 * warm.games)
+            config, data, lambda n, total: on_progress(n * warm.games // total)
         )
         options = generator.demonstration_options(config)
         spec = DemonstrationSpec(
@@ -78,15 +97,16 @@ def make_demonstrations(config: RunConfig, on_progress: Progress) -> list[Exampl
             seed=warm.seed,
         )
         workers = os.cpu_count() or 1
-        return demonstrate_all(
-            spec, workers, lambda n, total: on_progress(warm.games + n, 2 * warm.games)
-        )
+        return demonstrate_all(spec, workers, lambda n, total: on_progress(warm.games + n))
 
 
 def make_model_directory(
-    config: RunConfig, examples: Sequence[Example], on_progress: Callable[[int, float], None]
+    config: RunConfig, demonstrations: Demonstrations, on_progress: Callable[[int, float], None]
 ) -> Path:
-    """Train tokenizer and pocket model on `examples`; write both in HuggingFace format.
+    """Train tokenizer and pocket model on demonstrations; write both in HuggingFace format.
+
+    Examples of an environment with fewer than another are repeated, so that each environment of a
+    mixture has about as many.
 
     `on_progress` is called with the number of optimiser steps done, of exercises and examples, and
     with the loss.
@@ -95,18 +115,24 @@ def make_model_directory(
         ConfigError: there are no exercises for `warm_start.exercise_steps`.
     """
     warm = config.warm_start
-    generator = _generator(config)
+    parts, most = _parts(config), max(map(len, demonstrations.values()))
+    shown = [
+        (_generator(parts[name]), [*examples] * round(most / len(examples)))
+        for name, examples in demonstrations.items()
+    ]
     rng = random.Random(warm.seed)
-    exercises = generator.exercises(examples, rng) if warm.exercise_steps else []
+    exercises: list[Example] = []
+    for generator, examples in shown if warm.exercise_steps else ():
+        exercises += generator.exercises(examples, rng)
     if warm.exercise_steps and not exercises:
         raise ConfigError(
             f"warm_start.exercise_steps: {config.env.env_id} has no exercises with the prompt "
             f"{config.agent.prompt!r}: set it to 0"
         )
-    examples = generator.augment(examples, rng)
+    examples = [example for generator, own in shown for example in generator.augment(own, rng)]
     torch.manual_seed(warm.seed)
     sample = examples[:: max(1, len(examples) // TOKENIZER_SAMPLE)]
-    words = generator.function_words.split()
+    words = [word for generator, _ in shown for word in generator.function_words.split()]
     tokenizer = train_tokenizer((text for pair in sample for text in pair), words, warm.vocabulary)
     max_length = config.agent.max_prompt_tokens + config.agent.max_response_tokens
     model = make_model(tokenizer, warm.hidden_size, warm.layers, max_length)
@@ -128,6 +154,10 @@ def make_model_directory(
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
     return path
+
+
+def _parts(config: RunConfig) -> dict[str, RunConfig]:
+    return find_environment(config.env.env_id).parts(config)
 
 
 def _generator(config: RunConfig) -> DemonstrationGenerator:

@@ -27,6 +27,7 @@ SHARED_CLUSTER = (
     "test_gateway",
     "test_gpu_transports",
     "test_live_metrics",
+    "test_mixture",
     "test_own_engine",
     "test_own_environment",
     "test_ports",

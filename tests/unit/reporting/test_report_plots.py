@@ -140,6 +140,17 @@ def test_a_critic_has_a_picture_of_its_own(run_dir):
     assert y == [0.5, 1.0]
 
 
+def test_environments_of_a_mixture_have_a_line_each(run_dir):
+    rows = [
+        metrics_row(i) | {"success_rate/crafting": 0.1 * i, "success_rate/household": 0.2 * i}
+        for i in (1, 2)
+    ]
+    write_jsonl(run_dir / "metrics.jsonl", rows)
+    axes = panels([run_dir], "environments.png")["Success in training"]
+    assert [line.get_label() for line in axes.lines] == ["crafting", "household"]
+    assert [list(line.get_ydata()) for line in axes.lines] == [[0.1, 0.2], [0.2, 0.4]]
+
+
 def test_curves_of_several_settings_have_a_colour_and_a_band_each(several):
     axes = panels(several, "training.png")["KL to the reference policy (nats)"]
     assert curves(axes) == {

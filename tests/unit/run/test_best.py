@@ -29,6 +29,7 @@ def evaluation(iteration: int, **rates: float) -> Rows:
         ({"released_eval": 0.75}, 0.75),
         ({"test": 0.75}, 0.75),
         ({"test": 0.75, "valid_unseen": 0.25}, 0.5),
+        ({"household.valid_unseen": 0.5, "crafting.test": 1.0, "crafting.dev": 0.25}, 0.25),
     ],
 )
 def test_the_rate_that_chooses(rates: dict[str, float], expected: float) -> None:

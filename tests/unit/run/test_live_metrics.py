@@ -24,7 +24,9 @@ SCRAPE_FILE = ROOT / "docker/prometheus.yml"
 PROVISIONING = ROOT / "docker/grafana/provisioning"
 TAGS = {
     "hgpo_prompts_in_flight": {"run"},
-    **{m.gauge: {"run", "k"} if "{k}" in m.name else {"run"} for m in METRICS.values()},
+    **{
+        metric.gauge: {"run", *re.findall(r"\{(\w+)\}", metric.name)} for metric in METRICS.values()
+    },
     **{live_metrics.evaluation_gauge(m.name): {"run", "split"} for m in EVALUATION_METRICS},
 }
 NAMES = TAGS.keys()
@@ -40,6 +42,7 @@ def test_each_value_has_its_gauge() -> None:
         "iteration": 7,
         "success_rate": 0.5,
         "level_fraction_k10": 0.25,
+        "success_rate/my_k2": 0.75,
         "oracle_gap_hgpo": None,
         "oracle_gap_step": 0.125,
         "level_size_shares": [[1.0]],
@@ -48,6 +51,7 @@ def test_each_value_has_its_gauge() -> None:
         ("hgpo_iteration", {"run": "r"}, 7.0),
         ("hgpo_success_rate", {"run": "r"}, 0.5),
         ("hgpo_level_fraction", {"run": "r", "k": "10"}, 0.25),
+        ("hgpo_success_rate_by_environment", {"run": "r", "environment": "my_k2"}, 0.75),
         ("hgpo_oracle_gap_step", {"run": "r"}, 0.125),
     ]
 

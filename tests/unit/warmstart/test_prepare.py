@@ -49,7 +49,9 @@ def test_exercises_are_learned_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(prepare, "clone", recorded_clone)
     steps: list[int] = []
     config = small(tmp_path)
-    path = prepare.make_model_directory(config, EXAMPLES, lambda step, loss: steps.append(step))
+    path = prepare.make_model_directory(
+        config, {"": EXAMPLES}, lambda step, loss: steps.append(step)
+    )
     assert learned == [(3, False), (4, True)]
     exercises, examples = encoded
     assert {response.endswith("</think>") for _, response in exercises} == {True}
@@ -63,7 +65,7 @@ def test_exercises_that_do_not_exist(tmp_path: Path) -> None:
     """Of demonstrations with another prompt."""
     others = [("a page", "<think>buy it</think><action>click[buy now]</action>")] * 3
     with pytest.raises(ConfigError, match=r"warm_start\.exercise_steps: .* set it to 0"):
-        prepare.make_model_directory(small(tmp_path), others, lambda step, loss: None)
+        prepare.make_model_directory(small(tmp_path), {"": others}, lambda step, loss: None)
 
 
 def test_the_expert_has_the_configured_share_of_random_moves(tmp_path: Path) -> None:
