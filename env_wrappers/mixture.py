@@ -12,8 +12,7 @@ from env_wrappers.errors import DataError
 from env_wrappers.spaces import AnyText
 
 MAX_TASKS = 1_000_000
-_FACTS = ("prompt", "memory_length")
-"""Settings of an environment that are in its ``info``, if they are given."""
+_AGENT_SETTINGS = ("prompt", "memory_length")
 
 
 class MixtureEnv(gymnasium.Env[str, str]):
@@ -25,8 +24,8 @@ class MixtureEnv(gymnasium.Env[str, str]):
     weight; so that all of its tasks are among them, some occur several times. The split
     "alfworld.valid_seen" has the tasks of "valid_seen" of the environment named "alfworld".
 
-    ``info`` is that of the environment, with its name under ``environment``, and with its
-    ``prompt`` and ``memory_length``, if they are given.
+    ``info`` is that of the environment. Under ``mixture`` it also has the ``environment``'s name,
+    and its ``prompt`` and ``memory_length``, if they are given.
 
     Attributes:
         environments: the environments that the split needs, by name.
@@ -71,8 +70,10 @@ class MixtureEnv(gymnasium.Env[str, str]):
             for key, settings in chosen.items()
         }
         self._facts = {
-            key: {"environment": key}
-            | {fact: settings[fact] for fact in _FACTS if settings.get(fact) is not None}
+            key: {
+                "mixture": {"environment": key}
+                | {k: settings[k] for k in _AGENT_SETTINGS if settings.get(k) is not None}
+            }
             for key, settings in chosen.items()
         }
         self._sizes = [env.get_wrapper_attr("num_tasks") for env in self.environments.values()]

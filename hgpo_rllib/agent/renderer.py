@@ -41,7 +41,8 @@ class TextRenderer:
 
         Tasks of a mixture can have a template (`prompt`) and a `memory_length` of their own.
         """
-        own = info.get("prompt"), info.get("memory_length")
+        settings = info.get("mixture", {})
+        own = settings.get("prompt"), settings.get("memory_length")
         if own not in self._of_tasks:
             renderer = copy.copy(self)
             if own[0] is not None:

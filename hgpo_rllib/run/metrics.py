@@ -49,8 +49,8 @@ def environment_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Compute the metrics of each environment of a mixture; without a mixture, there are none."""
     played = defaultdict(list)
     for trajectory in trajectories:
-        if "environment" in trajectory.info:
-            played[trajectory.info["environment"]].append(trajectory)
+        if mixture := trajectory.info.get("mixture"):
+            played[mixture["environment"]].append(trajectory)
     values = {name: rollout_metrics(own) for name, own in sorted(played.items())}
     return {
         f"{metric}{name}": own[metric.removesuffix("/")]

@@ -49,9 +49,9 @@ def test_a_mixture_trains(run_config: RunConfig, tmp_path: Path) -> None:
             row = iteration_metrics(algorithm.last_iteration)
             groups: dict[str, set[str]] = {}
             for played in algorithm.last_iteration.scored.trajectories:
-                groups.setdefault(played.group, set()).add(played.info["environment"])
+                groups.setdefault(played.group, set()).add(played.info["mixture"]["environment"])
                 prompt = algorithm.env_runner.renderer.text(played.turns[0].prompt_ids)
-                is_craft = played.info["environment"] == "textcraft"
+                is_craft = played.info["mixture"]["environment"] == "textcraft"
                 assert prompt.startswith("Crafting commands:" if is_craft else "Task:")
                 assert len(played) <= (3 if is_craft else 6)
             assert all(len(environments) == 1 for environments in groups.values())
@@ -67,7 +67,9 @@ def test_a_mixture_trains(run_config: RunConfig, tmp_path: Path) -> None:
         ) | {ALL: 12}
         algorithm.restore_from_path(state)
         algorithm.train()
-        again = [t.info["environment"] for t in algorithm.last_iteration.scored.trajectories]
+        again = [
+            t.info["mixture"]["environment"] for t in algorithm.last_iteration.scored.trajectories
+        ]
         assert again[::4] == names[1]
     finally:
         algorithm.stop()

@@ -92,8 +92,7 @@ def test_a_task_is_that_of_its_environment(config: RunConfig) -> None:
         observation, info = env.reset(seed=task)
         name, own = env.get_wrapper_attr("find")(task % env.get_wrapper_attr("num_tasks"))
         alone = make_environment(parts[name].env, "train")
-        facts = {key: info.pop(key) for key in ("environment", "prompt", "memory_length")}
-        assert facts == {
+        assert info.pop("mixture") == {
             "environment": name,
             "prompt": parts[name].agent.prompt,
             "memory_length": parts[name].agent.memory_length,
@@ -102,7 +101,7 @@ def test_a_task_is_that_of_its_environment(config: RunConfig) -> None:
         assert env.step("inventory")[:4] == alone.step("inventory")[:4]
         seen.add(name)
     assert seen == {"alfworld", "textcraft"}
-    assert env.reset()[1]["environment"] in seen
+    assert env.reset()[1]["mixture"]["environment"] in seen
     env.close()
 
 
@@ -121,7 +120,10 @@ def test_a_split_of_one_environment(config: RunConfig) -> None:
 def test_step_limits(config: RunConfig) -> None:
     """That of an environment, and at most that of the mixture."""
     env = gymnasium.make("hgpo/Mixture-v0", **config.env.options, max_steps=50)
-    assert env.reset(seed=env.get_wrapper_attr("num_tasks") - 1)[1]["environment"] == "textcraft"
+    assert (
+        env.reset(seed=env.get_wrapper_attr("num_tasks") - 1)[1]["mixture"]["environment"]
+        == "textcraft"
+    )
     assert [env.step("wait")[3] for _ in range(15)] == [False] * 14 + [True]
     short = gymnasium.make("hgpo/Mixture-v0", **config.env.options, max_steps=2)
     short.reset(seed=short.get_wrapper_attr("num_tasks") - 1)
@@ -178,10 +180,12 @@ def test_errors_name_the_key(settings: list[str], change: str, message: str) -> 
 def test_a_task_has_a_renderer_of_its_own() -> None:
     """With the prompt and the memory that its info names."""
     renderer = TextRenderer(AgentSettings(prompt="alfworld_compact", memory_length=2))
-    own = renderer.for_task({"prompt": "textcraft_compact", "memory_length": 30})
+    own = renderer.for_task({"mixture": {"prompt": "textcraft_compact", "memory_length": 30}})
     assert (own.template.name, own.memory_length) == ("textcraft_compact.jinja", 30)
-    assert own is renderer.for_task({"prompt": "textcraft_compact", "memory_length": 30})
-    same = renderer.for_task({"goal": "win"})
+    assert own is renderer.for_task(
+        {"mixture": {"prompt": "textcraft_compact", "memory_length": 30}}
+    )
+    same = renderer.for_task({"goal": "win", "prompt": "of its own environment"})
     assert (same.template.name, same.memory_length) == ("alfworld_compact.jinja", 2)
 
 
@@ -237,8 +241,12 @@ def test_evaluating_one_environment(config: RunConfig) -> None:
 
 def test_metrics_of_each_environment() -> None:
     """Of its episodes only; a run of one environment has none of them."""
-    played = [replace(t, info=t.info | {"environment": "household"}) for t in group()[:2]]
-    crafted = [replace(t, info=t.info | {"environment": "crafting"}) for t in group()[2:]]
+    played = [
+        replace(t, info=t.info | {"mixture": {"environment": "household"}}) for t in group()[:2]
+    ]
+    crafted = [
+        replace(t, info=t.info | {"mixture": {"environment": "crafting"}}) for t in group()[2:]
+    ]
     found = environment_metrics([*played, *crafted])
     assert {name.partition("/")[2] for name in found} == {"household", "crafting"}
     for name, part in (("household", played), ("crafting", crafted)):
