@@ -21,7 +21,9 @@ def evaluate(
     ] = None,
     env: Annotated[
         str | None,
-        typer.Option(help="alfworld, webshop or textcraft (default: that of the run)"),
+        typer.Option(
+            help="alfworld, webshop, textcraft or scienceworld (default: that of the run)"
+        ),
     ] = None,
     split: Annotated[
         str | None,

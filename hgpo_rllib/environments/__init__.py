@@ -33,6 +33,7 @@ SPECS: dict[str, str | Callable[[str], EnvironmentSpec]] = {
     "hgpo/ALFWorld-v0": "hgpo_rllib.environments.alfworld:ALFWorld",
     "hgpo/WebShop-v0": "hgpo_rllib.environments.webshop:WebShop",
     "hgpo/TextCraft-v0": "hgpo_rllib.environments.textcraft:TextCraft",
+    "hgpo/ScienceWorld-v0": "hgpo_rllib.environments.scienceworld:ScienceWorld",
 }
 """Registered specs by Gymnasium id."""
 MIXTURE = {"hgpo/Mixture-v0": "hgpo_rllib.environments.mixture:Mixture"}

@@ -48,7 +48,7 @@ def test_the_model_is_the_word_that_is_no_setting(words: list[str], expected: An
             "oracle, human, explorer, planner",
         ),
         ([], {"agent": "first-hit", "env": "textcraft"}, "human, careful, wasteful"),
-        ([], {}, "--env: give alfworld, webshop or textcraft"),
+        ([], {}, "--env: give alfworld, webshop, textcraft or scienceworld"),
         ([], {"protocol": "all"}, "--protocol all: choose census or parity"),
         ([], {"protocol": "parity", "seeds": 2, "env": "alfworld"}, "--seeds: those of parity"),
         ([], {"trials": 2, "env": "alfworld"}, "--trials: random has one"),

@@ -1,0 +1,1 @@
+"""ScienceWorld: elementary science in text, on the original simulator."""

