@@ -177,8 +177,8 @@ class TestSchemas:
         assert [column for column in every if f"`{column}`" not in text] == []
 
     def test_metrics_are_the_declared_ones(self) -> None:
-        depths = {name for name in METRICS if "{k}" in name}
-        assert frames.METRICS.keys() == METRICS.keys() - depths
+        placeholders = {name for name in METRICS if "{" in name}
+        assert frames.METRICS.keys() == METRICS.keys() - placeholders
 
 
 class TestRuns:
