@@ -48,7 +48,7 @@ class ModelAgent(Agent):
         not depend on the episodes played concurrently. `memory` is the initial memory.
         """
         self._model = model
-        self._renderer = renderer
+        self._renderer = renderer.for_task(info)
         self.goal: str = info["goal"]
         self.group = group
         self.memory = Memory() if memory is None else memory

@@ -39,10 +39,13 @@ class TextRenderer:
     def for_task(self, info: Mapping[str, Any]) -> Self:
         """Return the renderer of a task, given its first info.
 
-        Tasks of a mixture can have a template (`prompt`) and a `memory_length` of their own.
+        Tasks of a mixture can have a template (`prompt`) and a `memory_length` of their own; other
+        tasks have this renderer.
         """
         settings = info.get("mixture", {})
         own = settings.get("prompt"), settings.get("memory_length")
+        if own == (None, None):
+            return self
         if own not in self._of_tasks:
             renderer = copy.copy(self)
             if own[0] is not None:

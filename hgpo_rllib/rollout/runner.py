@@ -254,12 +254,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     def begin_agent(self, policy: Policy) -> BeginAgent:
         """Return the factory of agents. Override it for other agents, such as multi-role ones."""
-
-        def begin(info: Mapping[str, Any], group: str, name: str) -> PolicyAgent:
-            renderer = self.renderer.for_task(info)
-            return PolicyAgent(policy, renderer, info, group, name, grammars=self.grammars)
-
-        return begin
+        return partial(PolicyAgent, policy, self.renderer, grammars=self.grammars)
 
     def sampling(self, temperature: float) -> Sampling:
         """Return the sampling parameters of responses."""
