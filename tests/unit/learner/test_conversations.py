@@ -17,9 +17,9 @@ from hgpo_rllib.agent import Turn
 from hgpo_rllib.learner.batching import (
     last_rows,
     minibatches,
-    prompt_batch,
     sequences,
     token_batch,
+    value_batch,
 )
 from hgpo_rllib.learner.distribution import passes
 from hgpo_rllib.rollout.trajectory import ResponseRow
@@ -205,5 +205,5 @@ def test_values_of_prompts(model_path: str, columns: dict[str, Tensor], critic: 
     assert head is not None
     with torch.no_grad():
         expected = [value_of(policy, head, columns, row).item() for row in range(7)]
-    assert prompt_batch(columns, np.arange(7), CPU)["ids"].shape[0] == 4
+    assert value_batch(columns, np.arange(7), CPU)["ids"].shape[0] == 4
     np.testing.assert_allclose(learner.values(columns), expected, rtol=0, atol=1e-8)
