@@ -298,7 +298,7 @@ class HGPOLearner(TorchLearner):
         weight[torch.from_numpy(part.rows)] = torch.from_numpy(part.weight)
         weights = {"weight": weight}
         if "value" in columns:
-            outputs = self.policy.scorer.critic.head.out_features
+            outputs = self.policy.model_config["critic_outputs"]
             weights["value_weight"] = value_weights(columns, part.steps, outputs)
         parts = self._passes(columns, part.rows)
         self._gradients.begin(len(parts))

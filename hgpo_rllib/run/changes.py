@@ -18,7 +18,7 @@ from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.folders import checksum
 from hgpo_rllib.run.inputs import MODEL_FILES, WEIGHTS
 
-FIXED = ("env.env_id", "env.train_split", "model.lora_rank", "model.lora_alpha")
+FIXED: tuple[str, ...] = ("env.env_id", "env.train_split", "model.lora_rank", "model.lora_alpha")
 FIXED += ("learner.critic", "learner.critic_layers")
 """Settings that must match the checkpoint's parameters and its position in the task order."""
 
