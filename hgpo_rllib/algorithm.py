@@ -165,6 +165,8 @@ class HGPOConfig(AlgorithmConfig):
                 "compile": self.compile,
                 "unpadded_attention": self.unpadded_attention,
                 "critic": self.critic,
+                "critic_layers": self.critic_layers,
+                "critic_outputs": 1 + (self.estimator == "vetta"),
             },
         )
 

@@ -14,8 +14,9 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 
 from env_wrappers.files import check_name
 from hgpo_rllib.advantages import EstimatorSettings, find_estimator
-from hgpo_rllib.advantages.estimators import WITHOUT_GROUPS
+from hgpo_rllib.advantages.estimators import NEEDS_CRITIC, WITHOUT_GROUPS
 from hgpo_rllib.advantages.groups import Contexts, Normalize
+from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS
 from hgpo_rllib.run_files import read_run_file
 from hgpo_rllib.section import ConfigError, Section, Seed
 from hgpo_rllib.settings.cluster import ClusterSettings, check_gpus, check_transport
@@ -121,6 +122,9 @@ class AlgorithmSettings(Section):
     """Discount factor."""
     gae_lambda: float = Field(_ESTIMATOR.gae_lambda, ge=0, le=1)
     """Lambda of PPO's generalised advantage estimation."""
+    token_weight: float = Field(_ESTIMATOR.token_weight, ge=0)
+    """Alpha, VETTA's weight of the token-level advantage (paper: 1 for ALFWorld, 3 for
+    WebShop)."""
     distance_discount: float = Field(_ESTIMATOR.distance_discount, gt=0, lt=1)
     """GraphGPO's discount for each step of the distance to success (released code: 0.1 for
     ALFWorld, 0.2 for WebShop)."""
@@ -142,18 +146,24 @@ class AlgorithmSettings(Section):
 
 
 def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None:
-    """Raise a ValueError if `ppo` has no critic, or another estimator has one."""
-    reads_values = "ppo" in (algorithm.estimator, *algorithm.role_estimators.values())
+    """Raise a ValueError for a critic without an estimator that reads values, or vice versa."""
+    named = (algorithm.estimator, *algorithm.role_estimators.values())
+    reads_values = [name for name in named if name in NEEDS_CRITIC]
     if reads_values and learner.critic == "none":
         raise ValueError(
-            "algorithm.estimator=ppo needs a critic: set learner.critic=head or "
+            f"algorithm.estimator={reads_values[0]} needs a critic: set learner.critic=head or "
             "learner.critic=separate"
+        )
+    if algorithm.role_estimators and (of_tokens := TOKEN_ESTIMATORS.keys() & named):
+        raise ValueError(
+            f"algorithm.role_estimators: {min(of_tokens)} has advantages of tokens, not of roles: "
+            "set algorithm.role_estimators={} or other estimators"
         )
     if not reads_values and learner.critic != "none":
         raise ValueError(
             f"learner.critic={learner.critic} has values that algorithm.estimator="
             f"{algorithm.estimator} does not read: set learner.critic=none or "
-            "algorithm.estimator=ppo"
+            "algorithm.estimator=" + " or ".join(NEEDS_CRITIC)
         )
 
 

@@ -177,7 +177,7 @@ PANELS = (
     )),
     Panel("critic", "Clipped values (steps)", metrics=(
         Metric("value_clip_fraction", "ratio", "step mean",
-            "steps whose value gradient was clipped"),
+            "steps whose value gradient was clipped; values with an estimator of tokens"),
     )),
     Panel("critic", "Gradient norm of the critic", metrics=(
         Metric("critic_grad_norm", "", "mini-batch mean",

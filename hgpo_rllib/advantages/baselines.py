@@ -56,18 +56,20 @@ def reinforce(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     With `mean_std`, the result is divided by the batch's standard deviation, as in REINFORCE++
     (arXiv 2501.03262). Reads normalize.
     """
-    return _over_batch(steps.step_return, settings.normalize)
+    return over_batch(steps.step_return, settings.normalize)
 
 
 def ppo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
-    """PPO (arXiv 1707.06347): `gae` over steps, centred or standardised over the batch.
+    """PPO (arXiv 1707.06347): `gae` over the turns of an episode, normalized over the batch.
 
+    There is one value per turn, and all tokens of its response get its advantage. With one ratio
+    per response (a setting of the learner) this is Turn-PPO (arXiv 2512.17008).
     Uses the critic's values in ``steps.value``; runs have a critic. If they are None, uses a table
     fitted to the same batch, see `tabular_value`.
     Reads normalize (over the batch), gamma, gae_lambda.
     """
     value = tabular_value(steps) if steps.value is None else steps.value
-    return _over_batch(gae(steps, value, settings.gamma, settings.gae_lambda), settings.normalize)
+    return over_batch(gae(steps, value, settings.gamma, settings.gae_lambda), settings.normalize)
 
 
 def oracle(steps: StepArrays, settings: EstimatorSettings) -> Floats:
@@ -133,7 +135,8 @@ def tabular_value(steps: StepArrays) -> Floats:
     return group_mean(state, steps.step_return)
 
 
-def _over_batch(values: Floats, normalize: Normalize) -> Floats:
+def over_batch(values: Floats, normalize: Normalize) -> Floats:
+    """Return values centred, or standardised, over the batch."""
     return group_advantage(np.zeros(len(values), np.int64), values, normalize)[0]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from hgpo_rllib.advantages import baselines, graph, hierarchy, likelihood
 from hgpo_rllib.advantages.groups import EstimatorSettings
 from hgpo_rllib.advantages.steps import Floats, StepArrays
+from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS
 
 Estimator = Callable[[StepArrays, EstimatorSettings], Floats]
 """Pure function that returns one advantage per step, shape ``(steps,)``."""
@@ -38,11 +39,17 @@ ESTIMATORS: dict[str, Estimator] = {
     "salt": graph.salt,
     "gaca": likelihood.gaca,
     "empg": likelihood.empg,
+    # with advantages of tokens (`tokens.TOKEN_ESTIMATORS`); these are the parts of the turns
+    "ppo_tokens": baselines.ppo,
+    "vetta": baselines.ppo,
 }
 
-WITHOUT_STATES = ("grpo", "rloo", "reinforce", "ppo", "empg")
+NEEDS_CRITIC = ("ppo", *TOKEN_ESTIMATORS)
+"""Estimators that read the values of a critic."""
+
+WITHOUT_STATES = ("grpo", "rloo", "reinforce", "empg", *NEEDS_CRITIC)
 """Estimators that do not compare steps by their state."""
-WITHOUT_GROUPS = ("ppo", "reinforce")
+WITHOUT_GROUPS = (*NEEDS_CRITIC, "reinforce")
 """Estimators that do not compare trajectories of one task."""
 
 

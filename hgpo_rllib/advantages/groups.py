@@ -32,6 +32,8 @@ class EstimatorSettings:
     """Discount of the step returns, used again in PPO's temporal differences."""
     gae_lambda: float = 0.95
     """λ of PPO's generalised advantage estimation."""
+    token_weight: float = 1.0
+    """α of VETTA, the weight of the token-level part."""
     distance_discount: float = 0.1
     """GraphGPO's discount for each step of the distance to success."""
 

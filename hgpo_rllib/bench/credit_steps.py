@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpo_rllib.advantages.estimators import ESTIMATORS
+from hgpo_rllib.advantages.estimators import ESTIMATORS, NEEDS_CRITIC
 from hgpo_rllib.advantages.groups import group_advantage, history_ids
 from hgpo_rllib.agent import Turn
 from hgpo_rllib.bench.branching import AgentState
@@ -14,7 +14,6 @@ from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Trajectory
 
-NEEDS_CRITIC = ("ppo",)
 DIGITS = 5  # of recorded advantages
 Record = dict[str, Any]
 

@@ -99,17 +99,20 @@ def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
 
     Columns: ``advantage`` (rows,). If any response has spans: ``advantage``, ``span_start`` and
     ``span_end`` (rows, S), padded with empty spans. With a critic: ``value`` and ``value_target``,
-    both (rows,).
+    both (rows,). With an estimator of tokens: ``advantage`` (rows, R), ``value`` and
+    ``value_target`` (rows, 1 + R), see `value_batch`.
     """
     rows = response_rows(scored.trajectories)
     turns, step = [row.response for row in rows], np.array([row.step for row in rows])
     spanned = any(turn.spans for turn in turns)
-    if not spanned and not scored.role_advantages:
+    if scored.token_advantage is not None:
+        columns = {"advantage": torch.from_numpy(scored.token_advantage.astype(np.float32))}
+    elif not spanned and not scored.role_advantages:
         columns = {"advantage": torch.from_numpy(scored.advantage[step].astype(np.float32))}
     else:
         columns = _span_columns(scored, turns, step, spanned)
     if scored.value is not None and scored.value_target is not None:
-        values = {"value": scored.value, "value_target": scored.value_target[step]}
+        values = {"value": scored.value, "value_target": scored.value_target}
         columns |= {k: torch.from_numpy(value.astype(np.float32)) for k, value in values.items()}
     return columns
 
@@ -283,9 +286,8 @@ def token_batch(
         of it in the response columns; those of ``behaviour_logp``, ``old_logp``, ``advantage`` and
         ``weight`` that `columns` has (tokens,). If `columns` has ``restrictions``: ``restricted``
         and ``restriction`` (restrictions,): index of each restricted token in the flat arrays, and
-        the permitted ``id`` or excluded ``~id``. If `columns` has ``value_weight``: ``prompt_row``
-        and ``last_prompt`` (see `prompt_batch`), ``value``, ``value_target`` and ``value_weight``
-        (rows,).
+        the permitted ``id`` or excluded ``~id``. If `columns` has ``value_weight``: the positions
+        of values (see `value_batch`), ``value``, ``value_target`` and ``value_weight`` (values,).
     """
     index = torch.from_numpy(rows)
     last, of_row = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))
@@ -307,6 +309,8 @@ def token_batch(
     if "span_start" in columns:
         begun, over = (columns[k][step] <= offset[:, None] for k in ("span_start", "span_end"))
         of_steps["advantage"] = (of_steps["advantage"] * (begun & ~over)).sum(1)
+    elif "advantage" in columns and columns["advantage"].ndim == 2:
+        of_steps["advantage"] = columns["advantage"][step, offset]
     batch = {"ids": ids, "length": length, "row": row, "position": position}
     batch |= {"step": step, "offset": offset} | of_tokens | of_steps
     if "restrictions" in columns:
@@ -316,26 +320,51 @@ def token_batch(
         first = response_length.cumsum(0) - response_length
         batch |= {"restricted": first[restricted] + token, "restriction": code}
     if "value_weight" in columns:
-        batch |= {k: columns[k][index] for k in VALUE_COLUMNS}
-        batch |= {"prompt_row": of_row, "last_prompt": prompt_length - 1}
+        positions = value_positions(columns, rows, of_row, columns["value"].ndim == 2)
+        at = positions["value_step"], positions["value_column"]
+        of_values = {k: columns[k].view(len(columns[k]), -1)[at] for k in VALUE_COLUMNS}
+        batch |= positions | of_values
     return {key: value.to(device) for key, value in batch.items()}
 
 
-def prompt_batch(
-    columns: Columns, rows: NDArray[np.int64], device: torch.device
+def value_batch(
+    columns: Columns, rows: NDArray[np.int64], device: torch.device, of_tokens: bool = False
 ) -> dict[str, Tensor]:
-    """Build right-padded prompts without responses.
+    """Build right-padded prompts, with responses if `of_tokens`, and the positions of values.
 
     Returns:
-        ``ids`` (sequences, L); ``length`` (sequences,), as in `token_batch`; ``prompt_row`` and
-        ``last_prompt`` (rows,): index of each prompt's last token in ``ids``.
+        ``ids`` (sequences, L); ``length`` (sequences,), as in `token_batch`; ``value_step`` and
+        ``value_column`` (values,): index of each value in the value columns, whose column 0 is the
+        value of a turn and column 1 + j that before response token j; ``value_row`` and
+        ``value_position`` (values,): index in ``ids`` of the token at which it is computed, the
+        last one of the prompt for columns 0 and 1.
     """
     last, of_row = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))
-    length = columns["prompt_length"][last]
-    batch = {
-        "ids": columns["prompt_ids"][last, : int(length.max())].long(),
-        "length": length,
-        "prompt_row": of_row,
-        "last_prompt": columns["prompt_length"][torch.from_numpy(rows)] - 1,
-    }
+    if of_tokens:
+        whole = token_batch(columns, rows, device)
+        batch = {key: whole[key] for key in ("ids", "length")}
+    else:
+        length = columns["prompt_length"][last]
+        batch = {"ids": columns["prompt_ids"][last, : int(length.max())].long(), "length": length}
+    batch |= value_positions(columns, rows, of_row, of_tokens)
     return {key: value.to(device) for key, value in batch.items()}
+
+
+def value_positions(
+    columns: Columns, rows: NDArray[np.int64], of_row: Tensor, of_tokens: bool
+) -> dict[str, Tensor]:
+    """Return ``value_step``, ``value_column``, ``value_row`` and ``value_position``.
+
+    See `value_batch`. `of_row` is the row of ``ids`` of each of `rows`.
+    """
+    index = torch.from_numpy(rows)
+    tokens = columns["response_length"][index] * of_tokens
+    column = torch.arange(1 + max(tokens.tolist(), default=0))
+    row, column = (column <= tokens[:, None]).nonzero(as_tuple=True)
+    position = columns["prompt_length"][index[row]] - 1 + (column - 1).clamp(min=0)
+    return {
+        "value_step": index[row],
+        "value_column": column,
+        "value_row": of_row[row],
+        "value_position": position,
+    }

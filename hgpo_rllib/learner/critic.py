@@ -1,7 +1,8 @@
 """PPO's critic and its loss.
 
-The value of a step is the expected return from the step on, given its prompt. It is computed at
-the prompt's last token.
+The value of a turn is the expected return from its step on, given its prompt. It is computed at the
+prompt's last token. Estimators with advantages of tokens also read a value before each response
+token.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from ray.rllib.core.rl_module.apis import ValueFunctionAPI
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hgpo_rllib.learner.batching import Columns, prompt_batch
+from hgpo_rllib.learner.batching import Columns, value_batch
 from hgpo_rllib.learner.distribution import join, passes
 from hgpo_rllib.learner.packing import hidden_states
 from hgpo_rllib.models import load_model
@@ -26,42 +27,56 @@ class Critic(nn.Module):
     Initial values are 0, so advantages of the first iteration are computed from returns only.
     """
 
-    def __init__(self, hidden_size: int, trunk: PreTrainedModel | None):
-        """`trunk`: a decoder without output head; None to use the policy's hidden states."""
+    def __init__(self, hidden_size: int, trunk: PreTrainedModel | None, outputs: int = 1):
+        """Create the head.
+
+        Args:
+            hidden_size: width of the hidden states.
+            trunk: a decoder without output head; None to use the policy's hidden states.
+            outputs: 1, or 2 if tokens have a value function of their own.
+        """
         super().__init__()
         self.trunk = trunk
-        self.head = nn.Linear(hidden_size, 1)
+        self.head = nn.Linear(hidden_size, outputs)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
     def forward(self, batch: Mapping[str, Tensor], hidden: Tensor | None) -> Tensor:
-        """Return the values of a batch, shape ``(rows,)``, float32 or wider.
+        """Return the values of a batch, shape ``(values,)``, float32 or wider.
 
-        Attention is causal, so tokens after a prompt do not affect its value.
+        Attention is causal, so tokens after a position do not affect its value.
 
         Args:
-            batch: ``ids``, ``length``, ``prompt_row`` and ``last_prompt``, see
-                `hgpo_rllib.learner.batching.prompt_batch`.
+            batch: ``ids``, ``length``, ``value_row``, ``value_position`` and ``value_column``, see
+                `hgpo_rllib.learner.batching.value_batch`.
             hidden: the policy's hidden states of ``ids``; ignored by a critic with a trunk.
         """
-        last = batch["last_prompt"]
+        position = batch["value_position"]
         if self.trunk is not None:
-            ids = batch["ids"][:, : max(last.tolist(), default=0) + 1]
+            ids = batch["ids"][:, : max(position.tolist(), default=0) + 1]
             hidden = hidden_states(self.trunk, ids, batch["length"].clamp(max=ids.shape[1]))
         assert hidden is not None, "a critic without trunk reads the policy's hidden states"
-        value = self.head(hidden[batch["prompt_row"], last])[:, 0]
+        outputs = self.head(hidden[batch["value_row"], position])
+        column = batch["value_column"].clamp(max=outputs.shape[1] - 1)
+        value = outputs.gather(1, column[:, None])[:, 0]
         return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
-def make_critic(kind: CriticKind, policy: PreTrainedModel, model_path: str) -> Critic | None:
+def make_critic(
+    kind: CriticKind, policy: PreTrainedModel, model_path: str, layers: int | None, outputs: int
+) -> Critic | None:
     """Create the critic of a policy loaded from `model_path`; return None for kind ``none``.
 
-    The trunk of a ``separate`` critic is a copy of the starting policy's.
+    The trunk of a ``separate`` critic is a copy of the starting policy's: embedding, the first
+    `layers` layers (None: all) and final norm.
     """
     if kind == "none":
         return None
     trunk = load_model(model_path).base_model if kind == "separate" else None
-    return Critic(policy.config.hidden_size, trunk)
+    if trunk is not None and layers is not None:
+        trunk.layers = trunk.layers[:layers]
+        trunk.config.num_hidden_layers = len(trunk.layers)
+    return Critic(policy.config.hidden_size, trunk, outputs)
 
 
 def parameter_groups(module: nn.Module) -> list[list[nn.Parameter]]:
@@ -83,34 +98,60 @@ def step_values(
     rows: NDArray[np.int64],
     settings: LearnerSettings,
     device: torch.device,
+    of_tokens: bool = False,
 ) -> NDArray[np.float64]:
-    """Compute the values of the steps in these rows, without gradient, shape ``(len(rows),)``.
+    """Compute the values of the responses in these rows, without gradient.
 
     Collective: all learners must call this together. They divide the rows among themselves.
     `columns`: see `hgpo_rllib.learner.batching.token_columns`.
+
+    Returns:
+        Values of turns, shape ``(len(rows),)``. With `of_tokens`, shape ``(len(rows), 1 + R)``: in
+        column 0 the value of the turn, in column 1 + j that before response token j, NaN after
+        the response.
     """
-    values = torch.full((len(columns["prompt_length"]),), torch.nan, dtype=torch.float64)
-    lengths = columns["prompt_length"].numpy()
+    lengths, shape = columns["prompt_length"].numpy(), (len(columns["prompt_length"]), 1)
+    if of_tokens:
+        lengths = lengths + columns["response_length"].numpy()
+        shape = (len(lengths), 1 + columns["response_ids"].shape[1])
+    values = torch.full(shape, torch.nan, dtype=torch.float64)
     with torch.no_grad():
         for part in passes(columns, rows, lengths, settings.micro_batch_tokens):
             if len(part):
-                got = module.compute_values(prompt_batch(columns, part, device))
-                values[torch.from_numpy(part)] = got.double().cpu()
+                batch = value_batch(columns, part, device, of_tokens)
+                row, column = batch["value_step"].cpu(), batch["value_column"].cpu()
+                values[row, column] = module.compute_values(batch).double().cpu()
             elif settings.shard_parameters:  # take part in the layer gathers of the others
-                module.compute_values(prompt_batch(columns, rows[:1], device))
-    return join(values, device).numpy()[rows]
+                module.compute_values(value_batch(columns, rows[:1], device, of_tokens))
+    found = join(values, device).numpy()[rows]
+    return found if of_tokens else found[:, 0]
+
+
+def value_weights(columns: Columns, steps: NDArray[np.int64], outputs: int) -> Tensor:
+    """Return the weight of each value's loss in a mini-batch of these rows, shape of ``value``.
+
+    Losses are averaged over turns and over tokens. If a critic of tokens has one output, its value
+    of a turn is that before the first token, so the first average is left out.
+    """
+    weight = torch.full(columns["value"].shape, 1 / len(steps), dtype=torch.float64)
+    if weight.ndim == 2:
+        tokens = int(columns["response_length"][torch.from_numpy(steps)].sum())
+        weight[:, 1:] = 1 / max(tokens, 1)
+        if outputs == 1:
+            weight[:, 0] = 0
+    return weight
 
 
 def value_losses(
     value: Tensor, old_value: Tensor, target: Tensor, clip: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Compute PPO's value loss of each step, ``max((v - target)², (clipped v - target)²) / 2``.
+    """Compute PPO's value loss of each value, ``max((v - target)², (clipped v - target)²) / 2``.
 
     The clipped v is within ``old_value ± clip``; without `clip`, the loss has only the first term.
-    All arrays have shape ``(steps,)``.
+    All arrays have shape ``(values,)``.
 
     Returns:
-        Loss of each step, and whether clipping removed its gradient.
+        Loss of each value, and whether clipping removed its gradient.
     """
     loss = (value - target).square()
     if clip is None:

@@ -16,6 +16,7 @@ from ray.rllib.utils.annotations import override
 from ray.rllib.utils.typing import StateDict
 from torch import Tensor, nn
 
+from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_trouble
 from hgpo_rllib.learner.batching import (
     Columns,
@@ -23,7 +24,7 @@ from hgpo_rllib.learner.batching import (
     plan_update,
     token_batch,
 )
-from hgpo_rllib.learner.critic import parameter_groups, step_values, value_losses
+from hgpo_rllib.learner.critic import parameter_groups, step_values, value_losses, value_weights
 from hgpo_rllib.learner.distribution import gather, join, passes
 from hgpo_rllib.learner.gradients import GradientSum
 from hgpo_rllib.learner.host_memory import keep_freed_memory
@@ -297,7 +298,8 @@ class HGPOLearner(TorchLearner):
         weight[torch.from_numpy(part.rows)] = torch.from_numpy(part.weight)
         weights = {"weight": weight}
         if "value" in columns:
-            weights["value_weight"] = torch.full_like(weight, 1 / len(part.steps))
+            outputs = self.policy.model_config["critic_outputs"]
+            weights["value_weight"] = value_weights(columns, part.steps, outputs)
         parts = self._passes(columns, part.rows)
         self._gradients.begin(len(parts))
         for micro in parts:
@@ -375,9 +377,10 @@ class HGPOLearner(TorchLearner):
             load_whole_optimizer(self.policy, self.get_optimizer(), state)
 
     def values(self, columns: Columns) -> NDArray[np.float64]:
-        """Return the critic's value of every response, shape ``(rows,)``. Collective."""
-        module, rows = self.policy, np.arange(len(columns["prompt_length"]))
-        return step_values(module, columns, rows, self._settings, self._device)
+        """Return the critic's values of every response, see `step_values`. Collective."""
+        rows = np.arange(len(columns["prompt_length"]))
+        of_tokens = self.config.estimator in TOKEN_ESTIMATORS
+        return step_values(self.policy, columns, rows, self._settings, self._device, of_tokens)
 
     def score_tokens(self, prompt_ids: np.ndarray, response_ids: np.ndarray) -> np.ndarray:
         """Return the learner's log-probabilities of a response, shape ``(response tokens,)``."""

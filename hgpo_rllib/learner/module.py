@@ -31,7 +31,8 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
     ``model_config``: ``model_path`` (HuggingFace directory or name), ``serve_dtype`` (type of the
     published weights), ``weight_transport`` (module that transports them), ``temperature`` (of
     sampling), ``entropy_gradient`` (whether the objective has an entropy bonus), ``critic`` (its
-    kind), ``lora_rank``, ``lora_alpha`` and ``seed`` (of the adapters), and ``compute_dtype``,
+    kind), ``critic_layers`` and ``critic_outputs`` (see `make_critic`), ``lora_rank``,
+    ``lora_alpha`` and ``seed`` (of the adapters), and ``compute_dtype``,
     ``gradient_checkpointing`` and ``compile`` of `LearnerSettings`. RLlib's state includes the
     critic; exported checkpoints of the policy do not.
     """
@@ -45,7 +46,8 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         llm = load_model(path)
         if self.model_config["lora_rank"]:
             add_lora(llm, *(self.model_config[k] for k in ("lora_rank", "lora_alpha", "seed")))
-        critic = make_critic(self.model_config["critic"], llm, path)
+        of_critic = (self.model_config[k] for k in ("critic_layers", "critic_outputs"))
+        critic = make_critic(self.model_config["critic"], llm, path, *of_critic)
         self.scorer = TokenScorer(llm, critic, self.model_config)
         self._sharded = False
         self._gathered: dict[str, Tensor] = {}
@@ -66,7 +68,7 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
 
     @override(ValueFunctionAPI)
     def compute_values(self, batch: dict[str, Tensor], embeddings: Any = None) -> Tensor:
-        """Return the critic's values of a batch of prompts, shape ``(rows,)``."""
+        """Return the critic's values of a batch, shape ``(values,)``."""
         return self.forward_train(batch)["value"]
 
     @property
@@ -159,7 +161,7 @@ class TokenScorer(nn.Module):
                 trunk.compile(dynamic=True)
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return log-probabilities if the batch has responses, values if it has ``last_prompt``."""
+        """Return log-probabilities if the batch has responses, values if it has their positions."""
         device = batch["ids"].device
         dtype = self._dtype_of_passes(device)
         mixed = dtype != torch.float32
@@ -174,7 +176,7 @@ class TokenScorer(nn.Module):
         if "position" in batch:
             options = (self.temperature, self.entropy_gradient)
             outputs = token_log_probs(self.llm, batch, *options, hidden=hidden)
-        if self.critic is not None and "last_prompt" in batch:
+        if self.critic is not None and "value_position" in batch:
             outputs["value"] = self.critic(batch, hidden)
         return outputs
 

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from hgpo_rllib.advantages import StepArrays, find_estimator
 from hgpo_rllib.advantages.baselines import value_targets
 from hgpo_rllib.advantages.groups import Level, compare_levels
+from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS, TokenArrays
 from hgpo_rllib.config import AlgorithmSettings, ConfigError
-from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
+from hgpo_rllib.rollout.trajectory import ResponseRow, Trajectory, response_rows
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,16 @@ class ScoredTrajectories:
     levels: tuple[Level, ...]
     """Comparison of every step with its group at depths k = 0, 1, …, K."""
     value: NDArray[np.float64] | None = None
-    """A critic's value of each response, shape ``(responses,)``; None without a critic."""
+    """A critic's value of each response, shape ``(responses,)``; None without a critic. With an
+    estimator of tokens, shape ``(responses, 1 + R)``: column 1 + j is the value before token j."""
     value_target: NDArray[np.float64] | None = None
-    """The critic's target for each step, shape ``(steps,)``; None without a critic."""
+    """The critic's target for each value; None without a critic."""
     role_advantages: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     """Advantages of all steps for the roles in `algorithm.role_estimators`; other roles use
     `advantage`."""
+    token_advantage: NDArray[np.float64] | None = None
+    """Advantages of response tokens, shape ``(responses, R)``; None if all tokens of a response
+    have the advantage of its step."""
 
     def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         """Split an array with one row per step by trajectory."""
@@ -47,14 +52,17 @@ def score(
 
     Estimators treat every group as a separate task, so two groups that play the same game are not
     compared with each other. `value` is a critic's value of every response, in the order of
-    `response_rows`; None without a critic. Value and log-probability of a step are those of its
-    acting response.
+    `response_rows`; None without a critic. Estimators of tokens also need the values of tokens,
+    see `ScoredTrajectories.value`. Value and log-probability of a step are those of its acting
+    response.
 
     Raises:
-        ConfigError: the estimator needs something that the agent or the environment does not have.
+        ConfigError: the estimator needs something that the agent or the environment does not have,
+            or has advantages of tokens, but responses have spans.
     """
     lengths = [len(trajectory) for trajectory in trajectories]
     states = [_states(trajectory, settings.anchor) for trajectory in trajectories]
+    rows = response_rows(trajectories)
     every = [step for trajectory in trajectories for step in trajectory.steps]
     steps = StepArrays.from_columns(
         task=[t.group for t in trajectories for _ in t.steps],
@@ -66,7 +74,7 @@ def score(
         invalid=[not step.turn.is_valid for step in every],
         gamma=settings.gamma,
         invalid_penalty=settings.invalid_penalty,
-        value=None if value is None else value[_acting(trajectories)],
+        value=None if value is None else value.reshape(len(value), -1)[_acting(rows), 0],
         won=np.repeat([t.won for t in trajectories], lengths),
         action=[step.turn.action for step in every],
         nll=_nll([step.turn.behaviour_logp for step in every]),
@@ -81,14 +89,43 @@ def score(
             raise ConfigError(f"estimator {estimator}: {error}") from error
 
     advantage = advantages(settings.estimator)
-    target = None if value is None else value_targets(steps, of_estimator)
+    target = token_advantage = None
+    if value is not None:
+        target = value_targets(steps, of_estimator)[[row.step for row in rows]]
+        if value.ndim == 2:
+            token_advantage, of_tokens = _score_tokens(rows, value, steps, settings)
+            target = np.column_stack([target, of_tokens])
     by_role = {role: advantages(name) for role, name in settings.role_estimators.items()}
-    return ScoredTrajectories(trajectories, steps, advantage, levels, value, target, by_role)
+    return ScoredTrajectories(
+        trajectories, steps, advantage, levels, value, target, by_role, token_advantage
+    )
 
 
-def _acting(trajectories: list[Trajectory]) -> NDArray[np.intp]:
+def _score_tokens(
+    rows: Sequence[ResponseRow],
+    value: NDArray[np.float64],
+    steps: StepArrays,
+    settings: AlgorithmSettings,
+) -> NDArray[np.float64]:
+    """Return advantages of tokens and targets of their values, shape ``(2, responses, R)``."""
+    if any(row.response.spans for row in rows):
+        raise ConfigError(
+            f"estimator {settings.estimator}: it has advantages of tokens, and responses of this "
+            "agent have spans with advantages of their own: choose another estimator"
+        )
+    lengths = np.array([len(row.response.response_ids) for row in rows])
+    response, token = np.nonzero(np.arange(value.shape[1] - 1) < lengths[:, None])
+    step = np.array([row.step for row in rows])[response]
+    tokens = TokenArrays(step, response, value[response, 1 + token])
+    signals = np.zeros((2, len(rows), value.shape[1] - 1))
+    estimator = TOKEN_ESTIMATORS[settings.estimator]
+    signals[:, response, token] = estimator(steps, tokens, settings.estimator_settings())
+    return signals
+
+
+def _acting(rows: Sequence[ResponseRow]) -> NDArray[np.intp]:
     """Return the row of each step's acting response, shape ``(steps,)``."""
-    steps = np.array([row.step for row in response_rows(trajectories)])
+    steps = np.array([row.step for row in rows])
     return np.flatnonzero(np.diff(steps, append=len(steps)))
 
 

@@ -9,6 +9,7 @@ token forward, 4 backward) and attention.
 import math
 from dataclasses import dataclass
 
+from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.placement import processes_by_gpu
 from hgpo_rllib.run.model_size import BYTES, ModelSize
@@ -146,12 +147,18 @@ def _trained_bytes(config: RunConfig, model: ModelSize) -> int:
     """Return the size of the trained parameters: with LoRA, those of adapters and critic."""
     rank = config.model.lora_rank
     trained = model.adapter_parameters(rank) if rank else model.parameters
-    return LEARNER_BYTES * (trained + _critic_parameters(config, model))
+    critic = _critic(config, model)
+    return LEARNER_BYTES * (trained + (critic.trunk_parameters if critic else 0))
 
 
-def _critic_parameters(config: RunConfig, model: ModelSize) -> int:
-    # A critic on the policy's trunk adds a single row.
-    return model.trunk_parameters if config.learner.critic == "separate" else 0
+def _critic(config: RunConfig, model: ModelSize) -> ModelSize | None:
+    """Return the size of a separate critic; one on the policy's trunk adds hardly anything."""
+    separate = config.learner.critic == "separate"
+    return model.first_layers(config.learner.critic_layers) if separate else None
+
+
+def _values_of_tokens(config: RunConfig) -> bool:
+    return config.algorithm.estimator in TOKEN_ESTIMATORS
 
 
 def _stored(config: RunConfig, model: ModelSize) -> dict[str, int]:
@@ -164,8 +171,8 @@ def _stored(config: RunConfig, model: ModelSize) -> dict[str, int]:
     rank, trained = config.model.lora_rank, _trained_bytes(config, model)
     weights = model.parameters + model.adapter_parameters(rank)
     parts = {"weights, float32": weights * LEARNER_BYTES}
-    if critic := _critic_parameters(config, model):
-        parts["weights of the critic, float32"] = critic * LEARNER_BYTES
+    if critic := _critic(config, model):
+        parts["weights of the critic, float32"] = critic.trunk_parameters * LEARNER_BYTES
     parts |= {GRADIENTS: trained, MOMENTS: 2 * trained}
     if config.learner.kl_coeff > 0 and not rank:
         dtype = compute_dtype(config)
@@ -180,27 +187,28 @@ def _stored(config: RunConfig, model: ModelSize) -> dict[str, int]:
 def _one_pass(config: RunConfig, model: ModelSize) -> dict[str, int]:
     """Return what a forward and backward pass of the learner adds, by name."""
     learner, rank, turn = config.learner, config.model.lora_rank, full_turn(config)
-    checkpointing, critic = learner.gradient_checkpointing, learner.critic == "separate"
+    checkpointing, critic = learner.gradient_checkpointing, _critic(config, model)
+    models = [model, critic] if critic else [model]
     dtype = compute_dtype(config)
     tokens = max(turn.tokens, learner.micro_batch_tokens)  # a long turn is one micro-batch
     responses = tokens * turn.response // turn.tokens
     parts = {}
     if learner.shard_parameters:
-        gathered = model.gathered_bytes(trained=not rank)
-        parts["layers gathered from other learners"] = gathered * (1 + critic)
+        gathered = sum(one.gathered_bytes(trained=not rank) for one in models)
+        parts["layers gathered from other learners"] = gathered
     elif not rank:
         parts["gradient of the head before it is added"] = model.head * LEARNER_BYTES
     if dtype != "float32":
-        converted = model.converted_bytes(dtype, checkpointing)
-        parts[f"matrices of a pass, {dtype}"] = converted * (1 + critic)
+        converted = sum(one.converted_bytes(dtype, checkpointing) for one in models)
+        parts[f"matrices of a pass, {dtype}"] = converted
     activations = model.activation_bytes(tokens, dtype, checkpointing)
     parts[f"activations of {tokens:,} tokens"] = activations
     logits = model.logit_bytes(responses, learner.entropy_coeff > 0)
     parts[f"logits of {responses:,} response tokens"] = logits
     if critic:
-        prompts = tokens - responses
-        activations = model.activation_bytes(prompts, dtype, checkpointing)
-        parts[f"critic: activations of {prompts:,} prompt tokens"] = activations
+        read, what = (tokens, "") if _values_of_tokens(config) else (tokens - responses, "prompt ")
+        activations = critic.activation_bytes(read, dtype, checkpointing)
+        parts[f"critic: activations of {read:,} {what}tokens"] = activations
     return parts
 
 
@@ -297,8 +305,10 @@ def update_flop(config: RunConfig, model: ModelSize, turn: Turn, turns: int) -> 
     flop = learner.num_epochs * (training + (learner.kl_coeff > 0) * forward)
     if learner.old_logp == "recomputed":
         flop += forward * (1 - 1 / max(1, round(turns / learner.minibatch_size)))
+    critic = _critic(config, model)
+    read = turn.tokens if _values_of_tokens(config) else turn.prompt
     if learner.critic != "none":  # values before the update
-        flop += forward_flop(model, turn.prompt, 0)
-    if learner.critic == "separate":
-        flop += learner.num_epochs * (3 + again) * forward_flop(model, turn.prompt, 0)
+        flop += forward_flop(critic or model, read, 0)
+    if critic:
+        flop += learner.num_epochs * (3 + again) * forward_flop(critic, read, 0)
     return flop

@@ -1,5 +1,6 @@
 """The size of a model, and of what a pass through it keeps in memory. Nothing is downloaded."""
 
+import copy
 from pathlib import Path
 
 from transformers import AutoConfig, LlamaConfig, PretrainedConfig, Qwen2Config
@@ -36,6 +37,7 @@ class ModelSize:
         import torch
         from transformers import AutoModelForCausalLM
 
+        self._config = config
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
         self.parameters = model.num_parameters()
@@ -52,6 +54,14 @@ class ModelSize:
         head_size = getattr(config, "head_dim", None) or self._hidden // heads
         self.attention = heads * head_size
         self._key_value = config.num_key_value_heads * head_size
+
+    def first_layers(self, layers: int | None) -> "ModelSize":
+        """Return the size of the model with only its first `layers` layers; None: all."""
+        if layers is None or layers >= self.layers:
+            return self
+        config = copy.deepcopy(self._config)
+        config.num_hidden_layers = layers
+        return ModelSize(config)
 
     def kv_cache_bytes(self, tokens: int, dtype: str) -> int:
         """Return the size of the KV cache: ``2 · layers · kv`` values per token."""

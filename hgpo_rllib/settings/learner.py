@@ -88,9 +88,12 @@ class LearnerSettings(Section):
     """Exclude tokens from the policy loss whose importance weight is outside [low, high].
     Averages still count them. null: no mask. Requires old_logp=recomputed."""
     critic: CriticKind = "none"
-    """Critic for `algorithm.estimator=ppo`, trained in the same updates as the policy. `head`: a
-    linear head on the hidden states of the policy. `separate`: a second model, initialised from
-    the policy (as the released code). `none`: no critic."""
+    """Critic for the estimators `ppo`, `ppo_tokens` and `vetta`, trained in the same updates as the
+    policy. `head`: a linear head on the hidden states of the policy. `separate`: a second model,
+    initialised from the policy (as the released code). `none`: no critic."""
+    critic_layers: int | None = Field(None, ge=1)
+    """Number of layers of a `separate` critic, the first ones of the policy (VETTA: 2). A
+    policy with fewer layers has all of them copied. null: all layers."""
     critic_lr: float | None = Field(None, gt=0)
     """Learning rate of the critic's parameters, with the warm-up and decay of `lr` (released: 10
     times lr). null: the value of lr."""
@@ -143,6 +146,11 @@ class LearnerSettings(Section):
             raise ValueError(
                 "drop_zero_advantage leaves out steps that the critic learns from: "
                 "set drop_zero_advantage=false with a critic"
+            )
+        if self.critic_layers is not None and self.critic != "separate":
+            raise ValueError(
+                "critic_layers is for a critic with layers of its own: set critic=separate, or "
+                "critic_layers=null"
             )
         if self.policy_loss == "cispo" and self.dual_clip is not None:
             raise ValueError(

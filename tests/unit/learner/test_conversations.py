@@ -17,9 +17,9 @@ from hgpo_rllib.agent import Turn
 from hgpo_rllib.learner.batching import (
     last_rows,
     minibatches,
-    prompt_batch,
     sequences,
     token_batch,
+    value_batch,
 )
 from hgpo_rllib.learner.distribution import passes
 from hgpo_rllib.rollout.trajectory import ResponseRow
@@ -37,6 +37,7 @@ from tests.unit.learner.learner_reference import (
     reference_update,
     value_of,
 )
+from tests.unit.learner.test_token_values import plain_values
 
 __all__ = ["model_path", "one_thread"]  # fixtures
 CPU = torch.device("cpu")
@@ -205,5 +206,16 @@ def test_values_of_prompts(model_path: str, columns: dict[str, Tensor], critic: 
     assert head is not None
     with torch.no_grad():
         expected = [value_of(policy, head, columns, row).item() for row in range(7)]
-    assert prompt_batch(columns, np.arange(7), CPU)["ids"].shape[0] == 4
+    assert value_batch(columns, np.arange(7), CPU)["ids"].shape[0] == 4
     np.testing.assert_allclose(learner.values(columns), expected, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("critic", ["head", "separate"])
+def test_values_of_tokens(model_path: str, columns: dict[str, Tensor], critic: str) -> None:
+    """Each is that of the prompt and the tokens before it alone."""
+    learner = make_learner(model_path, critic=critic, estimator="vetta")
+    got = learner.values(columns)
+    for row in range(7):
+        with torch.no_grad():
+            expected = plain_values(learner, columns, row).numpy()
+        np.testing.assert_allclose(got[row, : len(expected)], expected, rtol=0, atol=1e-8)

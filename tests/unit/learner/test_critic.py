@@ -297,7 +297,7 @@ class TestSettings:
             (
                 {"learner": {"critic": "head"}},
                 "learner.critic=head has values that algorithm.estimator=hgpo does not read: set "
-                "learner.critic=none or algorithm.estimator=ppo",
+                "learner.critic=none or algorithm.estimator=ppo or ppo_tokens or vetta",
             ),
             (
                 {

@@ -70,6 +70,18 @@ class TestMemory:
         }
         assert extra == (expected if kind == "separate" else {})
 
+    def test_a_critic_of_tokens_with_few_layers(self) -> None:
+        """It reads whole turns; its size is that of a model with as many layers."""
+        learner = {"critic": "separate", "critic_layers": 1}
+        config = run(algorithm={"estimator": "vetta"}, learner=learner)
+        small = ModelSize(tiny_qwen(num_hidden_layers=1))
+        parts = sizes(config, TINY, estimate.MAIN)
+        assert parts["weights of the critic, float32"] == 4 * small.trunk_parameters
+        assert parts["gradients, float32"] == 4 * (TINY.parameters + small.trunk_parameters)
+        activations = small.activation_bytes(16384)
+        assert parts["critic: activations of 16,384 tokens"] == activations
+        assert TINY.first_layers(99) is TINY.first_layers(None) is TINY
+
     def test_a_turn_longer_than_the_budget_has_a_micro_batch_of_its_own(self) -> None:
         """The budget does not cut turns."""
         parts = sizes(run(learner={"micro_batch_tokens": 100}), TINY, estimate.MAIN)

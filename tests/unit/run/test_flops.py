@@ -77,6 +77,16 @@ def test_critic() -> None:
     assert update(learner=separate, **ppo) == expected
 
 
+def test_critic_of_tokens() -> None:
+    """It reads responses as well, in as many layers as it has."""
+    ppo = {"algorithm": {"estimator": "ppo_tokens"}}
+    learner = {"kl_coeff": 0, "critic": "separate"}
+    layers = FORWARD - 2 * HEAD * 20
+    assert update(learner=learner, **ppo) == 3 * FORWARD + 4 * layers
+    one = forward_flop(TINY.first_layers(1), 120, 0)
+    assert update(learner=learner | {"critic_layers": 1}, **ppo) == 3 * FORWARD + 4 * one
+
+
 def test_seconds() -> None:
     """Divided by the number of GPUs of each side; sampling and update overlap one step off."""
     config = small(

@@ -230,6 +230,16 @@ class TestChanges:
         with pytest.raises(ConfigError, match=r"with another model in model\.model_path"):
             self.resume(run, f"model.model_path={model}")
 
+    def test_the_outputs_of_the_critic_are_fixed(self, run: Path) -> None:
+        """`vetta` has one more; others can take each other's place."""
+        head = ("learner.critic=head", "algorithm.estimator=ppo")
+        self.resume(run)
+        (RunDirectory(run).started).unlink()
+        self.resume(run, *head)
+        assert self.resume(run, head[0], "algorithm.estimator=ppo_tokens")
+        with pytest.raises(ConfigError, match=r'estimator changed: "ppo_tokens" -> "vetta"'):
+            self.resume(run, head[0], "algorithm.estimator=vetta")
+
     @pytest.mark.parametrize("change", ["model.lora_rank=4", "learner.critic=head"])
     def test_what_the_checkpoint_depends_on_is_fixed(self, run: Path, change: str) -> None:
         """One line that says what it was; the next start compares with the same."""

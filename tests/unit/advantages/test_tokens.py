@@ -1,0 +1,175 @@
+"""Advantages of tokens, by plain loops over the recursions of GAE and by their limits."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
+from hgpo_rllib.advantages.baselines import gae, value_targets
+from hgpo_rllib.advantages.steps import Floats
+from hgpo_rllib.advantages.tokens import TokenArrays, ppo_tokens, undiscounted_return, vetta
+
+TURNS = st.tuples(st.sampled_from([0.0, 1.0, 10.0]), st.booleans(), st.integers(1, 4))
+EPISODES = st.lists(st.lists(TURNS, min_size=1, max_size=5), min_size=1, max_size=4)
+SETTINGS = st.builds(
+    EstimatorSettings,
+    normalize=st.just("mean"),
+    gamma=st.sampled_from([0.5, 0.95, 1.0]),
+    gae_lambda=st.sampled_from([0.0, 0.7, 1.0]),
+    token_weight=st.sampled_from([0.0, 1.0, 3.0]),
+)
+PENALTY = 0.25
+Episodes = list[list[tuple[float, bool, int]]]
+
+
+def batch(
+    episodes: Episodes, settings: EstimatorSettings, one_head: bool
+) -> tuple[StepArrays, TokenArrays]:
+    """Return turns of (reward, invalid, tokens). With one head, V_k is V of its first token."""
+    turns = [turn for episode in episodes for turn in episode]
+    lengths = np.array([tokens for *_, tokens in turns])
+    step = np.repeat(np.arange(len(turns)), lengths)
+    value = np.cos(np.arange(len(step)))
+    first = value[np.cumsum(lengths) - lengths]
+    steps = StepArrays.from_columns(
+        task=np.zeros(len(turns), int),
+        trajectory=np.repeat(np.arange(len(episodes)), [len(episode) for episode in episodes]),
+        time=[t for episode in episodes for t in range(len(episode))],
+        anchor=np.zeros(len(turns), int),
+        reward=[reward for reward, *_ in turns],
+        invalid=[invalid for _, invalid, _ in turns],
+        gamma=settings.gamma,
+        invalid_penalty=PENALTY,
+        value=first if one_head else np.sin(np.arange(len(turns))),
+    )
+    return steps, TokenArrays(step, step, value)
+
+
+def token_loop(
+    steps: StepArrays, tokens: TokenArrays, rewards: Floats, gamma: float, lam: float
+) -> list[float]:
+    """GAE backwards over the tokens of each episode; a turn's reward is at its last token."""
+    advantages = np.zeros(len(tokens.value))
+    for j in reversed(range(len(tokens.value))):
+        turn, last = tokens.step[j], j + 1 == len(tokens.value)
+        ends = last or tokens.step[j + 1] != turn
+        over = last or steps.trajectory[tokens.step[j + 1]] != steps.trajectory[turn]
+        g, decay = (gamma, lam) if ends else (1.0, 1.0)
+        following = 0.0 if over else tokens.value[j + 1]
+        delta = ends * rewards[turn] + g * following - tokens.value[j]
+        advantages[j] = delta + (0.0 if over else g * decay * advantages[j + 1])
+    return advantages.tolist()
+
+
+def turn_rewards(steps: StepArrays, gamma: float) -> NDArray[np.float64]:
+    """R_t - gamma R_{t+1}, as for `ppo`."""
+    rewards = steps.step_return.copy()
+    for row, previous in enumerate(steps.previous):
+        if previous >= 0:
+            rewards[previous] -= gamma * steps.step_return[row]
+    return rewards
+
+
+@given(EPISODES, SETTINGS)
+def test_ppo_tokens_by_a_loop(episodes: Episodes, settings: EstimatorSettings) -> None:
+    """Through all turns; the targets are values plus advantages before these are centred."""
+    steps, tokens = batch(episodes, settings, one_head=True)
+    rewards = turn_rewards(steps, settings.gamma)
+    raw = np.array(token_loop(steps, tokens, rewards, settings.gamma, settings.gae_lambda))
+    advantage, target = ppo_tokens(steps, tokens, settings)
+    np.testing.assert_allclose(advantage, raw - raw.mean(), atol=1e-9)
+    np.testing.assert_allclose(target, raw + tokens.value, atol=1e-9)
+    scaled, _ = ppo_tokens(steps, tokens, replace(settings, normalize="mean_std"))
+    np.testing.assert_allclose(scaled, (raw - raw.mean()) / (raw.std() + 1e-6), atol=1e-6)
+
+
+@given(EPISODES, SETTINGS)
+def test_vetta_by_loops(episodes: Episodes, settings: EstimatorSettings) -> None:
+    """GAE over turns, plus GAE with gamma = lambda = 1 over tokens, centred in each response."""
+    steps, tokens = batch(episodes, settings, one_head=False)
+    # Without the penalties of later turns, which would lower the returns of earlier ones.
+    turns = [turn for episode in episodes for turn in episode]
+    rewards, of_tokens = np.array([reward for reward, *_ in turns]), np.zeros(len(tokens.value))
+    raw = np.array(token_loop(steps, tokens, rewards, 1.0, 1.0))
+    for k, (_, invalid, _) in enumerate(turns):
+        own = tokens.step == k
+        raw[own] -= PENALTY * invalid
+        of_tokens[own] = raw[own] - raw[own].mean()
+    of_turns = gae(steps, steps.require("value"), settings.gamma, settings.gae_lambda)
+    expected = of_turns[tokens.step] + settings.token_weight * of_tokens
+    advantage, target = vetta(steps, tokens, settings)
+    np.testing.assert_allclose(advantage, expected - expected.mean(), atol=1e-9)
+    np.testing.assert_allclose(target, raw + tokens.value, atol=1e-9)
+
+
+@given(EPISODES, SETTINGS)
+def test_one_token_per_response(episodes: Episodes, settings: EstimatorSettings) -> None:
+    """Then all three are GAE over turns."""
+    single = [[(reward, invalid, 1) for reward, invalid, _ in turns] for turns in episodes]
+    steps, tokens = batch(single, settings, one_head=True)
+    expected = find_estimator("ppo")(steps, settings)
+    for estimator in (ppo_tokens, vetta):
+        np.testing.assert_allclose(estimator(steps, tokens, settings)[0], expected, atol=1e-9)
+
+
+@given(EPISODES, SETTINGS)
+def test_equal_values_in_a_response(episodes: Episodes, settings: EstimatorSettings) -> None:
+    """All tokens have the advantage of their turn."""
+    steps, tokens = batch(episodes, settings, one_head=True)
+    value = steps.require("value")
+    tokens = replace(tokens, value=value[tokens.step])
+    turn = gae(steps, value, settings.gamma, settings.gae_lambda)[tokens.step]
+    for estimator in (ppo_tokens, vetta):
+        advantage, _ = estimator(steps, tokens, settings)
+        np.testing.assert_allclose(advantage, turn - turn.mean(), atol=1e-9)
+
+
+@given(EPISODES, SETTINGS)
+def test_one_turn_per_episode(episodes: Episodes, settings: EstimatorSettings) -> None:
+    """GAE over the tokens of one response: its return minus the value, for any gamma and lambda."""
+    steps, tokens = batch([turns[:1] for turns in episodes], settings, one_head=True)
+    raw = steps.step_return[tokens.step] - tokens.value
+    advantage, _ = ppo_tokens(steps, tokens, settings)
+    np.testing.assert_allclose(advantage, raw - raw.mean(), atol=1e-9)
+
+
+@given(EPISODES)
+def test_gamma_and_lambda_1(episodes: Episodes) -> None:
+    """Return minus value; targets of all kinds are the sums of rewards."""
+    settings = EstimatorSettings(gamma=1.0, gae_lambda=1.0, normalize="mean")
+    steps, tokens = batch(episodes, settings, one_head=True)
+    raw = steps.step_return[tokens.step] - tokens.value
+    advantage, target = ppo_tokens(steps, tokens, settings)
+    np.testing.assert_allclose(advantage, raw - raw.mean(), atol=1e-9)
+    for targets in (target, vetta(steps, tokens, settings)[1]):
+        np.testing.assert_allclose(targets, steps.step_return[tokens.step], atol=1e-9)
+
+
+def test_vetta_by_hand() -> None:
+    """Two turns of two tokens, reward 10 at the end; the second turn is invalid."""
+    settings = EstimatorSettings(gamma=0.5, gae_lambda=0.5, normalize="mean", token_weight=2.0)
+    steps, tokens = batch([[(0.0, False, 2), (10.0, True, 2)]], settings, one_head=False)
+    steps = replace(steps, value=np.array([1.0, 4.0]))
+    tokens = replace(tokens, value=np.array([0.0, 2.0, 3.0, 1.0]))
+    second = 10 - PENALTY - 4
+    # R_1 = 5 has no penalty: r_1 = R_1 - R_2 / 2 = 0.125
+    first = 0.125 + 0.5 * 4 - 1 + 0.25 * second
+    expected = np.array([first + 2, first - 2, second - 2, second + 2])
+    advantage, target = vetta(steps, tokens, settings)
+    np.testing.assert_allclose(advantage, expected - expected.mean())
+    np.testing.assert_allclose(target, [10, 10, 9.75, 9.75])
+    np.testing.assert_allclose(value_targets(steps, settings), [first + 1, second + 4])
+    np.testing.assert_allclose(undiscounted_return(replace(steps, penalty=None), 0.5)[1], 9.75)
+
+
+@pytest.mark.parametrize("estimator", [ppo_tokens, vetta])
+def test_no_tokens(estimator) -> None:
+    """Steps with empty responses have targets of turns, and there is nothing else to compute."""
+    steps, _ = batch([[(1.0, False, 1)]], EstimatorSettings(), one_head=True)
+    nothing = np.zeros(0, np.int64)
+    for result in estimator(steps, TokenArrays(nothing, nothing, np.zeros(0)), EstimatorSettings()):
+        assert result.shape == (0,)

@@ -1,0 +1,213 @@
+"""Critics of tokens: values, losses and updates against plain ones, and settings."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
+from torch import Tensor
+
+from hgpo_rllib.agent import Span
+from hgpo_rllib.algorithm import HGPOConfig
+from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
+from hgpo_rllib.learner.batching import signal_columns, token_columns
+from hgpo_rllib.learner.learner import HGPOLearner
+from hgpo_rllib.rollout.scoring import score
+from tests.unit.learner.learner_reference import (
+    critic_of,
+    llm_of,
+    logp_and_entropy,
+    make_columns,
+    make_learner,
+    model_path,
+    one_thread,
+)
+from tests.unit.learner.test_critic import exact_norms
+from tests.unit.rollout.test_rollout import group
+
+__all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
+COMMON: dict[str, Any] = {
+    "lr": 3e-3,
+    "critic_lr": 1e-2,
+    "kl_coeff": 0,
+    "weight_decay": 0.1,
+    "grad_clip": 1e9,
+    "minibatch_size": 100,
+    "micro_batch_tokens": 25,
+    "mismatch_alarm": None,
+    "value_clip": 0.2,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "head": {"critic": "head"},
+    "separate": {"critic": "separate"},
+    "one layer": {"critic": "separate", "critic_layers": 1},
+}
+TOKEN_ESTIMATORS = ("ppo_tokens", "vetta")
+every_kind = pytest.mark.parametrize("kind", [pytest.param(v, id=k) for k, v in KINDS.items()])
+every_estimator = pytest.mark.parametrize("estimator", TOKEN_ESTIMATORS)
+
+
+def plain_values(learner: HGPOLearner, columns: dict[str, Tensor], row: int) -> Tensor:
+    """Of one response, computed on its own: of the turn, then before each token."""
+    prompt = columns["prompt_ids"][row, : columns["prompt_length"][row]].long()
+    response = columns["response_ids"][row, : columns["response_length"][row]].long()
+    critic = critic_of(learner)
+    assert critic is not None
+    trunk = llm_of(learner).model if critic.trunk is None else critic.trunk
+    hidden = trunk(input_ids=torch.cat([prompt, response])[None]).last_hidden_state[0]
+    outputs = critic.head(hidden[len(prompt) - 1 : -1])
+    return torch.cat([outputs[:1, 0], outputs[:, -1]])
+
+
+@every_kind
+@every_estimator
+def test_values_are_those_of_single_responses(
+    model_path: str, estimator: str, kind: dict[str, Any]
+) -> None:
+    """In the order of the rows, whatever the size of passes; NaN after a response."""
+    learner = make_learner(model_path, estimator=estimator, **COMMON | kind)
+    columns = make_columns(llm_of(learner), 8)
+    got = learner.values(columns)
+    assert got.shape == (8, 6)
+    for row in range(8):
+        with torch.no_grad():
+            expected = plain_values(learner, columns, row).numpy()
+        np.testing.assert_allclose(got[row, : len(expected)], expected, rtol=0, atol=1e-12)
+        assert np.isnan(got[row, len(expected) :]).all()
+    alike = np.allclose(got[:, 0], got[:, 1])
+    assert alike == (estimator == "ppo_tokens"), "only VETTA has two value functions"
+
+
+def test_a_critic_of_the_first_layers(model_path: str) -> None:
+    """Embedding, first layer and final norm are the policy's; more layers than it has are all."""
+    config = HGPOConfig().training(
+        model_path=model_path, estimator="vetta", critic="separate", critic_layers=1
+    )
+    spec = config.get_default_rl_module_spec()
+    module = spec.module_class(model_config=spec.model_config)
+    policy, trunk = module.llm.model, module.scorer.critic.trunk
+    assert len(policy.layers) == 2
+    assert len(trunk.layers) == 1
+    of_policy = policy.state_dict()
+    assert all(value.equal(of_policy[name]) for name, value in trunk.state_dict().items())
+    assert module.scorer.critic.head.out_features == 2
+    ids = torch.tensor([[3, 1, 4]])
+    hidden = policy.layers[0](
+        policy.embed_tokens(ids),
+        position_embeddings=policy.rotary_emb(policy.embed_tokens(ids), torch.arange(3)[None]),
+    )
+    hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+    got = trunk(input_ids=ids).last_hidden_state
+    torch.testing.assert_close(got, policy.norm(hidden).reshape(got.shape))
+    spec.model_config["critic_layers"] = 9
+    assert len(spec.module_class(model_config=spec.model_config).scorer.critic.trunk.layers) == 2
+
+
+@every_kind
+@every_estimator
+def test_an_update_is_that_of_plain_losses(
+    model_path: str, estimator: str, kind: dict[str, Any]
+) -> None:
+    """Advantages and values of each token; one mini-batch, of which passes are parts."""
+    learner = make_learner(model_path, estimator=estimator, **COMMON | kind)
+    columns = make_columns(llm_of(learner))
+    generator = torch.Generator().manual_seed(0)
+    columns["advantage"] = torch.randn(7, 5, generator=generator)
+    value = torch.from_numpy(learner.values(columns)).float()
+    columns["value"] = value + 0.3 * torch.randn(value.shape, generator=generator)
+    columns["value_target"] = value + torch.randn(value.shape, generator=generator)
+    of_tokens, of_turns, of_values = [], [], []
+    for row, length in enumerate(columns["response_length"].tolist()):
+        logp, _ = logp_and_entropy(llm_of(learner), columns, row)
+        ratio = (logp - columns["behaviour_logp"][row, :length]).exp()
+        advantage = columns["advantage"][row, :length]
+        of_tokens.append(-torch.min(ratio * advantage, ratio.clip(0.8, 1.2) * advantage))
+        v = plain_values(learner, columns, row)
+        old, target = (columns[k][row, : length + 1] for k in ("value", "value_target"))
+        clipped = torch.min(torch.max(v, old - 0.2), old + 0.2)
+        losses = torch.max((v - target) ** 2, (clipped - target) ** 2) / 2
+        of_turns.append(losses[:1])
+        of_values.append(losses[1:])
+    value_loss = torch.cat(of_values).mean()
+    if estimator == "vetta":
+        value_loss = value_loss + torch.cat(of_turns).mean()
+    parameters = list(learner.policy.parameters())
+    expected = torch.autograd.grad(torch.cat(of_tokens).mean() + 0.5 * value_loss, parameters)
+    learner._weights_seq_no += 1
+    learner._update({DEFAULT_MODULE_ID: columns})
+    logged = learner.metrics.stats[DEFAULT_MODULE_ID]["value_loss"].peek()
+    assert logged == pytest.approx(value_loss.item(), abs=1e-8)
+    for parameter, gradient in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=1e-8)
+
+
+@every_estimator
+def test_values_become_signals(model_path: str, estimator: str) -> None:
+    """Values of the module in; a column of advantages for each token, and targets, out."""
+    learner = make_learner(model_path, estimator=estimator, critic="head", **COMMON)
+    settings = AlgorithmSettings(estimator=estimator, gamma=0.9, gae_lambda=0.7, normalize="mean")
+    trajectories = [*group("a"), *group("b")]
+    columns = token_columns(trajectories)
+    value = learner.values(columns)
+    scored = score(trajectories, settings, value)
+    signals = signal_columns(scored)
+    assert scored.steps.value is not None
+    np.testing.assert_array_equal(scored.steps.value, value[:, 0])
+    rows, width = columns["response_ids"].shape
+    assert signals["advantage"].shape == (rows, width)
+    assert signals["value"].shape == signals["value_target"].shape == (rows, 1 + width)
+    np.testing.assert_allclose(signals["value"], value, rtol=1e-6)
+    present = torch.arange(width) < columns["response_length"][:, None]
+    assert not signals["advantage"][~present].any()
+    assert signals["advantage"][present].mean().abs() < 1e-6
+    target = signals["value_target"][:, 1:]
+    if estimator == "ppo_tokens":  # the advantage is what is missing to the target
+        raw = (target - signals["value"][:, 1:])[present]
+        np.testing.assert_allclose(signals["advantage"][present], raw - raw.mean(), atol=1e-5)
+        np.testing.assert_allclose(target[:, 0], signals["value_target"][:, 0], atol=1e-6)
+    update = columns | signals
+    learner._weights_seq_no += 1
+    learner._update({DEFAULT_MODULE_ID: update})
+
+
+def test_spans_are_refused() -> None:
+    """One line: their advantages are those of roles."""
+    trajectories = group("a")
+    step = trajectories[0].steps[0]
+    spanned = replace(step.turn, spans=(Span(0, 1, "x"),))
+    trajectories[0].steps[0] = replace(step, turn=spanned)
+    columns = token_columns(trajectories)
+    value = np.zeros((len(columns["response_length"]), 1 + columns["response_ids"].shape[1]))
+    with pytest.raises(ConfigError, match="estimator vetta: it has advantages of tokens, and"):
+        score(trajectories, AlgorithmSettings(estimator="vetta"), value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"algorithm": {"estimator": "vetta"}},
+            "algorithm.estimator=vetta needs a critic: set learner.critic=head or "
+            "learner.critic=separate",
+        ),
+        (
+            {
+                "algorithm": {"estimator": "ppo_tokens", "role_estimators": {"planner": "grpo"}},
+                "learner": {"critic": "head"},
+            },
+            "algorithm.role_estimators: ppo_tokens has advantages of tokens, not of roles: set "
+            "algorithm.role_estimators={} or other estimators",
+        ),
+        (
+            {"algorithm": {"estimator": "ppo"}, "learner": {"critic": "head", "critic_layers": 2}},
+            "learner: critic_layers is for a critic with layers of its own: set critic=separate, "
+            "or critic_layers=null",
+        ),
+    ],
+)
+def test_what_does_not_go_together(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_config(change)
+    assert str(error.value) == message
