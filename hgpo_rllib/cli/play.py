@@ -140,7 +140,9 @@ def policy(
     ],
     env: Annotated[
         str | None,
-        typer.Option(help="alfworld, webshop or textcraft (default: that of the run)"),
+        typer.Option(
+            help="alfworld, webshop, textcraft or scienceworld (default: that of the run)"
+        ),
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="split to play (default: that of hgpo evaluate)")

@@ -1,5 +1,6 @@
 """ScienceWorld: science experiments on the original simulator, solved by its gold paths."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 
@@ -37,7 +38,5 @@ class ScienceWorld(EnvironmentSpec):
 
 def _gold_path(info: Info, simplifications: str) -> OraclePlan:
     task, variation = info["game"].split("/")
-    game = Game(task, int(variation), simplifications)
-    plan = game.gold_path()
-    game.close()
-    return OraclePlan(plan)
+    with contextlib.closing(Game(task, int(variation), simplifications)) as game:
+        return OraclePlan(game.gold_path())

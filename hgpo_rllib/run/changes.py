@@ -18,8 +18,14 @@ from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.folders import checksum
 from hgpo_rllib.run.inputs import MODEL_FILES, WEIGHTS
 
-FIXED: tuple[str, ...] = ("env.env_id", "env.train_split", "model.lora_rank", "model.lora_alpha")
-FIXED += ("learner.critic", "learner.critic_layers")
+FIXED = (
+    "env.env_id",
+    "env.train_split",
+    "model.lora_rank",
+    "model.lora_alpha",
+    "learner.critic",
+    "learner.critic_layers",
+)
 """Settings that must match the checkpoint's parameters and its position in the task order."""
 
 
@@ -72,8 +78,10 @@ def check_changes(directory: RunDirectory, config: RunConfig, console: TrainingC
 
 def _misfit(before: Start, now: Start, changes: Mapping[str, str]) -> str | None:
     """Return a change that is incompatible with the checkpoint, or None."""
-    estimator = "algorithm.estimator"  # the critic of `vetta` has an output more than others
-    for key in (*FIXED, *[estimator] * ("vetta" in changes.get(estimator, ""))):
+    fixed = list(FIXED)
+    if "vetta" in changes.get("algorithm.estimator", ""):
+        fixed.append("algorithm.estimator")  # the critic of `vetta` has one more output
+    for key in fixed:
         if key in changes:
             return f"{key} changed: {changes[key]}"
     for split, games in now.games.items():
