@@ -13,12 +13,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
-from pydantic import TypeAdapter
 
-from env_wrappers.files import validate_json, write_atomically
+from env_wrappers.files import write_atomically
 from hgpo_rllib.agent import BeginModelAgent
 from hgpo_rllib.bench.branching import Brancher, Mean
 from hgpo_rllib.bench.credit_steps import (
@@ -29,7 +28,7 @@ from hgpo_rllib.bench.credit_steps import (
     sample_rows,
     sampled_columns,
 )
-from hgpo_rllib.bench.fidelity import Comparison
+from hgpo_rllib.bench.fidelity import Result, load_result
 from hgpo_rllib.bench.rollout import served
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
 from hgpo_rllib.environments.checks import PAGE, make_environment
@@ -41,47 +40,12 @@ from hgpo_rllib.rollout.group import gather
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.run.cluster import ray_cluster
-from hgpo_rllib.section import Section
 
 STEPS, BRANCHES, RESULT = "steps.json", "branches.jsonl", "result.json"
 OUTPUT = "credit"
 """Parent of output directories that are named by the protocol."""
 
 Keep = Callable[[int, Mean, list[Mean]], None]
-
-
-class Result(Section):
-    """Content of result.json: the sampled steps in columns, one entry per step."""
-
-    format: Literal["hgpo-credit-1"] = "hgpo-credit-1"
-    protocol: dict[str, Any]
-    group: list[int]
-    """Number of the group, in the order of play."""
-    member: list[int]
-    time: list[int]
-    q: list[float]
-    """Mean return of the branches that execute the step's response."""
-    v: list[float]
-    """Mean return of the branches that sample the response."""
-    error: list[float]
-    """Standard error of ``q - v``."""
-    estimates: dict[str, list[float]]
-    """Advantages by estimator."""
-    levels: dict[str, list[float]]
-    """Advantages of each level of HGPO and of the Oracle by itself."""
-    sizes: dict[str, list[int]]
-    """Sizes of the groups of steps at each level."""
-
-    def comparison(self) -> Comparison:
-        """Return the columns as arrays, with the true advantage ``q - v``."""
-        return Comparison(
-            np.array(self.group),
-            np.subtract(self.q, self.v),
-            np.array(self.error),
-            {name: np.array(column) for name, column in self.estimates.items()},
-            {name: np.array(column) for name, column in self.levels.items()},
-            {name: np.array(column) for name, column in self.sizes.items()},
-        )
 
 
 @dataclass(frozen=True)
@@ -128,19 +92,6 @@ class CreditRunner(HGPOEnvRunner):
             await gather([one(number, record) for number, record in states.items()])
 
         self._loop.call(play)
-
-
-def load_result(path: Path) -> Result:
-    """Read a result file.
-
-    Raises:
-        ConfigError, DataError: the file cannot be read, or is not a result.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    return validate_json(TypeAdapter(Result), content, str(path))
 
 
 def bench_credit(

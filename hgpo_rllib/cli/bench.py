@@ -233,20 +233,20 @@ def credit(
     as_json: JsonOption = False,
 ) -> None:
     """Compare the estimators with true advantages, which branches of the episodes estimate."""
-    from hgpo_rllib.bench import credit_figure, fidelity
-    from hgpo_rllib.bench.credit import Plan, bench_credit, load_result
+    from hgpo_rllib.bench import fidelity
+    from hgpo_rllib.bench.credit import Plan, bench_credit
 
     if source.suffix == ".json":
-        result = load_result(source)
+        result = fidelity.load_result(source)
     else:
         run, _ = _prepare(source, overrides)
         plan = Plan(groups, steps, branches)
         with progress("branching, agent states", "the same command continues") as advance:
             folder, result = bench_credit(run, plan, output, advance)
         figure = figure or folder / "credit.png"
-    tables = fidelity.tables(result.comparison())
+    tables = fidelity.tables(result)
     if figure is not None:
-        write_atomically(figure, credit_figure.figure(tables))
+        write_atomically(figure, fidelity.figure(tables))
     show(tables, as_json)
 
 

@@ -18,7 +18,7 @@ from hgpo_rllib.advantages import find_estimator
 from hgpo_rllib.agent import Turn
 from hgpo_rllib.bench import credit, fidelity
 from hgpo_rllib.bench.branching import Mean
-from hgpo_rllib.bench.credit import Keep, Plan, Result, bench_credit, load_result
+from hgpo_rllib.bench.credit import Keep, Plan, bench_credit
 from hgpo_rllib.bench.credit_steps import (
     Record,
     agent_states,
@@ -26,6 +26,7 @@ from hgpo_rllib.bench.credit_steps import (
     sample_rows,
     sampled_columns,
 )
+from hgpo_rllib.bench.fidelity import Result, load_result
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig, load_config
 from hgpo_rllib.rollout.scoring import score
@@ -266,9 +267,6 @@ def test_the_truth_of_a_step_is_that_of_its_state(
     assert result.v == [number[step] for step in range(PLAN.steps)]
     assert result.q == [2 * v for v in result.v]
     assert result.error == [5.0] * PLAN.steps
-    comparison = result.comparison()
-    assert comparison.truth.tolist() == result.v
-    assert comparison.group.tolist() == result.group
 
 
 @pytest.mark.parametrize(
@@ -383,7 +381,7 @@ def test_the_page_shows_the_recorded_results(file: Path, monkeypatch: pytest.Mon
     """Without the bounds of the intervals, which take seconds."""
     assert file.stat().st_size < 100_000
     monkeypatch.setattr(fidelity, "RESAMPLES", 2)
-    tables = fidelity.tables(load_result(file).comparison())
+    tables = fidelity.tables(load_result(file))
     page = (ROOT / "docs" / "credit_assignment.md").read_text()
     section = page.partition(f"hgpo bench credit docs/results/credit/{file.name}")[2]
     values = [
