@@ -54,7 +54,7 @@ def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
     metrics.
     """
     lines = []
-    shown = [named for metric in panel.metrics for named in _by_environment(metric, experiments)]
+    shown = [named for metric in panel.metrics for named in _recorded(metric, experiments)]
     for place, metric in enumerate(shown):
         for index, runs in enumerate(experiments.values()):
             values = band(runs, metric.name)
@@ -76,14 +76,23 @@ def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
     )
 
 
-def _by_environment(metric: metrics.Metric, experiments: Experiments) -> list[metrics.Metric]:
-    """Return one metric for each environment of the mixtures, if it is of environments."""
-    stem, mark, _ = metric.name.partition("{environment}")
+def _recorded(metric: metrics.Metric, experiments: Experiments) -> list[metrics.Metric]:
+    """Return a metric for each recorded depth or environment, if its name has a placeholder.
+
+    Depths are left out if there are several experiments: they would be too many lines.
+    """
+    stem, mark, placeholder = metric.name.partition("{")
     if not mark:
         return [metric]
+    of_depth = placeholder == "k}"
+    if of_depth and len(experiments) > 1:
+        return []
     columns = {column for runs in experiments.values() for column in runs.metrics.columns}
-    names = sorted(column.removeprefix(stem) for column in columns if column.startswith(stem))
-    return [replace(metric, name=stem + name, label=name) for name in names]
+    names = [column.removeprefix(stem) for column in columns if column.startswith(stem)]
+    return [
+        replace(metric, name=stem + name, label=f"k = {name}" if of_depth else name)
+        for name in sorted(names, key=lambda name: name.zfill(3))
+    ]
 
 
 def band(runs: Runs, key: str, rows: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The plots of a report: success, how training changed the policy, and the groups of steps."""
+"""The plots of a report: success, the metrics of `hgpo_rllib.metrics`, and sizes of groups."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,6 @@ from hgpo_rllib.reporting import style
 from hgpo_rllib.reporting.panels import (
     Experiments,
     Line,
-    Panel,
     band,
     draw_line,
     draw_panels,
@@ -28,10 +27,8 @@ RUNNING_MEAN = 10
 SEEDS_SHOWN = 6
 """With more seeds, an experiment is drawn without individual lines."""
 
-METRIC_FIGURES = ("training", "policy", "environments", "critic", "mismatch", "speed")
+METRIC_FIGURES = ("training", "policy", "groups", "environments", "critic", "mismatch", "speed")
 """Figures of `hgpo_rllib.metrics` with their own plot; `training` has the paper's six panels."""
-ORACLE = "whole history (Oracle)"
-UTILISATION, SIZE = "level_fraction_k", "level_group_size_k"
 
 
 def pictures(experiments: Experiments) -> dict[str, bytes]:
@@ -44,12 +41,12 @@ def figures(experiments: Experiments) -> dict[str, Figure]:
     """Return the non-empty plots by file name, in the current style."""
     drawn = {
         "learning_curve.png": _learning_curve(experiments),
-        "hierarchy.png": _hierarchy(experiments),
         "group_sizes.png": _histograms(experiments),
     }
     for name in METRIC_FIGURES:
         panels = [metric_panel(panel, experiments) for panel in PANELS if panel.figure == name]
-        drawn[f"{name}.png"] = draw_panels(panels, experiments, height=2.4)
+        height = 3.6 if name == "groups" else 2.4  # room for the legends below the panels
+        drawn[f"{name}.png"] = draw_panels(panels, experiments, height)
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
@@ -127,16 +124,6 @@ def _held_out(axes: Axes, experiments: Experiments, bands: Sequence[pd.DataFrame
     axes.set_title("Held-out games, all splits")
 
 
-# --- the groups in which steps are compared, by depth k of shared history -------------------------
-
-
-def _hierarchy(experiments: Experiments) -> Figure | None:
-    """Plot step utilisation and group sizes, by iteration or, for several experiments, by depth."""
-    alone = len(experiments) == 1
-    panels = _of_one(*experiments.values()) if alone else _of_several(experiments)
-    return draw_panels(panels, experiments, height=3.6)
-
-
 def _histograms(experiments: Experiments) -> Figure | None:
     """Plot the share of steps by group size, averaged over iterations, one panel per depth."""
     shares = pd.DataFrame(
@@ -159,72 +146,3 @@ def _histograms(experiments: Experiments) -> Figure | None:
         place.set(xlabel="size of the group", title=f"k = {depth}")
     name_experiments(figure, experiments)
     return figure
-
-
-def _learning_share(runs: Runs) -> pd.DataFrame:
-    """Return the share of steps with a non-zero advantage, as a band."""
-    zero = band(runs, "zero_advantage_fraction")
-    return zero.assign(mean=1 - zero["mean"])
-
-
-def _of_one(runs: Runs) -> list[Panel]:
-    """Return panels with one line per depth; darker lines have a longer history."""
-    learning = Line(_learning_share(runs), "advantage not 0", VERMILION, "--")
-    shares = [*_depth_lines(runs, UTILISATION, "oracle_fraction"), learning]
-    sizes = _depth_lines(runs, SIZE, "oracle_group_size")
-    return [
-        Panel("Step utilisation", lines=shares, rate=True, legend_below=True),
-        Panel("Mean size of those groups", lines=sizes, amount=True, legend_below=True),
-        *(
-            metric_panel(panel, {"": runs})
-            for panel in PANELS
-            if panel.figure == "groups" and not any("{k}" in m.name for m in panel.metrics)
-        ),
-    ]
-
-
-def _of_several(experiments: Experiments) -> list[Panel]:
-    learning, shares, sizes = (
-        [
-            Line(values(runs), "", style.colour_of(index), style.dash_of(index))
-            for index, runs in enumerate(experiments.values())
-        ]
-        for values in (
-            _learning_share,
-            lambda runs: _by_depth(runs, UTILISATION),
-            lambda runs: _by_depth(runs, SIZE),
-        )
-    )
-    depth = "shared history, k"
-    return [
-        Panel("Steps with an advantage not 0", lines=learning, rate=True),
-        Panel("Step utilisation by depth", lines=shares, rate=True, x_label=depth),
-        Panel("Mean size of those groups", lines=sizes, amount=True, x_label=depth),
-    ]
-
-
-def _depth_lines(runs: Runs, prefix: str, oracle: str) -> list[Line]:
-    depths = _depths(runs, prefix)
-    shades = mpl.colormaps["viridis"].reversed()
-    lines = [
-        Line(
-            band(runs, f"{prefix}{depth}"),
-            f"k = {depth}",
-            shades(0.2 + 0.8 * index / max(len(depths) - 1, 1)),
-        )
-        for index, depth in enumerate(depths)
-    ]
-    # The oracle is not a depth, so its line must look different.
-    return [*lines, Line(band(runs, oracle), ORACLE, BLACK, ":")]
-
-
-def _by_depth(runs: Runs, prefix: str) -> pd.DataFrame:
-    """Return the mean over all iterations, indexed by depth."""
-    depths = _depths(runs, prefix)
-    means = [band(runs, f"{prefix}{depth}")["mean"].mean() for depth in depths]
-    return pd.DataFrame({"mean": means, "error": 0.0}, index=depths).dropna()
-
-
-def _depths(runs: Runs, prefix: str) -> list[int]:
-    found = runs.metrics.columns.str.extract(rf"^{prefix}(\d+)$", expand=False).dropna()
-    return sorted(found.astype(int))

@@ -32,7 +32,7 @@ NAMES = {
     "learning_curve.png",
     "training.png",
     "policy.png",
-    "hierarchy.png",
+    "groups.png",
     "mismatch.png",
     "speed.png",
 }
@@ -93,7 +93,7 @@ def test_titles_fit_over_their_panels(run_dir, several):
     for run in (run_dir, *several):
         write_jsonl(run / "metrics.jsonl", rows)
     # Pictures of metrics have the same panels whatever the number of runs.
-    for figure in (*drawn(run_dir).values(), drawn(*several)["hierarchy.png"]):
+    for figure in (*drawn(run_dir).values(), drawn(*several)["groups.png"]):
         figure.draw_without_rendering()
         for axes in figure.axes:
             assert axes._left_title.get_window_extent().x1 <= axes.bbox.x1 + 5, axes.get_title()
@@ -188,30 +188,26 @@ class TestLearningCurve:
         assert lines(axes)["each iteration"][0] == [1]
 
 
-class TestHierarchy:
+class TestGroups:
     TITLES = ("Step utilisation", "Mean size of those groups", "Distance from the Oracle")
 
-    def test_the_oracle_is_dotted_beside_the_depths(self, diagnosed):
-        shares, sizes = (panels([diagnosed], "hierarchy.png")[title] for title in self.TITLES[:2])
-        depths = {"k = 0", "k = 1", "k = 10"}
-        assert set(lines(shares)) == depths | {"whole history (Oracle)", "advantage not 0"}
-        assert lines(shares)["whole history (Oracle)"] == ([2, 3, 4], [0.25, 0.25, 0.25])
-        assert lines(shares)["advantage not 0"] == ([1, 2, 3, 4], [0.75] * 4)
-        assert lines(sizes) == {"whole history (Oracle)": ([2, 3, 4], [5, 6, 7])}
-        styles = {line.get_label(): line.get_linestyle() for line in shares.lines}
-        assert styles.pop("whole history (Oracle)") == ":"
-        assert styles.pop("advantage not 0") == "--"
-        assert set(styles.values()) == {"-"}
+    def test_depths_and_the_oracle_have_a_line_each(self, diagnosed):
+        shares, sizes = (panels([diagnosed], "groups.png")[title] for title in self.TITLES[:2])
+        oracle = "whole history (Oracle)"
+        assert list(lines(shares)) == ["k = 0", "k = 1", "k = 10", oracle, "advantage 0"]
+        assert lines(shares)[oracle] == ([2, 3, 4], [0.25, 0.25, 0.25])
+        assert lines(shares)["advantage 0"] == ([1, 2, 3, 4], [0.25] * 4)
+        assert lines(sizes) == {oracle: ([2, 3, 4], [5, 6, 7])}
 
     def test_gaps_leave_out_what_is_not_a_number(self, diagnosed):
-        assert lines(panels([diagnosed], "hierarchy.png")[self.TITLES[2]]) == {
+        assert lines(panels([diagnosed], "groups.png")[self.TITLES[2]]) == {
             "trajectory-level": ([2, 3, 4], [0.75] * 3),
             "step-level": ([2, 3, 4], [0.5] * 3),
             "HGPO": ([2, 4], [0.25] * 2),
         }
 
     def test_no_legend_covers_a_line(self, diagnosed):
-        for name in ("hierarchy.png", "mismatch.png"):
+        for name in ("groups.png", "mismatch.png"):
             figure = drawn(diagnosed)[name]
             figure.draw_without_rendering()
             for axes in figure.axes:
@@ -219,12 +215,12 @@ class TestHierarchy:
                 below = axes.xaxis.get_label().get_window_extent()
                 assert legend is None or legend.get_window_extent().y1 <= below.y0
 
-    def test_several_settings_by_depth(self, several):
-        shown = panels(several, "hierarchy.png")
-        depths = ([0, 1, 10], [1.0, 0.5, 0.1])
-        assert curves(shown["Step utilisation by depth"]) == {BLUE: depths, VERMILION: depths}
-        learning = ([1, 2, 3, 4], [0.75] * 4)
-        assert curves(shown["Steps with an advantage not 0"])[BLUE] == learning
+    def test_several_settings_without_depths(self, several):
+        shown = panels(several, "groups.png")
+        zero = ([1, 2, 3, 4], [0.25] * 4)
+        # The share of the Oracle is 0.25, too.
+        assert curves(shown["Step utilisation"]) == {BLUE: zero, VERMILION: zero}
+        assert len(shown["Step utilisation"].lines) == 4
 
 
 class TestGroupSizes:
