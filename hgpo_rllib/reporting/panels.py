@@ -43,8 +43,6 @@ class Panel:
     log: bool = False
     """The axis is logarithmic; values that are not positive become gaps."""
     x_label: str = "iteration"
-    legend_below: bool = False
-    """Place the legend below the panel, where it covers no lines."""
 
 
 def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
@@ -66,14 +64,7 @@ def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
                 dash = style.DASHES[place % len(style.DASHES)]
             label = metric.label if index == 0 else ""
             lines.append(Line(values, label, style.colour_of(index), dash))
-    return Panel(
-        panel.heading,
-        lines,
-        rate=panel.whole,
-        amount=panel.from_zero,
-        log=panel.log,
-        legend_below=len(shown) > 2,
-    )
+    return Panel(panel.heading, lines, rate=panel.whole, amount=panel.from_zero, log=panel.log)
 
 
 def _recorded(metric: metrics.Metric, experiments: Experiments) -> list[metrics.Metric]:
@@ -144,7 +135,7 @@ def draw(axes: Axes, panel: Panel, neutral_legend: bool) -> None:
     if panel.amount:
         style.from_zero(axes)
     style.whole_numbers(axes, panel.x_label)
-    shown = style.legend_below(axes) if panel.legend_below else style.legend(axes)
+    shown = style.legend_below(axes)
     for handle in shown.get_lines() if shown and neutral_legend else []:
         handle.set(color=style.GREY, marker="")
 

@@ -15,15 +15,6 @@ from hgpo_rllib.reporting.panels import Experiments
 from hgpo_rllib.results import ALL, Run, Runs
 from hgpo_rllib.results.runs import SAME_EXPERIMENT, compared
 
-PAPER_METRICS = {
-    "advantage_mean": "mean advantage",
-    "policy_loss": "policy loss",
-    "kl": "KL",
-    "clip_fraction": "clip fraction",
-    "return_mean": "mean reward",
-    "success_rate": "success",
-}
-
 
 def mean_rates(groups: Any) -> pd.DataFrame:
     """Return the means of success before and after training and of the gain over each group.
@@ -179,7 +170,6 @@ def notes(experiments: Experiments) -> list[str]:
     """Return the notes below the numbers: uncertainty and missing data."""
     every = list(experiments.values())
     members = [run for runs in every for run in runs.members]
-    metrics = pd.concat([runs.metrics for runs in every])
     found = _evaluation_notes(every)
     found += [
         f"{run.path.name} has no summary: it is still running or was stopped early."
@@ -204,9 +194,6 @@ def notes(experiments: Experiments) -> list[str]:
             "evaluations are independent.",
             "One run is one seed: it does not show the variation between seeds.",
         ]
-    missing = [name for key, name in PAPER_METRICS.items() if metrics[key].isna().all()]
-    if missing:
-        found.append(f"Not recorded, so not drawn: {', '.join(missing)}.")
     return found
 
 
@@ -221,8 +208,6 @@ def _evaluation_notes(every: Sequence[Runs]) -> list[str]:
         for episodes, temperature in sorted(texts)
     ]
     changes = pd.concat([runs.changes.query("split == @ALL") for runs in every])
-    if changes["before"].isna().any() or len(changes) < sum(len(runs.members) for runs in every):
-        found.append("A run without an evaluation before training has no difference.")
     evaluated = changes["iteration"].fillna(0).max()
     if len(changes) == 1 and 0 < evaluated < every[0].members[0].iterations:
         found.append(f'"After" is the last evaluation, after iteration {evaluated}.')

@@ -81,7 +81,7 @@ def test_panels_without_content_are_left_out(run_dir):
     assert list(panels([run_dir], "policy.png")) == ["Steps of an episode"]
     assert list(panels([run_dir], "mismatch.png")) == ["Gap of log-probabilities (nats)"]
     crash(run_dir)
-    assert list(panels([run_dir], "learning_curve.png")) == ["Training games"]
+    assert list(panels([run_dir], "learning_curve.png")) == ["Success on training games"]
 
 
 def test_titles_fit_over_their_panels(run_dir, several):
@@ -129,7 +129,7 @@ def test_a_band_is_over_the_iterations_that_all_runs_have(tmp_path):
 def test_the_running_mean_looks_back_only(run_dir):
     rows = [metrics_row(i) | {"success_rate": 1.0 * (i > 10)} for i in range(1, 13)]
     write_jsonl(run_dir / "metrics.jsonl", rows)
-    shown = lines(panels([run_dir], "learning_curve.png")["Training games"])
+    shown = lines(panels([run_dir], "learning_curve.png")["Success on training games"])
     assert shown["mean of the last 10"][1] == pytest.approx([0.0] * 10 + [0.1, 0.2])
 
 
@@ -167,16 +167,15 @@ def test_curves_of_several_settings_have_a_colour_and_a_band_each(several):
 
 class TestLearningCurve:
     def test_splits_of_one_run(self, run_dir):
-        axes = panels([run_dir], "learning_curve.png")["Held-out games"]
-        handles, labels = axes.get_legend_handles_labels()
-        assert labels == ["valid_seen", "valid_unseen", "all held-out"]
-        line = handles[2].lines[0]
-        assert list(line.get_ydata()) == pytest.approx([0.20, 0.28, 0.36])
+        axes = panels([run_dir], "learning_curve.png")["Success on held-out games"]
+        assert list(lines(axes)) == ["valid_seen", "valid_unseen", "all held-out"]
+        assert lines(axes)["all held-out"] == ([0, 2, 4], pytest.approx([0.20, 0.28, 0.36]))
+        assert len(axes.collections) == 3, "bands"
 
     def test_seeds_are_thin_lines_around_their_mean(self, tmp_path):
         rates = [(0.1, 0.5), (0.2, 0.3), (0.3, 0.4)]
         runs = [make_run(tmp_path / str(i), *pair, seed=i) for i, pair in enumerate(rates)]
-        shown = lines(panels(runs, "learning_curve.png")["Held-out games, all splits"])
+        shown = lines(panels(runs, "learning_curve.png")["Success on held-out games, all splits"])
         assert list(shown) == ["seed 0", "seed 1", "seed 2", "mean of 3 seeds"]
         assert shown["seed 1"] == ([0, 2, 4], pytest.approx([0.2, 0.25, 0.3]))
         assert shown["mean of 3 seeds"] == ([0, 2, 4], pytest.approx([0.2, 0.3, 0.4]))
@@ -184,7 +183,7 @@ class TestLearningCurve:
     def test_the_mean_ends_where_the_first_run_ends(self, tmp_path):
         runs = [make_run(tmp_path / str(i), seed=i) for i in range(2)]
         crash(runs[1])
-        axes = panels(runs, "learning_curve.png")["Training games"]
+        axes = panels(runs, "learning_curve.png")["Success on training games"]
         assert lines(axes)["each iteration"][0] == [1]
 
 

@@ -14,7 +14,7 @@ from hgpo_rllib.reporting import report
 from hgpo_rllib.reporting.numbers import duration, number, percent, points
 from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.results import ResultsError
-from tests.unit.reporting.reporting_rows import PROMPT, crash, make_run, write_jsonl
+from tests.unit.reporting.reporting_rows import PROMPT, crash, make_run
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ class TestReport:
         assert "# &lt;weight&gt;" in html
         assert "<think>" not in html.partition("<script>")[0]
         data = re.search(r'id="episode-data">(.*?)</script>', html, re.DOTALL)
-        assert PROMPT in json.loads(data[1])["texts"]
+        assert json.loads(data[1])[0]["groups"][0]["members"][0]["steps"][0]["prompt"] == PROMPT
         assert html.count("<script") == 2
 
     def test_a_crashed_run(self, run_dir):
@@ -100,13 +100,6 @@ class TestReport:
         assert "still running or was stopped early" in text
         for nothing in ("n/a", "held-out success before", "Episodes "):
             assert nothing not in text.partition("Configuration")[0]
-
-    def test_what_was_not_recorded_is_said(self, run_dir):
-        rows = [{"iteration": 1, "success_rate": 0.5, "kl": None}]
-        write_jsonl(run_dir / "metrics.jsonl", rows)
-        text = text_of(write_report([run_dir]).read_text())
-        missing = "mean advantage, policy loss, KL, clip fraction, mean reward"
-        assert f"Not recorded, so not drawn: {missing}." in text
 
     def test_a_failed_write_keeps_the_old_report(self, run_dir, monkeypatch):
         path = write_report([run_dir])
