@@ -5,8 +5,7 @@ docs/bring_your_own_environment.md.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,11 +23,16 @@ from hgpo_rllib.section import RunStoppedError
 
 @dataclass(frozen=True)
 class AgentState:
-    """State of environment and agent before a step: the task and the turns that led there."""
+    """State of environment and agent before a step, and the responses to estimate there."""
 
     task: int
     """Number of the task in its split."""
-    turns: tuple[Turn, ...]
+    turns: list[Turn]
+    """The turns that led there."""
+    executed: list[Turn] = field(default_factory=list)
+    """Responses that were executed there."""
+    steps: list[int] = field(default_factory=list)
+    """Positions of their steps in the sample of `hgpo bench credit`."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class _Point:
     snapshot: Any
     observation: str
     info: dict[str, Any]
-    turns: tuple[Turn, ...]
+    turns: list[Turn]
 
 
 @dataclass(eq=False)
@@ -72,10 +76,8 @@ class Brancher:
         self._slots = asyncio.Semaphore(self.concurrency)
         self._states = asyncio.Semaphore(max(1, self.concurrency // (2 * self.branches)))
 
-    async def values(
-        self, state: AgentState, executed: Sequence[Turn], name: str
-    ) -> tuple[Mean, list[Mean]]:
-        """Estimate V of an agent state, and Q of responses that were executed there.
+    async def values(self, state: AgentState, name: str) -> tuple[Mean, list[Mean]]:
+        """Estimate V of an agent state, and Q of the responses that were executed there.
 
         V is the mean return of branches that sample the response of this step, Q of branches that
         execute a given one; all later responses are sampled. The return is that of the step as in
@@ -89,7 +91,7 @@ class Brancher:
         """
         async with self._states:  # states in progress, which are lost if the command is stopped
             before = await self._reach(state)
-            jobs = [self._q(before, turn, f"{name}/q{i}") for i, turn in enumerate(executed)]
+            jobs = [self._q(before, turn, f"{name}/q{i}") for i, turn in enumerate(state.executed)]
             v, *q = await gather([self._v(before, f"{name}/v"), *jobs])
             return v, q
 
@@ -128,7 +130,7 @@ class Brancher:
             return self._mean([Trajectory(before.info, [step], group=name)])
         snapshot = await call(env.unwrapped.snapshot)  # type: ignore[attr-defined]
         self.pool.give_back(env)
-        after = _Point(snapshot, observation, info, (*before.turns, turn))
+        after = _Point(snapshot, observation, info, [*before.turns, turn])
         played = await self._play(after, name)
         return self._mean(
             [Trajectory(before.info, [step, *branch.steps], group=name) for branch in played]
