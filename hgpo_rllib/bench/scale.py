@@ -35,7 +35,6 @@ from hgpo_rllib.rollout.trajectory import Trajectory
 SCHEDULES = (("synchronous", 0), ("one_step_off", 1), ("asynchronous", 1), ("asynchronous", 2))
 """Compared schedules, each with its `rollout.max_staleness`."""
 UPDATES = 3  # per schedule, after one that is not measured
-ONCE = 20_000  # steps after which a measurement is not repeated
 PROFILED_EPISODES = 256
 PROFILE_ROWS = 16
 
@@ -87,7 +86,6 @@ def bench_scale(
     episodes: Sequence[int],
     runners: Sequence[int],
     input_steps: Sequence[int],
-    repeats: int,
     say: Callable[[str], object],
 ) -> Tables:
     """Measure rollouts, their profile, the learner's input and schedules. Ray must be running.
@@ -98,7 +96,6 @@ def bench_scale(
         episodes: numbers of concurrent episodes.
         runners: numbers of env runner processes; 0: the main process.
         input_steps: numbers of steps in a batch of the learner.
-        repeats: number of rollouts up to `ONCE` steps, of which the median is returned.
         say: called with what is measured next.
 
     Returns:
@@ -111,7 +108,7 @@ def bench_scale(
             with started(config, app, processes, max(episodes)) as runner:
                 for concurrent in episodes:
                     say(f"{concurrent:,} episodes, {processes} env runner processes")
-                    row, played = measure_rollout(runner, concurrent, repeats)
+                    row, played = measure_rollout(runner, concurrent)
                     tables["rollouts"].append({"runners": processes, **row})
         say("profile")
         with started(config, app, 0, PROFILED_EPISODES) as runner:
@@ -162,47 +159,34 @@ def play(runner: MeasuredRunner, groups: int) -> list[Trajectory]:
     return runner.play(config.train_split, numbers, config.group_size, config.temperature)
 
 
-def measure_rollout(
-    runner: MeasuredRunner, episodes: int, repeats: int = 1
-) -> tuple[Row, list[Trajectory]]:
+def measure_rollout(runner: MeasuredRunner, episodes: int) -> tuple[Row, list[Trajectory]]:
     """Play `episodes` concurrent episodes after a few to warm up.
 
     Returns:
-        The trajectories, and the median of: steps per second; cores in use; CPU milliseconds per
-        step of all runners, in total, of environments, of prompts, and of orchestration, which is
-        the rest. It consists of the event loop and of other threads, which are those of Ray and
-        Serve. Memory is that of the first rollout.
+        The trajectories, and steps per second; CPU milliseconds per step of all runners, in total,
+        of environments, of prompts, and of orchestration, which is the rest. It consists of the
+        event loop and of other threads, which are those of Ray and Serve.
     """
-    groups = max(1, episodes // runner.config.group_size)
     play(runner, max(1, len(runner.actors)))
-    rows: list[Row] = []
-    while len(rows) < repeats and sum(row["steps"] for row in rows) <= ONCE:
-        before, start = usage(runner), time.perf_counter()
-        played = play(runner, groups)
-        seconds, after = time.perf_counter() - start, usage(runner)
-        steps = sum(map(len, played))
-        used = {name: after[name] - before[name] for name in before}
-        ms = {name: 1000 * used[name] / steps for name in used if name != "memory"}
-        orchestration = ms["cpu_s"] - ms["env_s"] - ms["prompt_s"]
-        loop = ms["loop_s"] - ms["prompt_s"]
-        rows.append(
-            {
-                "episodes": len(played),
-                "steps": steps,
-                "steps_per_s": steps / seconds,
-                "cores": used["cpu_s"] / seconds,
-                "cpu_ms_per_step": ms["cpu_s"],
-                "environments_ms": ms["env_s"],
-                "prompts_ms": ms["prompt_s"],
-                "orchestration_ms": orchestration,
-                "event_loop_ms": loop,
-                "ray_threads_ms": orchestration - loop,
-                "kib_per_episode": used["memory"] / len(played) / 2**10,
-            }
-        )
-    memory = rows[0]["kib_per_episode"]
-    median = sorted(rows, key=lambda row: row["orchestration_ms"])[(len(rows) - 1) // 2]
-    return median | {"kib_per_episode": memory}, played
+    before, start = usage(runner), time.perf_counter()
+    played = play(runner, max(1, episodes // runner.config.group_size))
+    seconds, after = time.perf_counter() - start, usage(runner)
+    steps = sum(map(len, played))
+    ms = {name: 1000 * (after[name] - before[name]) / steps for name in before if name != "memory"}
+    orchestration = ms["cpu_s"] - ms["env_s"] - ms["prompt_s"]
+    loop = ms["loop_s"] - ms["prompt_s"]
+    return {
+        "episodes": len(played),
+        "steps": steps,
+        "steps_per_s": steps / seconds,
+        "cpu_ms_per_step": ms["cpu_s"],
+        "environments_ms": ms["env_s"],
+        "prompts_ms": ms["prompt_s"],
+        "orchestration_ms": orchestration,
+        "event_loop_ms": loop,
+        "ray_threads_ms": orchestration - loop,
+        "kib_per_episode": (after["memory"] - before["memory"]) / len(played) / 2**10,
+    }, played
 
 
 def usage(runner: MeasuredRunner) -> Row:

@@ -23,16 +23,13 @@ def advantages(
     sizes: Annotated[
         list[int] | None, typer.Option("--size", help="steps in a batch; can be repeated")
     ] = None,
-    repeats: Annotated[
-        int, typer.Option(min=1, help="repetitions for batches below 200,000 steps")
-    ] = 7,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the speed of HGPO's advantages (K = 4) with a dictionary-based implementation."""
     from hgpo_rllib.bench.advantages import bench_advantages
 
     try:
-        rows = bench_advantages(sizes or [6_400, 10_000, 100_000, 1_000_000], repeats)
+        rows = bench_advantages(sizes or [6_400, 10_000, 100_000, 1_000_000])
     except ValueError as error:
         raise ConfigError(f"--size: {error}") from error
     show({"advantages": rows}, as_json)
@@ -86,8 +83,7 @@ def rollout(
     as_json: JsonOption = False,
 ) -> None:
     """Compare policy server and rollouts with plain vLLM and lock-step; time weight updates."""
-    from hgpo_rllib.bench.rollout import bench_rollout
-    from hgpo_rllib.bench.weights import bench_weights
+    from hgpo_rllib.bench.rollout import bench_rollout, bench_weights
     from hgpo_rllib.run.cluster import ray_cluster
 
     run, console = _prepare(config, overrides)
@@ -134,9 +130,6 @@ def scale(
         list[int] | None,
         typer.Option(min=1, help="steps in a batch of the learner; can be repeated"),
     ] = None,
-    repeats: Annotated[
-        int, typer.Option(min=1, help="repetitions of rollouts, up to 20,000 steps")
-    ] = 3,
     as_json: JsonOption = False,
 ) -> None:
     """Measure rollouts, schedules and the learner's input, with a run's responses and latencies."""
@@ -155,7 +148,6 @@ def scale(
             episodes or [64, 512, 4096],
             runners or [0, 1, 2],
             steps or [10_000, 100_000, 1_000_000],
-            repeats,
             console.say,
         )
     show(tables, as_json)

@@ -182,7 +182,7 @@ def test_bench_scale_replays_responses(
 ) -> None:
     """The runners and the policy server of training, with the recorded responses."""
     with scale.started(run_config, replay, count, 8) as runner:
-        row, played = scale.measure_rollout(runner, 8, repeats=2)
+        row, played = scale.measure_rollout(runner, 8)
         profile = scale.profile_rollout(runner, 8) if count == 0 else []
     assert row["episodes"] == len(played) == 8
     assert row["steps"] == sum(map(len, played))
