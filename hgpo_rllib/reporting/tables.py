@@ -46,14 +46,6 @@ def _formatted(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: list(texts) for name, texts in cells.items()}, rows.index)
 
 
-def headline(runs: Runs) -> list[str] | None:
-    """Return success before, after and difference, or None if the experiment was not evaluated."""
-    pooled = rates(runs.changes, runs, "split").reindex([ALL])
-    if pooled[["before", "after"]].isna().all(axis=None):
-        return None
-    return _formatted(pooled).loc[ALL].to_list()
-
-
 def size_of(run: Run) -> str:
     """Summarize the length of a run in one line."""
     seconds = run.metrics["wall_s"].iloc[-1] if len(run.metrics) else math.nan
@@ -221,9 +213,3 @@ def difference_table(experiments: Experiments) -> pd.DataFrame:
     firsts = pd.concat([runs.settings.head(1) for runs in experiments.values()])
     settings = firsts[compared(firsts.columns.drop("run"))].fillna("not set")
     return settings.loc[:, settings.nunique() > 1].set_axis(list(experiments)).T
-
-
-def fact_table(run: Run) -> pd.DataFrame:
-    """Return a table of a finished run's summary."""
-    facts = pd.json_normalize(run.summary or {}).round(2).astype("str")
-    return facts.T.set_axis([""], axis="columns")
