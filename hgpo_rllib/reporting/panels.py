@@ -12,8 +12,6 @@ from hgpo_rllib import metrics
 from hgpo_rllib.reporting import style
 from hgpo_rllib.results import Runs
 
-NEARLY_ALL = 0.99
-"""Maximum error on a log axis, as a share of the mean."""
 Experiments = Mapping[str, Runs]
 """Runs by experiment name; each experiment has a colour."""
 
@@ -41,7 +39,7 @@ class Panel:
     amount: bool = False
     """The axis starts at 0."""
     log: bool = False
-    """The axis is logarithmic; values that are not positive become gaps."""
+    """The axis is logarithmic, without bands; values that are not positive become gaps."""
     x_label: str = "iteration"
 
 
@@ -107,7 +105,11 @@ def band(runs: Runs, key: str, rows: pd.DataFrame | None = None) -> pd.DataFrame
 
 def draw_panels(panels: Sequence[Panel], experiments: Experiments, height: float) -> Figure | None:
     """Draw the panels that have lines, each `height` inches high; return None if there are none."""
-    known = [panel for panel in map(_visible, panels) if panel.lines]
+    drawn = [
+        replace(panel, lines=[line for line in panel.lines if line.values["mean"].notna().any()])
+        for panel in panels
+    ]
+    known = [panel for panel in drawn if panel.lines]
     if not known:
         return None
     figure, axes = style.grid(len(known), height)
@@ -125,45 +127,29 @@ def name_experiments(figure: Figure, experiments: Experiments) -> None:
 
 def draw(axes: Axes, panel: Panel, neutral_legend: bool) -> None:
     """Draw one panel; a neutral legend shows dashes without colours."""
-    for line in panel.lines:
-        draw_line(axes, line)
-    axes.set_title(panel.title)
     if panel.log:
-        axes.set_yscale("log")
+        axes.set_yscale("log", nonpositive="mask")
+    for line in panel.lines:
+        x, mean, error = line.values.index, line.values["mean"], line.values["error"]
+        axes.plot(
+            x,
+            mean,
+            color=line.colour,
+            linestyle=line.dash,
+            linewidth=line.width,
+            # A line through one or two points is invisible without markers.
+            marker="o" if len(x) <= style.MARKED else None,
+            label=line.label or None,
+        )
+        if error.any() and not panel.log:
+            low, high = mean - error, mean + error
+            axes.fill_between(x, low, high, color=line.colour, alpha=0.18, linewidth=0)
+    axes.set_title(panel.title)
     if panel.rate:
         style.rate_axis(axes)
     if panel.amount:
-        style.from_zero(axes)
+        axes.set_ylim(bottom=0)
     style.whole_numbers(axes, panel.x_label)
     shown = style.legend_below(axes)
     for handle in shown.get_lines() if shown and neutral_legend else []:
         handle.set(color=style.GREY, marker="")
-
-
-def draw_line(axes: Axes, line: Line) -> None:
-    """Draw a line, and its standard error over runs as a band if known."""
-    x, mean, error = line.values.index, line.values["mean"], line.values["error"]
-    axes.plot(
-        x,
-        mean,
-        color=line.colour,
-        linestyle=line.dash,
-        linewidth=line.width,
-        # A line through one or two points is invisible without markers.
-        marker="o" if len(x) <= style.MARKED else None,
-        label=line.label or None,
-    )
-    if error.any():
-        axes.fill_between(x, mean - error, mean + error, color=line.colour, alpha=0.18, linewidth=0)
-
-
-def _visible(panel: Panel) -> Panel:
-    lines = [_above_zero(line) for line in panel.lines] if panel.log else panel.lines
-    return replace(panel, lines=[line for line in lines if line.values["mean"].notna().any()])
-
-
-def _above_zero(line: Line) -> Line:
-    """Clip the band above 0: on a log axis, a lower end of 0 would dominate the plot."""
-    mean, error = line.values["mean"], line.values["error"]
-    shown = {"mean": mean.where(mean > 0), "error": error.where(error < NEARLY_ALL * mean, 0.0)}
-    return replace(line, values=pd.DataFrame(shown))

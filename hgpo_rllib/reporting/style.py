@@ -80,13 +80,6 @@ def grid(panels: int, height: float, columns: int = 3) -> tuple[Figure, list[Axe
     return figure, axes[:panels]
 
 
-def from_zero(axes: Axes) -> None:
-    """Start the y-axis of an amount at 0."""
-    if axes.lines:
-        top = axes.dataLim.ymax
-        axes.set_ylim(0, 1.15 * top if top > 0 else 1.0)
-
-
 def rate_axis(axes: Axes) -> None:
     """Set the y-axis to 0 to 100 %."""
     axes.set_ylim(-0.03, 1.03)

@@ -132,15 +132,14 @@ def phase_seconds(runs: Runs) -> pd.DataFrame:
     return known.assign(evaluation=evaluation, **{"everything else": rest})
 
 
-def mean_phases(runs: Runs) -> pd.Series:
-    """Return mean seconds per iteration of the recorded phases, over all runs."""
-    return phase_seconds(runs).dropna(axis="columns", how="all").fillna(0.0).mean()
-
-
 def phase_table(experiments: Experiments) -> pd.DataFrame:
     """Return mean seconds per phase and iteration; for one experiment also totals and shares."""
-    means = pd.DataFrame({name: mean_phases(runs) for name, runs in experiments.items()})
-    means = means[(means > 0).any(axis="columns")].fillna(0.0)
+    recorded = {
+        name: phase_seconds(runs).dropna(axis="columns", how="all").fillna(0.0).mean()
+        for name, runs in experiments.items()
+    }
+    means = pd.DataFrame(recorded).fillna(0.0)
+    means = means[(means > 0).any(axis="columns")]
     if len(experiments) > 1:
         return means.map(_short)
     ((name, runs),) = experiments.items()
