@@ -7,13 +7,13 @@ the responses of a recorded run after their recorded latencies (`replay`).
 import cProfile
 import ctypes
 import gc
+import io
 import pstats
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from hgpo_rllib.rollout.trajectory import Trajectory
 SCHEDULES = (("synchronous", 0), ("one_step_off", 1), ("asynchronous", 1), ("asynchronous", 2))
 """Compared schedules, each with its `rollout.max_staleness`."""
 UPDATES = 3  # per schedule, after one that is not measured
-PROFILED_EPISODES = 256
+PROFILED_GROUPS = 32
 PROFILE_ROWS = 16
 
 
@@ -69,15 +69,16 @@ class MeasuredRunner(HGPOEnvRunner):
         ctypes.CDLL(None).malloc_trim(0)  # glibc would reuse the memory of earlier rollouts
         return used | {"memory": resident()}
 
-    def profile(self, function: Callable[[], object]) -> pstats.Stats:
-        """Return the profile of the event loop's thread during a call."""
-        profiler = cProfile.Profile()
+    def profile(self, function: Callable[[], object]) -> str:
+        """Return cProfile's table of the event loop's thread during a call, by own time."""
+        profiler, table = cProfile.Profile(), io.StringIO()
         self._loop.call(profiler.enable)
         try:
             function()
         finally:
             self._loop.call(profiler.disable)
-        return pstats.Stats(profiler)
+        pstats.Stats(profiler, stream=table).sort_stats("tottime").print_stats(PROFILE_ROWS)
+        return table.getvalue()
 
 
 def bench_scale(
@@ -88,7 +89,7 @@ def bench_scale(
     input_steps: Sequence[int],
     say: Callable[[str], object],
 ) -> Tables:
-    """Measure rollouts, their profile, the learner's input and schedules. Ray must be running.
+    """Measure rollouts, the learner's input and schedules. Ray must be running.
 
     Args:
         run: a run with recorded responses.
@@ -96,11 +97,11 @@ def bench_scale(
         episodes: numbers of concurrent episodes.
         runners: numbers of env runner processes; 0: the main process.
         input_steps: numbers of steps in a batch of the learner.
-        say: called with what is measured next.
+        say: called with what is measured next, and with a profile of rollouts.
 
     Returns:
-        ``rollouts``, one row per number of runners and episodes; ``profile``; ``learner_input``,
-        one row per number of steps; ``schedules``.
+        ``rollouts``, one row per number of runners and episodes; ``learner_input``, one row per
+        number of steps; ``schedules``.
     """
     tables: Tables = {"rollouts": []}
     with replaying(config, recorded_responses(run)) as app:
@@ -110,9 +111,10 @@ def bench_scale(
                     say(f"{concurrent:,} episodes, {processes} env runner processes")
                     row, played = measure_rollout(runner, concurrent)
                     tables["rollouts"].append({"runners": processes, **row})
-        say("profile")
-        with started(config, app, 0, PROFILED_EPISODES) as runner:
-            tables["profile"] = profile_rollout(runner, PROFILED_EPISODES)
+        with started(config, app, 0, PROFILED_GROUPS * config.rollout.group_size) as runner:
+            play(runner, PROFILED_GROUPS)
+            say(f"profile of {PROFILED_GROUPS} groups")
+            say(runner.profile(lambda: play(runner, PROFILED_GROUPS)))
         say("learner input")
         tables["learner_input"] = [
             measure_input(config, repeated(played, steps)) for steps in input_steps
@@ -193,36 +195,6 @@ def usage(runner: MeasuredRunner) -> Row:
     """Return the sums of `MeasuredRunner.usage` over all processes."""
     each = [runner.usage(), *(ray.get(actor.usage.remote()) for actor in runner.actors)]
     return {name: sum(row[name] for row in each) for name in each[0]}
-
-
-def profile_rollout(runner: MeasuredRunner, episodes: int) -> list[Row]:
-    """Return the functions of the event loop's thread that take most time, without callees.
-
-    The profiler slows down short functions most: compare the shares, not the times.
-    """
-    groups = max(1, episodes // runner.config.group_size)
-    play(runner, groups)
-    played: list[Trajectory] = []
-    stats = runner.profile(lambda: played.extend(play(runner, groups)))
-    steps = sum(map(len, played))
-    functions: dict[Any, Any] = stats.stats  # type: ignore[attr-defined]
-    waiting = {key for key in functions if key[2] == "<method 'poll' of 'select.epoll' objects>"}
-    total = sum(functions[key][2] for key in functions.keys() - waiting)
-    largest = sorted(functions.keys() - waiting, key=lambda key: -functions[key][2])
-    return [
-        {
-            "function": _name(*key),
-            "calls_per_step": functions[key][1] / steps,
-            "own_share": functions[key][2] / total,
-            "own_us_per_step": 1e6 * functions[key][2] / steps,
-            "with_callees_us_per_step": 1e6 * functions[key][3] / steps,
-        }
-        for key in largest[:PROFILE_ROWS]
-    ]
-
-
-def _name(file: str, line: int, function: str) -> str:
-    return function if file == "~" else f"{'/'.join(Path(file).parts[-2:])}:{line} {function}"
 
 
 def repeated(played: Sequence[Trajectory], steps: int) -> list[Trajectory]:
