@@ -109,7 +109,8 @@ def _shuffled(data: Path, split: str, count: int) -> list[str]:
 
 def _by_room(games: list[str], count: int) -> dict[str, list[str]]:
     """Return `count` games: half in kitchens, which have the largest states, half elsewhere."""
-    kitchens, others = [], []
+    kitchens: list[str] = []
+    others: list[str] = []
     for game in games:
         floor_plan = Path(game).parents[1].name.rsplit("-", 1)[-1]
         in_kitchen = floor_plan.isdecimal() and int(floor_plan) in _KITCHENS

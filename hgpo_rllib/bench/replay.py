@@ -101,4 +101,5 @@ def start(
     model: ModelSettings, agent: AgentSettings, server: PolicyServerSettings, seed: int
 ) -> ReplayEngine:
     """See `EngineModule`."""
-    return ReplayEngine(pickle.loads(Path(os.environ[RESPONSES]).read_bytes()))
+    recorded = pickle.loads(Path(os.environ[RESPONSES]).read_bytes())
+    return ReplayEngine(recorded)  # type: ignore[abstract]

@@ -81,7 +81,7 @@ def _set(
     groups: list[dict[str, Any]] = []
     characters = 0
     for members in sorted(by_group.values(), key=_interest, reverse=True)[:MAX_GROUPS]:
-        shown = []
+        shown: list[dict[str, Any]] = []
         for member in members:
             if characters < limit or not (groups or shown):
                 shown.append(_episode(member))

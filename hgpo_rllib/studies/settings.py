@@ -93,8 +93,10 @@ class Study(Section):
                 key = min(taken)
                 raise ValueError(f"{name}: {key} is set by the study: use its key {OWN[key]}")
         compared = [arm for claim in self.analysis.claims for arm in (claim.a, claim.b)]
-        for arm in [*compared, self.analysis.baseline]:
-            if arm is not None and arm not in self.arms:
+        if self.analysis.baseline is not None:
+            compared.append(self.analysis.baseline)
+        for arm in compared:
+            if arm not in self.arms:
                 raise ValueError(f"analysis: no arm {arm!r}; known here: {', '.join(self.arms)}")
         return self
 
