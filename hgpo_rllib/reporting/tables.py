@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from hgpo_rllib.reporting.numbers import MISSING, decimal, duration, percent, points
@@ -62,8 +61,6 @@ def experiment_table(experiments: Experiments) -> pd.DataFrame:
     pooled = [rates(runs.changes, runs, "split").reindex([ALL]) for runs in every]
     table = _formatted(pd.concat(pooled).set_axis(list(experiments)))
     table.insert(0, "runs", [str(len(runs.members)) for runs in every])
-    evaluated = [", ".join(sorted(run_table({"": r})["last evaluated"].unique())) for r in every]
-    table.insert(1, "last evaluated", evaluated)
     return table
 
 
@@ -96,19 +93,15 @@ def split_table(runs: Runs) -> pd.DataFrame:
 
 def family_table(experiments: Experiments) -> pd.DataFrame:
     """Return held-out success by task family; for several experiments, only after training."""
-    found = {name: _formatted(_family_rates(runs)) for name, runs in experiments.items()}
+    found = {
+        name: _formatted(rates(runs.family_changes.query("split == @ALL"), runs, "task_type"))
+        for name, runs in experiments.items()
+    }
     if len(found) == 1:
         (table,) = found.values()
     else:
         table = pd.DataFrame({name: part["after"] for name, part in found.items()})
     return table.sort_index().fillna(MISSING).rename(lambda family: family.replace("_", " "))
-
-
-def _family_rates(runs: Runs) -> pd.DataFrame:
-    """Return `rates` by task family over all splits; differences are those of the means."""
-    found = rates(runs.family_changes.query("split == @ALL"), runs, "task_type")
-    error = np.hypot(found["before_error"], found["after_error"])
-    return found.assign(gain=found["after"] - found["before"], gain_error=error)
 
 
 def phase_seconds(runs: Runs) -> pd.DataFrame:

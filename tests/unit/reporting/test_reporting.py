@@ -139,8 +139,8 @@ class TestSeveralRuns:
         ]
         text = text_of(write_report(runs, tmp_path / "x.html").read_text())
         assert "2 curves of 3 runs" in text
-        assert "hgpo 2 4 20.0 % ± 0.0 55.0 % ± 5.0 +35.0 ± 5.0" in text
-        assert "grpo 1 4 20.0 % ± 3.0 50.0 % ± 4.0 +30.0 ± 5.0" in text
+        assert "hgpo 2 20.0 % ± 0.0 55.0 % ± 5.0 +35.0 ± 5.0" in text
+        assert "grpo 1 20.0 % ± 3.0 50.0 % ± 4.0 +30.0 ± 5.0" in text
         assert "setting hgpo grpo algorithm.estimator hgpo grpo" in text
         assert "config.yaml of grpo" in text
 
