@@ -203,9 +203,7 @@ def size_rows(results: Results) -> list[Row]:
         sizes = pd.concat([pd.DataFrame(r.group_sizes, SIZE_LABELS) for r in results.of(arm)])
         means = sizes.groupby(level=0).mean()
         for depth in means:
-            shares = {
-                label: _number("level_fraction_k0", [means[depth][label]]) for label in SIZE_LABELS
-            }
+            shares = {label: f"{_fixed(100 * means[depth][label])} %" for label in SIZE_LABELS}
             rows.append({"arm": f"`{arm}`", "k": str(depth)} | shares)
     return rows
 
@@ -259,23 +257,17 @@ def _fixed(value: float, form: str = ".1f") -> str:
     return format(round(value, 9) + 0.0, form)
 
 
-def rate(found: st.Interval) -> str:
+def rate(found: st.Interval, sign: str = "", unit: str = " %") -> str:
     """Format a rate with its interval: ``57.3 % (49.0 … 65.1)``."""
-    return _with_interval(found, ".1f", " %")
-
-
-def points(found: st.Interval) -> str:
-    """Format a difference of rates in points with its interval: ``+3.2 (-1.0 … +7.4)``."""
-    return _with_interval(found, "+.1f", "")
-
-
-def _with_interval(found: st.Interval, form: str, unit: str) -> str:
     if math.isnan(found.value):
         return MISSING
-    text = _fixed(100 * found.value, form) + unit
-    if math.isnan(found.low):
-        return text
-    return f"{text} ({_fixed(100 * found.low, form)} … {_fixed(100 * found.high, form)})"
+    value, low, high = (_fixed(100 * x, f"{sign}.1f") for x in (found.value, found.low, found.high))
+    return value + unit + ("" if math.isnan(found.low) else f" ({low} … {high})")
+
+
+def points(difference: st.Interval) -> str:
+    """Format a difference of rates in points with its interval: ``+3.2 (-1.0 … +7.4)``."""
+    return rate(difference, sign="+", unit="")
 
 
 def p_value(p: float) -> str:
