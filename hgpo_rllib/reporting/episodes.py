@@ -54,21 +54,18 @@ def pack_episodes(experiments: Experiments) -> list[dict[str, Any]]:
 def _chosen(experiments: Experiments) -> Iterator[tuple[str, Run, int]]:
     """Yield label, run and iteration of the episodes to show."""
     (first, *others) = experiments.values()
-    if not others and len(first.members) == 1:
-        (run,) = first.members
-        recorded = list(run.episode_files)
-        places = {round(i * (len(recorded) - 1) / (ITERATIONS - 1)) for i in range(ITERATIONS)}
-        for place in sorted(places) if recorded else []:
-            yield "", run, recorded[place]
+    if others:
+        runs = [(name, runs.members[0]) for name, runs in experiments.items()]
+    else:
+        runs = [(f"seed {run.config.get('seed')}", run) for run in first.members]
+    if len(runs) > 1:
+        shown = [(label, run) for label, run in runs[:MAX_RUNS] if run.episode_files]
+        yield from ((label, run, max(run.episode_files)) for label, run in shown)
         return
-    runs = (
-        [(name, runs.members[0]) for name, runs in experiments.items()]
-        if others
-        else [(f"seed {run.config.get('seed')}", run) for run in first.members]
-    )
-    for label, run in runs[:MAX_RUNS]:
-        if run.episode_files:
-            yield label, run, max(run.episode_files)
+    run, recorded = first.members[0], list(first.members[0].episode_files)
+    places = {round(i * (len(recorded) - 1) / (ITERATIONS - 1)) for i in range(ITERATIONS)}
+    for place in sorted(places) if recorded else []:
+        yield "", run, recorded[place]
 
 
 def _set(
