@@ -13,6 +13,7 @@ from hgpo_rllib.bench.measure import Row, peak_mib, timed
 
 SETTINGS = EstimatorSettings(context_length=4)
 GROUP_SIZE, EPISODE, PLACES = 8, 50, 20  # episodes per task, steps per episode, places per house
+REPEATS = 7
 REPEATED_BELOW = 200_000  # steps; larger batches are timed once, as dictionaries are slow
 
 
@@ -37,12 +38,11 @@ def synthetic_batch(steps: int) -> dict[str, list[Any]]:
     }
 
 
-def bench_advantages(sizes: Sequence[int], repeats: int) -> list[Row]:
+def bench_advantages(sizes: Sequence[int]) -> list[Row]:
     """Time both implementations on the same batches, one batch size after the other.
 
     Args:
         sizes: steps of each batch, multiples of 400 (a task has 8 episodes of 50 steps).
-        repeats: alternating repetitions below 200,000 steps; larger batches run once.
 
     Returns:
         One row per size: median times of the estimator from raw columns (``columns_ms``) and from
@@ -57,7 +57,7 @@ def bench_advantages(sizes: Sequence[int], repeats: int) -> list[Row]:
     if wrong:
         raise ValueError(f"a batch of {wrong[0]} steps: take multiples of {GROUP_SIZE * EPISODE}")
     return [
-        _compare(synthetic_batch(size), repeats if size < REPEATED_BELOW else 1) for size in sizes
+        _compare(synthetic_batch(size), REPEATS if size < REPEATED_BELOW else 1) for size in sizes
     ]
 
 

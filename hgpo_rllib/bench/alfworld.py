@@ -7,10 +7,10 @@ then receives the same commands. Times are CPU seconds of the process.
 import functools
 import random
 import tempfile
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from env_wrappers.alfworld.engine import GameEngine, read_content
@@ -78,11 +78,11 @@ def bench_alfworld(
     ):
         kinds: dict[str, list[str]] = {}
         if data is not None and genuine:
-            kinds |= _by_room(data, split, genuine)
+            kinds |= _by_room(_shuffled(data, split, genuine), genuine)
         if generated:
             with environment_variable(*NO_CACHE):
                 generate(Path(name) / "games", GenerationSpec(splits={"train": generated}))
-            kinds["generated"] = _first(_shuffled(Path(name) / "games", "train"), generated)
+            kinds["generated"] = _shuffled(Path(name) / "games", "train", generated)
         if not kinds:
             raise DataError("no games to compare: ask for some with --genuine or --generated")
         steps, starts = [], []
@@ -99,30 +99,25 @@ def bench_alfworld(
     return {"steps": steps, "starts": starts, "environments": [row]}
 
 
-def _by_room(data: Path, split: str, count: int) -> dict[str, list[str]]:
-    """Return games of a split: half in kitchens, which have the largest states, half elsewhere."""
-    games: dict[bool, list[str]] = {True: [], False: []}
-    for game in _shuffled(data, split):
-        floor_plan = Path(game).parents[1].name.rsplit("-", 1)[-1]
-        games[floor_plan.isdecimal() and int(floor_plan) in _KITCHENS].append(game)
-    kitchens = min(count - min(count // 2, len(games[False])), len(games[True]))
-    kinds = {
-        "kitchens": games[True][:kitchens],
-        "other rooms": _first(games[False], count - kitchens),
-    }
-    return {kind: chosen for kind, chosen in kinds.items() if chosen}
-
-
-def _shuffled(data: Path, split: str) -> list[str]:
-    """Return the games of a split in a fixed order that mixes task families."""
+def _shuffled(data: Path, split: str, count: int) -> list[str]:
+    """Return all games of a split, at least `count`, in a fixed order that mixes task families."""
     games = find_games(data, split)
+    if len(games) < count:
+        raise DataError(f"{count} games wanted, but there are {len(games)}: ask for fewer")
     return [str(game) for game in random.Random(0).sample(games, len(games))]
 
 
-def _first(games: list[str], count: int) -> list[str]:
-    if len(games) < count:
-        raise DataError(f"{count} games wanted, but there are {len(games)}: ask for fewer")
-    return games[:count]
+def _by_room(games: list[str], count: int) -> dict[str, list[str]]:
+    """Return `count` games: half in kitchens, which have the largest states, half elsewhere."""
+    kitchens: list[str] = []
+    others: list[str] = []
+    for game in games:
+        floor_plan = Path(game).parents[1].name.rsplit("-", 1)[-1]
+        in_kitchen = floor_plan.isdecimal() and int(floor_plan) in _KITCHENS
+        (kitchens if in_kitchen else others).append(game)
+    number = min(count - min(count // 2, len(others)), len(kitchens))
+    kinds = {"kitchens": kitchens[:number], "other rooms": others[: count - number]}
+    return {kind: chosen for kind, chosen in kinds.items() if chosen}
 
 
 # --- TextWorld's engine ------------------------------------------------------------------------
@@ -150,31 +145,27 @@ def play_textworld(game: str, max_steps: int) -> list[Episode]:
     except DataError as error:
         raise DataError(f"{game}: {error}") from None
     plan = recorded_plan(Path(game)) if content.get("walkthrough") else []
-    return [
-        _play_textworld(game, policy, plan if policy == "oracle" else [], max_steps)
-        for policy in POLICIES
-    ]
-
-
-def _play_textworld(game: str, policy: str, script: Sequence[str], max_steps: int) -> Episode:
-    engine = _textworld_engine()
-    load_s, _ = timed(lambda: (engine.load(game), engine.reset()))
-    reset_s, state = timed(engine.reset)
-    rng = random.Random(f"{policy} {Path(game).parent}")
-    rest = iter(script)
-    intro, offered, won = _answer(state)
-    answers = [(intro.replace(_BANNER, "").strip(), offered, won)]
-    commands: list[str] = []
-    steps_s = 0.0
-    while len(commands) < max_steps and not state["won"]:
-        if policy == "nonsense" and rng.random() < NONSENSE_RATE:
-            commands.append(rng.choice(NONSENSE))
-        else:
-            commands.append(next(rest, None) or rng.choice(state["admissible_commands"]))
-        seconds, (state, *_) = timed(functools.partial(engine.step, commands[-1]), clean=False)
-        steps_s += seconds
-        answers.append(_answer(state))
-    return Episode(commands, answers, load_s, reset_s, steps_s)
+    engine, episodes = _textworld_engine(), []
+    for policy in POLICIES:
+        load_s, _ = timed(lambda: (engine.load(game), engine.reset()))
+        reset_s, state = timed(engine.reset)
+        rng = random.Random(f"{policy} {Path(game).parent}")
+        rest = iter(plan if policy == "oracle" else [])
+        intro, *others = _answer(state)
+        answers: list[Any] = [(intro.replace(_BANNER, "").strip(), *others)]
+        commands: list[str] = []
+        steps_s = 0.0
+        while len(commands) < max_steps and not state["won"]:
+            if policy == "nonsense" and rng.random() < NONSENSE_RATE:
+                commands.append(rng.choice(NONSENSE))
+            else:
+                commands.append(next(rest, None) or rng.choice(state["admissible_commands"]))
+            step = functools.partial(engine.step, commands[-1])
+            seconds, (state, *_) = timed(step, clean=False)
+            steps_s += seconds
+            answers.append(_answer(state))
+        episodes.append(Episode(commands, answers, load_s, reset_s, steps_s))
+    return episodes
 
 
 def _answer(state: Any) -> Answer:
@@ -213,38 +204,39 @@ def _compare(games: list[str], max_steps: int, textworld: ProcessPoolExecutor) -
         first_loads_s += timed(functools.partial(GameEngine, game))[0]
         theirs += episodes
         ours += [play_fast(game, episode.commands) for episode in episodes]
+    load_s, reset_s = (
+        [fmean(getattr(episode, name) for episode in side) for side in (theirs, ours)]
+        for name in ("load_s", "reset_s")
+    )
     return compare_episodes(theirs, ours), {
-        "textworld_load_ms": 1000 * _mean(theirs, "load_s"),
+        "textworld_load_ms": 1000 * load_s[0],
         "first_load_ms": 1000 * first_loads_s / len(games),
-        "load_ms": 1000 * _mean(ours, "load_s"),
-        "load_ratio": _mean(theirs, "load_s") / _mean(ours, "load_s"),
-        "textworld_reset_ms": 1000 * _mean(theirs, "reset_s"),
-        "reset_ms": 1000 * _mean(ours, "reset_s"),
-        "reset_ratio": _mean(theirs, "reset_s") / _mean(ours, "reset_s"),
+        "load_ms": 1000 * load_s[1],
+        "load_ratio": load_s[0] / load_s[1],
+        "textworld_reset_ms": 1000 * reset_s[0],
+        "reset_ms": 1000 * reset_s[1],
+        "reset_ratio": reset_s[0] / reset_s[1],
     }
 
 
 def compare_episodes(theirs: list[Episode], ours: list[Episode]) -> Row:
     """Return the row of ``steps`` for the same episodes played by both engines."""
     steps = sum(len(episode.commands) for episode in theirs)
-    pairs = [
-        pair
+    textworld_s, fast_s = (sum(episode.steps_s for episode in side) for side in (theirs, ours))
+    differing = sum(
+        expected != got
         for a, b in zip(theirs, ours, strict=True)
-        for pair in zip(a.answers, b.answers, strict=True)
-    ]
+        for expected, got in zip(a.answers, b.answers, strict=True)
+    )
     return {
         "episodes": len(theirs),
         "won": sum(episode.answers[-1][2] for episode in theirs),
         "steps": steps,
-        "differing_answers": sum(expected != got for expected, got in pairs),
-        "textworld_steps_per_s": steps / len(theirs) / _mean(theirs, "steps_s"),
-        "steps_per_s": steps / len(ours) / _mean(ours, "steps_s"),
-        "ratio": _mean(theirs, "steps_s") / _mean(ours, "steps_s"),
+        "differing_answers": differing,
+        "textworld_steps_per_s": steps / textworld_s,
+        "steps_per_s": steps / fast_s,
+        "ratio": textworld_s / fast_s,
     }
-
-
-def _mean(episodes: list[Episode], what: str) -> float:
-    return float(sum(getattr(episode, what) for episode in episodes) / len(episodes))
 
 
 # --- many environments -------------------------------------------------------------------------

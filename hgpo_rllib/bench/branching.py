@@ -5,8 +5,7 @@ docs/bring_your_own_environment.md.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,11 +23,16 @@ from hgpo_rllib.section import RunStoppedError
 
 @dataclass(frozen=True)
 class AgentState:
-    """State of environment and agent before a step: the task and the turns that led there."""
+    """State of environment and agent before a step, and the responses to estimate there."""
 
     task: int
     """Number of the task in its split."""
-    turns: tuple[Turn, ...]
+    turns: list[Turn]
+    """The turns that led there."""
+    executed: list[Turn] = field(default_factory=list)
+    """Responses that were executed there."""
+    steps: list[int] = field(default_factory=list)
+    """Positions of their steps in the sample of `hgpo bench credit`."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class _Point:
     snapshot: Any
     observation: str
     info: dict[str, Any]
-    turns: tuple[Turn, ...]
+    turns: list[Turn]
 
 
 @dataclass(eq=False)
@@ -72,10 +76,8 @@ class Brancher:
         self._slots = asyncio.Semaphore(self.concurrency)
         self._states = asyncio.Semaphore(max(1, self.concurrency // (2 * self.branches)))
 
-    async def values(
-        self, state: AgentState, executed: Sequence[Turn], name: str
-    ) -> tuple[Mean, list[Mean]]:
-        """Estimate V of an agent state, and Q of responses that were executed there.
+    async def values(self, state: AgentState, name: str) -> tuple[Mean, list[Mean]]:
+        """Estimate V of an agent state, and Q of the responses that were executed there.
 
         V is the mean return of branches that sample the response of this step, Q of branches that
         execute a given one; all later responses are sampled. The return is that of the step as in
@@ -89,8 +91,11 @@ class Brancher:
         """
         async with self._states:  # states in progress, which are lost if the command is stopped
             before = await self._reach(state)
-            jobs = [self._q(before, turn, f"{name}/q{i}") for i, turn in enumerate(executed)]
-            v, *q = await gather([self._v(before, f"{name}/v"), *jobs])
+            jobs = [
+                self._mean_return(before, turn, f"{name}/q{i}")
+                for i, turn in enumerate(state.executed)
+            ]
+            v, *q = await gather([self._mean_return(before, None, f"{name}/v"), *jobs])
             return v, q
 
     async def _reach(self, state: AgentState) -> _Point:
@@ -98,45 +103,18 @@ class Brancher:
         env, call = await self.pool.take(), self.pool.call
         observation, info = await call(env.reset, seed=state.task)
         for turn in state.turns:
-            self._check(turn, observation)
+            check_repeated(turn, observation)
             observation, _, _, _, info = await call(env.unwrapped.step, turn.action)
+        for turn in state.executed:
+            check_repeated(turn, observation)
         snapshot = await call(env.unwrapped.snapshot)  # type: ignore[attr-defined]
         self.pool.give_back(env)
         return _Point(snapshot, observation, info, state.turns)
 
-    def _check(self, turn: Turn, observation: str) -> None:
-        if turn.observation != observation:
-            raise RunStoppedError(
-                "the environment does not repeat its observations after reset with the same seed "
-                f"and the same actions: {turn.observation[:60]!r} became {observation[:60]!r}; "
-                "make it deterministic"
-            )
-
-    async def _v(self, before: _Point, name: str) -> Mean:
-        return self._mean(await self._play(before, name))
-
-    async def _q(self, before: _Point, turn: Turn, name: str) -> Mean:
-        self._check(turn, before.observation)
-        env, call = await self.pool.take(), self.pool.call
-        await call(env.unwrapped.restore, before.snapshot)  # type: ignore[attr-defined]
-        observation, reward, terminated, truncated, info = await call(
-            env.unwrapped.step, turn.action
-        )
-        step = Step(turn, observation, float(reward), terminated, truncated, info, 0.0)
-        if terminated or truncated:
-            self.pool.give_back(env)
-            return self._mean([Trajectory(before.info, [step], group=name)])
-        snapshot = await call(env.unwrapped.snapshot)  # type: ignore[attr-defined]
-        self.pool.give_back(env)
-        after = _Point(snapshot, observation, info, (*before.turns, turn))
-        played = await self._play(after, name)
-        return self._mean(
-            [Trajectory(before.info, [step, *branch.steps], group=name) for branch in played]
-        )
-
-    async def _play(self, point: _Point, name: str) -> list[Trajectory]:
-        """Play the branches from a point."""
-        rollout = Rollout(partial(self._branch, point), self.max_attempts, self._slots)
+    async def _mean_return(self, point: _Point, first: Turn | None, name: str) -> Mean:
+        """Play branches from a point, with the response `first` if given; return their mean."""
+        play = partial(self._branch, point, first)
+        rollout = Rollout(play, self.max_attempts, self._slots)
         members = [rollout.member(0, name, index) for index in range(self.branches)]
         played = [trajectory for trajectory in await gather(members) if trajectory is not None]
         if len(played) < self.branches:
@@ -144,24 +122,38 @@ class Brancher:
                 f"{self.branches - len(played)} branches failed in all {self.max_attempts} "
                 "attempts (see the warnings above): the same command continues"
             )
-        return played
-
-    async def _branch(self, point: _Point, task: int, group: str, name: str) -> Trajectory:
-        """Play one branch to its end; see `hgpo_rllib.rollout.group.PlayMember`."""
-        env = await self.pool.take()
-        await self.pool.call(env.unwrapped.restore, point.snapshot)  # type: ignore[attr-defined]
-        agent = self.begin(point.info, group, name, Memory(list(point.turns)))
-        # Not through wrappers: one of an environment that was never reset would refuse to step.
-        played = await play_episode(env.unwrapped, self.pool, agent, point.observation, point.info)
-        self.pool.give_back(env)
-        return played
-
-    def _mean(self, played: list[Trajectory]) -> Mean:
-        """Return the mean return of the first steps."""
         returns = first_returns(played, self.settings)
-        if len(returns) == 1:
-            return Mean(float(returns[0]), 0.0)
         return Mean(float(returns.mean()), float(returns.var(ddof=1) / len(returns)))
+
+    async def _branch(
+        self, point: _Point, first: Turn | None, task: int, group: str, name: str
+    ) -> Trajectory:
+        """Play one branch to its end; see `hgpo_rllib.rollout.group.PlayMember`."""
+        # Not through wrappers: one of an environment that was never reset would refuse to step.
+        wrapped, call = await self.pool.take(), self.pool.call
+        env: Any = wrapped.unwrapped
+        await call(env.restore, point.snapshot)
+        observation, info, turns = point.observation, point.info, list(point.turns)
+        steps: list[Step] = []
+        if first is not None:
+            observation, reward, terminated, truncated, info = await call(env.step, first.action)
+            steps = [Step(first, observation, float(reward), terminated, truncated, info, 0.0)]
+            turns.append(first)
+        if not steps or not (steps[0].terminated or steps[0].truncated):
+            agent = self.begin(info, group, name, Memory(turns))
+            steps += (await play_episode(env, self.pool, agent, observation, info)).steps
+        self.pool.give_back(wrapped)
+        return Trajectory(point.info, steps)
+
+
+def check_repeated(turn: Turn, observation: str) -> None:
+    """Raise RunStoppedError if the observation is not the one of the turn."""
+    if turn.observation != observation:
+        raise RunStoppedError(
+            "the environment does not repeat its observations after reset with the same seed "
+            f"and the same actions: {turn.observation[:60]!r} became {observation[:60]!r}; "
+            "make it deterministic"
+        )
 
 
 def first_returns(

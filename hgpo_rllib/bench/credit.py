@@ -9,79 +9,39 @@
 Steps and finished branches are kept in the output directory, so a stopped command can continue.
 """
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
-from pydantic import TypeAdapter
+from numpy.typing import NDArray
 
-from env_wrappers.files import validate_json, write_atomically
+from env_wrappers.files import write_atomically
+from hgpo_rllib.advantages.estimators import ESTIMATORS, NEEDS_CRITIC
+from hgpo_rllib.advantages.groups import group_advantage, history_ids
 from hgpo_rllib.agent import BeginModelAgent
-from hgpo_rllib.bench.branching import Brancher, Mean
-from hgpo_rllib.bench.credit_steps import (
-    Record,
-    agent_states,
-    loaded_state,
-    rounded,
-    sample_rows,
-    sampled_columns,
-)
-from hgpo_rllib.bench.fidelity import Comparison
+from hgpo_rllib.bench.branching import AgentState, Brancher, Mean
+from hgpo_rllib.bench.fidelity import Result, load_result
 from hgpo_rllib.bench.rollout import served
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
 from hgpo_rllib.environments.checks import PAGE, make_environment
 from hgpo_rllib.environments.spec import Progress
 from hgpo_rllib.evaluation.protocol import HASH_LENGTH, describe_model, protocol_hash, recording
 from hgpo_rllib.jsonl import append_row, read_jsonl, write_jsonl
-from hgpo_rllib.results.frames import read_object
 from hgpo_rllib.rollout.group import gather
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
+from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.run.cluster import ray_cluster
-from hgpo_rllib.section import Section
 
-STEPS, BRANCHES, RESULT = "steps.json", "branches.jsonl", "result.json"
+STEPS, BRANCHES, RESULT = "steps.pickle", "branches.jsonl", "result.json"
 OUTPUT = "credit"
 """Parent of output directories that are named by the protocol."""
+DIGITS = 5  # of recorded advantages
 
 Keep = Callable[[int, Mean, list[Mean]], None]
-
-
-class Result(Section):
-    """Content of result.json: the sampled steps in columns, one entry per step."""
-
-    format: Literal["hgpo-credit-1"] = "hgpo-credit-1"
-    protocol: dict[str, Any]
-    group: list[int]
-    """Number of the group, in the order of play."""
-    member: list[int]
-    time: list[int]
-    q: list[float]
-    """Mean return of the branches that execute the step's response."""
-    v: list[float]
-    """Mean return of the branches that sample the response."""
-    error: list[float]
-    """Standard error of ``q - v``."""
-    estimates: dict[str, list[float]]
-    """Advantages by estimator."""
-    levels: dict[str, list[float]]
-    """Advantages of each level of HGPO and of the Oracle by itself."""
-    sizes: dict[str, list[int]]
-    """Sizes of the groups of steps at each level."""
-
-    def comparison(self) -> Comparison:
-        """Return the columns as arrays, with the true advantage ``q - v``."""
-        return Comparison(
-            np.array(self.group),
-            np.subtract(self.q, self.v),
-            np.array(self.error),
-            {name: np.array(column) for name, column in self.estimates.items()},
-            {name: np.array(column) for name, column in self.levels.items()},
-            {name: np.array(column) for name, column in self.sizes.items()},
-        )
 
 
 @dataclass(frozen=True)
@@ -105,7 +65,7 @@ class CreditRunner(HGPOEnvRunner):
 
     def branch(
         self,
-        states: Mapping[int, Record],
+        states: Mapping[int, AgentState],
         branches: int,
         settings: AlgorithmSettings,
         keep: Keep,
@@ -121,26 +81,13 @@ class CreditRunner(HGPOEnvRunner):
             config.max_concurrent_episodes,
         )
 
-        async def one(number: int, record: Record) -> None:
-            keep(number, *await brancher.values(*loaded_state(record), f"credit/{number}"))
+        async def one(number: int, state: AgentState) -> None:
+            keep(number, *await brancher.values(state, f"credit/{number}"))
 
         async def play() -> None:
-            await gather([one(number, record) for number, record in states.items()])
+            await gather([one(number, state) for number, state in states.items()])
 
         self._loop.call(play)
-
-
-def load_result(path: Path) -> Result:
-    """Read a result file.
-
-    Raises:
-        ConfigError, DataError: the file cannot be read, or is not a result.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    return validate_json(TypeAdapter(Result), content, str(path))
 
 
 def bench_credit(
@@ -201,7 +148,7 @@ def play_missing(config: RunConfig, plan: Plan, folder: Path, on_progress: Progr
     """Play the groups and the branches that the directory lacks."""
     done = list(read_jsonl(folder / BRANCHES))
     write_jsonl(folder / BRANCHES, done)  # without a last line that was cut off
-    if (folder / STEPS).is_file() and len(done) == len(read_object(folder / STEPS)["states"]):
+    if (folder / STEPS).is_file() and len(done) == len(read_steps(folder)[1]):
         return
     with (
         ray_cluster(config.without_learners(), remedy=lambda: "the same command continues"),
@@ -210,15 +157,13 @@ def play_missing(config: RunConfig, plan: Plan, folder: Path, on_progress: Progr
         if not (folder / STEPS).is_file():
             played = runner.sample(num_groups=plan.groups).trajectories
             rows = sample_rows(sum(map(len, played)), plan.steps, config.seed)
-            sampled = {
-                "columns": sampled_columns(played, config.algorithm, rows),
-                "states": agent_states(played, runner.tasks_of(played), rows),
-            }
-            write_atomically(folder / STEPS, json.dumps(sampled) + "\n")
-        states = dict(enumerate(read_object(folder / STEPS)["states"]))
-        total, finished = len(states), len(done)
+            columns = sampled_columns(played, config.algorithm, rows)
+            states = agent_states(played, runner.tasks_of(played), rows)
+            write_atomically(folder / STEPS, pickle.dumps((columns, states)))
+        left = dict(enumerate(read_steps(folder)[1]))
+        total, finished = len(left), len(done)
         for row in done:
-            del states[row["state"]]
+            del left[row["state"]]
         with (folder / BRANCHES).open("a") as stream:
 
             def keep(number: int, v: Mean, q: list[Mean]) -> None:
@@ -228,17 +173,96 @@ def play_missing(config: RunConfig, plan: Plan, folder: Path, on_progress: Progr
                 finished += 1
                 on_progress(finished, total)
 
-            runner.branch(states, plan.branches, config.algorithm, keep)
+            runner.branch(left, plan.branches, config.algorithm, keep)
+
+
+def read_steps(folder: Path) -> tuple[dict[str, Any], list[AgentState]]:
+    """Return the columns of the sampled steps, and their agent states."""
+    return pickle.loads((folder / STEPS).read_bytes())
 
 
 def collect(folder: Path, protocol: dict[str, Any]) -> Result:
     """Join the sampled steps with the values of their agent states."""
-    sampled = read_object(folder / STEPS)
-    count = len(sampled["columns"]["group"])
+    columns, states = read_steps(folder)
+    count = len(columns["group"])
     q, v, error = np.zeros(count), np.zeros(count), np.zeros(count)
     for row in read_jsonl(folder / BRANCHES):
-        for step, mean in zip(sampled["states"][row["state"]]["steps"], row["q"], strict=True):
+        for step, mean in zip(states[row["state"]].steps, row["q"], strict=True):
             q[step], v[step] = mean["value"], row["v"]["value"]
             error[step] = np.sqrt(mean["variance"] + row["v"]["variance"])
     truth = {"q": rounded(q), "v": rounded(v), "error": rounded(error)}
-    return Result(protocol=protocol, **sampled["columns"], **truth)
+    return Result(protocol=protocol, **columns, **truth)
+
+
+def sample_rows(steps: int, count: int, seed: int) -> NDArray[np.intp]:
+    """Draw `count` of the steps of a batch, each with the same probability, without replacement.
+
+    With fewer steps than `count`, all are returned.
+
+    Returns:
+        Row numbers, ascending.
+    """
+    drawn = np.random.default_rng(seed).choice(steps, min(count, steps), replace=False)
+    return np.sort(drawn)
+
+
+def sampled_columns(
+    played: list[Trajectory], settings: AlgorithmSettings, rows: NDArray[np.intp]
+) -> dict[str, Any]:
+    """Return the columns of some steps: where they are, and their advantages by every estimator.
+
+    All steps of `played` are scored together, as one batch.
+    """
+    scored = score(played, settings)
+    steps, of_estimators = scored.steps, settings.estimator_settings()
+    estimates = {
+        name: function(steps, of_estimators)
+        for name, function in ESTIMATORS.items()
+        if name not in NEEDS_CRITIC
+    }
+    levels = {f"k = {k}": (level.advantage, level.size) for k, level in enumerate(scored.levels)}
+    levels["oracle"] = group_advantage(history_ids(steps), steps.step_return, settings.normalize)
+    member = np.repeat([t.member for t in played], [len(t) for t in played])
+    return {
+        "group": steps.task[rows].tolist(),
+        "member": member[rows].tolist(),
+        "time": steps.time[rows].tolist(),
+        "estimates": {name: rounded(values[rows]) for name, values in estimates.items()},
+        "levels": {name: rounded(values[rows]) for name, (values, _) in levels.items()},
+        "sizes": {name: sizes[rows].tolist() for name, (_, sizes) in levels.items()},
+    }
+
+
+def rounded(values: NDArray[np.float64]) -> list[float]:
+    """Round to `DIGITS` significant digits."""
+    return [float(f"{value:.{DIGITS}g}") for value in values]
+
+
+def agent_states(
+    played: Sequence[Trajectory], tasks: Sequence[int], rows: NDArray[np.intp]
+) -> list[AgentState]:
+    """Return the agent states of some steps, in order of their first step.
+
+    Steps of one group at which environment and prompt are the same share a state, so that its
+    value V is estimated once. The prompt contains all of the memory that later prompts can show,
+    unless it was shortened.
+
+    Args:
+        played: the trajectories.
+        tasks: number of the task of each trajectory.
+        rows: numbers of the steps, counted over all trajectories.
+    """
+    places = [(i, t) for i, trajectory in enumerate(played) for t in range(len(trajectory))]
+    states: dict[Any, AgentState] = {}
+    for position, row in enumerate(rows):
+        index, time = places[row]
+        trajectory = played[index]
+        turn = trajectory.steps[time].turn
+        info = trajectory.steps[time - 1].info if time else trajectory.info
+        key: Any = (trajectory.group, time, info.get("state_hash"), tuple(turn.prompt_ids.tolist()))
+        if "state_hash" not in info or turn.prompt_truncated:
+            key = position
+        state = states.setdefault(key, AgentState(tasks[index], trajectory.turns[:time]))
+        state.executed.append(turn)
+        state.steps.append(position)
+    return list(states.values())

@@ -1,18 +1,26 @@
-"""How close estimated advantages are to true ones that are known with Monte-Carlo errors.
+"""The result of `hgpo bench credit`: how close estimated advantages are to the true ones.
 
-An estimate is compared with the truth over a sample of steps. Steps of one group of episodes are
-not independent, because the estimate of one contains the returns of the others: intervals are
+True advantages are known with Monte-Carlo errors. Steps of one group of episodes are not
+independent, because the estimate of one contains the returns of the others: intervals are
 percentile bootstrap intervals that resample whole groups.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from scipy import stats
+
+from env_wrappers.files import validate_json
+from hgpo_rllib.config import ConfigError
+from hgpo_rllib.reporting import style
+from hgpo_rllib.section import Section
 
 LEVEL = 0.05
 """Intervals are at 1 - LEVEL."""
@@ -23,6 +31,8 @@ SIGNIFICANT = 2.576
 PAIRS = (("hgpo", "gigpo"), ("hgpo", "grpo"), ("gigpo", "grpo"))
 """Estimators whose difference is tested."""
 MEASURES = ("pearson", "pearson_corrected", "spearman", "sign", "scale", "bias", "mse")
+PLOTTED = ("own", "hgpo", "gigpo", "grpo")  # estimators by depth
+OFFSET = 0.16  # between the marks of one depth
 
 Floats = NDArray[np.float64]
 
@@ -40,22 +50,40 @@ class Interval(NamedTuple):
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Sampled steps with their true advantages and estimates; arrays have shape ``(steps,)``."""
+class Result(Section):
+    """Content of result.json: the sampled steps in columns, one entry per step."""
 
-    group: NDArray[np.int64]
-    """Number of the step's group of episodes."""
-    truth: Floats
-    """Unbiased estimate of the true advantage."""
-    error: Floats
-    """Its standard error."""
-    estimates: Mapping[str, Floats]
+    format: Literal["hgpo-credit-1"] = "hgpo-credit-1"
+    protocol: dict[str, Any]
+    group: list[int]
+    """Number of the step's group of episodes, in the order of play."""
+    member: list[int]
+    time: list[int]
+    q: list[float]
+    """Mean return of the branches that execute the step's response."""
+    v: list[float]
+    """Mean return of the branches that sample the response."""
+    error: list[float]
+    """Standard error of ``q - v``, the true advantage."""
+    estimates: dict[str, list[float]]
     """Advantages by estimator."""
-    levels: Mapping[str, Floats]
+    levels: dict[str, list[float]]
     """Advantages of HGPO's levels ("k = 0", …) and of the Oracle, each by itself."""
-    sizes: Mapping[str, NDArray[np.int64]]
+    sizes: dict[str, list[int]]
     """Size of the group with which a step is compared, by level."""
+
+
+def load_result(path: Path) -> Result:
+    """Read a result file.
+
+    Raises:
+        ConfigError, DataError: the file cannot be read, or is not a result.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    return validate_json(TypeAdapter(Result), content, str(path))
 
 
 def correlation(estimate: Floats, truth: Floats) -> Floats:
@@ -129,11 +157,29 @@ def resample(group: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.i
     return np.concatenate([rows[index] for index in rng.integers(0, len(rows), len(rows))])
 
 
-def interval(value: float, drawn: Floats) -> Interval:
-    """Return the percentile interval of a value from its draws, shape ``(resamples,)``.
+def compare(
+    estimates: Mapping[str, Floats], truth: Floats, error: Floats, group: NDArray[np.int64]
+) -> pd.DataFrame:
+    """Measure estimators over the same steps, and over `RESAMPLES` resamples of groups.
 
-    It is unknown if the value or most of the draws are not finite.
+    Returns:
+        A frame with a column per measure and estimator. The first row is of the steps themselves,
+        each other one of a resample.
     """
+    columns = np.stack(list(estimates.values()), axis=1)
+    rng = np.random.default_rng(SEED)
+    samples = [np.arange(len(truth)), *(resample(group, rng) for _ in range(RESAMPLES))]
+    found = [measure(columns[rows], truth[rows], error[rows]) for rows in samples]
+    names = pd.MultiIndex.from_product([MEASURES, estimates])
+    return pd.DataFrame([np.concatenate([row[m] for m in MEASURES]) for row in found], None, names)
+
+
+def interval(column: pd.Series) -> Interval:
+    """Return the percentile interval of a column of `compare`, or of a difference of columns.
+
+    It is unknown if the value or most of the resamples' values are not finite.
+    """
+    value, drawn = column.iloc[0], column.iloc[1:]
     known = drawn[np.isfinite(drawn)]
     if not np.isfinite(value) or len(known) < len(drawn) / 2:
         return Interval(None, None, None)
@@ -141,88 +187,88 @@ def interval(value: float, drawn: Floats) -> Interval:
     return Interval(float(value), float(low), float(high))
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Measures of several estimators over the same steps."""
-
-    names: Sequence[str]
-    value: Mapping[str, Floats]
-    """By measure, shape ``(estimators,)``."""
-    drawn: Mapping[str, Floats]
-    """By measure, shape ``(resamples, estimators)``."""
-
-    def interval(self, measure: str, name: str) -> Interval:
-        """Return a measure of one estimator."""
-        place = self.names.index(name)
-        return interval(self.value[measure][place], self.drawn[measure][:, place])
-
-    def difference(self, measure: str, a: str, b: str) -> Interval:
-        """Return the difference of two estimators on the same resamples."""
-        value, drawn = self.value[measure], self.drawn[measure]
-        i, j = self.names.index(a), self.names.index(b)
-        return interval(value[i] - value[j], drawn[:, i] - drawn[:, j])
-
-
-def compare(
-    estimates: Mapping[str, Floats], truth: Floats, error: Floats, group: NDArray[np.int64]
-) -> Measured:
-    """Measure estimators over the same steps, and over `RESAMPLES` resamples of groups."""
-    columns = np.stack(list(estimates.values()), axis=1)
-    rng = np.random.default_rng(SEED)
-    samples = [resample(group, rng) for _ in range(RESAMPLES)]
-    drawn = [measure(columns[rows], truth[rows], error[rows]) for rows in samples]
-    return Measured(
-        list(estimates),
-        measure(columns, truth, error),
-        {name: np.stack([found[name] for found in drawn]) for name in MEASURES},
-    )
-
-
-def tables(sample: Comparison) -> dict[str, list[dict[str, Any]]]:
+def tables(result: Result) -> dict[str, list[dict[str, Any]]]:
     """Return the tables of `hgpo bench credit`, with an `Interval` in every cell that has one.
 
     Correlations by level are not corrected: the reliability of few steps is not known well enough.
     It is the same for all estimates of a row.
     """
-    measured = compare(sample.estimates, sample.truth, sample.error, sample.group)
+    truth, error = np.subtract(result.q, result.v), np.array(result.error)
+    estimates = {name: np.array(column) for name, column in result.estimates.items()}
+    found = compare(estimates, truth, error, np.array(result.group))
 
     def rows(measures: Sequence[str]) -> list[dict[str, Any]]:
         return [
-            {"estimator": name} | {m: measured.interval(m, name) for m in measures}
-            for name in measured.names
+            {"estimator": name} | {m: interval(found[m, name]) for m in measures}
+            for name in estimates
         ]
 
     return {
         "true advantages": [
             {
-                "steps": len(sample.truth),
-                "groups": len(np.unique(sample.group)),
-                "standard deviation": float(sample.truth.std(ddof=1)),
-                "standard error": math.sqrt((sample.error**2).mean()),
-                "reliability": reliability(sample.truth, sample.error),
-                "significant": float((np.abs(sample.truth) > SIGNIFICANT * sample.error).mean()),
+                "steps": len(truth),
+                "groups": len(set(result.group)),
+                "standard deviation": float(truth.std(ddof=1)),
+                "standard error": math.sqrt((error**2).mean()),
+                "reliability": reliability(truth, error),
+                "significant": float((np.abs(truth) > SIGNIFICANT * error).mean()),
             }
         ],
         "correlation with the true advantage": rows(MEASURES[:3]),
         "agreement of signs, and errors after scaling": rows(MEASURES[3:]),
         "differences of estimators": [
-            {"measure": m} | {f"{a} - {b}": measured.difference(m, a, b) for a, b in PAIRS}
+            {"measure": m} | {f"{a} - {b}": interval(found[m, a] - found[m, b]) for a, b in PAIRS}
             for m in (*MEASURES[:4], "mse")
         ],
-        "by depth of history": list(_levels(sample)),
+        "by depth of history": list(_levels(result, truth, error)),
     }
 
 
-def _levels(sample: Comparison) -> Iterator[dict[str, Any]]:
+def _levels(result: Result, truth: Floats, error: Floats) -> Iterator[dict[str, Any]]:
     """Yield Pearson's correlations over the steps that a level compares, for levels with such."""
-    for level, own in sample.levels.items():
-        rows = np.flatnonzero(sample.sizes[level] > 1)
-        group = sample.group[rows]
+    for level, own in result.levels.items():
+        rows = np.flatnonzero(np.array(result.sizes[level]) > 1)
+        group = np.array(result.group)[rows]
         if len(np.unique(group)) < 2:
             continue
-        others = {name: sample.estimates[name][rows] for name in ("hgpo", "gigpo", "grpo")}
-        measured = compare(
-            {"own": own[rows]} | others, sample.truth[rows], sample.error[rows], group
+        columns = {"own": own} | {name: result.estimates[name] for name in PLOTTED[1:]}
+        estimates = {name: np.array(column)[rows] for name, column in columns.items()}
+        found = compare(estimates, truth[rows], error[rows], group)["pearson"]
+        row = {"level": level, "compared": len(rows) / len(truth)}
+        yield row | {name: interval(found[name]) for name in PLOTTED}
+
+
+def figure(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> bytes:
+    """Return a PNG with the correlations with the truth, by estimator and by depth of history.
+
+    Args:
+        tables: the result of `tables`.
+    """
+    with mpl.rc_context(style.STYLE):
+        drawn, (left, right) = style.grid(2, 4.6, columns=2)
+        rows = tables["correlation with the true advantage"][::-1]
+        value, error = _error_bars(row["pearson_corrected"] for row in rows)
+        left.errorbar(value, range(len(rows)), xerr=error, fmt="o", color=style.BLUE)
+        left.set_yticks(range(len(rows)), [row["estimator"] for row in rows])
+        left.set(title="Estimators, all sampled steps")
+        left.set_xlabel("corrected correlation with the true advantage")
+        rows = tables["by depth of history"]
+        for index, name in enumerate(PLOTTED):
+            value, error = _error_bars(row[name] for row in rows)
+            places = np.arange(len(rows)) + OFFSET * (index - (len(PLOTTED) - 1) / 2)
+            colour = style.colour_of(index)
+            right.errorbar(places, value, yerr=error, fmt="o", color=colour, label=name)
+        right.set_xticks(
+            range(len(rows)), [f"{row['level']}\n{row['compared']:.0%}" for row in rows]
         )
-        correlations = {name: measured.interval("pearson", name) for name in measured.names}
-        yield {"level": level, "compared": len(rows) / len(sample.truth)} | correlations
+        right.set(title="Only steps that a level compares", ylim=(-1.05, 1.05))
+        right.set_xlabel("level, and share of the steps that it compares")
+        right.set_ylabel("correlation, not corrected")
+        style.legend(right)
+        return style.png(drawn)
+
+
+def _error_bars(found: Iterable[Interval]) -> tuple[Floats, Floats]:
+    """Return values and lengths of error bars, shape ``(2, values)``; NaN where unknown."""
+    value, low, high = np.array(list(found), np.float64).reshape(-1, 3).T
+    return value, np.maximum([value - low, high - value], 0.0)

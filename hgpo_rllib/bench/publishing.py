@@ -26,7 +26,6 @@ GB = 10**9
 TENSOR = GB // 4  # bytes of a tensor of the published weights
 SPARE = 1.15  # size of a store, as a multiple of the weights
 USABLE = 0.4  # of the available memory, which the stores together may take
-MEASURED = ("published_s", "everywhere_s", "gb_per_s")
 
 
 def bench_publishing(sizes: Sequence[float], stores: Sequence[int], repeats: int) -> list[Row]:
@@ -39,22 +38,17 @@ def bench_publishing(sizes: Sequence[float], stores: Sequence[int], repeats: int
     Returns:
         One row per size in GB and number of stores, with medians over `repeats` versions: seconds
         until the weights are in the learner's store (``published_s``) and until they are in all
-        stores (``everywhere_s``), and the rate of copying into the stores. Cases that do not fit
-        the available memory have None.
+        stores (``everywhere_s``), and the rate of copying into the stores. Sizes that do not fit
+        the available memory are left out.
     """
     rows: list[Row] = []
     for count in stores:
         room = USABLE * psutil.virtual_memory().available / count
         fitting = [size for size in sizes if store_bytes(size) <= room]
-        rows += [
-            {"stores": count, "gb": float(size), **dict.fromkeys(MEASURED)}
-            for size in sizes
-            if size not in fitting
-        ]
         if fitting:
             with _nodes(count, store_bytes(max(fitting))) as nodes:
                 rows += [_measure(size, nodes, repeats) for size in fitting]
-    return sorted(rows, key=lambda row: (row["stores"], row["gb"]))
+    return rows
 
 
 def store_bytes(size: float) -> int:
@@ -88,8 +82,13 @@ def _measure(size: float, nodes: Sequence[str], repeats: int) -> Row:
     for replica in replicas:
         ray.kill(replica)
     seconds = statistics.median(everywhere)
-    measured = statistics.median(published), seconds, size * len(nodes) / seconds
-    return {"stores": len(nodes), "gb": float(size), **dict(zip(MEASURED, measured, strict=True))}
+    return {
+        "stores": len(nodes),
+        "gb": float(size),
+        "published_s": statistics.median(published),
+        "everywhere_s": seconds,
+        "gb_per_s": size * len(nodes) / seconds,
+    }
 
 
 class Fetcher:

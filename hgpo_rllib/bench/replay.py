@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings, RunConfig
-from hgpo_rllib.policy_server.engine import Load
+from hgpo_rllib.policy_server.engine import Engine, Load
 from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
@@ -26,7 +26,7 @@ from hgpo_rllib.policy_server.types import (
     Sampling,
 )
 from hgpo_rllib.results.runs import Run
-from hgpo_rllib.settings.policy_server import ENGINES, UpdateMode
+from hgpo_rllib.settings.policy_server import ENGINES
 
 RESPONSES = "HGPO_REPLAYED_RESPONSES"
 """Environment variable of a replica with the path of the recorded responses."""
@@ -67,8 +67,8 @@ def replaying(config: RunConfig, recorded: Sequence[Generation]) -> Iterator[str
             del ENGINES["replay"], os.environ[RESPONSES]
 
 
-class ReplayEngine:
-    """Return recorded responses after their latencies; see `Engine`."""
+class ReplayEngine(Engine):
+    """Return recorded responses after their latencies; the inherited methods do nothing."""
 
     has_ended = False
 
@@ -91,24 +91,6 @@ class ReplayEngine:
 
         yield load
 
-    async def pause(self, mode: UpdateMode) -> None:
-        """Do nothing."""
-
-    async def resume(self) -> None:
-        """Do nothing."""
-
-    async def sleep(self) -> None:
-        """Do nothing."""
-
-    async def wake(self) -> None:
-        """Do nothing."""
-
-    async def ping(self) -> None:
-        """Do nothing."""
-
-    def shutdown(self) -> None:
-        """Do nothing."""
-
 
 def environment(server: PolicyServerSettings) -> dict[str, str]:
     """See `EngineModule`."""
@@ -119,4 +101,5 @@ def start(
     model: ModelSettings, agent: AgentSettings, server: PolicyServerSettings, seed: int
 ) -> ReplayEngine:
     """See `EngineModule`."""
-    return ReplayEngine(pickle.loads(Path(os.environ[RESPONSES]).read_bytes()))
+    recorded = pickle.loads(Path(os.environ[RESPONSES]).read_bytes())
+    return ReplayEngine(recorded)  # type: ignore[abstract]

@@ -7,13 +7,13 @@ the responses of a recorded run after their recorded latencies (`replay`).
 import cProfile
 import ctypes
 import gc
+import io
 import pstats
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,7 @@ from hgpo_rllib.rollout.trajectory import Trajectory
 SCHEDULES = (("synchronous", 0), ("one_step_off", 1), ("asynchronous", 1), ("asynchronous", 2))
 """Compared schedules, each with its `rollout.max_staleness`."""
 UPDATES = 3  # per schedule, after one that is not measured
-ONCE = 20_000  # steps after which a measurement is not repeated
-PROFILED_EPISODES = 256
+PROFILED_GROUPS = 32
 PROFILE_ROWS = 16
 
 
@@ -70,15 +69,16 @@ class MeasuredRunner(HGPOEnvRunner):
         ctypes.CDLL(None).malloc_trim(0)  # glibc would reuse the memory of earlier rollouts
         return used | {"memory": resident()}
 
-    def profile(self, function: Callable[[], object]) -> pstats.Stats:
-        """Return the profile of the event loop's thread during a call."""
-        profiler = cProfile.Profile()
+    def profile(self, function: Callable[[], object]) -> str:
+        """Return cProfile's table of the event loop's thread during a call, by own time."""
+        profiler, table = cProfile.Profile(), io.StringIO()
         self._loop.call(profiler.enable)
         try:
             function()
         finally:
             self._loop.call(profiler.disable)
-        return pstats.Stats(profiler)
+        pstats.Stats(profiler, stream=table).sort_stats("tottime").print_stats(PROFILE_ROWS)
+        return table.getvalue()
 
 
 def bench_scale(
@@ -87,10 +87,9 @@ def bench_scale(
     episodes: Sequence[int],
     runners: Sequence[int],
     input_steps: Sequence[int],
-    repeats: int,
     say: Callable[[str], object],
 ) -> Tables:
-    """Measure rollouts, their profile, the learner's input and schedules. Ray must be running.
+    """Measure rollouts, the learner's input and schedules. Ray must be running.
 
     Args:
         run: a run with recorded responses.
@@ -98,12 +97,11 @@ def bench_scale(
         episodes: numbers of concurrent episodes.
         runners: numbers of env runner processes; 0: the main process.
         input_steps: numbers of steps in a batch of the learner.
-        repeats: number of rollouts up to `ONCE` steps, of which the median is returned.
-        say: called with what is measured next.
+        say: called with what is measured next, and with a profile of rollouts.
 
     Returns:
-        ``rollouts``, one row per number of runners and episodes; ``profile``; ``learner_input``,
-        one row per number of steps; ``schedules``.
+        ``rollouts``, one row per number of runners and episodes; ``learner_input``, one row per
+        number of steps; ``schedules``.
     """
     tables: Tables = {"rollouts": []}
     with replaying(config, recorded_responses(run)) as app:
@@ -111,11 +109,12 @@ def bench_scale(
             with started(config, app, processes, max(episodes)) as runner:
                 for concurrent in episodes:
                     say(f"{concurrent:,} episodes, {processes} env runner processes")
-                    row, played = measure_rollout(runner, concurrent, repeats)
+                    row, played = measure_rollout(runner, concurrent)
                     tables["rollouts"].append({"runners": processes, **row})
-        say("profile")
-        with started(config, app, 0, PROFILED_EPISODES) as runner:
-            tables["profile"] = profile_rollout(runner, PROFILED_EPISODES)
+        with started(config, app, 0, PROFILED_GROUPS * config.rollout.group_size) as runner:
+            play(runner, PROFILED_GROUPS)
+            say(f"profile of {PROFILED_GROUPS} groups")
+            say(runner.profile(lambda: play(runner, PROFILED_GROUPS)))
         say("learner input")
         tables["learner_input"] = [
             measure_input(config, repeated(played, steps)) for steps in input_steps
@@ -162,83 +161,40 @@ def play(runner: MeasuredRunner, groups: int) -> list[Trajectory]:
     return runner.play(config.train_split, numbers, config.group_size, config.temperature)
 
 
-def measure_rollout(
-    runner: MeasuredRunner, episodes: int, repeats: int = 1
-) -> tuple[Row, list[Trajectory]]:
+def measure_rollout(runner: MeasuredRunner, episodes: int) -> tuple[Row, list[Trajectory]]:
     """Play `episodes` concurrent episodes after a few to warm up.
 
     Returns:
-        The trajectories, and the median of: steps per second; cores in use; CPU milliseconds per
-        step of all runners, in total, of environments, of prompts, and of orchestration, which is
-        the rest. It consists of the event loop and of other threads, which are those of Ray and
-        Serve. Memory is that of the first rollout.
+        The trajectories, and steps per second; CPU milliseconds per step of all runners, in total,
+        of environments, of prompts, and of orchestration, which is the rest. It consists of the
+        event loop and of other threads, which are those of Ray and Serve.
     """
-    groups = max(1, episodes // runner.config.group_size)
     play(runner, max(1, len(runner.actors)))
-    rows: list[Row] = []
-    while len(rows) < repeats and sum(row["steps"] for row in rows) <= ONCE:
-        before, start = usage(runner), time.perf_counter()
-        played = play(runner, groups)
-        seconds, after = time.perf_counter() - start, usage(runner)
-        steps = sum(map(len, played))
-        used = {name: after[name] - before[name] for name in before}
-        ms = {name: 1000 * used[name] / steps for name in used if name != "memory"}
-        orchestration = ms["cpu_s"] - ms["env_s"] - ms["prompt_s"]
-        loop = ms["loop_s"] - ms["prompt_s"]
-        rows.append(
-            {
-                "episodes": len(played),
-                "steps": steps,
-                "steps_per_s": steps / seconds,
-                "cores": used["cpu_s"] / seconds,
-                "cpu_ms_per_step": ms["cpu_s"],
-                "environments_ms": ms["env_s"],
-                "prompts_ms": ms["prompt_s"],
-                "orchestration_ms": orchestration,
-                "event_loop_ms": loop,
-                "ray_threads_ms": orchestration - loop,
-                "kib_per_episode": used["memory"] / len(played) / 2**10,
-            }
-        )
-    memory = rows[0]["kib_per_episode"]
-    median = sorted(rows, key=lambda row: row["orchestration_ms"])[(len(rows) - 1) // 2]
-    return median | {"kib_per_episode": memory}, played
+    before, start = usage(runner), time.perf_counter()
+    played = play(runner, max(1, episodes // runner.config.group_size))
+    seconds, after = time.perf_counter() - start, usage(runner)
+    steps = sum(map(len, played))
+    ms = {name: 1000 * (after[name] - before[name]) / steps for name in before if name != "memory"}
+    orchestration = ms["cpu_s"] - ms["env_s"] - ms["prompt_s"]
+    loop = ms["loop_s"] - ms["prompt_s"]
+    return {
+        "episodes": len(played),
+        "steps": steps,
+        "steps_per_s": steps / seconds,
+        "cpu_ms_per_step": ms["cpu_s"],
+        "environments_ms": ms["env_s"],
+        "prompts_ms": ms["prompt_s"],
+        "orchestration_ms": orchestration,
+        "event_loop_ms": loop,
+        "ray_threads_ms": orchestration - loop,
+        "kib_per_episode": (after["memory"] - before["memory"]) / len(played) / 2**10,
+    }, played
 
 
 def usage(runner: MeasuredRunner) -> Row:
     """Return the sums of `MeasuredRunner.usage` over all processes."""
     each = [runner.usage(), *(ray.get(actor.usage.remote()) for actor in runner.actors)]
     return {name: sum(row[name] for row in each) for name in each[0]}
-
-
-def profile_rollout(runner: MeasuredRunner, episodes: int) -> list[Row]:
-    """Return the functions of the event loop's thread that take most time, without callees.
-
-    The profiler slows down short functions most: compare the shares, not the times.
-    """
-    groups = max(1, episodes // runner.config.group_size)
-    play(runner, groups)
-    played: list[Trajectory] = []
-    stats = runner.profile(lambda: played.extend(play(runner, groups)))
-    steps = sum(map(len, played))
-    functions: dict[Any, Any] = stats.stats  # type: ignore[attr-defined]
-    waiting = {key for key in functions if key[2] == "<method 'poll' of 'select.epoll' objects>"}
-    total = sum(functions[key][2] for key in functions.keys() - waiting)
-    largest = sorted(functions.keys() - waiting, key=lambda key: -functions[key][2])
-    return [
-        {
-            "function": _name(*key),
-            "calls_per_step": functions[key][1] / steps,
-            "own_share": functions[key][2] / total,
-            "own_us_per_step": 1e6 * functions[key][2] / steps,
-            "with_callees_us_per_step": 1e6 * functions[key][3] / steps,
-        }
-        for key in largest[:PROFILE_ROWS]
-    ]
-
-
-def _name(file: str, line: int, function: str) -> str:
-    return function if file == "~" else f"{'/'.join(Path(file).parts[-2:])}:{line} {function}"
 
 
 def repeated(played: Sequence[Trajectory], steps: int) -> list[Trajectory]:

@@ -23,16 +23,13 @@ def advantages(
     sizes: Annotated[
         list[int] | None, typer.Option("--size", help="steps in a batch; can be repeated")
     ] = None,
-    repeats: Annotated[
-        int, typer.Option(min=1, help="repetitions for batches below 200,000 steps")
-    ] = 7,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the speed of HGPO's advantages (K = 4) with a dictionary-based implementation."""
     from hgpo_rllib.bench.advantages import bench_advantages
 
     try:
-        rows = bench_advantages(sizes or [6_400, 10_000, 100_000, 1_000_000], repeats)
+        rows = bench_advantages(sizes or [6_400, 10_000, 100_000, 1_000_000])
     except ValueError as error:
         raise ConfigError(f"--size: {error}") from error
     show({"advantages": rows}, as_json)
@@ -66,21 +63,12 @@ def webshop(
     products: Annotated[
         int, typer.Option(min=1, help="number of generated products, up to millions")
     ] = 1000,
-    recordings: Annotated[
-        Path | None, typer.Option(help="folder of recordings of the original on the same data")
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a WebShop store, and compare it with recordings; exit code 1 if any differ."""
+    """Measure speed and memory of a WebShop store."""
     from hgpo_rllib.bench.webshop import bench_webshop
-    from hgpo_rllib.bench.webshop_recordings import compare_recordings
 
-    compared = compare_recordings(data, recordings) if recordings else []
-    tables = {"recordings": compared} if compared else {}
-    measured = bench_webshop(data, products, steps=20_000, environments=128)
-    show(tables | measured, as_json)
-    if any(row["same"] < row["recorded"] for row in compared):
-        raise typer.Exit(1)
+    show(bench_webshop(data, products, steps=20_000, environments=128), as_json)
 
 
 @app.command()
@@ -95,8 +83,7 @@ def rollout(
     as_json: JsonOption = False,
 ) -> None:
     """Compare policy server and rollouts with plain vLLM and lock-step; time weight updates."""
-    from hgpo_rllib.bench.rollout import bench_rollout
-    from hgpo_rllib.bench.weights import bench_weights
+    from hgpo_rllib.bench.rollout import bench_rollout, bench_weights
     from hgpo_rllib.run.cluster import ray_cluster
 
     run, console = _prepare(config, overrides)
@@ -143,9 +130,6 @@ def scale(
         list[int] | None,
         typer.Option(min=1, help="steps in a batch of the learner; can be repeated"),
     ] = None,
-    repeats: Annotated[
-        int, typer.Option(min=1, help="repetitions of rollouts, up to 20,000 steps")
-    ] = 3,
     as_json: JsonOption = False,
 ) -> None:
     """Measure rollouts, schedules and the learner's input, with a run's responses and latencies."""
@@ -164,7 +148,6 @@ def scale(
             episodes or [64, 512, 4096],
             runners or [0, 1, 2],
             steps or [10_000, 100_000, 1_000_000],
-            repeats,
             console.say,
         )
     show(tables, as_json)
@@ -233,20 +216,20 @@ def credit(
     as_json: JsonOption = False,
 ) -> None:
     """Compare the estimators with true advantages, which branches of the episodes estimate."""
-    from hgpo_rllib.bench import credit_figure, fidelity
-    from hgpo_rllib.bench.credit import Plan, bench_credit, load_result
+    from hgpo_rllib.bench import fidelity
+    from hgpo_rllib.bench.credit import Plan, bench_credit
 
     if source.suffix == ".json":
-        result = load_result(source)
+        result = fidelity.load_result(source)
     else:
         run, _ = _prepare(source, overrides)
         plan = Plan(groups, steps, branches)
         with progress("branching, agent states", "the same command continues") as advance:
             folder, result = bench_credit(run, plan, output, advance)
         figure = figure or folder / "credit.png"
-    tables = fidelity.tables(result.comparison())
+    tables = fidelity.tables(result)
     if figure is not None:
-        write_atomically(figure, credit_figure.figure(tables))
+        write_atomically(figure, fidelity.figure(tables))
     show(tables, as_json)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hgpo_rllib.agent import BeginAgent, BeginModelAgent, ReflexionAgent
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
-from hgpo_rllib.environments import environment_id, find_environment, short_names
+from hgpo_rllib.environments import find_environment
 
 KINDS = {
     "hgpo": ("full",),
@@ -34,16 +34,10 @@ def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
     if agent not in KINDS or (agent == "hgpo" and has_settings):
         return []
     prompts = find_environment(env_id).prompts
-    needed = set(KINDS[agent])
-    if not needed <= prompts.keys():
-        known = [
-            name
-            for name in short_names()
-            if needed <= find_environment(environment_id(name)).prompts.keys()
-        ]
+    if not set(KINDS[agent]) <= prompts.keys():
         raise ConfigError(
-            f"--agent {agent}: there are prompts for {', '.join(known)} only, not for "
-            f"{env_id}: evaluate a run of it with --agent hgpo"
+            f"--agent {agent}: there are no prompts for {env_id}: evaluate a run of it with "
+            "--agent hgpo"
         )
     settings: dict[str, Any]
     if agent in ("react", "reflexion"):

@@ -74,32 +74,6 @@ class ChatModel:
     settings: AgentSettings
     temperature: float
 
-    async def reply(
-        self, messages: Sequence[Message], seed: int, grammar: str | None
-    ) -> ChatCompletion:
-        """Return the model's reply to the messages; `grammar` needs a server of vLLM's.
-
-        Raises:
-            openai.BadRequestError: the server rejected the messages.
-            RunStoppedError: the server did not respond, or denied access.
-        """
-        try:
-            return await self.client.chat.completions.create(
-                model=self.name,
-                messages=cast(Any, messages),
-                temperature=self.temperature,
-                max_tokens=self.settings.max_response_tokens,
-                seed=seed % SEED_LIMIT,
-                extra_body=grammar and {"structured_outputs": {"structural_tag": grammar}},
-            )
-        except openai.BadRequestError:
-            raise
-        except openai.OpenAIError as error:
-            raise RunStoppedError(
-                f"the model's server does not answer ({_one_line(error)}): finished episodes are "
-                "kept, the same command goes on"
-            ) from error
-
 
 class ChatAgent(ModelAgent):
     """Agent that sends prompts as chat messages."""
@@ -115,7 +89,15 @@ class ChatAgent(ModelAgent):
             RunStoppedError: the server did not respond, or denied access.
         """
         asked = time.perf_counter()
-        messages, reply, truncated = await self._reply(observation, admissible_actions)
+        try:
+            messages, reply, truncated = await self._reply(observation, admissible_actions)
+        except openai.BadRequestError as error:
+            raise RequestFailedError(_one_line(error)) from error
+        except openai.OpenAIError as error:
+            raise RunStoppedError(
+                f"the model's server does not answer ({_one_line(error)}): finished episodes are "
+                "kept, the same command goes on"
+            ) from error
         choice, usage = reply.choices[0], reply.usage
         completion = choice.message.content or ""
         if self._renderer.is_conversation:
@@ -143,7 +125,7 @@ class ChatAgent(ModelAgent):
         If a conversation's next message is rejected, a new conversation begins. If settings allow,
         a message is retried without its oldest turns.
         """
-        renderer, settings = self._renderer, self._model.settings
+        renderer, model, settings = self._renderer, self._model, self._model.settings
         turns = self.memory.last(renderer.memory_length)
         fixed = (self.goal, observation, admissible_actions, len(self.memory.turns))
         grammar = action_grammar(admissible_actions) if settings.constrain_actions else None
@@ -155,10 +137,19 @@ class ChatAgent(ModelAgent):
                 message = renderer.message(*fixed, turns, self.memory.lessons)
             messages = [*earlier, {"role": "user", "content": message}]
             try:
-                return messages, await self._model.reply(messages, self.seed, grammar), truncated
-            except openai.BadRequestError as error:
+                reply = await model.client.chat.completions.create(
+                    model=model.name,
+                    messages=cast(Any, messages),
+                    temperature=model.temperature,
+                    max_tokens=settings.max_response_tokens,
+                    seed=self.seed % SEED_LIMIT,
+                    # Only servers with vLLM understand this.
+                    extra_body=grammar and {"structured_outputs": {"structural_tag": grammar}},
+                )
+                return messages, reply, truncated
+            except openai.BadRequestError:
                 if not earlier and (not turns or settings.shorten_prompts != "memory"):
-                    raise RequestFailedError(_one_line(error)) from error
+                    raise
             if not earlier:
                 turns = turns[1 + len(turns) // 4 :]
             earlier, truncated = [], True

@@ -7,7 +7,6 @@ import pandas as pd
 
 from hgpo_rllib.config import ConfigError
 from hgpo_rllib.evaluation.statistics import MEASURES, PairedTest, compare_means
-from hgpo_rllib.reporting.numbers import points
 from hgpo_rllib.results import ALL, Evaluation
 
 SAME = ("id", "split", "max_steps", "options", "data_sha256")
@@ -79,19 +78,3 @@ def by_game(episodes: pd.DataFrame) -> pd.DataFrame:
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-def verdict(comparison: Comparison) -> str:
-    """Summarize a comparison in one line."""
-    test = comparison.tests["success_rate"][ALL]
-    a, b = comparison.means["success_rate"]
-    difference = test.difference
-    interval = (
-        "interval unknown"
-        if difference.low is None or difference.high is None
-        else f"95 %: {points(difference.low)} … {points(difference.high)}"
-    )
-    return (
-        f"B - A = {points(difference.mean)} points of success ({100 * a:.1f} → {100 * b:.1f} %, "
-        f"{interval}), p = {test.p_value:.4g}, {comparison.games} games"
-    )

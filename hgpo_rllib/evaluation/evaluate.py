@@ -4,19 +4,20 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from env_wrappers.files import write_atomically
+from hgpo_rllib.agent import Turn
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import Progress
 from hgpo_rllib.evaluation.agents import begin_model_agent
-from hgpo_rllib.evaluation.models import Subject
+from hgpo_rllib.evaluation.models import Decode, Subject
 from hgpo_rllib.evaluation.plan import Kind, Plan, Slot, census, parity
 from hgpo_rllib.evaluation.protocol import (
     HASH_LENGTH,
@@ -27,14 +28,14 @@ from hgpo_rllib.evaluation.protocol import (
     protocol_hash,
     recording,
 )
-from hgpo_rllib.evaluation.records import Record, episode_record
 from hgpo_rllib.evaluation.scripted import begin_scripted
 from hgpo_rllib.evaluation.statistics import results
-from hgpo_rllib.jsonl import EVALUATED_EPISODES, append_row, write_jsonl
+from hgpo_rllib.jsonl import EVALUATED_EPISODES, Row, append_row, write_jsonl
 from hgpo_rllib.results.evaluations import EPISODES, FORMAT, SUMMARY, evaluated_frames
 from hgpo_rllib.results.frames import read_episodes, read_object
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, Rollout, play_in_pool
+from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.section import RunStoppedError
 
 OUTPUT = "evaluations"
@@ -124,7 +125,7 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
     return Finished(path, summary, len(left))
 
 
-def _records(file: Path) -> dict[tuple[int, int], Record]:
+def _records(file: Path) -> dict[tuple[int, int], Row]:
     """Return the finished episodes by seed and place, which identify them."""
     return {(row["seed"], row["place"]): row for row in read_episodes(file, EVALUATED_EPISODES)}
 
@@ -199,3 +200,63 @@ def play_slots(
             f"{len(slots) - ended} episodes could not be played ({causes}; see the warnings above)"
             ": the others are kept, the same command goes on"
         )
+
+
+def episode_record(
+    trajectory: Trajectory, slot: Slot, split: str, game: str, decode: Decode
+) -> Row:
+    """Return one episode as JSON, without times or machine data: equal episodes are equal lines.
+
+    The trajectory is that of the last trial if the agent has several.
+    """
+    last = trajectory.steps[-1].info
+    tokens = [turn.tokens for turn in _turns(trajectory)]  # of earlier trials and reflections too
+    return {
+        "format": EVALUATED_EPISODES,
+        "seed": slot.seed,
+        "place": slot.place,
+        "split": split,
+        "game": game,
+        "task_type": trajectory.info["task_type"],
+        "goal": trajectory.info["goal"],
+        "success": trajectory.won,
+        "score": float(last.get("task_score", trajectory.won)),
+        "episode_return": trajectory.episode_return,
+        "prompt_tokens": sum(prompt for prompt, _ in tokens),
+        "response_tokens": sum(response for _, response in tokens),
+        "trials": 1 + len(trajectory.earlier),
+        "lost_trials": [
+            {
+                "actions": [turn.action for turn in trial.trajectory.turns],
+                "reflection": trial.reflection.completion,
+            }
+            for trial in trajectory.earlier
+        ],
+        "steps": [_step(time, step, decode) for time, step in enumerate(trajectory.steps)],
+    }
+
+
+def _turns(trajectory: Trajectory) -> Iterable[Turn]:
+    for trial in trajectory.earlier:
+        yield from trial.trajectory.turns
+        yield trial.reflection
+    yield from trajectory.turns
+
+
+def _step(time: int, step: Step, decode: Decode) -> Row:
+    turn = step.turn
+    prompt, response = turn.tokens
+    return {
+        "time": time,
+        "anchor": turn.observation,
+        "prompt": decode(turn.prompt_ids) if turn.prompt is None else turn.prompt,
+        "completion": turn.completion,
+        "action": turn.action,
+        "is_valid": turn.is_valid,
+        "inadmissible": bool(step.info["inadmissible"]),
+        "reward": step.reward,
+        "prompt_tokens": prompt,
+        "response_tokens": response,
+        "prompt_truncated": turn.prompt_truncated,
+        "response_truncated": turn.response_truncated,
+    }

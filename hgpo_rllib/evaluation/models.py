@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hgpo_rllib.agent import BeginModelAgent
 from hgpo_rllib.config import AgentSettings, RunConfig
 from hgpo_rllib.evaluation.agents import MakeBegin
 from hgpo_rllib.evaluation.protocol import describe_model
-from hgpo_rllib.evaluation.records import Decode
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
+
+Decode = Callable[[NDArray[np.int32]], str]
+"""Converts token ids to text."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,6 @@ class Model:
 
     begin: MakeBegin
     decode: Decode
-    """Converts token ids to text."""
     run: Callable[[Coroutine[Any, Any, Any]], Any]
     """Runs a coroutine that sends requests to the model, and returns its result."""
 

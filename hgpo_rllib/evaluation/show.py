@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hgpo_rllib.evaluation.compare import Comparison, verdict
+from hgpo_rllib.evaluation.compare import Comparison
 from hgpo_rllib.evaluation.evaluate import Finished
-from hgpo_rllib.evaluation.statistics import MEASURES, PairedTest
+from hgpo_rllib.evaluation.statistics import MEASURES, Estimate, PairedTest
 from hgpo_rllib.reporting.console import make_table
 from hgpo_rllib.reporting.numbers import MISSING, points
 from hgpo_rllib.results import ALL, Evaluation
@@ -108,14 +108,29 @@ def show_comparison(a: Evaluation, b: Evaluation, comparison: Comparison, consol
         console.print(f"note: {note}", soft_wrap=True)
 
 
+def verdict(comparison: Comparison) -> str:
+    """Summarize a comparison in one line."""
+    test = comparison.tests["success_rate"][ALL]
+    a, b = comparison.means["success_rate"]
+    return (
+        f"B - A = {points(test.difference.mean)} points of success ({100 * a:.1f} → "
+        f"{100 * b:.1f} %, 95 %: {_interval(test.difference)}), p = {test.p_value:.4g}, "
+        f"{comparison.games} games"
+    )
+
+
+def _interval(found: Estimate) -> str:
+    if found.low is None or found.high is None:
+        return MISSING
+    return f"{points(found.low)} … {points(found.high)}"
+
+
 def _test_row(family: str, test: PairedTest) -> dict[str, str]:
-    found = test.difference
-    error = math.nan if found.standard_error is None else found.standard_error
-    known = found.low is not None and found.high is not None
+    error = test.difference.standard_error
     return {
         "tasks": family,
-        "difference": points(found.mean, error),
-        "95 %": f"{points(found.low or 0)} … {points(found.high or 0)}" if known else MISSING,
+        "difference": points(test.difference.mean, math.nan if error is None else error),
+        "95 %": _interval(test.difference),
         "p": f"{test.p_value:.4g}",
         "B better": str(test.better),
         "B worse": str(test.worse),

@@ -1,7 +1,7 @@
 "use strict";
 // The episode browser. Texts of models go in as text nodes, never as markup.
 (() => {
-  const { texts, sets } = JSON.parse(document.getElementById("episode-data").textContent);
+  const sets = JSON.parse(document.getElementById("episode-data").textContent);
   const root = document.getElementById("browser");
   const state = { set: sets.length - 1, group: 0, member: 0 };
 
@@ -42,22 +42,22 @@
   const stepCard = (step, scale) => {
     const facts = [
       ["reward", plain(step.reward)],
-      ["return", plain(step.return)],
+      ["return", plain(step.step_return)],
       ...(step.sizes.length ? [["group sizes", step.sizes.join(" · ")]] : []),
     ];
     const list = node("dl", {},
       node("dt", { class: "big" }, "advantage"),
       node("dd", { class: "big" }, signed(step.advantage)));
     for (const [name, value] of facts) list.append(node("dt", {}, name), node("dd", {}, value));
-    const asked = step.tokens === null ? "" : `${step.tokens} tokens`;
-    const weights = step.weights ? `weights ${step.weights}` : "";
-    const body = node("div", {}, node("div", { class: "seen" }, texts[step.observation]));
+    const asked = step.response_tokens === null ? "" : `${step.response_tokens} tokens`;
+    const weights = step.weight_version ? `weights ${step.weight_version}` : "";
+    const body = node("div", {}, node("div", { class: "seen" }, step.anchor));
     if (step.thought) body.append(node("div", { class: "thought" }, step.thought));
     body.append(
       node("div", { class: "action" }, `> ${step.action} `,
         ...step.flags.flatMap((flag) => [node("span", { class: "tag" }, flag), " "])),
       node("details", {}, node("summary", {}, "prompt and completion"),
-        node("pre", {}, texts[step.prompt]), node("pre", {}, texts[step.completion]),
+        node("pre", {}, step.prompt), node("pre", {}, step.completion),
         node("span", { class: "soft" }, [asked, weights].filter(Boolean).join(", "))));
     const card = node("div", { class: "step", id: `step-${step.time}` },
       node("div", { class: "soft" }, `step ${step.time}`), body, list);

@@ -1,8 +1,4 @@
-"""Choose the episodes that a report contains, and pack them for the browser.
-
-Texts repeat often (a prompt contains earlier observations), so each is stored once and referenced
-by number. The page inserts them as text, never as markup.
-"""
+"""Choose the episodes that a report contains. The page inserts texts as text, never as markup."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,7 +14,7 @@ from hgpo_rllib.results import Run
 from hgpo_rllib.results.frames import read_episodes
 
 MAX_CHARACTERS = 3_000_000
-"""Maximum length of all texts in a report."""
+"""Maximum length of all texts in a report; its iterations get equal shares."""
 MAX_GROUPS = 6
 """Maximum groups per iteration."""
 ITERATIONS = 3
@@ -26,26 +22,10 @@ ITERATIONS = 3
 MAX_RUNS = 8
 """Maximum runs: the first of each experiment, or one per seed; latest iteration only."""
 GAME_PARTS = 4
+TEXTS = ("anchor", "prompt", "completion", "action", "weight_version")
+NUMBERS = ("reward", "step_return", "advantage", "response_tokens")
 FULL_COLOUR = 0.95
 """Quantile of the sizes of non-zero advantages from which colours are saturated."""
-
-
-class Texts(dict[str, int]):
-    """Map texts to their numbers, up to `limit` characters in total."""
-
-    limit = characters = 0
-
-    def add(self, text: str) -> int:
-        """Return the number of a text, adding it if necessary."""
-        if text not in self:
-            self[text] = len(self)
-            self.characters += len(text)
-        return self[text]
-
-    @property
-    def full(self) -> bool:
-        """Whether the limit is reached."""
-        return self.characters >= self.limit
 
 
 def number(row: Row, key: str) -> float | None:
@@ -54,57 +34,58 @@ def number(row: Row, key: str) -> float | None:
     return None if math.isnan(value) else value
 
 
-def pack_episodes(experiments: Experiments) -> dict[str, Any] | None:
-    """Return the data for a report's episode browser, or None without episodes.
+def pack_episodes(experiments: Experiments) -> list[dict[str, Any]]:
+    """Return the data for a report's episode browser: one item per iteration that is shown.
 
     Groups with both successes and failures come first in each iteration, then those with the
-    largest spread of advantages. Members are added up to the character limit, which iterations
-    share; each iteration shows at least one episode.
+    largest spread of advantages. Members are added up to the character limit; each iteration shows
+    at least one episode.
     """
     chosen = list(_chosen(experiments))
-    texts = Texts()
     sets = []
-    for left, (label, run, iteration) in zip(range(len(chosen), 0, -1), chosen, strict=True):
-        texts.limit = texts.characters + (MAX_CHARACTERS - texts.characters) // left
+    for label, run, iteration in chosen:
         rows = read_episodes(run.episode_files[iteration], RUN_EPISODES)
         episodes = [row for row in rows if row.get("steps")]
         if episodes:
-            sets.append(_set(label, run, iteration, episodes, texts))
-    return {"texts": list(texts), "sets": sets} if sets else None
+            sets.append(_set(label, run, iteration, episodes, MAX_CHARACTERS // len(chosen)))
+    return sets
 
 
 def _chosen(experiments: Experiments) -> Iterator[tuple[str, Run, int]]:
     """Yield label, run and iteration of the episodes to show."""
     (first, *others) = experiments.values()
-    if not others and len(first.members) == 1:
-        (run,) = first.members
-        recorded = list(run.episode_files)
-        places = {round(i * (len(recorded) - 1) / (ITERATIONS - 1)) for i in range(ITERATIONS)}
-        for place in sorted(places) if recorded else []:
-            yield "", run, recorded[place]
+    if others:
+        runs = [(name, runs.members[0]) for name, runs in experiments.items()]
+    else:
+        runs = [(f"seed {run.config.get('seed')}", run) for run in first.members]
+    if len(runs) > 1:
+        shown = [(label, run) for label, run in runs[:MAX_RUNS] if run.episode_files]
+        yield from ((label, run, max(run.episode_files)) for label, run in shown)
         return
-    runs = (
-        [(name, runs.members[0]) for name, runs in experiments.items()]
-        if others
-        else [(f"seed {run.config.get('seed')}", run) for run in first.members]
-    )
-    for label, run in runs[:MAX_RUNS]:
-        if run.episode_files:
-            yield label, run, max(run.episode_files)
+    run, recorded = first.members[0], list(first.members[0].episode_files)
+    places = {round(i * (len(recorded) - 1) / (ITERATIONS - 1)) for i in range(ITERATIONS)}
+    for place in sorted(places) if recorded else []:
+        yield "", run, recorded[place]
 
 
 def _set(
-    label: str, run: Run, iteration: int, episodes: Sequence[Row], texts: Texts
+    label: str, run: Run, iteration: int, episodes: Sequence[Row], limit: int
 ) -> dict[str, Any]:
     by_group: dict[str, list[Row]] = {}
     # Workers finish in arbitrary order, which must not affect the selection.
     for episode in sorted(episodes, key=lambda e: (str(e.get("game")), _member(e))):
         by_group.setdefault(str(episode.get("group")), []).append(episode)
     groups: list[dict[str, Any]] = []
+    characters = 0
     for members in sorted(by_group.values(), key=_interest, reverse=True)[:MAX_GROUPS]:
-        if texts.full and groups:
-            break
-        groups.append(_group(members, texts, keep_one=not groups))
+        shown: list[dict[str, Any]] = []
+        for member in members:
+            if characters < limit or not (groups or shown):
+                shown.append(_episode(member))
+                texts = (step[name] for step in shown[-1]["steps"] for name in TEXTS)
+                characters += sum(map(len, texts))
+        if shown:
+            groups.append(_group(members, shown))
     sizes = [
         abs(step["advantage"])
         for group in groups
@@ -142,19 +123,7 @@ def _interest(members: Sequence[Row]) -> tuple[bool, float, str]:
     return mixed, spread, str(members[0].get("game"))
 
 
-def _group(members: Sequence[Row], texts: Texts, keep_one: bool) -> dict[str, Any]:
-    shown: list[dict[str, Any]] = []
-    for member in members:
-        if texts.full and (shown or not keep_one):
-            break
-        shown.append(
-            {
-                "name": str(member.get("member")),
-                "success": bool(member.get("success")),
-                "return": number(member, "episode_return"),
-                "steps": [_step(t, step, texts) for t, step in enumerate(member["steps"])],
-            }
-        )
+def _group(members: Sequence[Row], shown: Sequence[dict[str, Any]]) -> dict[str, Any]:
     first = members[0]
     game = str(first.get("game") or "").split("/")
     return {
@@ -168,8 +137,17 @@ def _group(members: Sequence[Row], texts: Texts, keep_one: bool) -> dict[str, An
     }
 
 
-def _step(index: int, step: Row, texts: Texts) -> dict[str, Any]:
-    completion = str(step.get("completion") or "")
+def _episode(member: Row) -> dict[str, Any]:
+    return {
+        "name": str(member.get("member")),
+        "success": bool(member.get("success")),
+        "return": number(member, "episode_return"),
+        "steps": [_step(time, step) for time, step in enumerate(member["steps"])],
+    }
+
+
+def _step(index: int, step: Row) -> dict[str, Any]:
+    texts = {name: str(step.get(name) or "") for name in TEXTS}
     flags = {
         "invalid": step.get("is_valid") is False,
         "inadmissible": bool(step.get("inadmissible")),
@@ -177,17 +155,10 @@ def _step(index: int, step: Row, texts: Texts) -> dict[str, Any]:
         "response cut": bool(step.get("response_truncated")),
     }
     return {
+        **texts,
+        **{name: number(step, name) for name in NUMBERS},
         "time": step.get("time", index),
-        "observation": texts.add(str(step.get("anchor") or "")),
-        "prompt": texts.add(str(step.get("prompt") or "")),
-        "completion": texts.add(completion),
-        "thought": (find_thought(completion) or "").strip(),
-        "action": str(step.get("action") or ""),
+        "thought": (find_thought(texts["completion"]) or "").strip(),
         "flags": [name for name, is_set in flags.items() if is_set],
-        "reward": number(step, "reward"),
-        "return": number(step, "step_return"),
-        "advantage": number(step, "advantage"),
         "sizes": step.get("group_sizes") or [],  # absent in older files
-        "tokens": number(step, "response_tokens"),
-        "weights": str(step.get("weight_version", "")),
     }

@@ -12,8 +12,6 @@ from hgpo_rllib import metrics
 from hgpo_rllib.reporting import style
 from hgpo_rllib.results import Runs
 
-NEARLY_ALL = 0.99
-"""Maximum error on a log axis, as a share of the mean."""
 Experiments = Mapping[str, Runs]
 """Runs by experiment name; each experiment has a colour."""
 
@@ -41,10 +39,8 @@ class Panel:
     amount: bool = False
     """The axis starts at 0."""
     log: bool = False
-    """The axis is logarithmic; values that are not positive become gaps."""
+    """The axis is logarithmic, without bands; values that are not positive become gaps."""
     x_label: str = "iteration"
-    legend_below: bool = False
-    """Place the legend below the panel, where it covers no lines."""
 
 
 def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
@@ -54,7 +50,7 @@ def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
     metrics.
     """
     lines = []
-    shown = [named for metric in panel.metrics for named in _by_environment(metric, experiments)]
+    shown = [named for metric in panel.metrics for named in _recorded(metric, experiments)]
     for place, metric in enumerate(shown):
         for index, runs in enumerate(experiments.values()):
             values = band(runs, metric.name)
@@ -66,24 +62,26 @@ def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
                 dash = style.DASHES[place % len(style.DASHES)]
             label = metric.label if index == 0 else ""
             lines.append(Line(values, label, style.colour_of(index), dash))
-    return Panel(
-        panel.heading,
-        lines,
-        rate=panel.whole,
-        amount=panel.from_zero,
-        log=panel.log,
-        legend_below=len(shown) > 2,
-    )
+    return Panel(panel.heading, lines, rate=panel.whole, amount=panel.from_zero, log=panel.log)
 
 
-def _by_environment(metric: metrics.Metric, experiments: Experiments) -> list[metrics.Metric]:
-    """Return one metric for each environment of the mixtures, if it is of environments."""
-    stem, mark, _ = metric.name.partition("{environment}")
+def _recorded(metric: metrics.Metric, experiments: Experiments) -> list[metrics.Metric]:
+    """Return a metric for each recorded depth or environment, if its name has a placeholder.
+
+    Depths are left out if there are several experiments: they would be too many lines.
+    """
+    stem, mark, placeholder = metric.name.partition("{")
     if not mark:
         return [metric]
+    of_depth = placeholder == "k}"
+    if of_depth and len(experiments) > 1:
+        return []
     columns = {column for runs in experiments.values() for column in runs.metrics.columns}
-    names = sorted(column.removeprefix(stem) for column in columns if column.startswith(stem))
-    return [replace(metric, name=stem + name, label=name) for name in names]
+    names = [column.removeprefix(stem) for column in columns if column.startswith(stem)]
+    return [
+        replace(metric, name=stem + name, label=f"k = {name}" if of_depth else name)
+        for name in sorted(names, key=lambda name: name.zfill(3))
+    ]
 
 
 def band(runs: Runs, key: str, rows: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -107,7 +105,11 @@ def band(runs: Runs, key: str, rows: pd.DataFrame | None = None) -> pd.DataFrame
 
 def draw_panels(panels: Sequence[Panel], experiments: Experiments, height: float) -> Figure | None:
     """Draw the panels that have lines, each `height` inches high; return None if there are none."""
-    known = [panel for panel in map(_visible, panels) if panel.lines]
+    drawn = [
+        replace(panel, lines=[line for line in panel.lines if line.values["mean"].notna().any()])
+        for panel in panels
+    ]
+    known = [panel for panel in drawn if panel.lines]
     if not known:
         return None
     figure, axes = style.grid(len(known), height)
@@ -125,45 +127,29 @@ def name_experiments(figure: Figure, experiments: Experiments) -> None:
 
 def draw(axes: Axes, panel: Panel, neutral_legend: bool) -> None:
     """Draw one panel; a neutral legend shows dashes without colours."""
-    for line in panel.lines:
-        draw_line(axes, line)
-    axes.set_title(panel.title)
     if panel.log:
-        axes.set_yscale("log")
+        axes.set_yscale("log", nonpositive="mask")
+    for line in panel.lines:
+        x, mean, error = line.values.index, line.values["mean"], line.values["error"]
+        axes.plot(
+            x,
+            mean,
+            color=line.colour,
+            linestyle=line.dash,
+            linewidth=line.width,
+            # A line through one or two points is invisible without markers.
+            marker="o" if len(x) <= style.MARKED else None,
+            label=line.label or None,
+        )
+        if error.any() and not panel.log:
+            low, high = mean - error, mean + error
+            axes.fill_between(x, low, high, color=line.colour, alpha=0.18, linewidth=0)
+    axes.set_title(panel.title)
     if panel.rate:
         style.rate_axis(axes)
     if panel.amount:
-        style.from_zero(axes)
+        axes.set_ylim(bottom=0)
     style.whole_numbers(axes, panel.x_label)
-    shown = style.legend_below(axes) if panel.legend_below else style.legend(axes)
+    shown = style.legend_below(axes)
     for handle in shown.get_lines() if shown and neutral_legend else []:
         handle.set(color=style.GREY, marker="")
-
-
-def draw_line(axes: Axes, line: Line) -> None:
-    """Draw a line, and its standard error over runs as a band if known."""
-    x, mean, error = line.values.index, line.values["mean"], line.values["error"]
-    axes.plot(
-        x,
-        mean,
-        color=line.colour,
-        linestyle=line.dash,
-        linewidth=line.width,
-        # A line through one or two points is invisible without markers.
-        marker="o" if len(x) <= style.MARKED else None,
-        label=line.label or None,
-    )
-    if error.any():
-        axes.fill_between(x, mean - error, mean + error, color=line.colour, alpha=0.18, linewidth=0)
-
-
-def _visible(panel: Panel) -> Panel:
-    lines = [_above_zero(line) for line in panel.lines] if panel.log else panel.lines
-    return replace(panel, lines=[line for line in lines if line.values["mean"].notna().any()])
-
-
-def _above_zero(line: Line) -> Line:
-    """Clip the band above 0: on a log axis, a lower end of 0 would dominate the plot."""
-    mean, error = line.values["mean"], line.values["error"]
-    shown = {"mean": mean.where(mean > 0), "error": error.where(error < NEARLY_ALL * mean, 0.0)}
-    return replace(line, values=pd.DataFrame(shown))

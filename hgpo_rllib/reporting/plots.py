@@ -1,10 +1,9 @@
-"""The plots of a report: success, how training changed the policy, and the groups of steps."""
+"""The plots of a report: success, the metrics of `hgpo_rllib.metrics`, and sizes of groups."""
 
-from collections.abc import Sequence
+import itertools
 
 import matplotlib as mpl
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
@@ -15,12 +14,11 @@ from hgpo_rllib.reporting.panels import (
     Line,
     Panel,
     band,
-    draw_line,
     draw_panels,
     metric_panel,
     name_experiments,
 )
-from hgpo_rllib.reporting.style import BLACK, GREEN, ORANGE, PINK, SKY, VERMILION
+from hgpo_rllib.reporting.style import BLACK, COLOURS, GREEN, ORANGE, PINK, SKY, VERMILION
 from hgpo_rllib.results import ALL, Runs
 
 SPLIT_COLOURS = (VERMILION, GREEN, PINK, ORANGE)
@@ -28,10 +26,8 @@ RUNNING_MEAN = 10
 SEEDS_SHOWN = 6
 """With more seeds, an experiment is drawn without individual lines."""
 
-METRIC_FIGURES = ("training", "policy", "environments", "critic", "mismatch", "speed")
+METRIC_FIGURES = ("training", "policy", "groups", "environments", "critic", "mismatch", "speed")
 """Figures of `hgpo_rllib.metrics` with their own plot; `training` has the paper's six panels."""
-ORACLE = "whole history (Oracle)"
-UTILISATION, SIZE = "level_fraction_k", "level_group_size_k"
 
 
 def pictures(experiments: Experiments) -> dict[str, bytes]:
@@ -43,98 +39,68 @@ def pictures(experiments: Experiments) -> dict[str, bytes]:
 def figures(experiments: Experiments) -> dict[str, Figure]:
     """Return the non-empty plots by file name, in the current style."""
     drawn = {
-        "learning_curve.png": _learning_curve(experiments),
-        "hierarchy.png": _hierarchy(experiments),
+        "learning_curve.png": draw_panels(
+            [_training_games(experiments), _held_out_games(experiments)], experiments, 4.0
+        ),
         "group_sizes.png": _histograms(experiments),
     }
     for name in METRIC_FIGURES:
         panels = [metric_panel(panel, experiments) for panel in PANELS if panel.figure == name]
-        drawn[f"{name}.png"] = draw_panels(panels, experiments, height=2.4)
+        height = 3.6 if name == "groups" else 2.4  # room for the legends below the panels
+        drawn[f"{name}.png"] = draw_panels(panels, experiments, height)
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
-def _learning_curve(experiments: Experiments) -> Figure | None:
-    """Plot success on training games (left) and held-out games (right), if recorded."""
-    training = [band(runs, "success_rate") for runs in experiments.values()]
-    held_out = [
-        band(runs, "success_rate", runs.evaluations.query("split == @ALL"))
-        for runs in experiments.values()
-    ]
-    recorded = [any(map(len, bands)) for bands in (training, held_out)]
-    if not any(recorded):
-        return None
-    figure, panels = style.grid(sum(recorded), 4.0, columns=2)
-    if recorded[0]:
-        _training_games(panels[0], training)
-    if recorded[1]:
-        members = [run for runs in experiments.values() for run in runs.members]
-        if len(members) == 1:
-            (runs,) = experiments.values()
-            _splits(panels[-1], runs)
-        else:
-            _held_out(panels[-1], experiments, held_out)
-    for axes in panels:
-        style.rate_axis(axes, "success rate")
-        style.whole_numbers(axes)
-        style.legend(axes)
-    name_experiments(figure, experiments)
-    return figure
-
-
-def _training_games(axes: Axes, bands: Sequence[pd.DataFrame]) -> None:
-    label = ""
+def _training_games(experiments: Experiments) -> Panel:
+    bands = [band(runs, "success_rate") for runs in experiments.values()]
+    lines, label = [], ""
     if len(bands) == 1:
-        draw_line(axes, Line(bands[0].assign(error=0.0), "each iteration", SKY, width=0.9))
+        lines = [Line(bands[0].assign(error=0.0), "each iteration", SKY, width=0.9)]
         label = f"mean of the last {RUNNING_MEAN}"
     for index, values in enumerate(bands):
         smooth = values.rolling(RUNNING_MEAN, min_periods=1).mean()
-        draw_line(axes, Line(smooth, label, style.colour_of(index), style.dash_of(index)))
-    axes.set_title("Training games")
+        lines.append(Line(smooth, label, style.colour_of(index), style.dash_of(index)))
+    return Panel("Success on training games", lines, rate=True)
 
 
-def _splits(axes: Axes, run: Runs) -> None:
-    """Plot the held-out splits of a single run, with their evaluation errors."""
-    rows = run.evaluations.dropna(subset="success_rate")
-    splits = [split for split in rows["split"].unique() if split != ALL]
-    # With a single split, the pooled curve would be identical.
-    for index, split in enumerate(splits if len(splits) == 1 else [*splits, ALL]):
-        pooled = split == ALL
-        values = rows[rows["split"] == split]
-        axes.errorbar(
-            values["iteration"],
-            values["success_rate"],
-            yerr=values["standard_error"].fillna(0.0),
-            color=BLACK if pooled else SPLIT_COLOURS[index % len(SPLIT_COLOURS)],
-            linewidth=2.2 if pooled else 1.2,
-            marker="o",
-            markersize=4,
-            label="all held-out" if pooled else split,
-        )
-    axes.set_title("Held-out games")
-
-
-def _held_out(axes: Axes, experiments: Experiments, bands: Sequence[pd.DataFrame]) -> None:
+def _held_out_games(experiments: Experiments) -> Panel:
+    """Show the splits of a single run; otherwise the means of all splits, with a few seeds."""
     (first, *others) = experiments.values()
+    if not others and len(first.members) == 1:
+        return Panel("Success on held-out games", _splits(first), rate=True)
+    lines = []
     if not others and len(first.members) <= SEEDS_SHOWN:
         rows = first.evaluations.query("split == @ALL").groupby("run", sort=False)
         for index, (_, values) in enumerate(rows):
-            seed = values.assign(mean=values["success_rate"], error=0.0).set_index("iteration")
             label = f"seed {values['seed'].iloc[0]}"
-            draw_line(axes, Line(seed, label, style.COLOURS[index + 1], width=0.9))
-    for index, values in enumerate(bands):
+            lines.append(
+                Line(_rates(values).assign(error=0.0), label, COLOURS[index + 1], width=0.9)
+            )
+    for index, runs in enumerate(experiments.values()):
+        values = band(runs, "success_rate", runs.evaluations.query("split == @ALL"))
         label = "" if others else f"mean of {len(first.members)} seeds"
-        draw_line(axes, Line(values, label, style.colour_of(index), style.dash_of(index), 2.2))
-    axes.set_title("Held-out games, all splits")
+        lines.append(Line(values, label, style.colour_of(index), style.dash_of(index), 2.2))
+    return Panel("Success on held-out games, all splits", lines, rate=True)
 
 
-# --- the groups in which steps are compared, by depth k of shared history -------------------------
+def _splits(run: Runs) -> list[Line]:
+    """Return a line per split of a single run, with the standard errors of its evaluations."""
+    rows = run.evaluations.dropna(subset="success_rate")
+    splits = [split for split in rows["split"].unique() if split != ALL]
+    lines = [
+        Line(_rates(rows[rows["split"] == split]), split, colour, width=1.2)
+        for split, colour in zip(splits, itertools.cycle(SPLIT_COLOURS), strict=False)
+    ]
+    if len(splits) != 1:  # with a single split, the pooled curve would be identical
+        pooled = _rates(rows[rows["split"] == ALL])
+        lines.append(Line(pooled, "all held-out", BLACK, width=2.2))
+    return lines
 
 
-def _hierarchy(experiments: Experiments) -> Figure | None:
-    """Plot step utilisation and group sizes, by iteration or, for several experiments, by depth."""
-    alone = len(experiments) == 1
-    panels = _of_one(*experiments.values()) if alone else _of_several(experiments)
-    return draw_panels(panels, experiments, height=3.6)
+def _rates(evaluations: pd.DataFrame) -> pd.DataFrame:
+    """Return the success rates of evaluations and their errors, for a line."""
+    found = evaluations.set_index("iteration")
+    return pd.DataFrame({"mean": found["success_rate"], "error": found["standard_error"].fillna(0)})
 
 
 def _histograms(experiments: Experiments) -> Figure | None:
@@ -153,78 +119,9 @@ def _histograms(experiments: Experiments) -> Figure | None:
     for depth, place in zip(depths, axes, strict=True):
         heights = shares.loc[depth].reindex(list(SIZE_LABELS))
         heights.plot.bar(ax=place, width=0.86, color=colours, legend=False, rot=0, fontsize=8)
-        style.rate_axis(place, "steps")
+        style.rate_axis(place)
         place.set_ylim(0, min(1.0, 1.15 * shares.to_numpy().max()) or 1.0)
         place.grid(visible=False, axis="x")
-        place.set(xlabel="size of the group", title=f"k = {depth}")
+        place.set(xlabel="size of the group", ylabel="steps", title=f"k = {depth}")
     name_experiments(figure, experiments)
     return figure
-
-
-def _learning_share(runs: Runs) -> pd.DataFrame:
-    """Return the share of steps with a non-zero advantage, as a band."""
-    zero = band(runs, "zero_advantage_fraction")
-    return zero.assign(mean=1 - zero["mean"])
-
-
-def _of_one(runs: Runs) -> list[Panel]:
-    """Return panels with one line per depth; darker lines have a longer history."""
-    learning = Line(_learning_share(runs), "advantage not 0", VERMILION, "--")
-    shares = [*_depth_lines(runs, UTILISATION, "oracle_fraction"), learning]
-    sizes = _depth_lines(runs, SIZE, "oracle_group_size")
-    return [
-        Panel("Step utilisation", lines=shares, rate=True, legend_below=True),
-        Panel("Mean size of those groups", lines=sizes, amount=True, legend_below=True),
-        *(
-            metric_panel(panel, {"": runs})
-            for panel in PANELS
-            if panel.figure == "groups" and not any("{k}" in m.name for m in panel.metrics)
-        ),
-    ]
-
-
-def _of_several(experiments: Experiments) -> list[Panel]:
-    learning, shares, sizes = (
-        [
-            Line(values(runs), "", style.colour_of(index), style.dash_of(index))
-            for index, runs in enumerate(experiments.values())
-        ]
-        for values in (
-            _learning_share,
-            lambda runs: _by_depth(runs, UTILISATION),
-            lambda runs: _by_depth(runs, SIZE),
-        )
-    )
-    depth = "shared history, k"
-    return [
-        Panel("Steps with an advantage not 0", lines=learning, rate=True),
-        Panel("Step utilisation by depth", lines=shares, rate=True, x_label=depth),
-        Panel("Mean size of those groups", lines=sizes, amount=True, x_label=depth),
-    ]
-
-
-def _depth_lines(runs: Runs, prefix: str, oracle: str) -> list[Line]:
-    depths = _depths(runs, prefix)
-    shades = mpl.colormaps["viridis"].reversed()
-    lines = [
-        Line(
-            band(runs, f"{prefix}{depth}"),
-            f"k = {depth}",
-            shades(0.2 + 0.8 * index / max(len(depths) - 1, 1)),
-        )
-        for index, depth in enumerate(depths)
-    ]
-    # The oracle is not a depth, so its line must look different.
-    return [*lines, Line(band(runs, oracle), ORACLE, BLACK, ":")]
-
-
-def _by_depth(runs: Runs, prefix: str) -> pd.DataFrame:
-    """Return the mean over all iterations, indexed by depth."""
-    depths = _depths(runs, prefix)
-    means = [band(runs, f"{prefix}{depth}")["mean"].mean() for depth in depths]
-    return pd.DataFrame({"mean": means, "error": 0.0}, index=depths).dropna()
-
-
-def _depths(runs: Runs, prefix: str) -> list[int]:
-    found = runs.metrics.columns.str.extract(rf"^{prefix}(\d+)$", expand=False).dropna()
-    return sorted(found.astype(int))

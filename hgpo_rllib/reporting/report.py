@@ -66,9 +66,7 @@ def _page(experiments: Experiments, drawn: Mapping[str, bytes]) -> str:
     else:
         shown["curves"] = tables.experiment_table(experiments)
         shown["differences"] = tables.difference_table(experiments)
-    if single:
-        shown["facts"] = tables.fact_table(single)
-    else:
+    if not single:
         shown["runs"] = tables.run_table(experiments)
     colours = [] if alone else [colour_of(index) for index in range(len(every))]
     names = list(dict.fromkeys(run.name for run in members))
@@ -78,7 +76,6 @@ def _page(experiments: Experiments, drawn: Mapping[str, bytes]) -> str:
         title=", ".join(names) if len(names) <= NAMES_IN_TITLE else f"{len(members)} runs",
         single=single,
         sizes=tables.size_of(single) if single else "",
-        headline=tables.headline(alone) if alone else None,
         tables={name: table for name, table in shown.items() if len(table)},
         colours=colours,
         colours_of_runs=[

@@ -80,18 +80,10 @@ def grid(panels: int, height: float, columns: int = 3) -> tuple[Figure, list[Axe
     return figure, axes[:panels]
 
 
-def from_zero(axes: Axes) -> None:
-    """Start the y-axis of an amount at 0."""
-    if axes.lines:
-        top = axes.dataLim.ymax
-        axes.set_ylim(0, 1.15 * top if top > 0 else 1.0)
-
-
-def rate_axis(axes: Axes, label: str = "") -> None:
+def rate_axis(axes: Axes) -> None:
     """Set the y-axis to 0 to 100 %."""
     axes.set_ylim(-0.03, 1.03)
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
-    axes.set_ylabel(label)
 
 
 def whole_numbers(axes: Axes, label: str = "iteration") -> None:
@@ -108,7 +100,7 @@ def legend(axes: Axes, **where: Any) -> Legend | None:
 
 
 def legend_below(axes: Axes) -> Legend | None:
-    """Add a legend below the x-axis label, where it covers nothing."""
+    """Add a legend below the x-axis label, where it covers no lines."""
     under = ScaledTranslation(0, -LABELS_BELOW, axes.figure.dpi_scale_trans)
     return legend(
         axes,

@@ -64,7 +64,7 @@ def results_table(sweep: Sweep) -> Table:
 
 
 def write_results(folder: Path, sweep: Sweep) -> list[Path]:
-    """Write results.csv (one row per run), points.csv (one per grid point), and the heat maps."""
+    """Write results.csv (a row per run), points.csv (one per grid point), and heat maps."""
     keys, trials = sweep.keys, sweep.trials.rename(columns={"iteration": "iterations"})
     columns = ["run", *keys, "seed", "iterations", "episodes", "before", "after"]
     texts = trials.assign(**{key: trials[key].map(as_text) for key in keys})
@@ -72,7 +72,7 @@ def write_results(folder: Path, sweep: Sweep) -> list[Path]:
         "results.csv": texts[columns].astype({"episodes": "Int64"}).to_csv(index=False),
         "points.csv": summarize(sweep.trials, keys).to_csv(),
     }
-    for axes in itertools.combinations(keys, min(2, len(keys))):
+    for axes in itertools.combinations(keys, 2):
         name = "-".join(key.replace(".", "_") for key in axes)
         with mpl.rc_context(style.STYLE):
             contents[f"heat_map-{name}.png"] = style.png(heat_map(summarize(sweep.trials, axes)))
@@ -83,12 +83,9 @@ def heat_map(points: pd.DataFrame) -> Figure:
     """Return a heat map of success after training, in the current style.
 
     Args:
-        points: see `summarize`, for one or two keys. The last key is on the
-            horizontal axis, with values in row order.
+        points: see `summarize`, for two keys. The second key is on the horizontal axis, with values
+            in row order.
     """
-    keys = list(points.index.names)
-    if len(keys) == 1:
-        points = pd.concat({"": points}, names=[""])
     rows, columns = (points.index.unique(level) for level in (0, 1))
     means, errors = (
         points[name].unstack().reindex(index=rows, columns=columns)
@@ -106,8 +103,8 @@ def heat_map(points: pd.DataFrame) -> Figure:
             colour = "white" if mean <= middle else "black"
             axes.text(x, y, text, ha="center", va="center", color=colour)
     axes.set_xticks(range(len(columns)), columns)
-    axes.set_yticks(range(len(rows)) if len(keys) == 2 else [], rows if len(keys) == 2 else [])
-    axes.set(xlabel=keys[-1], ylabel=keys[0] if len(keys) == 2 else "")
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set(xlabel=columns.name, ylabel=rows.name)
     axes.grid(visible=False)
     runs, low, high = points["runs"], points["iterations_min"], points["iterations_max"]
     error = "mean ± standard error, " if runs.max() > 1 else ""

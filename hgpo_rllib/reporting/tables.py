@@ -7,22 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from hgpo_rllib.reporting.numbers import MISSING, decimal, duration, percent, points
 from hgpo_rllib.reporting.panels import Experiments
 from hgpo_rllib.results import ALL, Run, Runs
 from hgpo_rllib.results.runs import SAME_EXPERIMENT, compared
-
-PAPER_METRICS = {
-    "advantage_mean": "mean advantage",
-    "policy_loss": "policy loss",
-    "kl": "KL",
-    "clip_fraction": "clip fraction",
-    "return_mean": "mean reward",
-    "success_rate": "success",
-}
 
 
 def mean_rates(groups: Any) -> pd.DataFrame:
@@ -55,14 +45,6 @@ def _formatted(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: list(texts) for name, texts in cells.items()}, rows.index)
 
 
-def headline(runs: Runs) -> list[str] | None:
-    """Return success before, after and difference, or None if the experiment was not evaluated."""
-    pooled = rates(runs.changes, runs, "split").reindex([ALL])
-    if pooled[["before", "after"]].isna().all(axis=None):
-        return None
-    return _formatted(pooled).loc[ALL].to_list()
-
-
 def size_of(run: Run) -> str:
     """Summarize the length of a run in one line."""
     seconds = run.metrics["wall_s"].iloc[-1] if len(run.metrics) else math.nan
@@ -79,8 +61,6 @@ def experiment_table(experiments: Experiments) -> pd.DataFrame:
     pooled = [rates(runs.changes, runs, "split").reindex([ALL]) for runs in every]
     table = _formatted(pd.concat(pooled).set_axis(list(experiments)))
     table.insert(0, "runs", [str(len(runs.members)) for runs in every])
-    evaluated = [", ".join(sorted(run_table({"": r})["last evaluated"].unique())) for r in every]
-    table.insert(1, "last evaluated", evaluated)
     return table
 
 
@@ -113,19 +93,15 @@ def split_table(runs: Runs) -> pd.DataFrame:
 
 def family_table(experiments: Experiments) -> pd.DataFrame:
     """Return held-out success by task family; for several experiments, only after training."""
-    found = {name: _formatted(_family_rates(runs)) for name, runs in experiments.items()}
+    found = {
+        name: _formatted(rates(runs.family_changes.query("split == @ALL"), runs, "task_type"))
+        for name, runs in experiments.items()
+    }
     if len(found) == 1:
         (table,) = found.values()
     else:
         table = pd.DataFrame({name: part["after"] for name, part in found.items()})
     return table.sort_index().fillna(MISSING).rename(lambda family: family.replace("_", " "))
-
-
-def _family_rates(runs: Runs) -> pd.DataFrame:
-    """Return `rates` by task family over all splits; differences are those of the means."""
-    found = rates(runs.family_changes.query("split == @ALL"), runs, "task_type")
-    error = np.hypot(found["before_error"], found["after_error"])
-    return found.assign(gain=found["after"] - found["before"], gain_error=error)
 
 
 def phase_seconds(runs: Runs) -> pd.DataFrame:
@@ -149,15 +125,14 @@ def phase_seconds(runs: Runs) -> pd.DataFrame:
     return known.assign(evaluation=evaluation, **{"everything else": rest})
 
 
-def mean_phases(runs: Runs) -> pd.Series:
-    """Return mean seconds per iteration of the recorded phases, over all runs."""
-    return phase_seconds(runs).dropna(axis="columns", how="all").fillna(0.0).mean()
-
-
 def phase_table(experiments: Experiments) -> pd.DataFrame:
     """Return mean seconds per phase and iteration; for one experiment also totals and shares."""
-    means = pd.DataFrame({name: mean_phases(runs) for name, runs in experiments.items()})
-    means = means[(means > 0).any(axis="columns")].fillna(0.0)
+    recorded = {
+        name: phase_seconds(runs).dropna(axis="columns", how="all").fillna(0.0).mean()
+        for name, runs in experiments.items()
+    }
+    means = pd.DataFrame(recorded).fillna(0.0)
+    means = means[(means > 0).any(axis="columns")]
     if len(experiments) > 1:
         return means.map(_short)
     ((name, runs),) = experiments.items()
@@ -179,7 +154,6 @@ def notes(experiments: Experiments) -> list[str]:
     """Return the notes below the numbers: uncertainty and missing data."""
     every = list(experiments.values())
     members = [run for runs in every for run in runs.members]
-    metrics = pd.concat([runs.metrics for runs in every])
     found = _evaluation_notes(every)
     found += [
         f"{run.path.name} has no summary: it is still running or was stopped early."
@@ -204,9 +178,6 @@ def notes(experiments: Experiments) -> list[str]:
             "evaluations are independent.",
             "One run is one seed: it does not show the variation between seeds.",
         ]
-    missing = [name for key, name in PAPER_METRICS.items() if metrics[key].isna().all()]
-    if missing:
-        found.append(f"Not recorded, so not drawn: {', '.join(missing)}.")
     return found
 
 
@@ -221,8 +192,6 @@ def _evaluation_notes(every: Sequence[Runs]) -> list[str]:
         for episodes, temperature in sorted(texts)
     ]
     changes = pd.concat([runs.changes.query("split == @ALL") for runs in every])
-    if changes["before"].isna().any() or len(changes) < sum(len(runs.members) for runs in every):
-        found.append("A run without an evaluation before training has no difference.")
     evaluated = changes["iteration"].fillna(0).max()
     if len(changes) == 1 and 0 < evaluated < every[0].members[0].iterations:
         found.append(f'"After" is the last evaluation, after iteration {evaluated}.')
@@ -236,9 +205,3 @@ def difference_table(experiments: Experiments) -> pd.DataFrame:
     firsts = pd.concat([runs.settings.head(1) for runs in experiments.values()])
     settings = firsts[compared(firsts.columns.drop("run"))].fillna("not set")
     return settings.loc[:, settings.nunique() > 1].set_axis(list(experiments)).T
-
-
-def fact_table(run: Run) -> pd.DataFrame:
-    """Return a table of a finished run's summary."""
-    facts = pd.json_normalize(run.summary or {}).round(2).astype("str")
-    return facts.T.set_axis([""], axis="columns")

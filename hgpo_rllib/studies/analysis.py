@@ -13,7 +13,7 @@ from hgpo_rllib.jsonl import ResultsError
 from hgpo_rllib.reporting.numbers import MISSING
 from hgpo_rllib.studies import statistics as st
 from hgpo_rllib.studies.records import Record
-from hgpo_rllib.studies.settings import Study, Term
+from hgpo_rllib.studies.settings import Study
 
 FEWEST_PAIRS = 3
 """Pairs of trials from which the spread of a difference is estimated."""
@@ -82,19 +82,13 @@ class Results:
             return [st.area(iterations, np.moveaxis(curve, 1, 2)) for curve in curves]
         return [curve[:, 0 if measure == "before" else -1] for curve in curves]
 
-    def difference(self, terms: Sequence[Term], measure: str) -> st.Estimate:
-        """Estimate a sum of terms, paired by seed and task."""
-        seeds = self.seeds(*(term.arm for term in terms))
+    def difference(self, a: str, b: str, measure: str) -> st.Estimate:
+        """Estimate the difference A - B of two arms, paired by seed and task."""
+        seeds = self.seeds(a, b)
         if not seeds:
             return st.Estimate(math.nan)
-        sums: dict[str, st.Floats] = {}
-        for sign, arm, split in terms:
-            scores = self.scores(arm, measure, seeds)
-            pooled = st.pool(scores) if split is None else scores
-            for name, part in zip(self.study.splits, pooled, strict=True):
-                if split in (None, name):
-                    sums[name] = sums.get(name, 0.0) + sign * part
-        return st.estimate(list(sums.values()))
+        scores = (st.pool(self.scores(arm, measure, seeds)) for arm in (a, b))
+        return st.estimate([left - right for left, right in zip(*scores, strict=True)])
 
 
 def _evaluated(record: Record, study: Study) -> object:
@@ -137,8 +131,7 @@ def baseline_rows(results: Results) -> list[Row]:
     for arm in results.arms:
         if arm == baseline:
             continue
-        terms = [Term(1, arm, None), Term(-1, baseline, None)]
-        final = results.difference(terms, "final")
+        final = results.difference(arm, baseline, "final")
         better = st.bootstrap(
             st.probability_of_improvement,
             *(st.pool(results.scores(name, "final")) for name in (arm, baseline)),
@@ -148,7 +141,7 @@ def baseline_rows(results: Results) -> list[Row]:
                 "arm": f"`{arm}`",
                 "pairs": str(final.seeds),
                 "after (points)": points(final),
-                "area (points)": points(results.difference(terms, "area")),
+                "area (points)": points(results.difference(arm, baseline, "area")),
                 "probability of improvement": rate(better),
             }
         )
@@ -162,7 +155,7 @@ def claim_rows(results: Results) -> list[Row]:
     each trial, the smallest is far too often below 0.05.
     """
     claims = results.study.analysis.claims
-    found = [results.difference(claim.terms, claim.measure) for claim in claims]
+    found = [results.difference(claim.a, claim.b, claim.measure) for claim in claims]
     corrected = st.holm([difference.p_value for difference in found])
     return [
         {
@@ -210,9 +203,7 @@ def size_rows(results: Results) -> list[Row]:
         sizes = pd.concat([pd.DataFrame(r.group_sizes, SIZE_LABELS) for r in results.of(arm)])
         means = sizes.groupby(level=0).mean()
         for depth in means:
-            shares = {
-                label: _number("level_fraction_k0", [means[depth][label]]) for label in SIZE_LABELS
-            }
+            shares = {label: f"{_fixed(100 * means[depth][label])} %" for label in SIZE_LABELS}
             rows.append({"arm": f"`{arm}`", "k": str(depth)} | shares)
     return rows
 
@@ -224,11 +215,10 @@ def describe_power(study: Study, records: Sequence[Record]) -> str:
     over the finished trials; the assumed one if there are too few.
     """
     results, analysis = Results(study, records), study.analysis
-    compared = [claim.terms for claim in analysis.claims]
+    pairs = [(claim.a, claim.b) for claim in analysis.claims]
     if (baseline := analysis.baseline) is not None:
-        others = [arm for arm in study.arms if arm != baseline]
-        compared = [[Term(1, arm, None), Term(-1, baseline, None)] for arm in others]
-    found = [results.difference(terms, "final") for terms in compared]
+        pairs = [(arm, baseline) for arm in study.arms if arm != baseline]
+    found = [results.difference(*pair, "final") for pair in pairs]
     known = [e for e in found if e.seeds >= FEWEST_PAIRS and not math.isnan(e.seed_variance)]
     of_seeds, of_tasks = analysis.assumed_sd**2, 0.0
     source = "assumed in the study file"
@@ -267,23 +257,17 @@ def _fixed(value: float, form: str = ".1f") -> str:
     return format(round(value, 9) + 0.0, form)
 
 
-def rate(found: st.Interval) -> str:
+def rate(found: st.Interval, sign: str = "", unit: str = " %") -> str:
     """Format a rate with its interval: ``57.3 % (49.0 … 65.1)``."""
-    return _with_interval(found, ".1f", " %")
-
-
-def points(found: st.Interval) -> str:
-    """Format a difference of rates in points with its interval: ``+3.2 (-1.0 … +7.4)``."""
-    return _with_interval(found, "+.1f", "")
-
-
-def _with_interval(found: st.Interval, form: str, unit: str) -> str:
     if math.isnan(found.value):
         return MISSING
-    text = _fixed(100 * found.value, form) + unit
-    if math.isnan(found.low):
-        return text
-    return f"{text} ({_fixed(100 * found.low, form)} … {_fixed(100 * found.high, form)})"
+    value, low, high = (_fixed(100 * x, f"{sign}.1f") for x in (found.value, found.low, found.high))
+    return value + unit + ("" if math.isnan(found.low) else f" ({low} … {high})")
+
+
+def points(difference: st.Interval) -> str:
+    """Format a difference of rates in points with its interval: ``+3.2 (-1.0 … +7.4)``."""
+    return rate(difference, sign="+", unit="")
 
 
 def p_value(p: float) -> str:

@@ -3,10 +3,8 @@
 import hashlib
 import itertools
 import json
-import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -24,52 +22,18 @@ OWN = {"seed": "seeds", "iterations": "iterations", "evaluation.splits": "splits
 """Settings of runs that a study sets itself, with its own keys for them."""
 
 
-class Term(NamedTuple):
-    """One side of a claim is a sum of these."""
-
-    sign: int
-    arm: str
-    split: str | None
-    """None: all splits."""
-
-
-def parse_side(text: str) -> list[Term]:
-    """Parse ``ARM``, ``ARM:SPLIT``, or a difference of two of these, ``ARM - ARM``.
-
-    Raises:
-        ValueError: `text` is something else.
-    """
-    parts = re.split(r"\s+-\s+", text.strip())
-    names = [re.fullmatch(r"([^\s:]+)(?::([^\s:]+))?", part) for part in parts]
-    if len(parts) > 2 or None in names:
-        raise ValueError(f"{text!r} is neither ARM, ARM:SPLIT nor a difference of two of these")
-    return [Term(sign, *name.groups()) for sign, name in zip((1, -1), names, strict=False) if name]
-
-
 class Claim(Section):
     """The claim that A is larger than B."""
 
     text: str = Field(min_length=1)
     """The claim in words."""
     a: str
-    """An arm; `ARM:SPLIT` for one split; or a difference of two of these, such as
-    `hgpo_k4 - hgpo_k2`."""
+    """An arm."""
     b: str
-    """As `a`."""
+    """Another arm."""
     measure: Literal["final", "area"] = "final"
     """`final`: success in the last evaluation. `area`: mean success over training, the area under
     the learning curve divided by the iterations (sample efficiency)."""
-
-    @field_validator("a", "b")
-    @classmethod
-    def _is_a_side(cls, text: str) -> str:
-        parse_side(text)
-        return text
-
-    @property
-    def terms(self) -> list[Term]:
-        """A - B as a sum."""
-        return parse_side(self.a) + [t._replace(sign=-t.sign) for t in parse_side(self.b)]
 
 
 class Analysis(Section):
@@ -128,11 +92,12 @@ class Study(Section):
             if taken := OWN.keys() & settings.keys():
                 key = min(taken)
                 raise ValueError(f"{name}: {key} is set by the study: use its key {OWN[key]}")
-        analysis = self.analysis
-        for term in [t for claim in analysis.claims for t in claim.terms]:
-            _check_known("arm", term.arm, self.arms)
-            _check_known("split", term.split or self.splits[0], self.splits)
-        _check_known("arm", analysis.baseline or next(iter(self.arms)), self.arms)
+        compared = [arm for claim in self.analysis.claims for arm in (claim.a, claim.b)]
+        if self.analysis.baseline is not None:
+            compared.append(self.analysis.baseline)
+        for arm in compared:
+            if arm not in self.arms:
+                raise ValueError(f"analysis: no arm {arm!r}; known here: {', '.join(self.arms)}")
         return self
 
     @property
@@ -171,11 +136,6 @@ class Study(Section):
                 )
             trials.append(Trial(f"{arm}-seed{seed}", {ARM: arm}, config))
         return Sweep((Axis(ARM, tuple(self.arms)),), tuple(trials))
-
-
-def _check_known(kind: str, name: str, known: Sequence[str] | dict[str, Any]) -> None:
-    if name not in known:
-        raise ValueError(f"analysis: no {kind} {name!r}; known here: {', '.join(known)}")
 
 
 def parse_study(data: Any, source: str) -> Study:

@@ -10,14 +10,5 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def test_weights_arrive_in_every_store() -> None:
     """What does not fit the machine is not measured."""
     rows = bench_publishing([0.05, 10_000.0], [1, 2], repeats=2)
-    assert [(row["stores"], row["gb"]) for row in rows] == [
-        (1, 0.05),
-        (1, 10_000.0),
-        (2, 0.05),
-        (2, 10_000.0),
-    ]
-    for row in rows:
-        if row["gb"] > 1:
-            assert row["everywhere_s"] is None
-        else:
-            assert 0 < row["published_s"] < row["everywhere_s"]
+    assert [(row["stores"], row["gb"]) for row in rows] == [(1, 0.05), (2, 0.05)]
+    assert all(0 < row["published_s"] < row["everywhere_s"] for row in rows)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from hgpo_rllib.bench.rollout import bench_weights
 from hgpo_rllib.bench.smollm2 import smollm2_directory
-from hgpo_rllib.bench.weights import bench_weights
 from hgpo_rllib.config import ModelSettings, PolicyServerSettings, RunConfig
 from hgpo_rllib.run.cluster import ray_cluster
 

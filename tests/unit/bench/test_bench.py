@@ -14,12 +14,12 @@ from hgpo_rllib.cli.common import show, with_median
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError
 
-SMALL = ["bench", "advantages", "--size", "400", "--repeats", "1"]
+SMALL = ["bench", "advantages", "--size", "400"]
 
 
 def test_both_sides_agree() -> None:
     """The comparison is of equal results."""
-    for result in bench_advantages([400, 800], repeats=1):
+    for result in bench_advantages([400, 800]):
         assert result["difference"] < 1e-9
         assert result["ratio"] == result["dictionary_ms"] / result["columns_ms"]
 
@@ -122,5 +122,5 @@ def test_peak_memory_counts_what_is_freed_again() -> None:
 
 def test_peak_memory_of_the_estimator() -> None:
     """It grows with the batch, and is not that of the columns."""
-    small, large = bench_advantages([4000, 8000], repeats=1)
+    small, large = bench_advantages([4000, 8000])
     assert 4000 * 8 / 2**20 < small["peak_mib"] < large["peak_mib"] < 5

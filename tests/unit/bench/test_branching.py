@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -109,7 +110,7 @@ class Table:
         self, state: AgentState, executed: list[Turn], branches: int = BRANCHES
     ) -> tuple[Mean, list[Mean]]:
         brancher = Brancher(self.begin, self.pool, SETTINGS, branches, 2, 64)
-        return asyncio.run(brancher.values(state, executed, "state"))
+        return asyncio.run(brancher.values(replace(state, executed=executed), "state"))
 
     def episode(self, length: int) -> Trajectory:
         """Play members of task 3 until an episode has this length, which it does not end before."""
@@ -140,10 +141,10 @@ def turn(action: str, at: int, number: int) -> Turn:
 def test_values_are_those_of_the_policy(table: Table, before: list[str], at: int) -> None:
     state = AgentState(
         3,
-        tuple(
+        [
             turn(action, before[:place].count("go"), place + 1)
             for place, action in enumerate(before)
-        ),
+        ],
     )
     taken = len(before)
     v, q = table.values(state, [turn(action, at, taken + 1) for action in CHANCES])
@@ -156,7 +157,7 @@ def test_values_are_those_of_the_policy(table: Table, before: list[str], at: int
 
 def test_the_variance_is_that_of_the_mean(table: Table) -> None:
     """At the last step of an episode, a return is 8, 0 or the penalty."""
-    turns = (turn("go", 0, 1), turn("wait", 1, 2), turn("wait", 1, 3))
+    turns = [turn("go", 0, 1), turn("wait", 1, 2), turn("wait", 1, 3)]
     v, _ = table.values(AgentState(3, turns), [])
     outcomes, chances = np.array([8.0, 0.0, -PENALTY]), np.array(list(CHANCES.values()))
     variance = chances @ outcomes**2 - (chances @ outcomes) ** 2
@@ -168,7 +169,7 @@ def test_branches_show_the_agent_the_prompts_of_the_episode(table: Table) -> Non
     for time in range(3):
         table.asked.clear()
         turns = played.turns
-        table.values(AgentState(3, tuple(turns[:time])), [turns[time]], branches=3)
+        table.values(AgentState(3, turns[:time]), [turns[time]], branches=3)
         for name, shown in (("v", time), ("q0", time + 1)):
             prompts = [p.token_ids for p in table.asked if p.session == f"state/{name}"]
             if shown < len(played):
@@ -177,7 +178,7 @@ def test_branches_show_the_agent_the_prompts_of_the_episode(table: Table) -> Non
 
 
 def test_the_same_name_gives_the_same_values(table: Table) -> None:
-    state, executed = AgentState(3, ()), [turn("go", 0, 1), turn("wait", 0, 1)]
+    state, executed = AgentState(3, []), [turn("go", 0, 1), turn("wait", 0, 1)]
     assert table.values(state, executed, 8) == table.values(state, executed, 8)
 
 
@@ -190,11 +191,11 @@ def test_first_returns_are_those_of_training(table: Table) -> None:
 
 
 def test_an_environment_that_does_not_repeat_itself_stops_the_command(table: Table) -> None:
-    first = AgentState(3, (turn("go", 1, 1),))
+    first = AgentState(3, [turn("go", 1, 1)])
     with pytest.raises(RunStoppedError, match=r"its observations .*: 'at 1 in task 3"):
         table.values(first, [], 2)
     with pytest.raises(RunStoppedError, match="make it deterministic"):
-        table.values(AgentState(3, ()), [turn("go", 1, 1)], 2)
+        table.values(AgentState(3, []), [turn("go", 1, 1)], 2)
 
 
 def test_failed_branches_are_repeated_or_stop_the_command(table: Table) -> None:
@@ -206,7 +207,7 @@ def test_failed_branches_are_repeated_or_stop_the_command(table: Table) -> None:
             raise RequestFailedError("too long")
 
     table.fault = once
-    v, _ = table.values(AgentState(3, ()), [], 4)
+    v, _ = table.values(AgentState(3, []), [], 4)
     assert failed
     assert v.variance >= 0
 
@@ -215,4 +216,4 @@ def test_failed_branches_are_repeated_or_stop_the_command(table: Table) -> None:
 
     table.fault = always
     with pytest.raises(RunStoppedError, match="4 branches failed in all 2 attempts"):
-        table.values(AgentState(3, ()), [], 4)
+        table.values(AgentState(3, []), [], 4)

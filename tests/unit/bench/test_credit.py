@@ -17,15 +17,17 @@ from env_wrappers.errors import DataError
 from hgpo_rllib.advantages import find_estimator
 from hgpo_rllib.agent import Turn
 from hgpo_rllib.bench import credit, fidelity
-from hgpo_rllib.bench.branching import Mean
-from hgpo_rllib.bench.credit import Keep, Plan, Result, bench_credit, load_result
-from hgpo_rllib.bench.credit_steps import (
-    Record,
+from hgpo_rllib.bench.branching import AgentState, Mean
+from hgpo_rllib.bench.credit import (
+    Keep,
+    Plan,
     agent_states,
-    loaded_state,
+    bench_credit,
+    read_steps,
     sample_rows,
     sampled_columns,
 )
+from hgpo_rllib.bench.fidelity import Result, load_result
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig, load_config
 from hgpo_rllib.rollout.scoring import score
@@ -138,12 +140,12 @@ def test_equal_agent_states_of_a_group_are_shared(played: list[Trajectory]) -> N
     states = agent_states(played, [7] * 12, rows)
     members = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]
     places = [*members, *((3, time) for time in range(5))]
-    shared = [[places[step] for step in state["steps"]] for state in states]
+    shared = [[places[step] for step in state.steps] for state in states]
     assert shared[0] == [(0, 0), (1, 0), (2, 0), (3, 0)], "the first step"
     assert shared[1:3] == [[(0, 1), (1, 1)], [(0, 2), (1, 2)]]
     assert [len(state) for state in shared[3:]] == [1] * 6
-    assert [len(state["turns"]) for state in states[:3]] == [0, 1, 2]
-    assert {state["task"] for state in states} == {7}
+    assert [len(state.turns) for state in states[:3]] == [0, 1, 2]
+    assert {state.task for state in states} == {7}
 
 
 def test_states_are_not_shared_without_knowing_them(played: list[Trajectory]) -> None:
@@ -158,16 +160,9 @@ def test_states_are_not_shared_without_knowing_them(played: list[Trajectory]) ->
     assert len(agent_states(played, [7] * 12, rows)) == 2
 
 
-def test_a_saved_state_is_the_memory_of_the_agent(played: list[Trajectory]) -> None:
-    (record,) = agent_states(played, [7] * 12, np.array([2]))
-    state, (executed,) = loaded_state(json.loads(json.dumps(record)))
-    assert state.task == 7
-    for turn, expected in zip([*state.turns, executed], played[0].turns, strict=True):
-        for name in ("observation", "action", "completion", "number", "is_valid"):
-            assert getattr(turn, name) == getattr(expected, name)
-    for turn, expected in ((state.turns[-1], played[0].turns[1]), (executed, played[0].turns[2])):
-        assert turn.prompt_ids.tolist() == expected.prompt_ids.tolist()
-        assert turn.response_ids.tolist() == expected.response_ids.tolist()
+def test_a_state_has_the_turns_before_it_and_the_response(played: list[Trajectory]) -> None:
+    (state,) = agent_states(played, [7] * 12, np.array([2]))
+    assert [*state.turns, *state.executed] == played[0].turns
 
 
 # Continuing and refusing
@@ -195,7 +190,11 @@ class Player:
         return [7] * len(played)
 
     def branch(
-        self, states: Mapping[int, Record], branches: int, settings: AlgorithmSettings, keep: Keep
+        self,
+        states: Mapping[int, AgentState],
+        branches: int,
+        settings: AlgorithmSettings,
+        keep: Keep,
     ) -> None:
         assert branches == PLAN.branches
         for number in sorted(states, reverse=True):
@@ -203,8 +202,8 @@ class Player:
                 raise RunStoppedError("stopped")
             self.stop_after -= 1
             self.branched.append(number)
-            executed = loaded_state(states[number])[1]
-            keep(number, Mean(number, 9.0), [Mean(2.0 * number, 16.0) for _ in executed])
+            q = [Mean(2.0 * number, 16.0) for _ in states[number].executed]
+            keep(number, Mean(number, 9.0), q)
 
 
 @pytest.fixture
@@ -260,15 +259,12 @@ def test_the_truth_of_a_step_is_that_of_its_state(
     config: RunConfig, player: Player, tmp_path: Path
 ) -> None:
     result = run(config, tmp_path / "out")
-    states = json.loads((tmp_path / "out" / credit.STEPS).read_text())["states"]
-    number = {step: n for n, state in enumerate(states) for step in state["steps"]}
+    _, states = read_steps(tmp_path / "out")
+    number = {step: n for n, state in enumerate(states) for step in state.steps}
     assert sorted(number) == list(range(PLAN.steps))
     assert result.v == [number[step] for step in range(PLAN.steps)]
     assert result.q == [2 * v for v in result.v]
     assert result.error == [5.0] * PLAN.steps
-    comparison = result.comparison()
-    assert comparison.truth.tolist() == result.v
-    assert comparison.group.tolist() == result.group
 
 
 @pytest.mark.parametrize(
@@ -341,7 +337,7 @@ def test_the_command_plays_and_writes_a_figure(
     done = CliRunner().invoke(app, ["bench", "credit", *arguments])
     assert done.exit_code == 0, done.output
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        *(".lock", "protocol.json", "steps.json", "branches.jsonl", "result.json", "credit.png")
+        *(".lock", "protocol.json", "steps.pickle", "branches.jsonl", "result.json", "credit.png")
     }
     again = CliRunner().invoke(app, ["bench", "credit", *arguments, "--json"])
     assert json.loads(again.stdout)["true advantages"][0]["steps"] == PLAN.steps
@@ -383,7 +379,7 @@ def test_the_page_shows_the_recorded_results(file: Path, monkeypatch: pytest.Mon
     """Without the bounds of the intervals, which take seconds."""
     assert file.stat().st_size < 100_000
     monkeypatch.setattr(fidelity, "RESAMPLES", 2)
-    tables = fidelity.tables(load_result(file).comparison())
+    tables = fidelity.tables(load_result(file))
     page = (ROOT / "docs" / "credit_assignment.md").read_text()
     section = page.partition(f"hgpo bench credit docs/results/credit/{file.name}")[2]
     values = [

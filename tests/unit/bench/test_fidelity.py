@@ -4,12 +4,13 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hgpo_rllib.bench import fidelity
 from hgpo_rllib.bench.fidelity import (
-    Comparison,
     Interval,
+    Result,
     compare,
     correlation,
     interval,
@@ -118,8 +119,7 @@ def test_intervals_cover_the_truth_although_steps_of_a_group_are_alike() -> None
         own = rng.standard_normal((2, 240)) * 0.3
         truth = shared[0] + own[0]
         estimate = 0.6 * truth + 0.8 * (shared[1] + own[1])
-        measured = compare({"a": estimate}, truth, np.zeros(240), group)
-        found = measured.interval("pearson", "a")
+        found = interval(compare({"a": estimate}, truth, np.zeros(240), group)["pearson", "a"])
         covered += found.low <= 0.6 <= found.high  # type: ignore[operator]
     assert covered >= 34  # expected: 38 less a few, as there are only 40 groups
 
@@ -134,9 +134,9 @@ def test_differences_are_paired() -> None:
         "gigpo": first + 0.1 * rng.standard_normal(200),
         "grpo": -first,
     }
-    measured = compare(estimates, truth, np.zeros(200), group)
-    rows = {name: measured.interval("pearson", name) for name in estimates}
-    close, far, other = (measured.difference("pearson", a, b) for a, b in fidelity.PAIRS)
+    found = compare(estimates, truth, np.zeros(200), group)["pearson"]
+    rows = {name: interval(found[name]) for name in estimates}
+    close, far, other = (interval(found[a] - found[b]) for a, b in fidelity.PAIRS)
     assert close.value == pytest.approx(rows["hgpo"].value - rows["gigpo"].value)
     assert far.value == pytest.approx(2 * rows["hgpo"].value)
     assert other.value == pytest.approx(rows["gigpo"].value - rows["grpo"].value)
@@ -144,28 +144,36 @@ def test_differences_are_paired() -> None:
 
 
 def test_intervals_are_percentiles_or_unknown() -> None:
-    known = interval(50.0, np.arange(201.0))
+    draws = np.arange(201.0)
+    known = interval(pd.Series([50.0, *draws]))
     assert known == (50.0, 5.0, 195.0)
     assert str(known) == "50.000 [5.000, 195.000]"
-    unknown = interval(1.0, np.full(201, np.nan))
-    assert unknown == interval(np.nan, np.arange(201.0)) == (None, None, None)
+    unknown = interval(pd.Series([1.0, *np.full(201, np.nan)]))
+    assert unknown == interval(pd.Series([np.nan, *draws])) == (None, None, None)
     assert str(unknown) == "–"
     assert json.dumps(unknown) == "[null, null, null]"
 
 
-def sample(steps: int = 120) -> Comparison:
+def sample(steps: int = 120) -> Result:
     rng = np.random.default_rng(0)
     truth = rng.standard_normal(steps)
     names = ("hgpo", "gigpo", "grpo", "rloo")
     noise = dict(zip(names, (0.2, 1.0, 3.0, 3.0), strict=True))
     size = np.where(np.arange(steps) % 3, 2, 1)
-    return Comparison(
-        group=np.arange(steps) // 4,
-        truth=truth,
-        error=np.full(steps, 0.1),
-        estimates={name: truth + noise[name] * rng.standard_normal(steps) for name in names},
-        levels={"k = 0": truth.copy(), "k = 1": np.where(size > 1, truth, -9.0), "oracle": truth},
-        sizes={"k = 0": size + 1, "k = 1": size, "oracle": np.ones(steps, int)},
+    estimates = {name: truth + noise[name] * rng.standard_normal(steps) for name in names}
+    levels = {"k = 0": truth, "k = 1": np.where(size > 1, truth, -9.0), "oracle": truth}
+    sizes = {"k = 0": size + 1, "k = 1": size, "oracle": np.ones(steps, int)}
+    return Result(
+        protocol={},
+        group=np.repeat(np.arange(steps // 4), 4).tolist(),
+        member=[0] * steps,
+        time=[0] * steps,
+        q=(truth + 1).tolist(),
+        v=[1.0] * steps,
+        error=[0.1] * steps,
+        estimates={name: column.tolist() for name, column in estimates.items()},
+        levels={name: column.tolist() for name, column in levels.items()},
+        sizes={name: column.tolist() for name, column in sizes.items()},
     )
 
 

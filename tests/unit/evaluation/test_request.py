@@ -134,7 +134,5 @@ def test_agents_of_a_url() -> None:
     assert settings("webshop", "react") == ("webshop_react", 1000, "memory")
     assert settings("alfworld", "react", "agent.memory_length=5")[1] == 5
     assert settings("scienceworld", "vanilla")[0] == "scienceworld_full"
-    with pytest.raises(
-        ConfigError, match="for alfworld, webshop, textcraft only, not for hgpo/Sci"
-    ):
+    with pytest.raises(ConfigError, match="there are no prompts for hgpo/ScienceWorld-v0"):
         settings("scienceworld", "react")

@@ -12,7 +12,7 @@ from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.reporting.panels import Line, Panel, band, draw_panels
 from hgpo_rllib.reporting.plots import pictures
 from hgpo_rllib.reporting.style import BLUE, STYLE, VERMILION
-from hgpo_rllib.reporting.tables import family_table, mean_phases, phase_seconds, phase_table
+from hgpo_rllib.reporting.tables import family_table, phase_seconds, phase_table
 from hgpo_rllib.results import load_runs
 from tests.unit.reporting.reporting_rows import (
     crash,
@@ -32,7 +32,7 @@ NAMES = {
     "learning_curve.png",
     "training.png",
     "policy.png",
-    "hierarchy.png",
+    "groups.png",
     "mismatch.png",
     "speed.png",
 }
@@ -81,7 +81,7 @@ def test_panels_without_content_are_left_out(run_dir):
     assert list(panels([run_dir], "policy.png")) == ["Steps of an episode"]
     assert list(panels([run_dir], "mismatch.png")) == ["Gap of log-probabilities (nats)"]
     crash(run_dir)
-    assert list(panels([run_dir], "learning_curve.png")) == ["Training games"]
+    assert list(panels([run_dir], "learning_curve.png")) == ["Success on training games"]
 
 
 def test_titles_fit_over_their_panels(run_dir, several):
@@ -93,7 +93,7 @@ def test_titles_fit_over_their_panels(run_dir, several):
     for run in (run_dir, *several):
         write_jsonl(run / "metrics.jsonl", rows)
     # Pictures of metrics have the same panels whatever the number of runs.
-    for figure in (*drawn(run_dir).values(), drawn(*several)["hierarchy.png"]):
+    for figure in (*drawn(run_dir).values(), drawn(*several)["groups.png"]):
         figure.draw_without_rendering()
         for axes in figure.axes:
             assert axes._left_title.get_window_extent().x1 <= axes.bbox.x1 + 5, axes.get_title()
@@ -129,7 +129,7 @@ def test_a_band_is_over_the_iterations_that_all_runs_have(tmp_path):
 def test_the_running_mean_looks_back_only(run_dir):
     rows = [metrics_row(i) | {"success_rate": 1.0 * (i > 10)} for i in range(1, 13)]
     write_jsonl(run_dir / "metrics.jsonl", rows)
-    shown = lines(panels([run_dir], "learning_curve.png")["Training games"])
+    shown = lines(panels([run_dir], "learning_curve.png")["Success on training games"])
     assert shown["mean of the last 10"][1] == pytest.approx([0.0] * 10 + [0.1, 0.2])
 
 
@@ -167,16 +167,15 @@ def test_curves_of_several_settings_have_a_colour_and_a_band_each(several):
 
 class TestLearningCurve:
     def test_splits_of_one_run(self, run_dir):
-        axes = panels([run_dir], "learning_curve.png")["Held-out games"]
-        handles, labels = axes.get_legend_handles_labels()
-        assert labels == ["valid_seen", "valid_unseen", "all held-out"]
-        line = handles[2].lines[0]
-        assert list(line.get_ydata()) == pytest.approx([0.20, 0.28, 0.36])
+        axes = panels([run_dir], "learning_curve.png")["Success on held-out games"]
+        assert list(lines(axes)) == ["valid_seen", "valid_unseen", "all held-out"]
+        assert lines(axes)["all held-out"] == ([0, 2, 4], pytest.approx([0.20, 0.28, 0.36]))
+        assert len(axes.collections) == 3, "bands"
 
     def test_seeds_are_thin_lines_around_their_mean(self, tmp_path):
         rates = [(0.1, 0.5), (0.2, 0.3), (0.3, 0.4)]
         runs = [make_run(tmp_path / str(i), *pair, seed=i) for i, pair in enumerate(rates)]
-        shown = lines(panels(runs, "learning_curve.png")["Held-out games, all splits"])
+        shown = lines(panels(runs, "learning_curve.png")["Success on held-out games, all splits"])
         assert list(shown) == ["seed 0", "seed 1", "seed 2", "mean of 3 seeds"]
         assert shown["seed 1"] == ([0, 2, 4], pytest.approx([0.2, 0.25, 0.3]))
         assert shown["mean of 3 seeds"] == ([0, 2, 4], pytest.approx([0.2, 0.3, 0.4]))
@@ -184,34 +183,30 @@ class TestLearningCurve:
     def test_the_mean_ends_where_the_first_run_ends(self, tmp_path):
         runs = [make_run(tmp_path / str(i), seed=i) for i in range(2)]
         crash(runs[1])
-        axes = panels(runs, "learning_curve.png")["Training games"]
+        axes = panels(runs, "learning_curve.png")["Success on training games"]
         assert lines(axes)["each iteration"][0] == [1]
 
 
-class TestHierarchy:
+class TestGroups:
     TITLES = ("Step utilisation", "Mean size of those groups", "Distance from the Oracle")
 
-    def test_the_oracle_is_dotted_beside_the_depths(self, diagnosed):
-        shares, sizes = (panels([diagnosed], "hierarchy.png")[title] for title in self.TITLES[:2])
-        depths = {"k = 0", "k = 1", "k = 10"}
-        assert set(lines(shares)) == depths | {"whole history (Oracle)", "advantage not 0"}
-        assert lines(shares)["whole history (Oracle)"] == ([2, 3, 4], [0.25, 0.25, 0.25])
-        assert lines(shares)["advantage not 0"] == ([1, 2, 3, 4], [0.75] * 4)
-        assert lines(sizes) == {"whole history (Oracle)": ([2, 3, 4], [5, 6, 7])}
-        styles = {line.get_label(): line.get_linestyle() for line in shares.lines}
-        assert styles.pop("whole history (Oracle)") == ":"
-        assert styles.pop("advantage not 0") == "--"
-        assert set(styles.values()) == {"-"}
+    def test_depths_and_the_oracle_have_a_line_each(self, diagnosed):
+        shares, sizes = (panels([diagnosed], "groups.png")[title] for title in self.TITLES[:2])
+        oracle = "whole history (Oracle)"
+        assert list(lines(shares)) == ["k = 0", "k = 1", "k = 10", oracle, "advantage 0"]
+        assert lines(shares)[oracle] == ([2, 3, 4], [0.25, 0.25, 0.25])
+        assert lines(shares)["advantage 0"] == ([1, 2, 3, 4], [0.25] * 4)
+        assert lines(sizes) == {oracle: ([2, 3, 4], [5, 6, 7])}
 
     def test_gaps_leave_out_what_is_not_a_number(self, diagnosed):
-        assert lines(panels([diagnosed], "hierarchy.png")[self.TITLES[2]]) == {
+        assert lines(panels([diagnosed], "groups.png")[self.TITLES[2]]) == {
             "trajectory-level": ([2, 3, 4], [0.75] * 3),
             "step-level": ([2, 3, 4], [0.5] * 3),
             "HGPO": ([2, 4], [0.25] * 2),
         }
 
     def test_no_legend_covers_a_line(self, diagnosed):
-        for name in ("hierarchy.png", "mismatch.png"):
+        for name in ("groups.png", "mismatch.png"):
             figure = drawn(diagnosed)[name]
             figure.draw_without_rendering()
             for axes in figure.axes:
@@ -219,12 +214,12 @@ class TestHierarchy:
                 below = axes.xaxis.get_label().get_window_extent()
                 assert legend is None or legend.get_window_extent().y1 <= below.y0
 
-    def test_several_settings_by_depth(self, several):
-        shown = panels(several, "hierarchy.png")
-        depths = ([0, 1, 10], [1.0, 0.5, 0.1])
-        assert curves(shown["Step utilisation by depth"]) == {BLUE: depths, VERMILION: depths}
-        learning = ([1, 2, 3, 4], [0.75] * 4)
-        assert curves(shown["Steps with an advantage not 0"])[BLUE] == learning
+    def test_several_settings_without_depths(self, several):
+        shown = panels(several, "groups.png")
+        zero = ([1, 2, 3, 4], [0.25] * 4)
+        # The share of the Oracle is 0.25, too.
+        assert curves(shown["Step utilisation"]) == {BLUE: zero, VERMILION: zero}
+        assert len(shown["Step utilisation"].lines) == 4
 
 
 class TestGroupSizes:
@@ -277,10 +272,9 @@ class TestTime:
                 "evaluation": 7.0,
             },
         }
-        means = mean_phases(runs)
-        assert (means["evaluation"], means["rollout"]) == (3.5, 6.5)
-        cells = phase_table({"": runs}).loc["evaluation"]
-        assert list(cells) == ["7.0 s", "3.5 s", "17.3 %"]  # of 20.25 s
+        table = phase_table({"": runs})
+        assert list(table.loc["evaluation"]) == ["7.0 s", "3.5 s", "17.3 %"]  # of 20.25 s
+        assert table.loc["rollout", "per iteration"] == "6.5 s"
 
     def test_settings_have_a_column_of_means_each(self, several):
         table = phase_table(load_runs(several).experiments())

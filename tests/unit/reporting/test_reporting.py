@@ -14,7 +14,7 @@ from hgpo_rllib.reporting import report
 from hgpo_rllib.reporting.numbers import duration, number, percent, points
 from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.results import ResultsError
-from tests.unit.reporting.reporting_rows import PROMPT, crash, make_run, write_jsonl
+from tests.unit.reporting.reporting_rows import PROMPT, crash, make_run
 
 
 @pytest.fixture
@@ -62,13 +62,12 @@ class TestNumbers:
 
 @pytest.mark.usefixtures("undrawn")
 class TestReport:
-    def test_headline_states_before_after_and_difference(self, run_dir):
+    def test_before_after_and_difference(self, run_dir):
         path = write_report([run_dir])
         assert path == run_dir / "report.html"
         text = text_of(path.read_text())
         assert "4 iterations · 4,000 environment steps in training · 1 min 20 s" in text
-        assert "before 20.0 % ± 3.0 after 36.0 % ± 4.0" in text
-        assert "percentage points +16.0 ± 5.0" in text
+        assert "all held-out 100 20.0 % ± 3.0 36.0 % ± 4.0 +16.0 ± 5.0" in text
         assert "100 episodes at temperature 0.40" in text
         assert "may be chance" not in text
         assert "not finished" not in text
@@ -90,7 +89,7 @@ class TestReport:
         assert "# &lt;weight&gt;" in html
         assert "<think>" not in html.partition("<script>")[0]
         data = re.search(r'id="episode-data">(.*?)</script>', html, re.DOTALL)
-        assert PROMPT in json.loads(data[1])["texts"]
+        assert json.loads(data[1])[0]["groups"][0]["members"][0]["steps"][0]["prompt"] == PROMPT
         assert html.count("<script") == 2
 
     def test_a_crashed_run(self, run_dir):
@@ -98,15 +97,8 @@ class TestReport:
         assert "1 iterations · 1,000 environment steps in training · 20.0 s · not finished" in text
         assert "No held-out evaluation was recorded." in text
         assert "still running or was stopped early" in text
-        for nothing in ("n/a", "held-out success before", "Episodes "):
+        for nothing in ("n/a", "By split", "Episodes "):
             assert nothing not in text.partition("Configuration")[0]
-
-    def test_what_was_not_recorded_is_said(self, run_dir):
-        rows = [{"iteration": 1, "success_rate": 0.5, "kl": None}]
-        write_jsonl(run_dir / "metrics.jsonl", rows)
-        text = text_of(write_report([run_dir]).read_text())
-        missing = "mean advantage, policy loss, KL, clip fraction, mean reward"
-        assert f"Not recorded, so not drawn: {missing}." in text
 
     def test_a_failed_write_keeps_the_old_report(self, run_dir, monkeypatch):
         path = write_report([run_dir])
@@ -135,8 +127,7 @@ class TestSeveralRuns:
         # Before 10, 20, 30 and after 50, 30, 40: standard deviation 10, over sqrt(3) is 5.8.
         # Differences 40, 10, 10: mean 20, standard deviation sqrt(600 / 2), over sqrt(3) is 10.
         assert "3 seeds of one experiment" in text
-        assert "before 20.0 % ± 5.8 after 40.0 % ± 5.8" in text
-        assert "percentage points +20.0 ± 10.0" in text
+        assert "all held-out 100 20.0 % ± 5.8 40.0 % ± 5.8 +20.0 ± 10.0" in text
         assert "s1 1 4 4 100 20.0 % ± 3.0 30.0 % ± 4.0 +10.0 ± 5.0" in text
         assert "Differences between the curves" not in text
 
@@ -148,8 +139,8 @@ class TestSeveralRuns:
         ]
         text = text_of(write_report(runs, tmp_path / "x.html").read_text())
         assert "2 curves of 3 runs" in text
-        assert "hgpo 2 4 20.0 % ± 0.0 55.0 % ± 5.0 +35.0 ± 5.0" in text
-        assert "grpo 1 4 20.0 % ± 3.0 50.0 % ± 4.0 +30.0 ± 5.0" in text
+        assert "hgpo 2 20.0 % ± 0.0 55.0 % ± 5.0 +35.0 ± 5.0" in text
+        assert "grpo 1 20.0 % ± 3.0 50.0 % ± 4.0 +30.0 ± 5.0" in text
         assert "setting hgpo grpo algorithm.estimator hgpo grpo" in text
         assert "config.yaml of grpo" in text
 
@@ -157,7 +148,7 @@ class TestSeveralRuns:
         runs = [make_run(tmp_path / str(seed), seed=seed) for seed in range(2)]
         crash(runs[1])
         text = text_of(write_report(runs, tmp_path / "x.html").read_text())
-        assert "before 20.0 % after 36.0 %" in text
+        assert "all held-out 100 20.0 % 36.0 % +16.0" in text
         assert "The runs of small ended at different iterations" in text
         assert "1 1 1 n/a n/a n/a n/a n/a" in text
 

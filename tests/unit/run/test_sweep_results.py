@@ -112,13 +112,6 @@ def test_cells_are_where_their_values_are(sweep: Sweep) -> None:
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["2", "4"]
 
 
-def test_one_key_is_one_row_over_all_runs(sweep: Sweep) -> None:
-    axes, cells = picture(sweep, ALPHA)
-    assert cells == pytest.approx(np.array([[(0.3 + 0.5 + 0.6) / 3, 0.9]]))
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1"]
-    assert (axes.get_xlabel(), axes.get_ylabel(), len(axes.get_yticks())) == (ALPHA, "", 0)
-
-
 def test_picture_says_what_the_cells_are(sweep: Sweep) -> None:
     axes, _ = picture(sweep, ALPHA, K)
     assert [text.get_text() for text in axes.texts] == [
@@ -136,7 +129,7 @@ def test_picture_says_what_the_cells_are(sweep: Sweep) -> None:
 @pytest.mark.parametrize(
     ("keys", "pictures"),
     [
-        ((ALPHA,), {"heat_map-algorithm_weight_alpha.png"}),
+        ((ALPHA,), set()),
         ((ALPHA, K), {"heat_map-algorithm_weight_alpha-algorithm_context_length.png"}),
         (("a.x", "b.x", "b.y"), {f"heat_map-{p}.png" for p in ("a_x-b_x", "a_x-b_y", "b_x-b_y")}),
     ],
