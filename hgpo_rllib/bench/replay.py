@@ -70,8 +70,6 @@ def replaying(config: RunConfig, recorded: Sequence[Generation]) -> Iterator[str
 class ReplayEngine:
     """Return recorded responses after their latencies; see `Engine`."""
 
-    has_ended = False
-
     def __init__(self, recorded: Sequence[Generation]):
         self._recorded = recorded
         self._version = STARTING_WEIGHTS.version

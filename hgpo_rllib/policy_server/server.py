@@ -19,6 +19,7 @@ from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS
 
 logger = logging.getLogger(__name__)
 MAX_ONGOING_REQUESTS = 4096  # per replica; the engine queues requests beyond max_num_seqs
+HEALTH_CHECK_TIMEOUT_S = 60  # an engine replies between two steps, such as a long prefill
 SESSION_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 
 
@@ -53,7 +54,8 @@ class PolicyServer:
             PolicyReplica,
             name="policy",
             max_ongoing_requests=MAX_ONGOING_REQUESTS,
-            health_check_period_s=2,  # time to detect a process that has exited
+            health_check_period_s=2,  # time to detect an engine that has exited
+            health_check_timeout_s=HEALTH_CHECK_TIMEOUT_S,
             graceful_shutdown_wait_loop_s=0.1,  # default: 2 s before it stops without requests
             graceful_shutdown_timeout_s=5,
             logging_config={"enable_access_log": False},

@@ -190,10 +190,6 @@ class VLLMEngine(Engine):
         with _engine_died():
             await self._vllm.get_weight_version()
 
-    @property
-    def has_ended(self) -> bool:
-        return self._vllm.errored
-
     def shutdown(self) -> None:
         """Stop vLLM, which gets time to end: a killed one leaves a temporary file."""
         self._vllm.shutdown()

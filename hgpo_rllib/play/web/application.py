@@ -89,19 +89,6 @@ async def _failure(request: Request, error: Exception) -> Response:
     return render("error.html.jinja", 502, message=str(error))
 
 
-def read_number(text: str, lowest: int, highest: int) -> int:
-    """Return the number that a form or an address contains.
-
-    Raises:
-        HTTPException: it is not a number, or not in the range, which includes `highest`.
-    """
-    if not (text.isascii() and text.isdecimal() and len(text) < 12):
-        raise HTTPException(400, f"{text[:40]!r} is not a number.")
-    if not lowest <= int(text) <= highest:
-        raise HTTPException(404, f"There is no {text}: {lowest} to {highest}.")
-    return int(text)
-
-
 def listen(port: int | None) -> socket.socket:
     """Return a socket that listens on the loopback address.
 

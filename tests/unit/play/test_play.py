@@ -95,7 +95,6 @@ class TestShopping:
         (("--split", "nix"), "unknown split 'nix'"),
         (("--split", "train"), "split 'train' is empty"),
         (("--port", "0"), "add --web"),
-        (("--web", "--goal", "0"), "--goal does not work with --web"),
     ],
 )
 def test_bad_input(hgpo: Run, store: Path, options: tuple[str, ...], named: str) -> None:

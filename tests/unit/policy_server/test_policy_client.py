@@ -29,7 +29,7 @@ LOST = [
     EngineDiedError("out of memory"),
     DeploymentUnavailableError("policy"),
 ]
-ENGINE_HANGS = RayTaskError("generate", "", EngineDiedError("the engine has not answered for 31 s"))
+ENGINE_DIED = RayTaskError("generate", "", EngineDiedError("the engine has ended"))
 
 
 class PaperServer:
@@ -83,7 +83,7 @@ def ask(
 
 def test_lost_prompts_are_asked_again_under_the_same_weights() -> None:
     """Whatever way the replica was lost; its successor must serve the present weights."""
-    server = PaperServer(*LOST, ENGINE_HANGS.as_instanceof_cause())
+    server = PaperServer(*LOST, ENGINE_DIED.as_instanceof_cause())
     assert ask(server) == [[1], [2]]
     assert server.calls == [([[1], [2]], WEIGHTS)] * (len(LOST) + 2)
 
@@ -111,7 +111,7 @@ def test_other_errors_are_not_repeated() -> None:
 
 def test_the_console_says_why_a_replica_was_lost_once(caplog: pytest.LogCaptureFixture) -> None:
     """One line for all requests that it had, without Ray's traceback."""
-    failures = [ENGINE_HANGS.as_instanceof_cause() for _ in range(8)]
+    failures = [ENGINE_DIED.as_instanceof_cause() for _ in range(8)]
     policy = Replicas(PaperServer(*failures), lambda: 1, 60, pause_s=0)  # type: ignore[arg-type]
 
     async def work() -> None:
@@ -119,7 +119,7 @@ def test_the_console_says_why_a_replica_was_lost_once(caplog: pytest.LogCaptureF
 
     asyncio.run(work())
     assert [record.message for record in caplog.records] == [
-        "policy server: EngineDiedError: the engine has not answered for 31 s; asking again"
+        "policy server: EngineDiedError: the engine has ended; asking again"
     ]
     assert describe(ValueError("several\nlines")) == "ValueError: several"
 
