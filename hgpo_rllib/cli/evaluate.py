@@ -20,6 +20,7 @@ NameOption = Annotated[
     str | None, typer.Option(help="name of the model behind a URL (default: the only one)")
 ]
 
+
 def evaluate(
     words: Annotated[
         list[str] | None,

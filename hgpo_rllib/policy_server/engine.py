@@ -4,9 +4,9 @@ Both are modules, selected by name in `ENGINES` and `WEIGHT_TRANSPORTS` of
 `hgpo_rllib.settings.policy_server`.
 """
 
-import importlib
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from pkgutil import resolve_name
 from typing import Any, Protocol, cast
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
@@ -84,9 +84,9 @@ class WeightTransport(Protocol):
 
 def engine_module(path: str) -> EngineModule:
     """Import and return the engine module `path`, a value of `ENGINES`."""
-    return cast(EngineModule, importlib.import_module(path))
+    return cast(EngineModule, resolve_name(path))
 
 
 def transport_module(path: str) -> WeightTransport:
-    """Import and return the transport module `path`, a value of `WEIGHT_TRANSPORTS`."""
-    return cast(WeightTransport, importlib.import_module(path))
+    """Import and return the transport `path`, a value of `WEIGHT_TRANSPORTS`."""
+    return cast(WeightTransport, resolve_name(path))

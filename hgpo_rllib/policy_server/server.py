@@ -10,7 +10,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
-from hgpo_rllib.placement import replica_resources
+from hgpo_rllib.placement import actor_options, replica_resources
 from hgpo_rllib.policy_server.client import MAX_BATCH
 from hgpo_rllib.policy_server.deployment import PolicyReplica, start_owner_liveness
 from hgpo_rllib.policy_server.engine import engine_module
@@ -96,16 +96,11 @@ class PolicyServer:
 
 def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
     """Return Serve's deployment options: number of replicas, their resources, request router."""
-    resources = replica_resources(server)
     variables = engine_module(ENGINES[server.engine]).environment(server)
     options: dict[str, Any] = {
         "num_replicas": server.num_replicas,
-        "ray_actor_options": {
-            "num_cpus": resources.pop("CPU", 0),
-            "num_gpus": resources.pop("GPU", 0),
-            "resources": resources,
-            "runtime_env": {"env_vars": variables},
-        },
+        "ray_actor_options": actor_options(replica_resources(server))
+        | {"runtime_env": {"env_vars": variables}},
     }
     if server.max_replicas is not None:
         options["num_replicas"] = "auto"

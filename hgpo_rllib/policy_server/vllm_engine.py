@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from ray.util.queue import Queue
 from vllm import AsyncEngineArgs, SamplingParams
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -40,7 +41,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from hgpo_rllib.models import write_tokenizer
 from hgpo_rllib.policy_server.engine import Engine, Load
-from hgpo_rllib.policy_server.gpu_transfer import WeightsOnLearner
+from hgpo_rllib.policy_server.gpu_transfer import Transfer, WeightsOnLearner, new_queue
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 from hgpo_rllib.policy_server.transfer import adapter_folder, mapped_tensors, shared_with_engine
 from hgpo_rllib.policy_server.types import (
@@ -80,6 +81,7 @@ class VLLMEngine(Engine):
             self._vllm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         self._adapters: LoRARequest | None = None
         self._request_numbers = itertools.count()
+        self._queues: tuple[Queue, Queue] | None = None
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
         start = time.perf_counter()
@@ -143,15 +145,16 @@ class VLLMEngine(Engine):
         The connection is made for each load and closed after it: it would not survive a restart
         of any other replica.
         """
-        broker, workers = weights.broker, self._vllm.vllm_config.parallel_config.world_size
-        transfer = await broker.ask.remote(weights.number, workers)
-        while isinstance(call := await broker.next_call.remote(transfer), tuple):
+        self._queues = calls, replies = self._queues or (new_queue(), new_queue())
+        workers = self._vllm.vllm_config.parallel_config.world_size
+        await weights.transfers.put_async(Transfer(weights.number, workers, calls, replies))
+        while isinstance(call := await calls.get_async(), tuple):
             try:
                 await self._call_vllm(*call)
             except Exception as error:
-                await broker.reply.remote(transfer, f"the engine failed: {error}")
+                await replies.put_async(f"the engine failed: {error}")
                 raise
-            await broker.reply.remote(transfer, None)
+            await replies.put_async(None)
         await self._vllm.shutdown_weight_transfer_engine()
         if call is not None:
             raise RuntimeError(f"the learner did not send its weights: {call}")

@@ -72,11 +72,15 @@ ON_CPU = {"num_learners": 1, "learner_gpus": 0}
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("nccl", {"cluster": ON_CPU}, "nccl needs learners on GPUs"),
-        ("ipc", {"cluster": ON_CPU, "policy_server.colocate": False}, "ipc needs learners on GPUs"),
-        ("nccl", {"policy_server.replica_gpus": 0}, "nccl needs replicas on GPUs"),
-        ("nccl", {"model": {"lora_rank": 8}}, "nccl does not transfer LoRA adapters"),
-        ("ipc", {"model": {"lora_rank": 8}}, "ipc does not transfer LoRA adapters"),
+        ("nccl", {"cluster": ON_CPU}, "nccl needs a GPU for each process"),
+        (
+            "ipc",
+            {"cluster": ON_CPU, "policy_server.colocate": False},
+            "ipc needs one learner and one replica that",
+        ),
+        ("nccl", {"policy_server.replica_gpus": 0}, "nccl needs a GPU for each process"),
+        ("nccl", {"model": {"lora_rank": 8}}, "nccl needs a model without adapters"),
+        ("ipc", {"model": {"lora_rank": 8}}, "ipc needs a model without adapters"),
         ("nccl", {"rollout": {"schedule": "one_step_off"}}, "set rollout.schedule=synchronous"),
         ("ipc", {"policy_server.colocate": False}, "ipc needs one learner and one replica that"),
         (
