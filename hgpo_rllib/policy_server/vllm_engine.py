@@ -11,8 +11,9 @@ import multiprocessing
 import pickle
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -110,34 +111,30 @@ class VLLMEngine(Engine):
 
     @asynccontextmanager
     async def receive(self, weights: PublishedWeights) -> AsyncIterator[Load]:
-        if isinstance(weights, WeightsOnLearner):
+        async with AsyncExitStack() as stack:
+            if isinstance(weights, WeightsOnLearner):
+                load = partial(self._load_from_learner, weights)
+            elif weights.adapter is None:
+                arguments = await stack.enter_async_context(shared_with_engine(weights))
+                load = partial(self._load_model, arguments)
+            else:
+                load = partial(self._load_adapters, stack.enter_context(adapter_folder(weights)))
 
-            async def load_from_learner(version: str) -> None:
-                await self._load_from_learner(weights)
+            async def load_as(version: str) -> None:
+                await load()
                 await self._vllm.update_weight_version(version)
 
-            yield load_from_learner
-        elif weights.adapter is None:
-            async with shared_with_engine(weights) as arguments:
+            yield load_as
 
-                async def load_model(version: str) -> None:
-                    await self._vllm.start_weight_update()
-                    await self._vllm.update_weights(WeightTransferUpdateRequest(arguments))
-                    await self._vllm.finish_weight_update()
-                    await self._vllm.update_weight_version(version)
+    async def _load_model(self, arguments: dict[str, Any]) -> None:
+        await self._vllm.start_weight_update()
+        await self._vllm.update_weights(WeightTransferUpdateRequest(arguments))
+        await self._vllm.finish_weight_update()
 
-                yield load_model
-        else:
-            with adapter_folder(weights) as folder:
-
-                async def load_adapters(version: str) -> None:
-                    new = LoRARequest(ADAPTERS, 1, str(folder), load_inplace=True)
-                    if not await self._vllm.add_lora(new):
-                        raise RuntimeError("the engine did not take the adapters")
-                    self._adapters = LoRARequest(ADAPTERS, 1, str(folder))
-                    await self._vllm.update_weight_version(version)
-
-                yield load_adapters
+    async def _load_adapters(self, folder: Path) -> None:
+        if not await self._vllm.add_lora(LoRARequest(ADAPTERS, 1, str(folder), load_inplace=True)):
+            raise RuntimeError("the engine did not take the adapters")
+        self._adapters = LoRARequest(ADAPTERS, 1, str(folder))
 
     async def _load_from_learner(self, weights: WeightsOnLearner) -> None:
         """Load weights with vLLM's own transfer, whose half in the learner calls this half.
