@@ -9,7 +9,6 @@ from pathlib import Path
 from transformers import AutoConfig
 
 from env_wrappers.errors import DataError
-from env_wrappers.files import read_json
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import TaskGenerator, find_environment
 from hgpo_rllib.environments.checks import check_settings
@@ -93,21 +92,17 @@ def check_model(model: str, given_as: str = "model.model_path", look_up: bool = 
         for names in (("config.json",), ("tokenizer.json",), WEIGHTS):
             if not any(any(folder.glob(name)) for name in names):
                 raise ConfigError(f"{given_as}: {model} holds no {' or '.join(names)}")
-        try:
-            read_json(folder / "config.json")
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{given_as}: {folder / 'config.json'}: {error}") from error
     # If the first part of a name is a folder, it is a wrong path.
     elif not _HUB_NAME.fullmatch(model) or folder.parent.is_dir():
         raise ConfigError(
-            f"{given_as}: {model} is not there: give a directory, or ORGANIZATION/NAME of a model "
-            "on the hub"
+            f"{given_as}: {model} does not exist: give a directory, or ORGANIZATION/NAME of a "
+            "model on the hub"
         )
     elif not look_up:
         return
     try:
         AutoConfig.from_pretrained(model)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
             f"{given_as}: {model} is no HuggingFace directory or name ({reason})"

@@ -65,14 +65,11 @@ async def read_form(request: Request) -> dict[str, str]:
     """Return the fields of a form submitted by one of the application's own pages.
 
     Raises:
-        HTTPException: the form is of another origin, or is not UTF-8.
+        HTTPException: the form is of another origin.
     """
     if request.headers.get("origin") not in (None, f"http://{request.headers['host']}"):
         raise HTTPException(403, "This form comes from another page.")
-    try:
-        return dict(parse_qsl((await request.body()).decode(), keep_blank_values=True))
-    except UnicodeDecodeError as error:
-        raise HTTPException(400, "This form cannot be read.") from error
+    return dict(parse_qsl((await request.body()).decode(errors="replace")))
 
 
 async def _style(request: Request) -> Response:

@@ -78,9 +78,9 @@ class TestWhatIsServed:
     @pytest.mark.parametrize(
         ("checkpoint", "override", "named"),
         [
-            ("{tmp}/nothing", "seed=1", "{tmp}/nothing is not there"),
-            ("./nothing", "seed=1", "./nothing is not there"),
-            ("tests/nothing", "seed=1", "tests/nothing is not there"),
+            ("{tmp}/nothing", "seed=1", "{tmp}/nothing does not exist"),
+            ("./nothing", "seed=1", "./nothing does not exist"),
+            ("tests/nothing", "seed=1", "tests/nothing does not exist"),
             ("{tmp}", "seed=1", "{tmp} holds no config.json"),
             ("{tmp}/run/config.yaml", "seed=1", "holds no config.json"),
             ("{tmp}/run", "seeds=1", "unknown config key seeds"),

@@ -221,7 +221,7 @@ class TestCommand:
             ("model.model_path=null", "set model.model_path"),
             ("agent.context=conversation", "demos.jsonl has separate steps"),
             ("agent.prompt=nothing", "agent.prompt: no prompt template 'nothing'"),
-            ("model.model_path=no/where/at/all", "no/where/at/all is not there"),
+            ("model.model_path=no/where/at/all", "no/where/at/all does not exist"),
         ],
     )
     def test_bad_settings(self, start: Path, tmp_path: Path, override: str, message: str) -> None:
