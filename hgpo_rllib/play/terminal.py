@@ -43,16 +43,16 @@ def plain(value: Any) -> str:
     )
 
 
-def play_episode(env: gym.Env, task: Any, max_steps: int, console: Console) -> bool:
+def play_episode(env: gym.Env, task: Mapping[str, Any], max_steps: int, console: Console) -> bool:
     """Play an episode until it ends or the player quits; return whether it was won.
 
     Args:
         env: the environment.
-        task: options of its reset.
+        task: arguments of its reset, which select the task.
         max_steps: step limit of the environment.
         console: console for output.
     """
-    observation, info = env.reset(options=task)
+    observation, info = env.reset(**task)
     console.print(Text(f"A number or a command is a step, {QUIT!r} ends the game.", "dim"))
     steps, done = 0, False
     while not done:

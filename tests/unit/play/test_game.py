@@ -147,7 +147,7 @@ def test_a_task_that_does_not_exist(env: TextCraftEnv) -> None:
     ("options", "named"),
     [
         (("textcraft", "--port", "0"), "add --web"),
-        (("textcraft", "--web", "--goal", "9999"), "no goal 9999"),
+        (("textcraft", "--web", "--goal", "9999"), "--game 9999: there are "),
         (("policy", "nowhere", "--env", "textcraft"), "nowhere"),
     ],
 )
