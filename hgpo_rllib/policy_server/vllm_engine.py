@@ -42,7 +42,6 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from hgpo_rllib.models import write_tokenizer
 from hgpo_rllib.policy_server.engine import Engine, Load
-from hgpo_rllib.policy_server.gpu_transfer import Transfer, WeightsOnLearner, new_queue
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 from hgpo_rllib.policy_server.transfer import adapter_folder, mapped_tensors, shared_with_engine
 from hgpo_rllib.policy_server.types import (
@@ -54,6 +53,7 @@ from hgpo_rllib.policy_server.types import (
     RequestFailedError,
     Sampling,
 )
+from hgpo_rllib.policy_server.vllm_sender import Transfer, WeightsOnLearner, new_queue
 from hgpo_rllib.settings.policy_server import UpdateMode
 
 BACKEND = "hgpo"

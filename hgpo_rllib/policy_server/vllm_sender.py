@@ -1,13 +1,17 @@
-"""Weight transports ``nccl`` and ``ipc``: vLLM's transfers between GPUs.
+"""Weight transports ``nccl`` and ``ipc``: vLLM's transfers between GPUs. Never run on a GPU.
 
-The learner's half of a transfer runs in a thread of the learner. Never run on a GPU.
+A transfer has one half in the learner, which calls the other half, in the engine. A replica begins
+a transfer when a request needs the weights, a thread of the learner serves it, and Ray's queues
+carry the calls. So replicas load independently of each other, as from the object store, and a
+restarted one loads the current weights by itself.
 """
 
 import logging
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import ray
 import torch
@@ -20,11 +24,38 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_open_port
 
-from hgpo_rllib.policy_server.gpu_transfer import Transfer, WeightsOnLearner, new_queue
 from hgpo_rllib.policy_server.types import PublishedWeights
 
 logger = logging.getLogger(__name__)
 DEVICE = "cuda"
+
+
+class Transfer(NamedTuple):
+    """An engine's request for weights."""
+
+    number: int
+    """See `WeightsOnLearner`."""
+    workers: int
+    """Number of processes of the engine."""
+    calls: Queue
+    """The learner's calls: method and arguments. At the end None, or the error of the learner."""
+    replies: Queue
+    """For each call None, or the error of the engine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsOnLearner(PublishedWeights):
+    """A version on the learner's GPU; ``tensors`` is empty."""
+
+    number: int
+    """Counted by the learner."""
+    transfers: Queue
+    """Of `Transfer`, which the learner serves one after the other."""
+
+
+def new_queue() -> Queue:
+    """Return a queue that ends with this process."""
+    return Queue(actor_options={"num_cpus": 0})
 
 
 class GPUTransport:

@@ -10,7 +10,7 @@ from transformers import AutoConfig
 
 from env_wrappers.errors import DataError
 from hgpo_rllib.config import ConfigError, RunConfig
-from hgpo_rllib.environments import TaskGenerator, find_environment
+from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.run.trackers import check_trackers
 
@@ -61,16 +61,12 @@ def _check_environment(config: RunConfig) -> None:
     if config.model.model_path is None:
         environment.require_generator()
     splits = list(dict.fromkeys([config.env.train_split, *config.evaluation.splits]))
-    if generator := environment.data_generator(config):
-        check_generated_data(config, splits, generator)
+    generator = environment.data_generator(config)
+    if generator is None:
+        for split in splits:
+            environment.check(config, split)
         return
-    for split in splits:
-        environment.check(config, split)
-
-
-def check_generated_data(config: RunConfig, splits: list[str], generator: TaskGenerator) -> None:
-    """Check options and splits on a sample of the data that the run would generate."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:  # a sample of the data that would be generated
         sample = Path(folder) / "data"
         generator.make_sample(config, sample)
         env = config.env.model_copy(update={"data": str(sample)})
