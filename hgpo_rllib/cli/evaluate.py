@@ -13,6 +13,10 @@ EnvOption = Annotated[
     str | None,
     typer.Option(help="alfworld, webshop, textcraft or scienceworld (default: that of the run)"),
 ]
+SplitOption = Annotated[
+    str | None,
+    typer.Option(help="split to play (default: valid_seen for ALFWorld, otherwise test)"),
+]
 DataOption = Annotated[
     Path | None, typer.Option(help="data of the environment (default: the run's)")
 ]
@@ -31,10 +35,7 @@ def evaluate(
         ),
     ] = None,
     env: EnvOption = None,
-    split: Annotated[
-        str | None,
-        typer.Option(help="split to play (default: valid_seen for ALFWorld, otherwise test)"),
-    ] = None,
+    split: SplitOption = None,
     agent: Annotated[
         str,
         typer.Option(

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hgpo_rllib.cli.common import Overrides
-from hgpo_rllib.cli.evaluate import DataOption, EnvOption, NameOption
+from hgpo_rllib.cli.evaluate import DataOption, EnvOption, NameOption, SplitOption
 from hgpo_rllib.config import ConfigError, load_config
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
 app = typer.Typer(help="Play a game, or show a recorded episode or a policy.", no_args_is_help=True)
-SplitOption = Annotated[
-    str | None, typer.Option(help="split to play (default: that of hgpo evaluate)")
-]
 GameOption = Annotated[
     int, typer.Option("--game", "--goal", help="index of a game in the split, from 0", min=0)
 ]
