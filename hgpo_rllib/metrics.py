@@ -77,113 +77,94 @@ class Panel:
         return self.unit not in ("", "nats") and not self.log
 
 
+def _panel(figure: str, title: str, *metrics: Metric, **axis: bool) -> Panel:
+    return Panel(figure, title, metrics, **axis)
+
+
 # fmt: off
 PANELS = (
-    Panel("training", "Mean advantage", metrics=(
-        Metric("advantage_mean", "", "step mean", "advantage, as the learner gets it"),
-    )),
-    Panel("training", "Loss", metrics=(
+    _panel("training", "Mean advantage",
+        Metric("advantage_mean", "", "step mean", "advantage, as the learner gets it")),
+    _panel("training", "Loss",
         Metric("policy_loss", "", "mini-batch mean",
             "clipped part of the objective, importance weights included", "policy"),
-        Metric("loss", "", "mini-batch mean", "the whole objective", "whole"),
-    )),
-    Panel("training", "KL to the reference policy", metrics=(
-        Metric("kl", "nats", "token mean", "estimate of the KL divergence; with `kl_coeff` > 0"),
-    )),
-    Panel("training", "Clip fraction (tokens)", metrics=(
+        Metric("loss", "", "mini-batch mean", "the whole objective", "whole")),
+    _panel("training", "KL to the reference policy",
+        Metric("kl", "nats", "token mean", "estimate of the KL divergence; with `kl_coeff` > 0")),
+    _panel("training", "Clip fraction (tokens)",
         Metric("clip_fraction", "ratio", "token mean",
-            "tokens whose policy gradient was clipped; with `policy_loss=cispo`, whose ratio was"),
-    )),
-    Panel("training", "Mean return of an episode", metrics=(
-        Metric("return_mean", "", "episode mean", "undiscounted sum of rewards"),
-    )),
-    Panel("training", "Success in training", whole=True, metrics=(
+            "tokens whose policy gradient was clipped; with `policy_loss=cispo`, whose ratio was")),
+    _panel("training", "Mean return of an episode",
+        Metric("return_mean", "", "episode mean", "undiscounted sum of rewards")),
+    _panel("training", "Success in training",
         Metric("success_rate", "ratio", "episode mean",
             "episodes that reached the goal, sampled at the training temperature; without those of "
-            "replaced groups"),
-    )),
-    Panel("policy", "Entropy", metrics=(
-        Metric("entropy", "nats", "token mean", "entropy of the next-token distribution"),
-    )),
-    Panel("policy", "Gradient norm", metrics=(
-        Metric("grad_norm", "", "mini-batch mean", "gradient norm before clipping"),
-    )),
-    Panel("policy", "Largest token ratio", log=True, metrics=(
-        Metric("ratio_max", "", "token maximum", "probability ratio of a token, new to old policy"),
-    )),
-    Panel("policy", "Steps of an episode", metrics=(
-        Metric("episode_length", "steps", "episode mean", "environment steps of an episode"),
-    )),
-    Panel("policy", "Unusable actions (steps)", whole=True, metrics=(
+            "replaced groups"), whole=True),
+    _panel("policy", "Entropy",
+        Metric("entropy", "nats", "token mean", "entropy of the next-token distribution")),
+    _panel("policy", "Gradient norm",
+        Metric("grad_norm", "", "mini-batch mean", "gradient norm before clipping")),
+    _panel("policy", "Largest token ratio",
+        Metric("ratio_max", "", "token maximum",
+            "probability ratio of a token, new to old policy"), log=True),
+    _panel("policy", "Steps of an episode",
+        Metric("episode_length", "steps", "episode mean", "environment steps of an episode")),
+    _panel("policy", "Unusable actions (steps)",
         Metric("invalid_rate", "ratio", "step mean",
             "steps with an invalid response (algorithm.md, section 5)", "invalid"),
         Metric("inadmissible_rate", "ratio", "step mean",
-            "steps whose action the environment did not offer", "inadmissible"),
-    )),
-    Panel("policy", "At the token limit (steps)", whole=True, metrics=(
+            "steps whose action the environment did not offer", "inadmissible"), whole=True),
+    _panel("policy", "At the token limit (steps)",
         Metric("truncated_prompt_rate", "ratio", "step mean",
             "steps whose prompt was shortened", "prompts"),
         Metric("truncated_response_rate", "ratio", "step mean",
-            "steps whose response reached the token limit", "responses"),
-    )),
-    Panel("groups", "Step utilisation", whole=True, metrics=(
+            "steps whose response reached the token limit", "responses"), whole=True),
+    _panel("groups", "Step utilisation",
         Metric("level_fraction_k{k}", "ratio", "step mean",
             "steps whose group at depth k has at least two steps", "depth"),
         Metric("oracle_fraction", "ratio", "step mean",
             "steps whose whole history another step of the task shares", "whole history (Oracle)"),
         Metric("zero_advantage_fraction", "ratio", "step mean",
-            "steps with advantage exactly 0", "advantage 0"),
-    )),
-    Panel("groups", "Mean size of those groups", metrics=(
+            "steps with advantage exactly 0", "advantage 0"), whole=True),
+    _panel("groups", "Mean size of those groups",
         Metric("level_group_size_k{k}", "steps", "step mean",
             "size of the group at depth k, over steps whose group has at least two", "depth"),
         Metric("oracle_group_size", "steps", "step mean",
             "steps with the same whole history, over steps that share theirs",
-            "whole history (Oracle)"),
-    )),
-    Panel("groups", "Distance from the Oracle", metrics=(
+            "whole history (Oracle)")),
+    _panel("groups", "Distance from the Oracle",
         Metric("oracle_gap_trajectory", "", "step mean",
             "absolute difference between Eq. 1 and the advantage among steps with the same "
             "whole history, over these steps", "trajectory-level"),
         Metric("oracle_gap_step", "", "step mean", "the same for Eq. 2", "step-level"),
-        Metric("oracle_gap_hgpo", "", "step mean", "the same for HGPO", "HGPO"),
-    )),
-    Panel("groups", "Groups with equal returns", whole=True, metrics=(
+        Metric("oracle_gap_hgpo", "", "step mean", "the same for HGPO", "HGPO")),
+    _panel("groups", "Groups with equal returns",
         Metric("equal_return_rate", "ratio", "group mean",
-            "groups whose members all have the same return, without replaced ones"),
-    )),
-    Panel("environments", "Success in training", whole=True, metrics=(
+            "groups whose members all have the same return, without replaced ones"), whole=True),
+    _panel("environments", "Success in training",
         Metric("success_rate/{environment}", "ratio", "episode mean",
-            "`success_rate` of one environment of a [mixture](mixtures.md)"),
-    )),
-    Panel("environments", "Steps of an episode", metrics=(
-        Metric("episode_length/{environment}", "steps", "episode mean", "its `episode_length`"),
-    )),
-    Panel("environments", "Groups with equal returns", whole=True, metrics=(
+            "`success_rate` of one environment of a [mixture](mixtures.md)"), whole=True),
+    _panel("environments", "Steps of an episode",
+        Metric("episode_length/{environment}", "steps", "episode mean", "its `episode_length`")),
+    _panel("environments", "Groups with equal returns",
         Metric("equal_return_rate/{environment}", "ratio", "group mean",
-            "its `equal_return_rate`"),
-    )),
-    Panel("environments", "Episodes", metrics=(
-        Metric("episodes/{environment}", "", "sum", "its `episodes`"),
-    )),
-    Panel("critic", "Value loss", metrics=(
+            "its `equal_return_rate`"), whole=True),
+    _panel("environments", "Episodes",
+        Metric("episodes/{environment}", "", "sum", "its `episodes`")),
+    _panel("critic", "Value loss",
         Metric("value_loss", "", "mini-batch mean",
-            "value loss without its coefficient; these four: with a critic"),
-    )),
-    Panel("critic", "Explained variance", metrics=(
+            "value loss without its coefficient; these four: with a critic")),
+    _panel("critic", "Explained variance",
         Metric("explained_variance", "", "",
             "1 - Var(R - V) / Var(R) over steps, with step returns R and the values V before "
-            "the update: 1 perfect, 0 as good as a constant; absent where all R are equal"),
-    )),
-    Panel("critic", "Clipped values (steps)", metrics=(
+            "the update: 1 perfect, 0 as good as a constant; absent where all R are equal")),
+    _panel("critic", "Clipped values (steps)",
         Metric("value_clip_fraction", "ratio", "step mean",
-            "steps whose value gradient was clipped; values with an estimator of tokens"),
-    )),
-    Panel("critic", "Gradient norm of the critic", metrics=(
+            "steps whose value gradient was clipped; values with an estimator of tokens")),
+    _panel("critic", "Gradient norm of the critic",
         Metric("critic_grad_norm", "", "mini-batch mean",
-            "gradient norm of the critic's own parameters before clipping"),
-    )),
-    Panel("mismatch", "Gap of log-probabilities", log=True, metrics=(
+            "gradient norm of the critic's own parameters before clipping")),
+    _panel("mismatch", "Gap of log-probabilities",
         Metric("behaviour_logp_gap", "nats", "token maximum",
             "difference between the engine's and the learner's log-probability of a sampled "
             "token, before the first optimiser step (algorithm.md, section 7: which tokens)",
@@ -192,51 +173,41 @@ PANELS = (
             "the same difference", "sampled, mean"),
         Metric("served_learner_logp_gap", "nats", "token maximum",
             "the same difference on the probe, after the update (algorithm.md, section 6)",
-            "probe after update"),
-    )),
-    Panel("mismatch", "KL(engine ‖ learner)", metrics=(
-        Metric("behaviour_kl", "nats", "token mean", "k3 estimate of KL(engine || learner)"),
-    )),
-    Panel("mismatch", "Importance weight", metrics=(
+            "probe after update"), log=True),
+    _panel("mismatch", "KL(engine ‖ learner)",
+        Metric("behaviour_kl", "nats", "token mean", "k3 estimate of KL(engine || learner)")),
+    _panel("mismatch", "Importance weight",
         Metric("importance_weight", "", "token mean",
-            "importance weight, learner over engine; this and the next: where they are used"),
-    )),
-    Panel("mismatch", "Cut weights (tokens)", metrics=(
+            "importance weight, learner over engine; this and the next: where they are used")),
+    _panel("mismatch", "Cut weights (tokens)",
         Metric("importance_cut_fraction", "ratio", "token mean",
-            "tokens whose importance weight was truncated or masked"),
-    )),
-    Panel("mismatch", "Steps under older weights", whole=True, metrics=(
+            "tokens whose importance weight was truncated or masked")),
+    _panel("mismatch", "Steps under older weights",
         Metric("stale_rate", "ratio", "step mean",
             "steps sampled under older weights than those before their update; 0 in the "
-            "synchronous schedule"),
-    )),
-    Panel("speed", "Seconds of an iteration", metrics=(
+            "synchronous schedule"), whole=True),
+    _panel("speed", "Seconds of an iteration",
         Metric("iteration_s", "s", "", "the whole iteration", "all"),
         Metric("rollout_s", "s", "", "sampling", "rollout"),
         Metric("update_s", "s", "", "the update without `advantage_s`", "update"),
-        Metric("sync_s", "s", "", "publishing weights, and the probe", "weight sync"),
-    )),
-    Panel("speed", "Waiting and advantages (s)", metrics=(
+        Metric("sync_s", "s", "", "publishing weights, and the probe", "weight sync")),
+    _panel("speed", "Waiting and advantages (s)",
         Metric("rollout_wait_s", "s", "",
             "part of `rollout_s` that the learner waited for; all of it in the synchronous "
             "schedule", "rollout, waited for"),
-        Metric("advantage_s", "s", "", "returns and advantages", "advantages"),
-    )),
-    Panel("speed", "Generated tokens per second", metrics=(
-        Metric("tokens_per_s", "tokens/s", "", "`tokens_generated / rollout_s`"),
-    )),
-    Panel("speed", "Seconds of a step", metrics=(
+        Metric("advantage_s", "s", "", "returns and advantages", "advantages")),
+    _panel("speed", "Generated tokens per second",
+        Metric("tokens_per_s", "tokens/s", "", "`tokens_generated / rollout_s`")),
+    _panel("speed", "Seconds of a step",
         Metric("request_s", "s", "step mean", "from a prompt to its response", "request"),
         Metric("engine_s", "s", "step mean", "the engine's part of `request_s`", "engine"),
         Metric("env_s", "s", "step mean",
-            "the environment's step, with the wait for a thread", "environment"),
-    )),
-    Panel("volume", "Size of an iteration", log=True, metrics=(
+            "the environment's step, with the wait for a thread", "environment")),
+    _panel("volume", "Size of an iteration",
         Metric("episodes", "", "sum", "episodes", "episodes"),
         Metric("env_steps", "", "sum", "environment steps", "steps"),
-        Metric("tokens_generated", "", "sum", "response tokens", "response tokens"),
-    )),
-    Panel("volume", "Failures", metrics=(
+        Metric("tokens_generated", "", "sum", "response tokens", "response tokens"), log=True),
+    _panel("volume", "Failures",
         Metric("env_errors", "", "sum", "failed environments", "environment errors"),
         Metric("env_timeouts", "", "sum", "environments that timed out", "time-outs"),
         Metric("request_errors", "", "sum", "failed requests", "request errors"),
@@ -250,33 +221,25 @@ PANELS = (
             "replaced groups"),
         Metric("skipped_batches", "", "sum",
             "mini-batches without an optimiser step: bad ones, or all of an iteration without a "
-            "signal", "skipped mini-batches"),
-    )),
-    Panel("volume", "Iterations", metrics=(
-        Metric("iteration", "", "", "number of the iteration, from 1"),
-    )),
-    Panel("volume", "Training time", metrics=(
-        Metric("wall_s", "s", "", "since training began in this command, evaluations included"),
-    )),
+            "signal", "skipped mini-batches")),
+    _panel("volume", "Iterations",
+        Metric("iteration", "", "", "number of the iteration, from 1")),
+    _panel("volume", "Training time",
+        Metric("wall_s", "s", "", "since training began in this command, evaluations included")),
 )
 EVALUATION = (
-    Panel("evaluation", "Held-out success", whole=True, metrics=(
+    _panel("evaluation", "Held-out success",
         Metric("success_rate", "ratio", "episode mean", "episodes that reached the goal"),
         Metric("standard_error", "ratio", "", "standard error of `success_rate` over games",
-            "standard error"),
-    )),
-    Panel("evaluation", "Steps of a held-out episode", metrics=(
-        Metric("episode_length", "steps", "episode mean", "environment steps of an episode"),
-    )),
-    Panel("evaluation", "Held-out episodes", metrics=(
-        Metric("episodes", "", "sum", "episodes"),
-    )),
-    Panel("evaluation", "Temperature of evaluations", metrics=(
-        Metric("temperature", "", "", "sampling temperature"),
-    )),
-    Panel("evaluation", "Seconds of an evaluation", metrics=(
-        Metric("evaluation_s", "s", "", "the evaluation of all splits"),
-    )),
+            "standard error"), whole=True),
+    _panel("evaluation", "Steps of a held-out episode",
+        Metric("episode_length", "steps", "episode mean", "environment steps of an episode")),
+    _panel("evaluation", "Held-out episodes",
+        Metric("episodes", "", "sum", "episodes")),
+    _panel("evaluation", "Temperature of evaluations",
+        Metric("temperature", "", "", "sampling temperature")),
+    _panel("evaluation", "Seconds of an evaluation",
+        Metric("evaluation_s", "s", "", "the evaluation of all splits")),
 )
 # fmt: on
 METRICS: Mapping[str, Metric] = {

@@ -6,6 +6,7 @@ Ray assigns GPUs. The main process uses none.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hgpo_rllib.section import ConfigError
 from hgpo_rllib.settings.cluster import ClusterSettings
@@ -37,6 +38,13 @@ def replica_resources(server: PolicyServerSettings) -> Amounts:
     gpus = REPLICA_SHARE if server.colocate else server.replica_gpus
     amounts = {"CPU": server.replica_cpus, "GPU": gpus} | server.replica_resources
     return {name: amount for name, amount in amounts.items() if amount}
+
+
+def actor_options(amounts: Amounts) -> dict[str, Any]:
+    """Return the options of a Ray actor with these resources."""
+    custom = dict(amounts)
+    cpus, gpus = custom.pop("CPU", 0), custom.pop("GPU", 0)
+    return {"num_cpus": cpus, "num_gpus": gpus, "resources": custom}
 
 
 @dataclass(frozen=True)

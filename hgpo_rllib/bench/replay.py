@@ -70,8 +70,6 @@ def replaying(config: RunConfig, recorded: Sequence[Generation]) -> Iterator[str
 class ReplayEngine(Engine):
     """Return recorded responses after their latencies; the inherited methods do nothing."""
 
-    has_ended = False
-
     def __init__(self, recorded: Sequence[Generation]):
         self._recorded = recorded
         self._version = STARTING_WEIGHTS.version

@@ -208,16 +208,15 @@ def write_demonstrations(
     import jinja2
 
     from hgpo_rllib.environments import find_environment
-    from hgpo_rllib.play.demos import DemoSpec, write_demos
+    from hgpo_rllib.play.demos import write_demos
 
     run = load_config(config, overrides or [])
     run, _ = find_environment(run.env.env_id).find_split(run, run.env.train_split)
     run = _with_data(run)
     find_environment(run.env.env_id).check(run, run.env.train_split)
-    spec = DemoSpec(run.env, run.agent, expert, repeats, seed)
     with progress("demonstrating tasks") as on_progress:
         try:
-            demos = write_demos(out, spec, limit, on_progress)
+            demos = write_demos(out, run, expert, repeats, seed, limit, on_progress)
         except jinja2.TemplateError as error:
             follow_up = "" if run.agent.context == "window" else " or agent.follow_up_prompt"
             raise ConfigError(f"agent.prompt{follow_up}: {error}") from error

@@ -9,6 +9,21 @@ import typer
 
 from hgpo_rllib.cli.common import JsonOption, Overrides, progress
 
+EnvOption = Annotated[
+    str | None,
+    typer.Option(help="alfworld, webshop, textcraft or scienceworld (default: that of the run)"),
+]
+SplitOption = Annotated[
+    str | None,
+    typer.Option(help="split to play (default: valid_seen for ALFWorld, otherwise test)"),
+]
+DataOption = Annotated[
+    Path | None, typer.Option(help="data of the environment (default: the run's)")
+]
+NameOption = Annotated[
+    str | None, typer.Option(help="name of the model behind a URL (default: the only one)")
+]
+
 
 def evaluate(
     words: Annotated[
@@ -19,16 +34,8 @@ def evaluate(
             "server; then settings as section.key=value",
         ),
     ] = None,
-    env: Annotated[
-        str | None,
-        typer.Option(
-            help="alfworld, webshop, textcraft or scienceworld (default: that of the run)"
-        ),
-    ] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(help="split to play (default: valid_seen for ALFWorld, otherwise test)"),
-    ] = None,
+    env: EnvOption = None,
+    split: SplitOption = None,
     agent: Annotated[
         str,
         typer.Option(
@@ -43,9 +50,7 @@ def evaluate(
             help="census: every game; parity: random draws, like the released agents' validation"
         ),
     ] = "census",
-    data: Annotated[
-        Path | None, typer.Option(help="data of the environment (default: the run's)")
-    ] = None,
+    data: DataOption = None,
     games: Annotated[
         int | None,
         typer.Option(min=1, help="play only the first N games of the fixed order (default: all)"),
@@ -58,9 +63,7 @@ def evaluate(
         int | None,
         typer.Option(min=1, help="episodes per task of the agent reflexion (default: 3)"),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="name of the model behind a URL (default: the only one)")
-    ] = None,
+    name: NameOption = None,
     output: Annotated[
         Path | None,
         typer.Option(help="output directory (default: evaluations/<name of the protocol>)"),

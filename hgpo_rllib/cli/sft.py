@@ -43,23 +43,21 @@ def sft(
     with large_imports():
         from hgpo_rllib.environments.checks import check_templates
         from hgpo_rllib.models import load_chat_tokenizer
-        from hgpo_rllib.run.fine_tuning import FineTuning, fine_tune, read_demonstrations
-        from hgpo_rllib.run.inputs import check_model_files, check_model_path
+        from hgpo_rllib.run.fine_tuning import fine_tune, read_demonstrations
+        from hgpo_rllib.run.inputs import check_model
     shown = read_demonstrations(demonstrations)
     _check_context(settings.agent.context, demonstrations, shown)
-    check_model_files(path)
-    if not Path(path).exists():
-        check_model_path(path)
+    check_model(path)
     load_chat_tokenizer(path)
     check_templates(settings.agent)
     steps = sum(len(demonstration.messages) // 2 for demonstration in shown)
     games = len({demonstration.game for demonstration in shown})
     typer.echo(f"{steps} demonstrated steps of {games} games")
-    chosen = FineTuning(epochs, lr, batch_size, micro_batch_size, settings.seed)
+    numbers = epochs, lr, batch_size, micro_batch_size
     checkpoints = output.with_name(f"{output.name}.partial")
     with locked(checkpoints):
-        _check_same(checkpoints, [settings.model_dump(), vars(chosen), [vars(d) for d in shown]])
-        result = fine_tune(settings, shown, chosen, output, checkpoints, _print_log)
+        _check_same(checkpoints, [settings.model_dump(), numbers, [vars(d) for d in shown]])
+        result = fine_tune(settings, shown, output, checkpoints, *numbers, _print_log)
     shutil.rmtree(checkpoints)
     for name, value in result.items():
         typer.echo(f"{name.replace('_', ' ')}: {value:.4f}")

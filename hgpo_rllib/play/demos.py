@@ -16,7 +16,7 @@ from env_wrappers.datasets import new_file
 from env_wrappers.errors import DataError
 from env_wrappers.processes import map_in_processes
 from hgpo_rllib.agent import TextRenderer
-from hgpo_rllib.config import AgentSettings, ConfigError, EnvSettings
+from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import MakePlayer, PlanFollower
@@ -24,22 +24,6 @@ from hgpo_rllib.warmstart.demonstrations import play
 
 FORMAT = "hgpo-demo-1"
 ORACLE = "oracle"
-
-
-@dataclass(frozen=True)
-class DemoSpec:
-    """What to demonstrate, with which expert and prompts."""
-
-    env: EnvSettings
-    """The train split is demonstrated."""
-    agent: AgentSettings
-    """Prompts are those of the agent."""
-    expert: str
-    """``oracle``, or a name of `EnvironmentSpec.players`."""
-    repeats: int
-    """Number of episodes per task. A planned walkthrough is always the same."""
-    seed: int
-    """Seed of the expert."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +37,23 @@ class Demo:
 
 def write_demos(
     out: Path,
-    spec: DemoSpec,
+    config: RunConfig,
+    expert: str,
+    repeats: int,
+    seed: int,
     limit: int | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Demo]:
     """Write the won episodes to `out`, atomically after all tasks are played.
 
-    The result depends only on the spec and the limit: the number of tasks, evenly spaced.
+    Args:
+        out: file to write.
+        config: environment, train split and prompts.
+        expert: ``oracle``, or a name of `EnvironmentSpec.players`.
+        repeats: episodes per task. A planned walkthrough is always the same.
+        seed: seed of the expert.
+        limit: number of tasks, evenly spaced; None: all.
+        on_progress: receives the number of finished episodes, and of all.
 
     Returns:
         All demonstrations, including those without records.
@@ -68,16 +62,16 @@ def write_demos(
         ConfigError: there is no such expert.
         DataError: none of the tasks could be demonstrated; nothing is written.
     """
-    find_expert(spec.expert, spec.env)
-    games = find_environment(spec.env.env_id).games(
-        _environment(spec.env), spec.env, spec.env.train_split
-    )
+    env = config.env
+    find_expert(expert, env)
+    games = find_environment(env.env_id).games(_environment(env), env, env.train_split)
     count = len(games.names) if limit is None else min(limit, len(games.names))
     tasks = [index * len(games.names) // count for index in range(count)]
-    work = [(task, games.names[task], repeat) for task in tasks for repeat in range(spec.repeats)]
+    work = [(task, games.names[task], repeat) for task in tasks for repeat in range(repeats)]
+    demonstrate = functools.partial(_demonstrate, config, expert, seed)
     demos: list[Demo] = []
     with new_file(out) as file, _packed(file) if out.suffix == ".gz" else file as stream:
-        for demo in map_in_processes(functools.partial(_demonstrate, spec), work):
+        for demo in map_in_processes(demonstrate, work):
             stream.writelines(json.dumps(record).encode() + b"\n" for record in demo.records)
             demos.append(demo)
             on_progress(len(demos), len(work))
@@ -102,25 +96,21 @@ def find_expert(name: str, settings: EnvSettings) -> MakePlayer:
     return experts[name]
 
 
-def _demonstrate(spec: DemoSpec, episode: tuple[int, str, int]) -> Demo:
+def _demonstrate(config: RunConfig, expert: str, seed: int, episode: tuple[int, str, int]) -> Demo:
     """Play one episode with the expert; unlike for the pocket model, actions are not perturbed."""
     task, name, repeat = episode
+    env, renderer = _environment(config.env), TextRenderer(config.agent)
     try:
-        return _play(spec, task, name, random.Random(f"{spec.seed}/{name}/{repeat}"))
+        started = env.reset(seed=task)
+        rng = random.Random(f"{seed}/{name}/{repeat}")
+        player = find_expert(expert, config.env)(started[1], rng)
+        examples, info = play(env, started, player, renderer)
     except DataError as error:
         return Demo(name, left_out=str(error))
-
-
-def _play(spec: DemoSpec, task: int, name: str, rng: random.Random) -> Demo:
-    env = _environment(spec.env)
-    started = env.reset(seed=task)
-    facts = {key: started[1][key] for key in ("task_type", "goal")}
-    expert = find_expert(spec.expert, spec.env)(started[1], rng)
-    renderer = TextRenderer(spec.agent)
-    examples, info = play(env, started, expert, renderer)
     if not info["won"]:
-        return Demo(name, left_out=f"the {spec.expert} did not win in {len(examples)} steps")
-    record = {"format": FORMAT, "game": name, **facts}
+        return Demo(name, left_out=f"the {expert} did not win in {len(examples)} steps")
+    record = {"format": FORMAT, "game": name}
+    record |= {key: started[1][key] for key in ("task_type", "goal")}
     if renderer.is_conversation:
         roles = itertools.cycle(("user", "assistant"))
         texts = itertools.chain.from_iterable(examples)
@@ -132,14 +122,14 @@ def _play(spec: DemoSpec, task: int, name: str, rng: random.Random) -> Demo:
     )
 
 
+def _environment(settings: EnvSettings) -> gymnasium.Env:
+    return _cached_environment(settings.model_dump_json())
+
+
 @functools.lru_cache(maxsize=1)  # once per process: reading a large split takes a second
 def _cached_environment(settings: str) -> gymnasium.Env:
     env = EnvSettings.model_validate_json(settings)
     return make_environment(env, env.train_split)
-
-
-def _environment(settings: EnvSettings) -> gymnasium.Env:
-    return _cached_environment(settings.model_dump_json())
 
 
 def _packed(file: BinaryIO) -> gzip.GzipFile:

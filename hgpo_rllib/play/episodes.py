@@ -59,7 +59,7 @@ def _show_head(episode: Row, console: Console) -> None:
     console.print(Text(", ".join(f"{key} {plain(episode.get(key, 'n/a'))}" for key in where)))
     console.print(Text(f"game: {plain(episode.get('game', 'n/a'))}"))
     total = decimal(number(episode, "episode_return"))
-    console.print(Text(f"{plain(episode.get('task_type', 'n/a'))}, rewards in all {total}"))
+    console.print(Text(f"{plain(episode.get('task_type', 'n/a'))}, return {total}"))
 
 
 def _show_step(step: Row, position: int, steps: int, console: Console) -> None:

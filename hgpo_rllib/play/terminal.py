@@ -43,16 +43,16 @@ def plain(value: Any) -> str:
     )
 
 
-def play_episode(env: gym.Env, task: Any, max_steps: int, console: Console) -> bool:
+def play_episode(env: gym.Env, task: Mapping[str, Any], max_steps: int, console: Console) -> bool:
     """Play an episode until it ends or the player quits; return whether it was won.
 
     Args:
         env: the environment.
-        task: options of its reset.
+        task: arguments of its reset, which select the task.
         max_steps: step limit of the environment.
         console: console for output.
     """
-    observation, info = env.reset(options=task)
+    observation, info = env.reset(**task)
     console.print(Text(f"A number or a command is a step, {QUIT!r} ends the game.", "dim"))
     steps, done = 0, False
     while not done:
@@ -69,8 +69,11 @@ def play_episode(env: gym.Env, task: Any, max_steps: int, console: Console) -> b
             console.print(Text(f"{plain(action)} is none of the actions.", "yellow"))
     if done:
         console.print(Text(f"\n{plain(observation)}"))
-    if info.get("score_details"):
-        _show_score(info, console)
+    if rows := score_rows(info):
+        table = Table("part", "value")
+        for name, value in rows:
+            table.add_row(name, Text(value))
+        console.print(table)
     count = f"{steps} {'step' if steps == 1 else 'steps'}"
     if info["won"]:
         console.print(Text(f"Won in {count}.", "bold green"))
@@ -87,18 +90,22 @@ def show(observation: str, admissible: Sequence[str], console: Console) -> None:
     console.print(Columns(items, column_first=True, padding=(0, 2)))
 
 
+def as_action(text: str, admissible: Sequence[str]) -> str:
+    """Return the action that a person wrote: in WebShop, plain words are a search."""
+    prefixes = ("search[", "click[")
+    in_store = all(action.startswith(prefixes) for action in admissible)
+    return f"search[{text}]" if in_store and not text.startswith(prefixes) else text
+
+
 def read_action(admissible: Sequence[str], prompt: str, console: Console) -> str | None:
-    """Ask until an action is entered; None means quit. In a store, plain words are a search."""
-    in_store = all(action.startswith(("search[", "click[")) for action in admissible)
+    """Ask until an action is entered; None means quit."""
     while True:
         answer = ask(console, prompt)
         if answer == QUIT:
             return None
         if not answer.isdecimal():
-            if in_store and answer and not answer.startswith(("search[", "click[")):
-                return f"search[{answer}]"
             if answer:
-                return answer
+                return as_action(answer, admissible)
         elif not 1 <= int(answer) <= len(admissible):
             console.print(Text(f"There is no action {answer}: 1 to {len(admissible)}."))
         elif admissible[int(answer) - 1] == ANY_SEARCH:
@@ -107,9 +114,8 @@ def read_action(admissible: Sequence[str], prompt: str, console: Console) -> str
             return admissible[int(answer) - 1]
 
 
-def _show_score(info: Mapping[str, Any], console: Console) -> None:
-    table = Table("part", "value")
-    for name, value in {**info["score_details"], "score": info["task_score"]}.items():
-        shown = f"{value:.3f}" if isinstance(value, float) else plain(value)
-        table.add_row(name, Text(shown))
-    console.print(table)
+def score_rows(info: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the parts of a WebShop score as text; empty without a purchase."""
+    details = info.get("score_details")
+    parts = {**details, "score": info["task_score"]} if details else {}
+    return [(k, f"{v:.3f}" if isinstance(v, float) else plain(v)) for k, v in parts.items()]

@@ -12,7 +12,7 @@ from hgpo_rllib.policy_server.types import (
 )
 
 MAX_BATCH = 16  # prompts per call: a call costs milliseconds, each prompt in it a tenth of that
-Asked = tuple[Prompt, asyncio.Future[Generation]]
+Request = tuple[Prompt, asyncio.Future[Generation]]
 
 
 class PolicyClient:
@@ -38,7 +38,7 @@ class PolicyClient:
         self._sampling = sampling
         self.weights = weights
         self._by_session = by_session
-        self._waiting: list[Asked] = []
+        self._pending: list[Request] = []
         self._calls: set[asyncio.Task[None]] = set()
         self.in_flight = 0
         """Number of prompts without a response."""
@@ -52,9 +52,9 @@ class PolicyClient:
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Generation] = loop.create_future()
-        if not self._waiting:
+        if not self._pending:
             loop.call_soon(self._send)  # runs after all ready tasks have added theirs
-        self._waiting.append((prompt, answer))
+        self._pending.append((prompt, answer))
         self.in_flight += 1
         try:
             return await answer
@@ -62,9 +62,9 @@ class PolicyClient:
             self.in_flight -= 1
 
     def _send(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        sessions: dict[str, list[Asked]] = {}
-        for prompt, answer in waiting:
+        pending, self._pending = self._pending, []
+        sessions: dict[str, list[Request]] = {}
+        for prompt, answer in pending:
             session = prompt.session if self._by_session else ""
             sessions.setdefault(session, []).append((prompt, answer))
         for session, asked in sessions.items():
@@ -74,7 +74,7 @@ class PolicyClient:
                 self._calls.add(call)
                 call.add_done_callback(self._calls.discard)
 
-    async def _call(self, batch: list[Asked], session: str) -> None:
+    async def _call(self, batch: list[Request], session: str) -> None:
         try:
             prompts = [prompt for prompt, _ in batch]
             responses = await self._replicas.generate(

@@ -23,7 +23,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.policy_server.engine import engine_module, transport_module
-from hgpo_rllib.policy_server.engine_watch import engine_failure
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 from hgpo_rllib.policy_server.types import (
     EngineDiedError,
@@ -40,11 +39,11 @@ EXIT_DELAY_S = 0.5  # lets the error reach the callers before the process exits
 
 
 class PolicyReplica:
-    """Run an engine and monitor it.
+    """Run an engine.
 
-    A replica exits when its engine has exited, hangs or failed in a weight update. Serve detects
-    the exit at once and starts a new replica. After a failed health check Serve would retry twice
-    first, and keep sending requests meanwhile.
+    A replica exits when its engine has exited or failed in a weight update. Serve detects the exit
+    at once and starts a new replica. It also replaces a replica whose engine hangs: after three
+    health checks without a reply.
     """
 
     def __init__(
@@ -74,47 +73,36 @@ class PolicyReplica:
         self._versioned = VersionedEngine(
             self._engine, transport_module(transport), server.update_mode
         )
-        self._failure = asyncio.create_task(self._watch_engine())
         self._owner = asyncio.create_task(delete_with_owner(owner, context.app_name))
 
     async def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
     ) -> list[Generation | RequestFailedError]:
         """See `VersionedEngine.generate`."""
-        generating = asyncio.create_task(self._versioned.generate(prompts, sampling, weights))
         try:
-            await asyncio.wait((generating, self._failure), return_when=asyncio.FIRST_COMPLETED)
-            if not generating.done():
-                raise EngineDiedError(self._failure.result())
-            return generating.result()
+            return await self._versioned.generate(prompts, sampling, weights)
         except EngineDiedError:
-            self._end()
+            self._exit()
             raise
-        finally:
-            generating.cancel()
 
     async def sleep(self) -> None:
         """See `VersionedEngine.sleep`."""
         await self._versioned.sleep()
 
     async def check_health(self) -> None:
-        """Raise `EngineDiedError` if the engine has failed; called by Serve."""
-        if self._failure.done():
-            raise EngineDiedError(self._failure.result())
+        """Wait for a reply of the engine; called by Serve."""
+        try:
+            await self._engine.ping()
+        except EngineDiedError:
+            self._exit()
+            raise
 
-    async def _watch_engine(self) -> str:
-        reason = await engine_failure(self._engine)
-        self._end()
-        return reason
-
-    def _end(self) -> None:
+    def _exit(self) -> None:
         """Exit after `EXIT_DELAY_S`, when callers have received the error."""
         asyncio.get_running_loop().call_later(EXIT_DELAY_S, end_process)
 
     def __del__(self) -> None:
         """Stop the engine, which is a separate process; called by Serve when it stops a replica."""
-        if hasattr(self, "_failure"):
-            self._failure.cancel()
         if hasattr(self, "_engine"):
             self._engine.shutdown()
 

@@ -4,9 +4,9 @@ Both are modules, selected by name in `ENGINES` and `WEIGHT_TRANSPORTS` of
 `hgpo_rllib.settings.policy_server`.
 """
 
-import importlib
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from pkgutil import resolve_name
 from typing import Any, Protocol, cast
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
@@ -53,10 +53,6 @@ class Engine(Protocol):
     async def ping(self) -> None:
         """Wait for a reply from the engine's own loop, which replies between two steps."""
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether its processes are known to have exited, without a call to them."""
-
     def shutdown(self) -> None:
         """Stop its processes."""
 
@@ -88,9 +84,9 @@ class WeightTransport(Protocol):
 
 def engine_module(path: str) -> EngineModule:
     """Import and return the engine module `path`, a value of `ENGINES`."""
-    return cast(EngineModule, importlib.import_module(path))
+    return cast(EngineModule, resolve_name(path))
 
 
 def transport_module(path: str) -> WeightTransport:
-    """Import and return the transport module `path`, a value of `WEIGHT_TRANSPORTS`."""
-    return cast(WeightTransport, importlib.import_module(path))
+    """Import and return the transport `path`, a value of `WEIGHT_TRANSPORTS`."""
+    return cast(WeightTransport, resolve_name(path))

@@ -8,7 +8,6 @@ import contextlib
 import ipaddress
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -255,8 +254,9 @@ def supervised(
     finally:
         assert process.stdin is not None
         process.stdin.close()
-        with ignored(signal.SIGINT, signal.SIGTERM):  # the server is stopping already
-            process.wait()
+        while process.poll() is None:
+            with contextlib.suppress(KeyboardInterrupt):  # the server is stopping already
+                process.wait()
 
 
 def drain(server: subprocess.Popen[bytes], timeout: float) -> None:
@@ -269,17 +269,6 @@ def drain(server: subprocess.Popen[bytes], timeout: float) -> None:
     server.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
         server.wait(timeout)
-
-
-@contextlib.contextmanager
-def ignored(*signals: signal.Signals) -> Iterator[None]:
-    """Ignore these signals in the block."""
-    previous = {number: signal.signal(number, signal.SIG_IGN) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def wait_until_healthy(server: subprocess.Popen[bytes], url: str) -> None:

@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 # Errors of requests whose replica, engine or node was lost. Serve raises
 # `DeploymentUnavailableError` when replicas do not start.
 LOST = (RayActorError, ObjectLostError, EngineDiedError, DeploymentUnavailableError)
-PAUSE_S = 1.0  # before a retry
-LOOK_S = 5.0  # between counts of running replicas
+RETRY_INTERVAL_S = 1.0  # before a retry
+POLL_INTERVAL_S = 5.0  # between counts of running replicas
 Responses = list[Generation | RequestFailedError]
 
 
@@ -42,20 +42,20 @@ class Replicas:
         handle: DeploymentHandle,
         running: Callable[[], int],
         max_outage_s: float,
-        look_s: float = LOOK_S,
-        pause_s: float = PAUSE_S,
+        poll_interval_s: float = POLL_INTERVAL_S,
+        retry_interval_s: float = RETRY_INTERVAL_S,
     ):
         """Create the replicas of a deployment; see `of` for those of an application.
 
-        `running` returns the number of running replicas. It is called in a thread, every `look_s`
-        seconds. Retries are `pause_s` apart.
+        `running` returns the number of running replicas. It is called in a thread, every
+        `poll_interval_s` seconds. Retries are `retry_interval_s` apart.
         """
         self._handle = handle
         self._running = running
         self._max_outage_s = max_outage_s
-        self._look_s = look_s
-        self._pause_s = pause_s
-        self._next_look = 0.0
+        self._poll_interval_s = poll_interval_s
+        self._retry_interval_s = retry_interval_s
+        self._next_poll = 0.0
         self._down = False
         self._next_warning = 0.0
 
@@ -77,13 +77,13 @@ class Replicas:
             RunStoppedError: for `max_outage_s` no replica ran, or every attempt was lost.
         """
         handle = self._handle.options(session_id=session) if session else self._handle
-        failing_since: float | None = None
+        failed_since: float | None = None
 
         def failing(why: str) -> None:
-            nonlocal failing_since
+            nonlocal failed_since
             now = time.monotonic()
-            failing_since = failing_since or now
-            if now - failing_since > self._max_outage_s:
+            failed_since = failed_since or now
+            if now - failed_since > self._max_outage_s:
                 raise RunStoppedError(
                     f"no replica of the policy server has answered for {self._max_outage_s:g} s "
                     f"(policy_server.max_outage_s): {why}"
@@ -92,28 +92,28 @@ class Replicas:
         while True:
             request = asyncio.ensure_future(_answer(handle, prompts, sampling, weights))
             try:
-                while not (await asyncio.wait({request}, timeout=self._look_s))[0]:
-                    if not await self.any_runs():
+                while not (await asyncio.wait({request}, timeout=self._poll_interval_s))[0]:
+                    if not await self.any_running():
                         failing("none runs; start a node that holds one")
                 responses = request.result()
             except LOST as error:
                 self._warn(error)
                 failing(describe(error))
-                await asyncio.sleep(self._pause_s)
+                await asyncio.sleep(self._retry_interval_s)
             else:
                 self._up()
                 return responses
             finally:
                 request.cancel()
 
-    async def any_runs(self) -> bool:
+    async def any_running(self) -> bool:
         """Return whether any replica ran at the last count, which all waiting requests share.
 
         Log the beginning and the end of an outage.
         """
         now = time.monotonic()
-        if now >= self._next_look:
-            self._next_look = now + self._look_s
+        if now >= self._next_poll:
+            self._next_poll = now + self._poll_interval_s
             if await asyncio.to_thread(self._running):
                 self._up()
             elif not self._down:
@@ -132,8 +132,8 @@ class Replicas:
         """Log one line for all requests that were lost together."""
         now = time.monotonic()
         if now >= self._next_warning:
-            self._next_warning = now + self._look_s
-            logger.warning("policy server: %s; asking again", describe(error))
+            self._next_warning = now + self._poll_interval_s
+            logger.warning("policy server: %s; retrying", describe(error))
 
 
 async def _answer(

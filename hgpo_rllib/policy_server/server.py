@@ -10,7 +10,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
-from hgpo_rllib.placement import replica_resources
+from hgpo_rllib.placement import actor_options, replica_resources
 from hgpo_rllib.policy_server.client import MAX_BATCH
 from hgpo_rllib.policy_server.deployment import PolicyReplica, start_owner_liveness
 from hgpo_rllib.policy_server.engine import engine_module
@@ -19,6 +19,7 @@ from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS
 
 logger = logging.getLogger(__name__)
 MAX_ONGOING_REQUESTS = 4096  # per replica; the engine queues requests beyond max_num_seqs
+HEALTH_CHECK_TIMEOUT_S = 60  # an engine replies between two steps, such as a long prefill
 SESSION_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 
 
@@ -53,7 +54,8 @@ class PolicyServer:
             PolicyReplica,
             name="policy",
             max_ongoing_requests=MAX_ONGOING_REQUESTS,
-            health_check_period_s=2,  # time to detect a process that has exited
+            health_check_period_s=2,  # time to detect an engine that has exited
+            health_check_timeout_s=HEALTH_CHECK_TIMEOUT_S,
             graceful_shutdown_wait_loop_s=0.1,  # default: 2 s before it stops without requests
             graceful_shutdown_timeout_s=5,
             logging_config={"enable_access_log": False},
@@ -94,16 +96,11 @@ class PolicyServer:
 
 def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
     """Return Serve's deployment options: number of replicas, their resources, request router."""
-    resources = replica_resources(server)
     variables = engine_module(ENGINES[server.engine]).environment(server)
     options: dict[str, Any] = {
         "num_replicas": server.num_replicas,
-        "ray_actor_options": {
-            "num_cpus": resources.pop("CPU", 0),
-            "num_gpus": resources.pop("GPU", 0),
-            "resources": resources,
-            "runtime_env": {"env_vars": variables},
-        },
+        "ray_actor_options": actor_options(replica_resources(server))
+        | {"runtime_env": {"env_vars": variables}},
     }
     if server.max_replicas is not None:
         options["num_replicas"] = "auto"

@@ -11,13 +11,15 @@ import multiprocessing
 import pickle
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from ray.util.queue import Queue
 from vllm import AsyncEngineArgs, SamplingParams
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -40,7 +42,6 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from hgpo_rllib.models import write_tokenizer
 from hgpo_rllib.policy_server.engine import Engine, Load
-from hgpo_rllib.policy_server.gpu_transfer import WeightsOnLearner
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 from hgpo_rllib.policy_server.transfer import adapter_folder, mapped_tensors, shared_with_engine
 from hgpo_rllib.policy_server.types import (
@@ -52,6 +53,7 @@ from hgpo_rllib.policy_server.types import (
     RequestFailedError,
     Sampling,
 )
+from hgpo_rllib.policy_server.vllm_sender import Transfer, WeightsOnLearner, new_queue
 from hgpo_rllib.settings.policy_server import UpdateMode
 
 BACKEND = "hgpo"
@@ -80,6 +82,7 @@ class VLLMEngine(Engine):
             self._vllm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         self._adapters: LoRARequest | None = None
         self._request_numbers = itertools.count()
+        self._queues: tuple[Queue, Queue] | None = None
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
         start = time.perf_counter()
@@ -108,34 +111,30 @@ class VLLMEngine(Engine):
 
     @asynccontextmanager
     async def receive(self, weights: PublishedWeights) -> AsyncIterator[Load]:
-        if isinstance(weights, WeightsOnLearner):
+        async with AsyncExitStack() as stack:
+            if isinstance(weights, WeightsOnLearner):
+                load = partial(self._load_from_learner, weights)
+            elif weights.adapter is None:
+                arguments = await stack.enter_async_context(shared_with_engine(weights))
+                load = partial(self._load_model, arguments)
+            else:
+                load = partial(self._load_adapters, stack.enter_context(adapter_folder(weights)))
 
-            async def load_from_learner(version: str) -> None:
-                await self._load_from_learner(weights)
+            async def load_as(version: str) -> None:
+                await load()
                 await self._vllm.update_weight_version(version)
 
-            yield load_from_learner
-        elif weights.adapter is None:
-            async with shared_with_engine(weights) as arguments:
+            yield load_as
 
-                async def load_model(version: str) -> None:
-                    await self._vllm.start_weight_update()
-                    await self._vllm.update_weights(WeightTransferUpdateRequest(arguments))
-                    await self._vllm.finish_weight_update()
-                    await self._vllm.update_weight_version(version)
+    async def _load_model(self, arguments: dict[str, Any]) -> None:
+        await self._vllm.start_weight_update()
+        await self._vllm.update_weights(WeightTransferUpdateRequest(arguments))
+        await self._vllm.finish_weight_update()
 
-                yield load_model
-        else:
-            with adapter_folder(weights) as folder:
-
-                async def load_adapters(version: str) -> None:
-                    new = LoRARequest(ADAPTERS, 1, str(folder), load_inplace=True)
-                    if not await self._vllm.add_lora(new):
-                        raise RuntimeError("the engine did not take the adapters")
-                    self._adapters = LoRARequest(ADAPTERS, 1, str(folder))
-                    await self._vllm.update_weight_version(version)
-
-                yield load_adapters
+    async def _load_adapters(self, folder: Path) -> None:
+        if not await self._vllm.add_lora(LoRARequest(ADAPTERS, 1, str(folder), load_inplace=True)):
+            raise RuntimeError("the engine did not take the adapters")
+        self._adapters = LoRARequest(ADAPTERS, 1, str(folder))
 
     async def _load_from_learner(self, weights: WeightsOnLearner) -> None:
         """Load weights with vLLM's own transfer, whose half in the learner calls this half.
@@ -143,15 +142,16 @@ class VLLMEngine(Engine):
         The connection is made for each load and closed after it: it would not survive a restart
         of any other replica.
         """
-        broker, workers = weights.broker, self._vllm.vllm_config.parallel_config.world_size
-        transfer = await broker.ask.remote(weights.number, workers)
-        while isinstance(call := await broker.next_call.remote(transfer), tuple):
+        self._queues = calls, replies = self._queues or (new_queue(), new_queue())
+        workers = self._vllm.vllm_config.parallel_config.world_size
+        await weights.transfers.put_async(Transfer(weights.number, workers, calls, replies))
+        while isinstance(call := await calls.get_async(), tuple):
             try:
                 await self._call_vllm(*call)
             except Exception as error:
-                await broker.reply.remote(transfer, f"the engine failed: {error}")
+                await replies.put_async(f"the engine failed: {error}")
                 raise
-            await broker.reply.remote(transfer, None)
+            await replies.put_async(None)
         await self._vllm.shutdown_weight_transfer_engine()
         if call is not None:
             raise RuntimeError(f"the learner did not send its weights: {call}")
@@ -189,10 +189,6 @@ class VLLMEngine(Engine):
     async def ping(self) -> None:
         with _engine_died():
             await self._vllm.get_weight_version()
-
-    @property
-    def has_ended(self) -> bool:
-        return self._vllm.errored
 
     def shutdown(self) -> None:
         """Stop vLLM, which gets time to end: a killed one leaves a temporary file."""

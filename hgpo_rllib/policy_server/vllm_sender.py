@@ -1,14 +1,22 @@
-"""The learner's half of vLLM's transfers of weights between GPUs, in a thread of the learner."""
+"""Weight transports ``nccl`` and ``ipc``: vLLM's transfers between GPUs. Never run on a GPU.
 
-import functools
+A transfer has one half in the learner, which calls the other half, in the engine. A replica begins
+a transfer when a request needs the weights, a thread of the learner serves it, and Ray's queues
+carry the calls. So replicas load independently of each other, as from the object store, and a
+restarted one loads the current weights by itself.
+"""
+
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import ray
 import torch
-from ray.actor import ActorHandle
+from ray.exceptions import RayActorError
+from ray.util.queue import Queue
 from torch import Tensor
 from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, WeightSource
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
@@ -16,14 +24,41 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_open_port
 
-from hgpo_rllib.policy_server.gpu_transfer import TransferBroker, WeightsOnLearner
 from hgpo_rllib.policy_server.types import PublishedWeights
 
 logger = logging.getLogger(__name__)
 DEVICE = "cuda"
 
 
-class Sender:
+class Transfer(NamedTuple):
+    """An engine's request for weights."""
+
+    number: int
+    """See `WeightsOnLearner`."""
+    workers: int
+    """Number of processes of the engine."""
+    calls: Queue
+    """The learner's calls: method and arguments. At the end None, or the error of the learner."""
+    replies: Queue
+    """For each call None, or the error of the engine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsOnLearner(PublishedWeights):
+    """A version on the learner's GPU; ``tensors`` is empty."""
+
+    number: int
+    """Counted by the learner."""
+    transfers: Queue
+    """Of `Transfer`, which the learner serves one after the other."""
+
+
+def new_queue() -> Queue:
+    """Return a queue that ends with this process."""
+    return Queue(actor_options={"num_cpus": 0})
+
+
+class GPUTransport:
     """Keeps the latest version on the GPU, and sends it to each engine that asks for it.
 
     One version is enough, because these transports need `rollout.schedule=synchronous`: all
@@ -35,11 +70,16 @@ class Sender:
         self._backend = backend
         self._number = 0
         self._tensors: dict[str, Tensor] = {}
-        self._broker = ray.remote(num_cpus=0)(TransferBroker).remote()
-        threading.Thread(target=self._serve, name=f"weights by {backend}", daemon=True).start()
+        self._transfers: Queue | None = None
 
     def publish(self, weights: PublishedWeights) -> WeightsOnLearner:
-        """Copy the weights to the GPU, in place of the last version."""
+        """Copy the weights to the GPU, in place of the last version; see `WeightTransport`."""
+        if self._transfers is None:
+            self._transfers = new_queue()
+            name = f"weights by {self._backend}"
+            threading.Thread(
+                target=self._serve, args=[self._transfers], name=name, daemon=True
+            ).start()
         dtype = getattr(torch, weights.dtype)
         self._number += 1  # from now on the last version is refused
         self._tensors = {}  # first free its memory
@@ -47,27 +87,32 @@ class Sender:
             name: torch.from_numpy(array).view(dtype).to(DEVICE, copy=True)
             for name, array in weights.tensors.items()
         }
-        return WeightsOnLearner(weights.dtype, {}, number=self._number, broker=self._broker)
+        return WeightsOnLearner(weights.dtype, {}, number=self._number, transfers=self._transfers)
 
-    def _serve(self) -> None:
+    async def fetch(self, handle: WeightsOnLearner) -> PublishedWeights:
+        """See `WeightTransport`. The engine gets the weights later, when it loads them."""
+        return handle
+
+    def _serve(self, transfers: Queue) -> None:
         while True:
-            transfer, version, workers = ray.get(self._broker.asked.remote())
+            transfer: Transfer = transfers.get()
             error = None
             try:
-                if version != self._number:
-                    raise RuntimeError(f"version {version} was replaced by {self._number}")
-                self._send(_EngineCalls(self._broker, transfer), workers)
+                if transfer.number != self._number:
+                    raise RuntimeError(f"version {transfer.number} was replaced by {self._number}")
+                self._send(transfer)
             except Exception as failure:  # the replica ends and is started again
                 logger.exception("weights were not sent (%s)", self._backend)
                 error = str(failure)
-            ray.get(self._broker.end.remote(transfer, error))
+            with suppress(RayActorError):  # the replica has ended
+                transfer.calls.put(error)
 
-    def _send(self, client: "_EngineCalls", workers: int) -> None:
+    def _send(self, transfer: Transfer) -> None:
         start: TrainerInitInfo = IPCTrainerInitInfo(rank=0)
         if self._backend == "nccl":
             address = ray.util.get_node_ip_address()
-            start = NCCLTrainerInitInfo(address, get_open_port(), 1 + workers, rank=0)
-        source = _Source(self._tensors)
+            start = NCCLTrainerInitInfo(address, get_open_port(), 1 + transfer.workers, rank=0)
+        client, source = _EngineCalls(transfer), _Source(self._tensors)
         trainer = WeightTransferTrainerFactory.trainer_init(start, client=client, source=source)
         try:
             trainer.send_weights()
@@ -76,10 +121,9 @@ class Sender:
 
 
 class _EngineCalls:
-    """vLLM's `VLLMWeightSyncClient`: calls methods of an engine through the broker."""
+    """vLLM's `VLLMWeightSyncClient`: calls methods of an engine through its queues."""
 
-    def __init__(self, broker: ActorHandle, transfer: int):
-        self._broker = broker
+    def __init__(self, transfer: Transfer):
         self._transfer = transfer
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
@@ -95,7 +139,9 @@ class _EngineCalls:
         self._call("finish_weight_update", {})
 
     def _call(self, method: str, arguments: dict[str, Any]) -> None:
-        ray.get(self._broker.call.remote(self._transfer, method, arguments))
+        self._transfer.calls.put((method, arguments))
+        if error := self._transfer.replies.get():
+            raise RuntimeError(error)
 
 
 class _Source(WeightSource):
@@ -109,14 +155,4 @@ class _Source(WeightSource):
         return iter(self._tensors.items())
 
 
-_sender = functools.cache(Sender)  # one per process
-
-
-def publish_by(backend: str, weights: PublishedWeights) -> WeightsOnLearner:
-    """See `WeightTransport`. Only the latest version is kept."""
-    return _sender(backend).publish(weights)
-
-
-async def fetch(handle: WeightsOnLearner) -> PublishedWeights:
-    """See `WeightTransport`. The engine gets the weights later, when it loads them."""
-    return handle
+nccl, ipc = GPUTransport("nccl"), GPUTransport("ipc")

@@ -10,7 +10,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayTaskError
 from ray.rllib.env.env_runner import EnvRunner
 
-from hgpo_rllib.policy_server.replicas import LOOK_S, Replicas, describe
+from hgpo_rllib.policy_server.replicas import POLL_INTERVAL_S, Replicas, describe
 from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.rollout.group import Group, PlayedGroup
 from hgpo_rllib.section import RunStoppedError
@@ -71,8 +71,8 @@ class RunnerActors:
             reference = actor.play_group.remote(group, weights(), self._episodes)
             request = asyncio.wrap_future(reference.future())
             try:
-                while not (await asyncio.wait({request}, timeout=LOOK_S))[0]:
-                    await self._replicas.any_runs()
+                while not (await asyncio.wait({request}, timeout=POLL_INTERVAL_S))[0]:
+                    await self._replicas.any_running()
                 played = request.result()
             except RayActorError as error:
                 self._on_lost(actor, error)

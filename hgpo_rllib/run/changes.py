@@ -62,9 +62,9 @@ def check_changes(directory: RunDirectory, config: RunConfig, console: TrainingC
             for key in dict.fromkeys([*old, *new])
             if old.get(key) != new.get(key)
         }
-        if misfit := _misfit(before, now, changes):
+        if conflict := _conflict(before, now, changes):
             raise ConfigError(
-                f"{directory.path} cannot go on from its checkpoint with {misfit}; set it back in "
+                f"{directory.path} cannot resume from its checkpoint: {conflict}; restore it in "
                 f"{directory.path / 'config.yaml'}, or start a new run"
             )
         notes = {"model.model_path": " (the same model)"}
@@ -76,7 +76,7 @@ def check_changes(directory: RunDirectory, config: RunConfig, console: TrainingC
     directory.write_json(directory.started, now.model_dump())
 
 
-def _misfit(before: Start, now: Start, changes: Mapping[str, str]) -> str | None:
+def _conflict(before: Start, now: Start, changes: Mapping[str, str]) -> str | None:
     """Return a change that is incompatible with the checkpoint, or None."""
     fixed = list(FIXED)
     if "vetta" in changes.get("algorithm.estimator", ""):

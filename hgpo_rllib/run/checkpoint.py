@@ -5,9 +5,7 @@ from pathlib import Path
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.folders import MANIFEST, DamagedFolderError, check_folder
-from hgpo_rllib.run.inputs import WEIGHTS, check_model_path, may_be_hub_name
-
-KINDS = "give a run directory, a HuggingFace directory, or the name of a model on the hub"
+from hgpo_rllib.run.inputs import check_model
 
 
 def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
@@ -32,11 +30,10 @@ def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
         model = RunDirectory(model).checkpoint
     if run_file is not None and not model.is_dir():
         raise ConfigError(f"{checkpoint} holds no checkpoint (its first was not written)")
-    if model.exists():
-        _check_folder(model)
-    elif not may_be_hub_name(checkpoint):
-        raise ConfigError(f"{checkpoint} is not there: {KINDS}")
-    check_model_path(str(model), "CHECKPOINT")
+    if (model / MANIFEST).exists():  # only runs write one
+        _check_version(model)
+    given = checkpoint if model == Path(checkpoint) else str(model)
+    check_model(given, "CHECKPOINT")
     settings = config.model.model_copy(update={"model_path": str(model), "lora_rank": 0})
     return config.model_copy(update={"model": settings})
 
@@ -48,16 +45,12 @@ def run_file_of(checkpoint: str) -> Path | None:
     return run / "config.yaml" if (run / "config.yaml").is_file() else None
 
 
-def _check_folder(folder: Path) -> None:
-    if (folder / MANIFEST).exists():  # only runs write one
-        try:
-            check_folder(folder)
-        except DamagedFolderError as error:
-            run = RunDirectory(folder.parent)
-            other = run.checkpoint if folder.name == run.best.name else run.best
-            remedy = f", or use {other}" if other.is_dir() else ""
-            raise ConfigError(f"{error}: restore it from a copy{remedy}") from error
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder} holds neither config.yaml nor config.json: {KINDS}")
-    if not any(any(folder.glob(pattern)) for pattern in WEIGHTS):
-        raise ConfigError(f"{folder} holds no weights ({' or '.join(WEIGHTS)}): {KINDS}")
+def _check_version(folder: Path) -> None:
+    """Raise ConfigError if a version of a run's policy is damaged; it names an intact one."""
+    try:
+        check_folder(folder)
+    except DamagedFolderError as error:
+        run = RunDirectory(folder.parent)
+        other = run.checkpoint if folder.name == run.best.name else run.best
+        remedy = f", or use {other}" if other.is_dir() else ""
+        raise ConfigError(f"{error}: restore it from a copy{remedy}") from error

@@ -178,22 +178,23 @@ def ray_processes() -> dict[int, str]:
 @contextmanager
 def on_exit_of(processes: Mapping[int, str], call: Callable[[str], None]) -> Iterator[None]:
     """Call `call`, in a thread, with the name of the first process that exits in the block."""
-    with ExitStack() as stack:
-        leave = os.eventfd(0)
-        watched = {os.pidfd_open(process): name for process, name in processes.items()}
-        for descriptor in (leave, *watched):
-            stack.callback(os.close, descriptor)
+    leave = os.eventfd(0)
+    watched = {os.pidfd_open(process): name for process, name in processes.items()}
 
-        def watch() -> None:
-            descriptor, *_ = wait([leave, *watched])
-            if descriptor in watched:
-                call(watched[descriptor])
+    def watch() -> None:
+        descriptor, *_ = wait([leave, *watched])
+        if descriptor in watched:
+            call(watched[descriptor])
 
-        thread = threading.Thread(target=watch, name="ray-watchdog", daemon=True)
-        thread.start()
-        stack.callback(thread.join)
-        stack.callback(os.eventfd_write, leave, 1)  # wakes the thread
+    thread = threading.Thread(target=watch, name="ray-processes", daemon=True)
+    thread.start()
+    try:
         yield
+    finally:
+        os.eventfd_write(leave, 1)  # wakes the thread
+        thread.join()
+        for descriptor in (leave, *watched):
+            os.close(descriptor)
 
 
 def _exit(remedy: Callable[[], str], name: str) -> NoReturn:

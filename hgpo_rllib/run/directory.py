@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import gzip
+import itertools
 import json
 import os
 import shutil
@@ -39,19 +40,18 @@ class RunDirectory:
     @classmethod
     def create(cls, config: RunConfig) -> "RunDirectory":
         """Create the directory ``<output>/<name>-<time>``."""
-        stem = Path(config.output) / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        for number in range(1, 1000):
-            path = stem if number == 1 else stem.with_name(f"{stem.name}-{number}")
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:  # another run began in the same second
-                continue
-            except OSError as error:
-                raise ConfigError(f"output: cannot make {path}: {error.strerror}") from error
-            save_config(config, path / "config.yaml")
-            return cls(path)
-        link = f"{stem.parent} is a broken link"
-        raise ConfigError(f"output: too many runs named {stem}, or {link}")
+        output, name = Path(config.output), f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+            for number in itertools.count(1):
+                path = output / (name if number == 1 else f"{name}-{number}")
+                with contextlib.suppress(FileExistsError):  # another run began in the same second
+                    path.mkdir()
+                    break
+        except OSError as error:
+            raise ConfigError(f"output: cannot make {output / name}: {error.strerror}") from error
+        save_config(config, path / "config.yaml")
+        return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunDirectory", RunConfig]:

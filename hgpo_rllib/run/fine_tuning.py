@@ -4,7 +4,6 @@ The training loop is transformers' `Trainer`. Prompts are encoded as `TokenRende
 training, so the model learns on exactly the token ids that the agent uses.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,20 +31,6 @@ from hgpo_rllib.models import checkpoint_form, load_chat_tokenizer, load_model, 
 NO_LOSS = -100  # label of tokens without loss in transformers
 HELD_OUT = 0.05
 """Share of the games whose steps are kept for the validation loss."""
-
-
-@dataclass(frozen=True)
-class FineTuning:
-    """Settings of a fine-tuning."""
-
-    epochs: int
-    lr: float
-    """Peak learning rate. It warms up over 5 % of the steps and decays linearly to 0."""
-    batch_size: int
-    """Demonstrations (steps, or conversations) per optimiser step."""
-    micro_batch_size: int
-    """Demonstrations per pass through the model."""
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -137,9 +122,12 @@ def split_by_game(
 def fine_tune(
     config: RunConfig,
     demonstrations: Sequence[Demonstration],
-    settings: FineTuning,
     output: Path,
     checkpoints: Path,
+    epochs: int,
+    lr: float,
+    batch_size: int,
+    micro_batch_size: int,
     on_log: Callable[[dict[str, float]], None] = lambda values: None,
 ) -> dict[str, float]:
     """Fine-tune `config.model` and write it to `output` in HuggingFace format, adapters merged.
@@ -148,11 +136,14 @@ def fine_tune(
     the last one.
 
     Args:
-        config: the settings of model, LoRA and prompts are used.
+        config: the settings of model, LoRA and prompts, and the seed are used.
         demonstrations: steps or conversations to learn.
-        settings: see `FineTuning`.
         output: directory to create.
         checkpoints: directory of checkpoints.
+        epochs: passes over the demonstrations.
+        lr: peak learning rate. It warms up over 5 % of the steps and decays linearly to 0.
+        batch_size: demonstrations per optimiser step.
+        micro_batch_size: demonstrations per pass through the model.
         on_log: receives the metrics that `Trainer` logs.
 
     Returns:
@@ -162,12 +153,36 @@ def fine_tune(
     path = str(config.model.model_path)
     tokenizer, model = load_chat_tokenizer(path), load_model(path)
     if rank := config.model.lora_rank:
-        add_lora(model, rank, config.model.lora_alpha, settings.seed)
+        add_lora(model, rank, config.model.lora_alpha, config.seed)
     renderer = TokenRenderer(tokenizer, config.agent)
     train, held = (encode(renderer, part) for part in split_by_game(demonstrations))
+    on_gpu = torch.cuda.is_available()
+    arguments = TrainingArguments(
+        str(checkpoints),
+        num_train_epochs=epochs,
+        learning_rate=lr,
+        lr_scheduler_type="linear",
+        warmup_steps=0.05,
+        per_device_train_batch_size=micro_batch_size,
+        gradient_accumulation_steps=max(1, batch_size // micro_batch_size),
+        per_device_eval_batch_size=micro_batch_size,
+        train_sampling_strategy="group_by_length",  # little padding
+        eval_strategy="epoch" if held else "no",
+        save_steps=0.1,  # shares of all steps
+        save_total_limit=1,
+        logging_steps=0.01,
+        bf16=on_gpu,
+        gradient_checkpointing=on_gpu,
+        gradient_checkpointing_kwargs={"use_reentrant": False},  # as torch recommends
+        seed=config.seed,
+        data_seed=config.seed,
+        dataloader_pin_memory=on_gpu,
+        report_to=[],
+        disable_tqdm=True,
+    )
     trainer = Trainer(
         model,
-        _arguments(settings, checkpoints, len(train), bool(held)),
+        arguments,
         DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=NO_LOSS),
         train_dataset=train,
         eval_dataset=held or None,
@@ -188,37 +203,6 @@ def fine_tune(
     with new_directory(output) as partial:
         save_model(path, checkpoint_form(weights, model.config), str(partial))
     return result
-
-
-def _arguments(
-    settings: FineTuning, checkpoints: Path, rows: int, validate: bool
-) -> TrainingArguments:
-    on_gpu = torch.cuda.is_available()
-    accumulated = max(1, settings.batch_size // settings.micro_batch_size)
-    steps = settings.epochs * math.ceil(rows / (accumulated * settings.micro_batch_size))
-    return TrainingArguments(
-        str(checkpoints),
-        num_train_epochs=settings.epochs,
-        learning_rate=settings.lr,
-        lr_scheduler_type="linear",
-        warmup_steps=0.05,
-        per_device_train_batch_size=settings.micro_batch_size,
-        gradient_accumulation_steps=accumulated,
-        per_device_eval_batch_size=settings.micro_batch_size,
-        train_sampling_strategy="group_by_length",  # little padding
-        eval_strategy="epoch" if validate else "no",
-        save_steps=max(1, steps // 10),
-        save_total_limit=1,
-        logging_steps=max(1, steps // 100),
-        bf16=on_gpu,
-        gradient_checkpointing=on_gpu,
-        gradient_checkpointing_kwargs={"use_reentrant": False},  # as torch recommends
-        seed=settings.seed,
-        data_seed=settings.seed,
-        dataloader_pin_memory=on_gpu,
-        report_to=[],
-        disable_tqdm=True,
-    )
 
 
 class _Log(TrainerCallback):

@@ -34,7 +34,7 @@ def write_folder(final: Path, write: Callable[[Path], Any], keep_previous: bool 
     shutil.rmtree(partial, ignore_errors=True)
     try:
         write(partial)
-        _seal(partial)
+        _write_manifest(partial)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # it may have filled the disk
         raise
@@ -59,7 +59,7 @@ def check_folder(folder: Path) -> None:
             raise DamagedFolderError(f"{folder} is damaged: {name} is not what was written")
 
 
-def whole_version(final: Path) -> tuple[Path | None, list[str]]:
+def newest_intact(final: Path) -> tuple[Path | None, list[str]]:
     """Move the newest intact version to `final`.
 
     Returns:
@@ -81,7 +81,7 @@ def whole_version(final: Path) -> tuple[Path | None, list[str]]:
     return None, problems
 
 
-def _seal(folder: Path) -> None:
+def _write_manifest(folder: Path) -> None:
     (folder / MANIFEST).unlink(missing_ok=True)  # may be a link to the manifest of a copied folder
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     manifest = {

@@ -62,7 +62,7 @@ def parse_axis(text: str) -> Axis:
     except TypeError as error:
         raise ConfigError(f"--grid {key}: {listed!r} are not plain values") from error
     if len(distinct) < len(values):
-        raise ConfigError(f"--grid {key}: a value is there twice ({listed})")
+        raise ConfigError(f"--grid {key}: duplicate value ({listed})")
     return Axis(key, tuple(values))
 
 
@@ -115,7 +115,7 @@ def make_sweep(
     if not keys:
         raise ConfigError("--grid is missing: --grid section.key=value,value")
     if doubled := [key for key in keys if keys.count(key) > 1]:
-        raise ConfigError(f"--grid {doubled[0]}: the key is there twice")
+        raise ConfigError(f"--grid {doubled[0]}: duplicate key")
     first_seed = load_config(run_file, list(overrides)).seed
     trials: list[Trial] = []
     for values in itertools.product(*(axis.values for axis in axes)):
@@ -161,7 +161,7 @@ def new_folder(sweep: Sweep, out: Path | None) -> Path:
         stem = f"{config.name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
         return Path(config.output) / stem
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"--out: {out} is there already; --resume {out} continues a sweep")
+        raise ConfigError(f"--out: {out} exists; --resume {out} continues a sweep")
     return out
 
 

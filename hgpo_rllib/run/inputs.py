@@ -9,9 +9,8 @@ from pathlib import Path
 from transformers import AutoConfig
 
 from env_wrappers.errors import DataError
-from env_wrappers.files import read_json
 from hgpo_rllib.config import ConfigError, RunConfig
-from hgpo_rllib.environments import TaskGenerator, find_environment
+from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.run.trackers import check_trackers
 
@@ -27,7 +26,7 @@ MODEL_FILES = (
     "chat_template.jinja",
 )
 """Files of a model other than its weights."""
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def check_inputs(config: RunConfig) -> None:
@@ -38,19 +37,17 @@ def check_inputs(config: RunConfig) -> None:
 
         listen(config.rollout.gateway_host, config.rollout.gateway_port)[1].close()
     check_trackers(config.tracking.trackers)
-    check_files(config)
-    if config.model.model_path is not None and not Path(config.model.model_path).exists():
-        check_model_path(config.model.model_path)
+    check_files(config, look_up=True)
 
 
-def check_files(config: RunConfig) -> None:
-    """Check model, prompt template, data and options on this machine, without the hub.
+def check_files(config: RunConfig, look_up: bool = False) -> None:
+    """Check model, prompt template, data and options; see `check_model` for `look_up`.
 
     Raises:
         ConfigError, DataError: something is missing or invalid.
     """
     if config.model.model_path is not None:
-        check_model_files(config.model.model_path)
+        check_model(config.model.model_path, look_up=look_up)
     for name, part in find_environment(config.env.env_id).parts(config).items():
         try:
             _check_environment(part)
@@ -64,16 +61,12 @@ def _check_environment(config: RunConfig) -> None:
     if config.model.model_path is None:
         environment.require_generator()
     splits = list(dict.fromkeys([config.env.train_split, *config.evaluation.splits]))
-    if generator := environment.data_generator(config):
-        check_generated_data(config, splits, generator)
+    generator = environment.data_generator(config)
+    if generator is None:
+        for split in splits:
+            environment.check(config, split)
         return
-    for split in splits:
-        environment.check(config, split)
-
-
-def check_generated_data(config: RunConfig, splits: list[str], generator: TaskGenerator) -> None:
-    """Check options and splits on a sample of the data that the run would generate."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:  # a sample of the data that would be generated
         sample = Path(folder) / "data"
         generator.make_sample(config, sample)
         env = config.env.model_copy(update={"data": str(sample)})
@@ -85,43 +78,30 @@ def check_generated_data(config: RunConfig, splits: list[str], generator: TaskGe
                 raise ConfigError(f"env.data=null: {text}") from error
 
 
-def check_model_files(model_path: str) -> None:
-    """Raise ConfigError for a directory without a model, or a path that does not exist.
+def check_model(model: str, given_as: str = "model.model_path", look_up: bool = True) -> None:
+    """Raise ConfigError unless `model` is a HuggingFace directory, or the name of a model.
 
-    Names on the hub are not looked up.
+    Messages begin with `given_as`. Names are looked up on the hub only if `look_up`.
     """
-    folder = Path(model_path)
-    if not folder.exists():
-        if "/" not in model_path or not may_be_hub_name(model_path):
-            raise ConfigError(
-                f"model.model_path: {model_path} is not there: give a HuggingFace directory, or "
-                "ORGANIZATION/NAME of a model on the hub"
-            )
+    folder = Path(model)
+    if folder.exists():
+        for names in (("config.json",), ("tokenizer.json",), WEIGHTS):
+            if not any(any(folder.glob(name)) for name in names):
+                raise ConfigError(f"{given_as}: {model} holds no {' or '.join(names)}")
+    # If the first part of a name is a folder, it is a wrong path.
+    elif not _HUB_NAME.fullmatch(model) or folder.parent.is_dir():
+        raise ConfigError(
+            f"{given_as}: {model} does not exist: give a directory, or ORGANIZATION/NAME of a "
+            "model on the hub"
+        )
+    elif not look_up:
         return
-    for names in (("config.json",), ("tokenizer.json",), WEIGHTS):
-        if not any(any(folder.glob(name)) for name in names):
-            raise ConfigError(f"model.model_path: {model_path} holds no {' or '.join(names)}")
     try:
-        read_json(folder / "config.json")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.model_path: {folder / 'config.json'}: {error}") from error
-    check_model_path(model_path)
-
-
-def may_be_hub_name(model: str) -> bool:
-    """Whether `model` can be a hub name; if its first part is a folder, it is a wrong path."""
-    parent = model.rpartition("/")[0]
-    return bool(_HUB_NAME.fullmatch(model)) and not (parent and Path(parent).is_dir())
-
-
-def check_model_path(model_path: str, given_as: str = "model.model_path") -> None:
-    """Raise ConfigError unless `model_path` is a HuggingFace directory or a resolvable name."""
-    try:
-        AutoConfig.from_pretrained(model_path)
-    except (OSError, ValueError) as error:
+        AutoConfig.from_pretrained(model)
+    except (OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"{given_as}: {model_path} is no HuggingFace directory or name ({reason})"
+            f"{given_as}: {model} is no HuggingFace directory or name ({reason})"
         ) from error
 
 

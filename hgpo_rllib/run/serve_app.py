@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict
 from ray import serve
 from ray.serve import Application
 
-from hgpo_rllib.placement import replica_resources
+from hgpo_rllib.placement import actor_options, replica_resources
 from hgpo_rllib.policy_server.openai_replica import OpenAIReplica
 from hgpo_rllib.run.checkpoint import find_policy
 
@@ -29,16 +29,11 @@ def application(arguments: Arguments) -> Application:
         ConfigError: the policy does not exist or is damaged, or an override is invalid.
     """
     config = find_policy(arguments.checkpoint, arguments.overrides)
-    resources = replica_resources(config.policy_server)
     deployment = serve.deployment(
         OpenAIReplica,
         name="policy",
         # Serve queues further requests, for replicas that it adds meanwhile.
         max_ongoing_requests=config.policy_server.max_num_seqs,
-        ray_actor_options={
-            "num_cpus": resources.pop("CPU", 0),
-            "num_gpus": resources.pop("GPU", 0),
-            "resources": resources,
-        },
+        ray_actor_options=actor_options(replica_resources(config.policy_server)),
     )
     return deployment.bind(config, arguments.name)

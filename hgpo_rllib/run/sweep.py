@@ -113,7 +113,7 @@ def _compare_with_supply(demands: Sequence[Demand], console: TrainingConsole) ->
         f"{largest.fitting(nodes)} at a time"
     )
     if any(free.get(name, 0) < amount for name, amount in largest.total.items()):
-        console.say("others use so much of it that trials have to wait for them")
+        console.say("other jobs use some of it: trials wait until it is free")
 
 
 def prepare_trial(trial: Trial, path: Path, console: TrainingConsole) -> None:

@@ -155,7 +155,7 @@ class Trackers:
                 call(tracker)
             except Exception as error:
                 del self._open[name]
-                self._say(f"{name} does not answer, no more is sent to it: {describe(error)}")
+                self._say(f"{name} failed and is not used any more: {describe(error)}")
 
 
 def describe(error: Exception) -> str:

@@ -23,7 +23,7 @@ from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.run.changes import check_changes
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
-from hgpo_rllib.run.folders import whole_version, write_folder
+from hgpo_rllib.run.folders import newest_intact, write_folder
 from hgpo_rllib.run.live_metrics import LiveMetrics
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.metrics import evaluation_rows, iteration_metrics, numbers, selection_rate
@@ -264,11 +264,11 @@ class Training:
         return rates.pop(rows[0]["iteration"]) > max(rates.values(), default=-1.0)
 
     def _restore(self) -> Rows:
-        state, problems = whole_version(self.directory.state)
+        state, problems = newest_intact(self.directory.state)
         if state is None:
-            raise ConfigError(f"--resume: no whole checkpoint is left: {'; '.join(problems)}")
+            raise ConfigError(f"--resume: no intact checkpoint is left: {'; '.join(problems)}")
         for problem in problems:
-            self.console.say(f"{problem}; going on from the one before")
+            self.console.say(f"{problem}; resuming from the previous one")
         self.algorithm.restore_from_path(state.absolute())
         iteration = self.algorithm.iteration
         self.directory.truncate(self.directory.metrics, iteration)

@@ -64,26 +64,30 @@ def check_transport(
     name = server.weight_transport
     if name not in GPU_TRANSPORTS:
         return
+    on_gpus = cluster.learner_gpus > 0 and server.replica_gpus > 0
     shared = server.colocate or cluster.learner_gpus + server.replica_gpus <= 1
     pairs = max(cluster.num_learners, server.num_replicas, server.max_replicas or 0)
-    for possible, reason in (
-        (cluster.learner_gpus > 0, "needs learners on GPUs: set cluster.learner_gpus=1"),
-        (server.replica_gpus > 0, "needs replicas on GPUs: set policy_server.replica_gpus=1"),
-        (server.engine == "vllm", "is a part of vLLM: set policy_server.engine=vllm"),
-        (not lora_rank, "does not transfer LoRA adapters: set model.lora_rank=0"),
-        (schedule == "synchronous", "keeps one version: set rollout.schedule=synchronous"),
-        (
-            name != "ipc" or (shared and pairs == 1),
-            "needs one learner and one replica that share a GPU: set cluster.num_learners=1, "
-            "policy_server.num_replicas=1 and policy_server.colocate=true",
+    placed = {
+        "ipc": (
+            on_gpus and shared and pairs == 1,
+            "one learner and one replica that share a GPU: set cluster.num_learners=1, "
+            "cluster.learner_gpus=1, policy_server.num_replicas=1, policy_server.replica_gpus=1 "
+            "and policy_server.colocate=true",
         ),
-        (
-            name != "nccl" or (cluster.learner_gpus == 1 <= server.replica_gpus and not shared),
-            "needs a GPU for each process: set cluster.learner_gpus=1, policy_server.replica_gpus "
-            "to 1 or more, and policy_server.colocate=false",
+        "nccl": (
+            cluster.learner_gpus == 1 <= server.replica_gpus and not shared,
+            "a GPU for each process: set cluster.learner_gpus=1, policy_server.replica_gpus to 1 "
+            "or more, and policy_server.colocate=false",
         ),
+    }
+    for possible, needed in (
+        placed[name],
+        (server.engine == "vllm", "vLLM: set policy_server.engine=vllm"),
+        (not lora_rank, "a model without adapters: set model.lora_rank=0"),
+        (schedule == "synchronous", "one version at a time: set rollout.schedule=synchronous"),
     ):
         if not possible:
             raise ValueError(
-                f"policy_server.weight_transport={name} {reason}, or weight_transport=object_store"
+                f"policy_server.weight_transport={name} needs {needed}, or "
+                "weight_transport=object_store"
             )

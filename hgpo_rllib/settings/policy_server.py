@@ -11,10 +11,11 @@ ENGINES = {"vllm": "hgpo_rllib.policy_server.vllm_settings"}
 """Modules of engines by name; see `hgpo_rllib.policy_server.engine.EngineModule`."""
 GPU_TRANSPORTS = ("nccl", "ipc")
 """Names of the transports between GPUs, which are those of vLLM's weight-transfer engines."""
-WEIGHT_TRANSPORTS = {
-    name: f"hgpo_rllib.policy_server.{name}" for name in ("object_store", *GPU_TRANSPORTS)
+WEIGHT_TRANSPORTS = {"object_store": "hgpo_rllib.policy_server.object_store"}
+WEIGHT_TRANSPORTS |= {
+    name: f"hgpo_rllib.policy_server.vllm_sender:{name}" for name in GPU_TRANSPORTS
 }
-"""Modules of transports by name; see `hgpo_rllib.policy_server.engine.WeightTransport`."""
+"""Modules or their attributes by name; see `hgpo_rllib.policy_server.engine.WeightTransport`."""
 
 
 class PolicyServerSettings(Section):

@@ -45,7 +45,6 @@ class NotingEngine:
     """Answers every prompt with the same token."""
 
     version = STARTING_WEIGHTS.version
-    has_ended = False
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
         """See `Engine`."""

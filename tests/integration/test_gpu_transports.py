@@ -15,7 +15,6 @@ from vllm.distributed.weight_transfer import ipc_engine, nccl_engine
 
 from hgpo_rllib.policy_server import vllm_engine, vllm_sender
 from hgpo_rllib.policy_server.engine import WeightTransport, transport_module
-from hgpo_rllib.policy_server.gpu_transfer import WeightsOnLearner
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, EngineDiedError, Sampling, WeightTag
 from hgpo_rllib.policy_server.versioned_engine import VersionedEngine
@@ -127,7 +126,7 @@ def test_engines_load_by_themselves(transport: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # as replicas have it
     learner = ray.remote(num_cpus=0)(Learner).remote(transport)
     first = ray.get(learner.publish.remote(1.0))
-    assert isinstance(first.weights, WeightsOnLearner)
+    assert isinstance(first.weights, vllm_sender.WeightsOnLearner)
     assert not first.weights.tensors
     early, late = RecordingVLLM(transport), RecordingVLLM(transport)
     load(early, STARTING_WEIGHTS, first, first)

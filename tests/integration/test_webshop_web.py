@@ -16,7 +16,7 @@ import pytest
 from tests.integration.browser import Browser, is_drawn, needs_chromium
 from tests.unit.cli.test_play_command import step, write_episode
 from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
-from tests.unit.env_wrappers.webshop.webshop_store import ODD, SHIRT, write_store
+from tests.unit.env_wrappers.webshop.webshop_store import ODD, write_store
 
 pytestmark = [pytest.mark.integration, needs_chromium]
 
@@ -58,49 +58,20 @@ def send(address: str, **form: str) -> str:
         return str(response.url)
 
 
-def button(page: str, label: str) -> str:
-    """Return what a button of that label sends."""
-    buttons = re.findall(r'<button name="click" value="([^"]*)"[^>]*>([^<]*)</button>', page)
-    return next(html.unescape(value) for value, shown in buttons if html.unescape(shown) == label)
-
-
 def test_shopping(browser: Browser, tmp_path: Path) -> None:
+    """Actions of a page arrive as the browser reads them back from it."""
     with served("webshop", "--data", write_store(tmp_path / "data")) as address:
-        front = browser.open(address)
-        number = re.search(
-            r'value="(\d+)">Find me Slim Cotton Shirt with color: red, and size: s', front
-        )
-        assert number is not None
-        visit = send(f"{address}/visits", goal=number.group(1))
-        assert 'placeholder="Search the store"' in browser.open(visit)
-        send(visit, words="slim cotton shirt")
-        results = browser.open(visit)
-        assert is_drawn(browser.picture(visit, tmp_path / "results.png", 1000), 1000)
-        send(visit, click=button(results, "Slim Cotton Shirt"))
-        item = browser.open(visit)
-        assert SHIRT in item
-        send(visit, click=button(item, "red"))
-        send(visit, click=button(item, "small"))
-        assert browser.open(visit).count('class="chosen"') == 2
-        assert is_drawn(browser.picture(visit, tmp_path / "item.png", 420), 420)
-        send(visit, click=button(item, "Buy Now"))
-        assert "Score 1.000" in browser.open(visit)
-
-
-def test_labels_with_signs_arrive_as_they_are(browser: Browser, tmp_path: Path) -> None:
-    """The browser reads back what the page escapes."""
-    with served("webshop", "--data", write_store(tmp_path / "data")) as address:
-        visit = send(f"{address}/visits", goal="0")
-        send(visit, words="odd thing")
-        send(visit, click=ODD.lower())
-        page = browser.open(visit)
+        assert 'placeholder="Any action' in browser.open(address)
+        results = send(f"{address}/steps/1", action="odd thing")
+        assert is_drawn(browser.picture(results, tmp_path / "results.png", 1000), 1000)
+        page = send(results, action=f"click[{ODD.lower()}]")
         for label in ('say "hi"', "ümlaut ☕"):
-            send(visit, click=button(page, label))
-            shown = browser.open(visit)
-            assert "did not understand" not in shown
-            assert shown.count('class="chosen"') == 1
-        send(visit, click=button(page, "a [b]"))
-        assert "did not understand" in browser.open(visit)
+            actions = re.findall(r'<button name="action" value="([^"]*)"', browser.open(page))
+            action = next(a for a in map(html.unescape, actions) if label in a)
+            page = send(page, action=action)
+            assert ' class="bad"' not in browser.open(page)
+        assert is_drawn(browser.picture(page, tmp_path / "item.png", 420), 420)
+        assert "<dt>score</dt>" in browser.open(send(page, action="click[buy now]"))
 
 
 def test_an_episode(browser: Browser, tmp_path: Path) -> None:

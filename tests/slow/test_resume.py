@@ -70,6 +70,6 @@ def test_three_and_three_iterations_are_six(tmp_path: Path) -> None:
     damage(run / "state" / "learner_group" / "learner" / "state.pkl")
     second = Command(["--resume", str(run)], tmp_path / "second.txt")
     assert second.process.wait(900) == 0, second.log.read_text()
-    assert "going on from the one before" in second.log.read_text()
+    assert "resuming from the previous one" in second.log.read_text()
     assert "resumed after iteration 2" in second.log.read_text()
     assert results(run) == expected

@@ -65,14 +65,11 @@ async def read_form(request: Request) -> dict[str, str]:
     """Return the fields of a form submitted by one of the application's own pages.
 
     Raises:
-        HTTPException: the form is of another origin, or is not UTF-8.
+        HTTPException: the form is of another origin.
     """
     if request.headers.get("origin") not in (None, f"http://{request.headers['host']}"):
         raise HTTPException(403, "This form comes from another page.")
-    try:
-        return dict(parse_qsl((await request.body()).decode(), keep_blank_values=True))
-    except UnicodeDecodeError as error:
-        raise HTTPException(400, "This form cannot be read.") from error
+    return dict(parse_qsl((await request.body()).decode(errors="replace")))
 
 
 async def _style(request: Request) -> Response:
@@ -87,19 +84,6 @@ async def _error(request: Request, error: Exception) -> Response:
 async def _failure(request: Request, error: Exception) -> Response:
     """Return the page of a game that cannot be loaded, or of a model that does not respond."""
     return render("error.html.jinja", 502, message=str(error))
-
-
-def read_number(text: str, lowest: int, highest: int) -> int:
-    """Return the number that a form or an address contains.
-
-    Raises:
-        HTTPException: it is not a number, or not in the range, which includes `highest`.
-    """
-    if not (text.isascii() and text.isdecimal() and len(text) < 12):
-        raise HTTPException(400, f"{text[:40]!r} is not a number.")
-    if not lowest <= int(text) <= highest:
-        raise HTTPException(404, f"There is no {text}: {lowest} to {highest}.")
-    return int(text)
 
 
 def listen(port: int | None) -> socket.socket:

@@ -89,8 +89,8 @@ def test_sound_inputs(hgpo: Run, games: Path, store: Path, tmp_path: Path) -> No
         (WEBSHOP, "env.options.price=1", "unknown option env.options.price; known here: goals, "),
         (WEBSHOP, "store.products=20", "split 'train' is empty"),
         (WEBSHOP, "store.products=3 env.train_split=train_products", "'train_products' is empty"),
-        (WEBSHOP, "model.model_path={tmp}/missing", "{tmp}/missing is not there"),
-        (WEBSHOP, "model.model_path=no-model", "model.model_path: no-model is not there"),
+        (WEBSHOP, "model.model_path={tmp}/missing", "{tmp}/missing does not exist"),
+        (WEBSHOP, "model.model_path=no-model", "model.model_path: no-model does not exist"),
         (WEBSHOP, "model.model_path={tmp}", "model.model_path: {tmp} holds no config.json"),
     ],
 )
@@ -177,8 +177,6 @@ def test_broken_models(refused: Callable[..., str], tmp_path: Path) -> None:
     (model / "tokenizer.json").write_text("{}")
     assert "holds no *.safetensors or *.bin" in line()
     (model / "model.safetensors").touch()
-    assert "config.json: Expecting property name" in line()
-    (model / "config.json").write_bytes(b"[" * 100_000)
-    assert "config.json: nested too deeply" in line()
-    (model / "config.json").write_text('{"model_type": "abacus"}')
-    assert "is no HuggingFace directory" in line()
+    for content in ("{", "[" * 100_000, '{"model_type": "abacus"}'):
+        (model / "config.json").write_text(content)
+        assert "is no HuggingFace directory" in line()

@@ -16,6 +16,7 @@ from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
 from tests.unit.reporting.reporting_rows import EPISODES, write_jsonl
 
 STEPS = EnvSettings().max_steps
+PLAY = ("play", "alfworld", "--split", "train")
 
 
 def step(**changes: Any) -> dict[str, Any]:
@@ -53,7 +54,11 @@ class TestPlaying:
             answers.append(command)
             if number % 2 == 0:
                 status, stdout, _ = hgpo(
-                    *("play", "alfworld", "--data", generated_games, "--game", 2),
+                    *PLAY,
+                    "--data",
+                    generated_games,
+                    "--game",
+                    2,
                     stdin="\n".join(answers[:-1]),
                 )
                 offered = stdout.split("steps left > ")[-2]
@@ -64,7 +69,7 @@ class TestPlaying:
                 )
                 assert answers[-1].isdecimal()
         status, stdout, stderr = hgpo(
-            "play", "alfworld", "--data", generated_games, "--game", 2, stdin="\n".join(answers)
+            *PLAY, "--data", generated_games, "--game", 2, stdin="\n".join(answers)
         )
         assert (status, stderr) == (0, "")
         assert stdout.endswith(f"\nWon in {len(plan)} steps.\n")
@@ -74,9 +79,7 @@ class TestPlaying:
     def test_losing_by_steps(self, hgpo: Run, generated_games: Path) -> None:
         """What the game does not understand is a step; an empty or a wrong number is none."""
         answers = ["", "0", "99", *["dance"] * (STEPS - 1), "", "[b]", "look"]
-        status, stdout, _ = hgpo(
-            "play", "alfworld", "--data", generated_games, stdin="\n".join(answers)
-        )
+        status, stdout, _ = hgpo(*PLAY, "--data", generated_games, stdin="\n".join(answers))
         assert status == 0
         assert stdout.endswith(f"Lost: the goal is not reached after {STEPS} steps.\n")
         assert stdout.count(f"{STEPS} steps left > ") == 4
@@ -86,19 +89,18 @@ class TestPlaying:
 
     @pytest.mark.parametrize("stdin", ["look\nquit\nlook\n", "look\n"], ids=["quit", "end of pipe"])
     def test_leaving(self, hgpo: Run, generated_games: Path, stdin: str) -> None:
-        status, stdout, _ = hgpo("play", "alfworld", "--data", generated_games, stdin=stdin)
+        status, stdout, _ = hgpo(*PLAY, "--data", generated_games, stdin=stdin)
         assert status == 0
         assert stdout.endswith("Lost: you left after 1 step.\n")
 
     def test_which_game(
         self, hgpo: Run, generated_games: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By path, by place in the split, and from $ALFWORLD_DATA."""
-        game = find_games(generated_games, "valid_unseen")[1]
-        options = ("--split", "valid_unseen", "--game", "1")
-        shown = hgpo("play", "alfworld", "--game", game)[1]
+        """By its index in the split, also from $ALFWORLD_DATA; by default that of evaluations."""
+        options = ("--split", "valid_seen", "--game", "1")
+        shown = hgpo("play", "alfworld", "--data", generated_games, *options)[1]
         assert "Your task is to: " in shown
-        assert hgpo("play", "alfworld", "--data", generated_games, *options)[1] == shown
+        assert hgpo("play", "alfworld", "--data", generated_games, "--game", "1")[1] == shown
         assert hgpo("play", "alfworld", "--data", generated_games)[1] != shown
         monkeypatch.setenv("ALFWORLD_DATA", str(generated_games))
         assert hgpo("play", "alfworld", *options)[1] == shown
@@ -106,25 +108,19 @@ class TestPlaying:
     @pytest.mark.parametrize(
         ("options", "named"),
         [
-            (("--game", "3"), "no game 3: there are 3"),
-            (("--game", "nix"), "nix is neither a number nor a game file"),
+            (("--game", "3"), "--game 3: there are 3 in train"),
             (("--split", "nix"), "nix is not a directory"),
+            (("env.options.nix=1",), "unknown option env.options.nix"),
         ],
     )
     def test_bad_input(
         self, hgpo: Run, generated_games: Path, options: tuple[str, ...], named: str
     ) -> None:
-        status, stdout, stderr = hgpo("play", "alfworld", "--data", generated_games, *options)
+        status, stdout, stderr = hgpo(*PLAY, "--data", generated_games, *options)
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()
         assert line.startswith("hgpo: ")
         assert named in line
-
-    def test_a_broken_game(self, hgpo: Run, tmp_path: Path) -> None:
-        (tmp_path / "game").write_text("{")
-        status, _, stderr = hgpo("play", "alfworld", "--game", tmp_path / "game")
-        assert status == 2
-        assert len(stderr.splitlines()) == 1
 
 
 def test_crafting(hgpo: Run, tmp_path: Path) -> None:

@@ -74,7 +74,10 @@ def test_refused(
     ("arguments", "named"),
     [
         (("evaluate", "--env", "alfworld"), ["--agent hgpo", "MODEL"]),
-        (("evaluate", "./none", "--env", "alfworld"), ["./none is not there", "run directory"]),
+        (
+            ("evaluate", "./none", "--env", "alfworld"),
+            ["./none does not exist", "give a directory"],
+        ),
         (("compare", ".", "nowhere"), ["is no evaluation", "summary.json"]),
     ],
 )

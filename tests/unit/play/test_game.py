@@ -13,7 +13,7 @@ from env_wrappers.errors import DataError
 from env_wrappers.textcraft.env import TextCraftEnv
 from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.play.policy import WatchedPolicy
-from hgpo_rllib.play.web.game import Game, Player
+from hgpo_rllib.play.web.pages import Game
 from hgpo_rllib.policy_server.types import RequestFailedError
 from tests.unit.cli.command import Run, hgpo
 from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
@@ -83,12 +83,12 @@ class TestPerson:
         assert client.get("/steps/2").status_code == 404
         assert client.post("/steps/1", data={}).status_code == 400
         assert client.post("/games", data={"number": "x"}).status_code == 400
-        assert client.post("/games", data={"number": str(env.num_tasks)}).status_code == 404
+        assert client.post("/games", data={"number": str(env.num_tasks)}).status_code == 400
         foreign = {"origin": "http://example.org"}
         assert client.post("/steps/1", data={"action": "x"}, headers=foreign).status_code == 403
 
 
-Begin = Callable[[Mapping[str, Any]], Player]
+Begin = Callable[[Mapping[str, Any]], WatchedPolicy]
 
 
 def watched(model: ScriptedModel, samples: int) -> Begin:
@@ -147,7 +147,7 @@ def test_a_task_that_does_not_exist(env: TextCraftEnv) -> None:
     ("options", "named"),
     [
         (("textcraft", "--port", "0"), "add --web"),
-        (("textcraft", "--web", "--goal", "9999"), "no goal 9999"),
+        (("textcraft", "--web", "--goal", "9999"), "--game 9999: there are "),
         (("policy", "nowhere", "--env", "textcraft"), "nowhere"),
     ],
 )

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from env_wrappers.webshop.shop import open_shop
-from hgpo_rllib.cli.play import SHOP_STEPS
 from tests.unit.cli.test_data_command import Run, hgpo  # noqa: F401 (hgpo is a fixture)
 from tests.unit.cli.test_play_command import step, write_episode
 from tests.unit.env_wrappers.webshop.webshop_store import ODD, SHIRT, write_store
@@ -13,6 +12,7 @@ from tests.unit.env_wrappers.webshop.webshop_store import ODD, SHIRT, write_stor
 # ruff takes the fixture's name for one that is defined again.
 # ruff: noqa: F811
 
+SHOP_STEPS = 15
 WANTED = {"color": "red", "size": "small"}
 BUY_SHIRT = ("slim cotton shirt", f"click[{SHIRT.lower()}]", "click[red]", "click[small]")
 
@@ -82,7 +82,7 @@ class TestShopping:
     def test_goals_by_people(self, hgpo: Run, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WEBSHOP_DATA", str(store))
         stdin = "\n".join([*BUY_SHIRT[:3], "click[buy now]"])
-        _, shown, _ = hgpo("play", "webshop", "--goals", "human", stdin=stdin)
+        _, shown, _ = hgpo("play", "webshop", "env.options.goals=human", stdin=stdin)
         assert "i need a slim fit shirt in red" in shown
         assert shown.endswith("\nWon in 4 steps.\n")
 
@@ -90,12 +90,10 @@ class TestShopping:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (("--goal", "999"), "no goal 999 in test: there are "),
-        (("--goal", "-1"), "no goal -1 in test: there are "),
+        (("--goal", "999"), "--game 999: there are "),
         (("--split", "nix"), "unknown split 'nix'"),
         (("--split", "train"), "split 'train' is empty"),
         (("--port", "0"), "add --web"),
-        (("--web", "--goal", "0"), "--goal does not work with --web"),
     ],
 )
 def test_bad_input(hgpo: Run, store: Path, options: tuple[str, ...], named: str) -> None:

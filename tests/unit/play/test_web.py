@@ -1,208 +1,98 @@
-"""`hgpo play webshop --web`: its pages, without a browser and without a network."""
+"""Pages of recorded episodes and of WebShop, without a browser and without a network."""
 
 import html
 import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from env_wrappers.webshop.session import Session
-from env_wrappers.webshop.shop import Shop, open_shop
+from env_wrappers.webshop.env import WebShopEnv
+from env_wrappers.webshop.shop import open_shop
 from hgpo_rllib.config import ConfigError
 from hgpo_rllib.play.web.application import listen, render
-from hgpo_rllib.play.web.episode import episode_app
-from hgpo_rllib.play.web.store import MOST_VISITS, Store
+from hgpo_rllib.play.web.pages import Game, episode_app
 from tests.unit.cli.test_play_command import step
-from tests.unit.env_wrappers.webshop.webshop_store import ODD, SHIRT, TOWELS, write_store
+from tests.unit.env_wrappers.webshop.webshop_store import ODD, SHIRT, write_store
 from tests.unit.play.test_play import WANTED
 
 ADDRESS = "http://127.0.0.1:3000"
-_BUTTON = re.compile(r'<button name="click" value="([^"]*)"( class="chosen")?')
+_BUTTON = re.compile(r'<button name="action" value="([^"]*)"')
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    """Return a small store."""
-    return open_shop(write_store(tmp_path_factory.mktemp("webshop") / "data"), nouns="words")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the data directory of a small store."""
+    return write_store(tmp_path_factory.mktemp("webshop") / "data")
 
 
 @pytest.fixture
-def client(shop: Shop) -> Iterator[TestClient]:
+def client(store: Path) -> Iterator[TestClient]:
     """Return a browser in front of the store."""
-    with TestClient(Store(shop, range(len(shop.goals))).app, ADDRESS) as client:
+    env = WebShopEnv(store, "test", nouns="words", observation_mode="text_rich")
+    with TestClient(Game(env, {"options": {"goal": 0}}).app, ADDRESS) as client:
         yield client
 
 
-@pytest.fixture
-def goal(shop: Shop) -> int:
-    """Return the number of the goal for a small red shirt."""
-    return next(goal.index for goal in shop.goals if goal.options == WANTED)
-
-
-def enter(client: TestClient, goal: object = 0) -> str:
-    """Start a visit; return its path."""
-    response = client.post("/visits", data={"goal": str(goal)}, follow_redirects=False)
-    assert response.status_code == 303
-    return response.headers["location"]
-
-
-def act(client: TestClient, visit: str, **form: str) -> str:
-    """Search or click; return the page."""
-    response = client.post(visit, data=form)
+def act(client: TestClient, action: str) -> str:
+    """Search or click on the current page; return the next one."""
+    response = client.post(client.get("/").url.path, data={"action": action})
     assert response.status_code == 200
-    assert str(response.url) == ADDRESS + visit
     return response.text
 
 
-def buttons(page: str) -> dict[str, bool]:
-    """Return what can be clicked, and whether it is shown as chosen."""
-    return {html.unescape(name): bool(chosen) for name, chosen in _BUTTON.findall(page)}
+def buttons(page: str) -> list[str]:
+    """Return the actions that can be clicked."""
+    return [html.unescape(action) for action in _BUTTON.findall(page)]
 
 
 class TestStore:
-    def test_from_the_list_of_goals_to_the_score(
-        self, client: TestClient, shop: Shop, goal: int
-    ) -> None:
-        front = client.get("/").text
-        assert f"29 products, {len(shop.goals)} goals" in front
-        assert "page 1 of 2" in front
-        assert client.get("/?page=2").text.count('name="goal" value="') == len(shop.goals) - 20 + 1
-        visit = enter(client, goal)
-        assert shop.goals[goal].instruction in html.unescape(client.get(visit).text)
-        page = act(client, visit, words="Slim cotton SHIRT")
-        assert 'value="slim cotton shirt"' in page
-        page = act(client, visit, click=SHIRT.lower())
-        assert "Slim Cotton Shirt</h1>" in page
-        assert "$12.5<" in page
-        act(client, visit, click="red")
-        page = act(client, visit, click="small")
-        chosen = {name for name, is_chosen in buttons(page).items() if is_chosen}
-        assert chosen == {"red", "small"}
-        page = act(client, visit, click="features")
-        assert "<li>third line</li>" in page
-        assert buttons(page) == {"back to search": False, "< prev": False}
-        act(client, visit, click="< prev")
-        page = act(client, visit, click="buy now")
-        assert "Score 1.000" in page
-        for cell in ("<td>1.000<", "<dd>slim fit<", "<dd>color: red, size: small<"):
-            assert cell in page
-        assert buttons(page) == {}
-        assert act(client, visit, words="towel").count("B0TOWEL") >= 10  # as in the original
+    def test_from_a_search_to_the_score(self, client: TestClient, store: Path) -> None:
+        """Words are a search, and buttons are the agent's actions."""
+        goals = open_shop(store, nouns="words").goals
+        number = next(goal.index for goal in goals if goal.options == WANTED)
+        client.post("/games", data={"number": str(number)})
+        page = act(client, "Slim cotton SHIRT")
+        assert f"click[{SHIRT.lower()}]" in buttons(page)
+        for option in (SHIRT.lower(), "red", "small"):
+            page = act(client, f"click[{option}]")
+        assert "[clicked button] small [clicked button_]" in page
+        page = act(client, "click[buy now]")
+        assert '<span class="good">won</span>' in page
+        assert "<dt>score</dt><dd>1.000</dd>" in page
+        assert buttons(page) == []
 
-    def test_the_page_is_what_the_agent_sees(self, client: TestClient, shop: Shop) -> None:
-        """The same clicks, and in the fold-out the very observation and actions."""
-        visit, session = enter(client, 2), Session(shop)
-        session.start(2)
-        for name, argument in (
-            ("words", "towel"),
-            ("click", "next >"),
-            ("click", "next >"),
-            ("click", "< prev"),
-            ("words", "odd thing"),
-            ("click", ODD.lower()),
-            ("click", "both"),
-            ("click", 'say "hi"'),
-            ("click", "a [b]"),
-            ("click", "description"),
-            ("click", "reviews"),
-            ("click", "< prev"),
-            ("click", "buy now"),
-        ):
-            page = act(client, visit, **{name: argument})
-            session.step(f"{'search' if name == 'words' else 'click'}[{argument}]")
-            seen = re.search(r'<div class="seen">(.*?)</div>', page, re.DOTALL)
-            assert seen is not None
-            parts = re.findall(r"<p>(.*?)</p>", seen.group(1), re.DOTALL)
-            assert [html.unescape(part) for part in parts] == session.observation("text").split(
-                " [SEP] "
-            )
-            assert set(buttons(page)) == {name for name in session.clickables if name}
-            for action in session.clickables:
-                assert html.escape(f"click[{action}]").replace("&#x27;", "&#39;") in page.replace(
-                    "&#34;", "&quot;"
-                )
-            assert ("did not understand" in page) == session.ignored
+    def test_labels_with_signs_arrive_as_they_are(self, client: TestClient) -> None:
+        act(client, "odd thing")
+        page = act(client, f"click[{ODD.lower()}]")
+        for label in ('say "hi"', "ümlaut ☕"):
+            assert f"click[{label}]" in buttons(page)
+            page = act(client, f"click[{label}]")
+            assert ' class="bad"' not in page
 
-    def test_an_option_of_two_groups_is_chosen_in_one(self, client: TestClient) -> None:
-        visit = enter(client)
-        act(client, visit, words="odd thing")
-        act(client, visit, click=ODD.lower())
-        assert act(client, visit, click="both").count('class="chosen"') == 1
+    @pytest.mark.parametrize("words", [" ", "x" * 20_000, "\ud83d\n\x00\x1b[", "<a>", "<r>"])
+    def test_odd_searches(self, client: TestClient, words: str) -> None:
+        body = {"action": words.encode("utf-8", "surrogatepass")}
+        assert client.post("/steps/1", data=body).status_code == 200
 
-    def test_blanks_of_a_search_stay(self, client: TestClient) -> None:
-        """They are keywords to the store."""
-        assert 'value=" odd  thing "' in act(client, enter(client), words=" odd  thing ")
-
-    def test_tabs_do_not_disturb_each_other(self, client: TestClient) -> None:
-        first, second = enter(client), enter(client, 1)
-        assert first != second
-        act(client, first, words="towel")
-        page = act(client, second, click=TOWELS[0].lower())
-        assert "did not understand" in page
-        assert "results" in client.get(first).text
-        assert "results" not in client.get(second).text
-
-    def test_any_goal(self, client: TestClient) -> None:
-        assert client.get(enter(client, "any")).status_code == 200
-
-    def test_what_is_shown_is_no_markup(self, client: TestClient, shop: Shop) -> None:
+    def test_what_is_shown_is_no_markup(self, client: TestClient) -> None:
         attack = '"><script>alert(1)</script>'
-        page = act(client, enter(client), words=attack)
+        act(client, attack)
+        page = client.get("/steps/1").text
         assert "<script" not in page
         assert html.escape(attack) in page.replace("&#34;", "&quot;")
 
-    @pytest.mark.parametrize("words", ["", " ", "x" * 20_000, "\ud83d\n\x00\x1b[", "<a>", "<r>"])
-    def test_odd_searches(self, client: TestClient, words: str) -> None:
-        body = {"words": words.encode("utf-8", "surrogatepass")}
-        assert client.post(enter(client), data=body).status_code == 200
-
-    def test_the_number_of_visits_is_bounded(self, client: TestClient) -> None:
-        first, second = enter(client), enter(client)
-        for _ in range(MOST_VISITS - 2):
-            enter(client)
-        assert client.get(first).status_code == 200  # and so it is not the next to go
-        enter(client)
-        assert client.get(second).status_code == 404
-        assert client.get(first).status_code == 200
-
-    @pytest.mark.parametrize(
-        ("path", "status", "named"),
-        [
-            ("/visits/nix", 404, "This visit is over"),
-            ("/nix", 404, "Not Found"),
-            ("/visits", 405, "Method Not Allowed"),
-            ("/?page=0", 404, "There is no 0: 1 to 2."),
-            ("/?page=3", 404, "There is no 3"),
-            ("/?page=x<b>", 400, "&#39;x&lt;b&gt;&#39; is not a number"),
-        ],
-    )
-    def test_errors_are_pages(self, client: TestClient, path: str, status: int, named: str) -> None:
-        response = client.get(path)
-        assert response.status_code == status
-        assert named in response.text
-        assert 'href="/"' in response.text
-
-    @pytest.mark.parametrize(
-        ("goal", "status"), [("-1", 400), ("", 400), ("9" * 30, 400), ("999", 404), ("²", 400)]
-    )
-    def test_goals_that_are_none(self, client: TestClient, goal: str, status: int) -> None:
-        assert client.post("/visits", data={"goal": goal}).status_code == status
-
-    @pytest.mark.parametrize(
-        ("body", "status"),
-        [(b"", 400), (b"x=1", 400), (b"\xff", 400)],
-    )
-    def test_forms_that_are_none(self, client: TestClient, body: bytes, status: int) -> None:
-        assert client.post(enter(client), content=body).status_code == status
+    @pytest.mark.parametrize("body", [b"", b"x=1", b"\xff"])
+    def test_forms_that_are_none(self, client: TestClient, body: bytes) -> None:
+        assert client.post("/steps/1", content=body).status_code == 400
 
 
 class TestProtection:
     def test_nothing_comes_from_elsewhere_or_runs(self, client: TestClient) -> None:
-        visit = enter(client)
-        for path in ("/", visit, "/style.css", "/nix"):
+        for path in ("/", "/style.css", "/nix"):
             response = client.get(path)
             assert "default-src 'none'" in response.headers["content-security-policy"]
             assert response.headers["x-content-type-options"] == "nosniff"
@@ -214,7 +104,7 @@ class TestProtection:
 
     def test_forms_of_other_pages(self, client: TestClient) -> None:
         for origin, status in (("http://example.org", 403), ("null", 403), (ADDRESS, 200)):
-            response = client.post("/visits", data={"goal": "0"}, headers={"origin": origin})
+            response = client.post("/games", headers={"origin": origin})
             assert response.status_code == status
 
     def test_a_port_that_is_taken(self) -> None:
@@ -263,7 +153,7 @@ class TestEpisode:
         with TestClient(episode_app(episode({})), ADDRESS) as client:
             assert "n/a" in client.get("/steps/1").text
         with TestClient(episode_app({"steps": []}), ADDRESS) as client:
-            assert "no steps" in client.get("/").text
+            assert "the episode has 0" in client.get("/").text
 
 
 def test_half_a_character_pair() -> None:

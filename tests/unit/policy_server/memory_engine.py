@@ -65,8 +65,6 @@ class MemoryEngine:
     async def ping(self) -> None:
         """See `Engine`."""
 
-    has_ended = False
-
     def shutdown(self) -> None:
         """See `Engine`."""
 

@@ -7,11 +7,13 @@ import pytest
 from ray import serve
 
 from hgpo_rllib.config import ConfigError, RunConfig, parse_config
+from hgpo_rllib.policy_server import deployment
 from hgpo_rllib.policy_server.deployment import PolicyReplica, replica_seed
 from hgpo_rllib.policy_server.server import replica_options
-from hgpo_rllib.policy_server.types import Prompt, RequestFailedError, Sampling
+from hgpo_rllib.policy_server.types import EngineDiedError, Prompt, RequestFailedError, Sampling
 from hgpo_rllib.policy_server.vllm_settings import engine_arguments
 from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
+from tests.unit.policy_server.memory_engine import MemoryEngine
 
 
 def arguments(**server: Any) -> dict[str, Any]:
@@ -72,11 +74,15 @@ ON_CPU = {"num_learners": 1, "learner_gpus": 0}
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("nccl", {"cluster": ON_CPU}, "nccl needs learners on GPUs"),
-        ("ipc", {"cluster": ON_CPU, "policy_server.colocate": False}, "ipc needs learners on GPUs"),
-        ("nccl", {"policy_server.replica_gpus": 0}, "nccl needs replicas on GPUs"),
-        ("nccl", {"model": {"lora_rank": 8}}, "nccl does not transfer LoRA adapters"),
-        ("ipc", {"model": {"lora_rank": 8}}, "ipc does not transfer LoRA adapters"),
+        ("nccl", {"cluster": ON_CPU}, "nccl needs a GPU for each process"),
+        (
+            "ipc",
+            {"cluster": ON_CPU, "policy_server.colocate": False},
+            "ipc needs one learner and one replica that",
+        ),
+        ("nccl", {"policy_server.replica_gpus": 0}, "nccl needs a GPU for each process"),
+        ("nccl", {"model": {"lora_rank": 8}}, "nccl needs a model without adapters"),
+        ("ipc", {"model": {"lora_rank": 8}}, "ipc needs a model without adapters"),
         ("nccl", {"rollout": {"schedule": "one_step_off"}}, "set rollout.schedule=synchronous"),
         ("ipc", {"policy_server.colocate": False}, "ipc needs one learner and one replica that"),
         (
@@ -188,3 +194,28 @@ def test_a_response_that_vllm_ends_with_an_error_fails(monkeypatch: pytest.Monke
     monkeypatch.setattr(engine, "_draw", draw, raising=False)
     with pytest.raises(RequestFailedError, match="vLLM ended the response with an error"):
         asyncio.run(engine.generate(Prompt([1]), Sampling(1.0, 4, ())))
+
+
+def test_a_replica_whose_engine_has_died_exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its next health check, without a request."""
+
+    class DeadEngine(MemoryEngine):
+        async def ping(self) -> None:
+            raise EngineDiedError("the engine has ended")
+
+    replica, exits = PolicyReplica.__new__(PolicyReplica), []
+    monkeypatch.setattr(deployment, "EXIT_DELAY_S", 0)
+    monkeypatch.setattr(deployment, "end_process", lambda: exits.append(1))
+
+    async def check() -> None:
+        replica._engine = MemoryEngine()
+        await replica.check_health()
+        await asyncio.sleep(0)
+        assert exits == []
+        replica._engine = DeadEngine()
+        with pytest.raises(EngineDiedError):
+            await replica.check_health()
+        await asyncio.sleep(0.01)
+
+    asyncio.run(check())
+    assert exits == [1]

@@ -29,7 +29,7 @@ LOST = [
     EngineDiedError("out of memory"),
     DeploymentUnavailableError("policy"),
 ]
-ENGINE_HANGS = RayTaskError("generate", "", EngineDiedError("the engine has not answered for 31 s"))
+ENGINE_DIED = RayTaskError("generate", "", EngineDiedError("the engine has ended"))
 
 
 class PaperServer:
@@ -70,7 +70,7 @@ def replicas(
     server: PaperServer, running: Callable[[], int] = lambda: 1, max_outage_s: float = 60
 ) -> Replicas:
     """Time is real here, in hundredths of a second."""
-    return Replicas(server, running, max_outage_s, look_s=0.01, pause_s=0.001)  # type: ignore[arg-type]
+    return Replicas(server, running, max_outage_s, poll_interval_s=0.01, retry_interval_s=0.001)  # type: ignore[arg-type]
 
 
 def ask(
@@ -83,7 +83,7 @@ def ask(
 
 def test_lost_prompts_are_asked_again_under_the_same_weights() -> None:
     """Whatever way the replica was lost; its successor must serve the present weights."""
-    server = PaperServer(*LOST, ENGINE_HANGS.as_instanceof_cause())
+    server = PaperServer(*LOST, ENGINE_DIED.as_instanceof_cause())
     assert ask(server) == [[1], [2]]
     assert server.calls == [([[1], [2]], WEIGHTS)] * (len(LOST) + 2)
 
@@ -111,15 +111,15 @@ def test_other_errors_are_not_repeated() -> None:
 
 def test_the_console_says_why_a_replica_was_lost_once(caplog: pytest.LogCaptureFixture) -> None:
     """One line for all requests that it had, without Ray's traceback."""
-    failures = [ENGINE_HANGS.as_instanceof_cause() for _ in range(8)]
-    policy = Replicas(PaperServer(*failures), lambda: 1, 60, pause_s=0)  # type: ignore[arg-type]
+    failures = [ENGINE_DIED.as_instanceof_cause() for _ in range(8)]
+    policy = Replicas(PaperServer(*failures), lambda: 1, 60, retry_interval_s=0)  # type: ignore[arg-type]
 
     async def work() -> None:
         await asyncio.gather(*(policy.generate([[1]], SAMPLING, WEIGHTS) for _ in range(8)))
 
     asyncio.run(work())
     assert [record.message for record in caplog.records] == [
-        "policy server: EngineDiedError: the engine has not answered for 31 s; asking again"
+        "policy server: EngineDiedError: the engine has ended; retrying"
     ]
     assert describe(ValueError("several\nlines")) == "ValueError: several"
 

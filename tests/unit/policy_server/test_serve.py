@@ -78,11 +78,11 @@ class TestWhatIsServed:
     @pytest.mark.parametrize(
         ("checkpoint", "override", "named"),
         [
-            ("{tmp}/nothing", "seed=1", "{tmp}/nothing is not there"),
-            ("./nothing", "seed=1", "./nothing is not there"),
-            ("tests/nothing", "seed=1", "tests/nothing is not there"),
-            ("{tmp}", "seed=1", "{tmp} holds neither config.yaml nor config.json"),
-            ("{tmp}/run/config.yaml", "seed=1", "holds neither"),
+            ("{tmp}/nothing", "seed=1", "{tmp}/nothing does not exist"),
+            ("./nothing", "seed=1", "./nothing does not exist"),
+            ("tests/nothing", "seed=1", "tests/nothing does not exist"),
+            ("{tmp}", "seed=1", "{tmp} holds no config.json"),
+            ("{tmp}/run/config.yaml", "seed=1", "holds no config.json"),
             ("{tmp}/run", "seeds=1", "unknown config key seeds"),
             ("{tmp}/run", "model.model_path=x", "CHECKPOINT, {tmp}/run: leave it out"),
         ],

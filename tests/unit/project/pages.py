@@ -193,7 +193,7 @@ def hgpo_problems(arguments: list[str]) -> list[str]:
         source = context.params["source"]
         file = source if source.suffix == ".yaml" else Path("/dev/null")
         return _run_problems(file, context.params["overrides"])
-    if "overrides" in context.params and context.params["config"] is not None:
+    if "overrides" in context.params and context.params.get("config") is not None:
         return _run_problems(**context.params)
     return []
 

@@ -21,7 +21,6 @@ from hgpo_rllib.run import fine_tuning
 from hgpo_rllib.run.fine_tuning import (
     NO_LOSS,
     Demonstration,
-    FineTuning,
     encode,
     fine_tune,
     read_demonstrations,
@@ -34,7 +33,7 @@ STEPS = [
     Demonstration(f"game {n}", (f"Task: {n}", f"<think>{n}</think><action>go to desk {n}</action>"))
     for n in range(8)
 ]
-SETTINGS = FineTuning(epochs=30, lr=1e-2, batch_size=4, micro_batch_size=2, seed=0)
+SETTINGS = (30, 1e-2, 4, 2)  # epochs, learning rate, batch and micro-batch size
 
 
 @pytest.fixture(scope="module")
@@ -123,16 +122,16 @@ def test_it_learns_the_demonstrations(start: Path, tmp_path: Path, lora: int) ->
     result = fine_tune(
         config(start, lora_rank=lora),
         STEPS,
-        SETTINGS,
         tmp_path / "out",
         tmp_path / "kept",
+        *SETTINGS,
         logs.append,
     )
     train, held = split_by_game(STEPS)
     assert loss_of(tmp_path / "out", train) < loss_of(start, train) / (3 if lora == 0 else 1.2)
     assert result["validation_loss"] == pytest.approx(loss_of(tmp_path / "out", held), abs=1e-4)
     assert any("loss" in values for values in logs)
-    assert sum("eval_loss" in values for values in logs) == SETTINGS.epochs
+    assert sum("eval_loss" in values for values in logs) == SETTINGS[0]
     assert max(values["step"] for values in logs) == logs[0]["steps"] == 60
     with_tokens = [
         load_tokenizer(str(path))("go to desk 3")["input_ids"] for path in (start, tmp_path / "out")
@@ -149,10 +148,10 @@ def test_an_interrupted_one_resumes(start: Path, tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fine_tune(config(start), STEPS, SETTINGS, *paths, stop)
+        fine_tune(config(start), STEPS, *paths, *SETTINGS, stop)
     assert not paths[0].exists()
     steps: list[float] = []
-    fine_tune(config(start), STEPS, SETTINGS, *paths, lambda values: steps.append(values["step"]))
+    fine_tune(config(start), STEPS, *paths, *SETTINGS, lambda row: steps.append(row["step"]))
     assert min(steps) == 25
     assert max(steps) == 60
     train, _ = split_by_game(STEPS)
@@ -222,7 +221,7 @@ class TestCommand:
             ("model.model_path=null", "set model.model_path"),
             ("agent.context=conversation", "demos.jsonl has separate steps"),
             ("agent.prompt=nothing", "agent.prompt: no prompt template 'nothing'"),
-            ("model.model_path=no/where/at/all", "no/where/at/all is not there"),
+            ("model.model_path=no/where/at/all", "no/where/at/all does not exist"),
         ],
     )
     def test_bad_settings(self, start: Path, tmp_path: Path, override: str, message: str) -> None:

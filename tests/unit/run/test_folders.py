@@ -9,8 +9,8 @@ from hgpo_rllib.run.folders import (
     MANIFEST,
     DamagedFolderError,
     check_folder,
+    newest_intact,
     previous,
-    whole_version,
     write_folder,
 )
 
@@ -39,7 +39,7 @@ def test_versions(final: Path) -> None:
     assert (content(final), content(previous(final))) == ("second", "first")
     assert sorted(path.name for path in final.parent.iterdir()) == ["state", "state.previous"]
     check_folder(final)
-    assert whole_version(final) == (final, [])
+    assert newest_intact(final) == (final, [])
     write_folder(final, lambda path: fill("third", path))
     assert [path.name for path in final.parent.iterdir()] == ["state"]
 
@@ -58,7 +58,7 @@ def test_the_version_before_a_damaged_one(final: Path, name: str, harm: str) -> 
         path.write_text(text[:-3] if harm == "cut" else "x" + text[1:])
     with pytest.raises(DamagedFolderError, match="state is damaged"):
         check_folder(final)
-    version, (problem,) = whole_version(final)
+    version, (problem,) = newest_intact(final)
     assert version == final
     assert Path(name).name in problem
     assert content(final) == "first"
@@ -86,7 +86,7 @@ def test_a_manifest_of_another_shape(final: Path, manifest: str) -> None:
     (final / MANIFEST).write_text(manifest)
     with pytest.raises(DamagedFolderError, match=rf"state is damaged: {MANIFEST}"):
         check_folder(final)
-    assert whole_version(final)[0] == final
+    assert newest_intact(final)[0] == final
     assert content(final) == "first"
 
 
@@ -94,14 +94,14 @@ def test_between_the_two_renames(final: Path) -> None:
     """The process ended there: the old version has been moved, the new one not yet."""
     previous(final).rename(final.parent / "older")
     final.rename(previous(final))
-    assert whole_version(final) == (final, [])
+    assert newest_intact(final) == (final, [])
     assert content(final) == "second"
 
 
 def test_nothing_whole(final: Path) -> None:
     for version in (final, previous(final)):
         (version / "config").unlink()
-    version, problems = whole_version(final)
+    version, problems = newest_intact(final)
     assert version is None
     assert len(problems) == 2
 

@@ -76,15 +76,15 @@ def test_a_grid_takes_several_settings(written: str, read: str) -> None:
         ((), ["--grid is missing"]),
         (("--grid", "weight_alpha"), ["--grid 'weight_alpha'", "section.key=value,value"]),
         (("--grid", f"{ALPHA}="), [ALPHA, "at least one value"]),
-        (("--grid", f"{ALPHA}=1,1"), [ALPHA, "twice", "1,1"]),
+        (("--grid", f"{ALPHA}=1,1"), [ALPHA, "duplicate value", "1,1"]),
         (("--grid", f"{ALPHA}=[1"), [ALPHA, "not YAML"]),
         (("--grid", f"{ALPHA}=2024-01-01"), [ALPHA, "not plain values"]),
-        (("--grid", f"{ALPHA}=1", "--grid", f"{ALPHA}=2"), [ALPHA, "the key is there twice"]),
+        (("--grid", f"{ALPHA}=1", "--grid", f"{ALPHA}=2"), [ALPHA, "duplicate key"]),
         (("--grid", "algorithm.gama=1,2"), ["algorithm.gama", "known here", "gamma"]),
         (("--grid", f"{ALPHA}=0,-1"), [ALPHA, "greater than or equal to 0", "-1"]),
         (("--grid", "seed=1,2"), ["--seeds"]),
         (("--grid", "model.model_path=no-model"), ["model.model_path", "no-model"]),
-        (("--grid", f"{ALPHA}=1", "--out", str(POCKET.parent)), ["--out", "is there already"]),
+        (("--grid", f"{ALPHA}=1", "--out", str(POCKET.parent)), ["--out", "exists"]),
         (("--grid", f"{ALPHA}=1", K), [f"--grid '{K}'", "section.key=value,value"]),
         (("--grid", f"{ALPHA}=1", "--scheduler", "pbt"), ["--scheduler pbt", "asha"]),
         (
@@ -208,7 +208,7 @@ def test_the_sweep_names_its_most_demanding_trial(
     free["CPU"] = 3.0
     sweep_module._compare_with_supply(demands, TrainingConsole())
     said = capsys.readouterr().out
-    assert "others use so much of it that trials have to wait for them" in " ".join(said.split())
+    assert "other jobs use some of it: trials wait until it is free" in " ".join(said.split())
 
 
 def test_trials_are_not_colocated() -> None:
