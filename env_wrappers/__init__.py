@@ -2,8 +2,8 @@
 
 Importing this package registers ``hgpo/ALFWorld-v0``, ``hgpo/WebShop-v0``,
 ``hgpo/TextCraft-v0``, ``hgpo/ScienceWorld-v0``, ``hgpo/Gymnasium-v0``, ``hgpo/Client-v0`` and
-``hgpo/Mixture-v0``. ``gymnasium.make`` and ``make_vec`` import an environment and its engine when it
-is first created.
+``hgpo/Mixture-v0``. ``gymnasium.make`` and ``make_vec`` import an environment and its engine when
+it is first created.
 """
 
 import gymnasium

@@ -40,7 +40,7 @@ class GymnasiumEnv(TextEnv):
     def __init__(
         self,
         name: str,
-        goal: str,
+        goal: str | None = None,
         actions: Sequence[str] | None = None,
         arguments: Mapping[str, Any] | None = None,
         num_tasks: int = 1_000,
@@ -54,7 +54,7 @@ class GymnasiumEnv(TextEnv):
 
         Args:
             name: its Gymnasium id, such as "FrozenLake-v1", or "MODULE:ID".
-            goal: the task in words, for the prompt.
+            goal: the task in words, for the prompt; None: the first observation says it.
             actions: names of the actions, in lower case as agents write them: one for each number
                 of a ``Discrete`` space. For text: the actions to offer; None: any text.
             arguments: further arguments of the environment.
@@ -100,9 +100,10 @@ class GymnasiumEnv(TextEnv):
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
         number = self._first_seed + self._choose(seed, task)
         self._won = self._refused = False
-        observation, _ = self._env.reset(seed=number)
-        facts = {"goal": self._goal, "task_type": self._name, "game": f"{self._name}/{number}"}
-        return self._text(observation), facts
+        text = self._text(self._env.reset(seed=number)[0])
+        goal = text if self._goal is None else self._goal
+        facts = {"goal": goal, "task_type": self._name, "game": f"{self._name}/{number}"}
+        return text, facts
 
     def _act(self, action: str) -> tuple[str, float, bool]:
         own: Any = action
