@@ -22,7 +22,7 @@ CLIFF = ("up", "right", "down", "left")
 
 
 class Echo(gymnasium.Env[str, str]):
-    """Repeats letters; "win" wins, and the third answer is the last."""
+    """Repeats letters; "win" wins, "bin" earns as much, and the third answer is the last."""
 
     observation_space = action_space = Text(9, charset="abinw")
 
@@ -36,8 +36,8 @@ class Echo(gymnasium.Env[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self.said.append(action)
-        won = action == "win"
-        return " ".join(self.said), self.wins * won, won, len(self.said) == 3, {}
+        reward = self.wins * (action in ("win", "bin"))
+        return " ".join(self.said), reward, action == "win", len(self.said) == 3, {}
 
 
 gymnasium.register("tests/Echo-v0", entry_point=Echo, max_episode_steps=2)
@@ -87,8 +87,8 @@ def test_texts() -> None:
     assert (observation, reward, terminated, info["won"]) == ("ab win", 1, True, True)
     env.reset(seed=0)
     for ends in (False, False, True):
-        _, _, terminated, truncated, info = env.step("a")
-        assert (terminated, truncated, info["won"]) == (ends, False, False)
+        _, reward, terminated, truncated, info = env.step("bin")
+        assert (reward, terminated, truncated, info["won"]) == (1, ends, False, False)
 
 
 def test_success_reward() -> None:
@@ -115,7 +115,7 @@ def test_episodes_are_reproducible(name: str, actions: tuple[str, ...]) -> None:
     env = GymnasiumEnv(name, "goal", actions)
     check_env(env, skip_render_check=True)
     rng = random.Random(0)
-    taken = [rng.choice(actions) for _ in range(20)]
+    taken = [actions[0], "nothing", *(rng.choice(actions) for _ in range(20))]
 
     def play(env: GymnasiumEnv, actions: list[str]) -> list[Any]:
         steps = []
@@ -132,7 +132,7 @@ def test_episodes_are_reproducible(name: str, actions: tuple[str, ...]) -> None:
     snapshot, others = env.snapshot(), [copy.deepcopy(env), pickle.loads(pickle.dumps(env))]
     for other in others:
         assert play(other, taken[1:]) == whole[1:]
-    for _ in range(2):
+    for _ in range(3):
         assert play(env, taken[1:]) == whole[1:]
         env.restore(snapshot)
 
