@@ -35,12 +35,14 @@ class ClientEnv(gymnasium.Env[str, str]):
             name: name of the client's environment, by which success is reported.
             tasks: number of tasks by split.
             split: one of them.
-            data: not used.
+            data: None; the client has the data.
             max_steps: not used; a session has as many turns.
 
         Raises:
             DataError: there is no such split, or it has no task.
         """
+        if data is not None:
+            raise DataError("hgpo/Client-v0 has no data, the client has: leave env.data out")
         if split not in tasks:
             raise DataError(f"tasks has no split {split!r}, only {', '.join(tasks)}: add it")
         if tasks[split] < 1:

@@ -24,7 +24,7 @@ class GymnasiumEnv(TextEnv):
 
     Observations are the environment's if they are strings, otherwise its rendering with
     ``render_mode="ansi"``. Actions are texts, or numbers (a ``Discrete`` space) that have names. An
-    action of another name, or one that is not in the action space, does nothing.
+    action that is not offered, or not in the action space, does nothing.
 
     Task ``i`` is the environment after ``reset(seed=i)``, in the split "test" after
     ``reset(seed=1_000_000 + i)``. An episode is won if it terminates with a reward of at least
@@ -59,7 +59,7 @@ class GymnasiumEnv(TextEnv):
                 of a ``Discrete`` space. For text: the actions to offer; None: any text.
             arguments: further arguments of the environment.
             num_tasks: number of tasks in the split.
-            data: not used.
+            data: None; an environment gets its data by its own arguments.
             split: "train" or "test".
             max_steps: steps after which an episode is truncated, in place of the registered limit.
             success_reward: see the class.
@@ -70,6 +70,8 @@ class GymnasiumEnv(TextEnv):
             gymnasium.error.Error: there is no such environment.
         """
         super().__init__(max_steps, success_reward, render_mode)
+        if data is not None:
+            raise DataError("hgpo/Gymnasium-v0 has no data: leave env.data out, see arguments")
         if split not in FIRST_SEED:
             raise DataError(f"unknown split {split!r}: choose {', '.join(FIRST_SEED)}")
         if not 1 <= num_tasks <= FIRST_SEED["test"]:
@@ -106,14 +108,13 @@ class GymnasiumEnv(TextEnv):
         return text, facts
 
     def _act(self, action: str) -> tuple[str, float, bool]:
-        own: Any = action
-        if self._start is not None:
-            self._refused = action not in self._actions
-            own = None if self._refused else self._start + self._actions.index(action)
-        else:
-            self._refused = not self._env.action_space.contains(action)
+        offered = not self._actions or action in self._actions
+        self._refused = not offered or not (
+            self._start is not None or self._env.action_space.contains(action)
+        )
         if self._refused:
             return str(self._shown), 0.0, False
+        own = action if self._start is None else self._start + self._actions.index(action)
         observation, reward, terminated, truncated, _ = self._env.step(own)
         self._won = bool(terminated) and float(reward) >= self._success_reward
         # The registered step limit is off, so an environment that truncates has ended by itself.

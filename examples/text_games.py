@@ -60,5 +60,5 @@ class Gem(gymnasium.Env):
         return f"{observation}\n{info.get('suffix', '')}", *result, info
 
 
-gymnasium.register("TextArena-v0", entry_point=TextArena)
-gymnasium.register("Gem-v0", entry_point=Gem)
+gymnasium.register("TextArena-v0", entry_point="text_games:TextArena")
+gymnasium.register("Gem-v0", entry_point="text_games:Gem")

@@ -91,6 +91,15 @@ def test_texts() -> None:
         assert (reward, terminated, truncated, info["won"]) == (1, ends, False, False)
 
 
+def test_offered_texts() -> None:
+    env = GymnasiumEnv("tests/Echo-v0", actions=("win", "a b"))
+    assert env.reset(seed=0)[1]["admissible_actions"] == ["win", "a b"]
+    for action in ("ab", "a b"):  # not offered, not in the action space
+        observation, *_, info = env.step(action)
+        assert (observation, info["inadmissible"]) == ("task 0", True)
+    assert env.step("win")[4]["won"]
+
+
 def test_success_reward() -> None:
     for needed, won in ((0.5, True), (0.6, False)):
         env = GymnasiumEnv("tests/Echo-v0", arguments={"wins": 0.5}, success_reward=needed)
@@ -151,6 +160,7 @@ def test_colours_in_words() -> None:
         ({"actions": None}, "FrozenLake-v1 has 4 actions"),
         ({"actions": ("Left", *LAKE[1:])}, "lower case"),
         ({"split": "dev"}, "unknown split 'dev': choose train, test"),
+        ({"data": "games"}, "leave env.data out"),
         ({"num_tasks": 0}, "num_tasks is from 1 to 1,000,000, not 0"),
         ({"num_tasks": 1_000_001}, "num_tasks is from 1"),
     ],

@@ -38,6 +38,7 @@ def test_tasks() -> None:
         ([], r"only clients of the gateway play hgpo/Client-v0: set rollout\.gateway_port"),
         (["evaluation.splits=[test]"], "tasks has no split 'test', only train, eval: add it"),
         (["env.options.tasks.eval=0"], r"tasks\.eval must be at least 1, not 0"),
+        (["env.data=games"], "the client has: leave env.data out"),
         (["env.options.tasks=3"], r"env\.options\.tasks: input should be a valid dictionary"),
         (["env.options.task=3"], r"unknown option env\.options\.task; known here: name, tasks"),
     ],
