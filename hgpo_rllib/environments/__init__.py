@@ -36,8 +36,11 @@ SPECS: dict[str, str | Callable[[str], EnvironmentSpec]] = {
     "hgpo/ScienceWorld-v0": "hgpo_rllib.environments.scienceworld:ScienceWorld",
 }
 """Registered specs by Gymnasium id."""
-MIXTURE = {"hgpo/Mixture-v0": "hgpo_rllib.environments.mixture:Mixture"}
-"""The spec of mixtures, which have no short name: only a run file can describe one."""
+UNNAMED = {
+    "hgpo/Mixture-v0": "hgpo_rllib.environments.mixture:Mixture",
+    "hgpo/Client-v0": "hgpo_rllib.environments.client:Client",
+}
+"""Specs without a short name, because only a run file can describe these environments."""
 
 
 def register_environment(env_id: str, spec: str | Callable[[str], EnvironmentSpec]) -> None:
@@ -71,7 +74,7 @@ def find_environment(env_id: str) -> EnvironmentSpec:
         raise ConfigError(
             f"env.env_id: {env_id}: {module} cannot be imported: {one_line(error)} ({PAGE})"
         ) from error
-    spec = (MIXTURE | SPECS).get(bare, EnvironmentSpec)
+    spec = (UNNAMED | SPECS).get(bare, EnvironmentSpec)
     if isinstance(spec, str):
         source, _, name = spec.partition(":")
         spec = getattr(importlib.import_module(source), name)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import uvicorn
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -58,6 +58,14 @@ class ChatMessage(Body):
 
     role: str = Field(pattern="^(system|developer|user|assistant)$")
     content: str | list[Part]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty_fields(cls, message: Any) -> Any:
+        """Some clients send back ``"tool_calls": null`` with a response."""
+        if not isinstance(message, dict):
+            return message
+        return {name: value for name, value in message.items() if value not in (None, [])}
 
     def plain(self) -> dict[str, str]:
         """Return the message with its text in one piece."""

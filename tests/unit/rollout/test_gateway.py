@@ -52,6 +52,20 @@ def test_an_episode(table: Table) -> None:
     assert len({prompt.seed for prompt in table.policy.asked}) == 2
 
 
+def test_empty_fields_of_messages(table: Table) -> None:
+    """Some clients send back responses with them; they change nothing."""
+    played = table.play()
+    session = table.claim()
+    reply = {"role": "assistant", "content": "wait 1", "tool_calls": None}
+    table.ask(session, [*HELLO, reply, *HELLO])
+    del reply["tool_calls"]
+    table.ask(session, [*HELLO, reply, *HELLO])
+    table.post(session, "end")
+    played.result(10)
+    first, second = table.policy.asked
+    assert first.token_ids == second.token_ids
+
+
 def test_seeds_are_those_of_the_member(table: Table) -> None:
     """The same member gets the same seeds when it is played again."""
     for _ in range(2):
@@ -77,6 +91,7 @@ def test_seeds_are_those_of_the_member(table: Table) -> None:
         ({"max_tokens": 16}, "max_tokens=16: the run's responses have up to 32 tokens"),
         ({"messages": []}, "messages: List should have at least 1 item"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role: String should match"),
+        ({"messages": [{**HELLO[0], "tool_calls": [{"id": "1"}]}]}, "messages.0.tool_calls: Extra"),
         ({"messages": [{"role": "user", "content": "at 1 " * 200}]}, "max_prompt_tokens is 200"),
     ],
 )

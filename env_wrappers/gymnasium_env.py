@@ -1,0 +1,160 @@
+"""Any Gymnasium environment that can be played in text, with the contract of this package."""
+
+import copy
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.spaces import Discrete
+
+from env_wrappers.errors import DataError
+from env_wrappers.text_env import TextEnv
+
+FIRST_SEED = {"train": 0, "test": 1_000_000}
+"""Seed of the first task of each split; a split has at most as many tasks as lie between them."""
+ANY_ACTION = "any text"
+_COLOURED = re.compile(r"\x1b\[(\d+)[\d;]*m(.*?)\x1b\[0m", re.DOTALL)
+_COLOURS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "crimson")
+
+
+class GymnasiumEnv(TextEnv):
+    """An environment registered with Gymnasium, in text.
+
+    Observations are the environment's if they are strings, otherwise its rendering with
+    ``render_mode="ansi"``. Actions are texts, or numbers (a ``Discrete`` space) that have names. An
+    action that is not offered, or not in the action space, does nothing.
+
+    Task ``i`` is the environment after ``reset(seed=i)``, in the split "test" after
+    ``reset(seed=1_000_000 + i)``. An episode is won if it terminates with a reward of at least
+    ``success_reward`` in its last step.
+
+    Attributes:
+        num_tasks: number of tasks in the split.
+    """
+
+    _task_option = "game"
+    _task_values = "a number below num_tasks"
+
+    def __init__(
+        self,
+        name: str,
+        goal: str | None = None,
+        actions: Sequence[str] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        num_tasks: int = 1_000,
+        data: None = None,
+        split: str = "train",
+        max_steps: int = 50,
+        success_reward: float = 1.0,
+        render_mode: str | None = None,
+    ) -> None:
+        """Create the environment.
+
+        Args:
+            name: its Gymnasium id, such as "FrozenLake-v1", or "MODULE:ID".
+            goal: the task in words, for the prompt; None: the first observation says it.
+            actions: names of the actions, in lower case as agents write them: one for each number
+                of a ``Discrete`` space. For text: the actions to offer; None: any text.
+            arguments: further arguments of the environment.
+            num_tasks: number of tasks in the split.
+            data: None; an environment gets its data by its own arguments.
+            split: "train" or "test".
+            max_steps: steps after which an episode is truncated, in place of the registered limit.
+            success_reward: see the class.
+            render_mode: "ansi" or None; see ``TextEnv``.
+
+        Raises:
+            DataError: an argument is unknown or out of range.
+            gymnasium.error.Error: there is no such environment.
+        """
+        super().__init__(max_steps, success_reward, render_mode)
+        if data is not None:
+            raise DataError("hgpo/Gymnasium-v0 has no data: leave env.data out, see arguments")
+        if split not in FIRST_SEED:
+            raise DataError(f"unknown split {split!r}: choose {', '.join(FIRST_SEED)}")
+        if not 1 <= num_tasks <= FIRST_SEED["test"]:
+            raise DataError(f"num_tasks is from 1 to {FIRST_SEED['test']:,}, not {num_tasks}")
+        self.num_tasks = num_tasks
+        self._name, self._goal, self._arguments = name, goal, dict(arguments or {})
+        self._first_seed = FIRST_SEED[split]
+        self._tasks = f" in {split}"
+        self._env = self._make()
+        if "ansi" in (self._env.metadata.get("render_modes") or ()):
+            self._env.close()
+            self._env = self._make(render_mode="ansi")
+        space = self._env.action_space
+        self._actions = list(actions or ())
+        self._start = int(space.start) if isinstance(space, Discrete) else None
+        if isinstance(space, Discrete) and len(self._actions) != space.n:
+            raise DataError(f"{name} has {space.n} actions: actions has to name each, in order")
+        if any(action != action.strip().lower() for action in self._actions):
+            raise DataError("actions has to be in lower case, without spaces around: agents are")
+        self._won = self._refused = False
+        self._state = ""  # hash of the last observation
+
+    def _make(self, **render: str) -> gymnasium.Env[Any, Any]:
+        return gymnasium.make(
+            self._name, max_episode_steps=-1, disable_env_checker=True, **render, **self._arguments
+        )
+
+    def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
+        number = self._first_seed + self._choose(seed, task)
+        self._won = self._refused = False
+        text = self._text(self._env.reset(seed=number)[0])
+        goal = text if self._goal is None else self._goal
+        facts = {"goal": goal, "task_type": self._name, "game": f"{self._name}/{number}"}
+        return text, facts
+
+    def _act(self, action: str) -> tuple[str, float, bool]:
+        offered = not self._actions or action in self._actions
+        self._refused = not offered or not (
+            self._start is not None or self._env.action_space.contains(action)
+        )
+        if self._refused:
+            return str(self._shown), 0.0, False
+        own = action if self._start is None else self._start + self._actions.index(action)
+        observation, reward, terminated, truncated, _ = self._env.step(own)
+        self._won = bool(terminated) and float(reward) >= self._success_reward
+        # The registered step limit is off, so an environment that truncates has ended by itself.
+        return self._text(observation), float(reward), bool(terminated or truncated)
+
+    def _text(self, observation: Any) -> str:
+        self._state = hashlib.sha256(str(observation).encode()).hexdigest()[:16]
+        if isinstance(observation, str):
+            return observation
+        if self._env.render_mode != "ansi":
+            raise DataError(
+                f"{self._name} cannot be played in text: its observations are no strings, and it "
+                "has no render mode 'ansi'"
+            )
+        return without_colours(str(self._env.render()))
+
+    def _info(self) -> dict[str, Any]:
+        return {
+            "admissible_actions": self._actions or [ANY_ACTION],
+            "won": self._won,
+            "inadmissible": self._refused,
+            "state_hash": self._state,
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"name": self._name, "arguments": self._arguments}
+
+    def _save(self) -> Any:
+        return copy.deepcopy(self._env), self._won, self._refused, self._state
+
+    def _load(self, episode: Any) -> None:
+        env, self._won, self._refused, self._state = episode
+        self._env = copy.deepcopy(env)
+
+    def close(self) -> None:
+        """See ``TextEnv``."""
+        self._env.close()
+        super().close()
+
+
+def without_colours(text: str) -> str:
+    """Return text of a terminal with coloured parts in words: ``[red S]``."""
+    return _COLOURED.sub(lambda found: f"[{_COLOURS[int(found[1]) % 10]} {found[2]}]", text)

@@ -1,0 +1,18 @@
+"""Tasks that a client of the gateway plays, with an environment of its own."""
+
+from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.environments.checks import check_settings
+from hgpo_rllib.environments.spec import EnvironmentSpec
+
+
+class Client(EnvironmentSpec):
+    """See `EnvironmentSpec`."""
+
+    def check(self, config: RunConfig, split: str) -> None:
+        """Check that there is a gateway, and the numbers of tasks."""
+        if config.rollout.gateway_port is None:
+            raise ConfigError(
+                f"env.env_id: only clients of the gateway play {self.env_id}: set "
+                "rollout.gateway_port (docs/gateway.md)"
+            )
+        check_settings(config, split).close()

@@ -1,0 +1,208 @@
+"""hgpo/Gymnasium-v0: environments of Gymnasium and of other packages in text."""
+
+import copy
+import importlib.util
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.spaces import Text
+from gymnasium.utils.env_checker import check_env
+
+from env_wrappers.errors import DataError
+from env_wrappers.gymnasium_env import ANY_ACTION, GymnasiumEnv
+from tests.paths import ROOT
+
+LAKE = ("left", "down", "right", "up")
+TAXI = ("south", "north", "east", "west", "pick up", "drop off")
+CLIFF = ("up", "right", "down", "left")
+
+
+class Echo(gymnasium.Env[str, str]):
+    """Repeats letters; "win" wins, "bin" earns as much, and the third answer is the last."""
+
+    observation_space = action_space = Text(9, charset="abinw")
+
+    def __init__(self, wins: float = 1.0) -> None:
+        self.wins = wins
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.said: list[str] = []
+        return f"task {seed}", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.said.append(action)
+        reward = self.wins * (action in ("win", "bin"))
+        return " ".join(self.said), reward, action == "win", len(self.said) == 3, {}
+
+
+gymnasium.register("tests/Echo-v0", entry_point=Echo, max_episode_steps=2)
+
+
+def lake(**options: Any) -> GymnasiumEnv:
+    arguments = {"is_slippery": False}
+    return GymnasiumEnv("FrozenLake-v1", "goal", LAKE, arguments, **options)
+
+
+def test_named_actions_and_a_rendering() -> None:
+    env = lake()
+    observation, info = env.reset(seed=4)
+    assert observation.split() == ["[red", "S]FFF", "FHFH", "FFFH", "HFFG"]
+    assert info["admissible_actions"] == list(LAKE)
+    assert (info["goal"], info["game"]) == ("goal", "FrozenLake-v1/4")
+    same, reward, terminated, truncated, after = env.step("Down")
+    assert (same, reward, terminated, truncated) == (observation, 0, False, False)
+    assert (after["inadmissible"], after["inadmissible_count"]) == (True, 1)
+    assert after["state_hash"] == info["state_hash"]
+    for action in ("down", "down", "right", "right", "down"):
+        _, reward, terminated, _, after = env.step(action)
+        assert not terminated
+        assert after["state_hash"] != info["state_hash"]
+    observation, reward, terminated, truncated, after = env.step("right")
+    assert observation.split() == ["(Right)", "SFFF", "FHFH", "FFFH", "HFF[red", "G]"]
+    assert (reward, terminated, truncated, after["won"]) == (1, True, False, True)
+
+
+def test_a_lost_episode() -> None:
+    env = lake()
+    env.reset(seed=0)
+    env.step("right")
+    _, reward, terminated, _, info = env.step("down")
+    assert (reward, terminated, info["won"]) == (0, True, False)
+
+
+def test_texts() -> None:
+    """Text outside the action space does nothing; the registered limit of two steps is off."""
+    env = GymnasiumEnv("tests/Echo-v0", num_tasks=2)
+    observation, info = env.reset(seed=3)
+    assert observation == info["goal"] == "task 1"
+    assert info["admissible_actions"] == [ANY_ACTION]
+    assert env.step("a b")[0] == "task 1"
+    assert env.step("ab")[0] == "ab"
+    observation, reward, terminated, truncated, info = env.step("win")
+    assert (observation, reward, terminated, info["won"]) == ("ab win", 1, True, True)
+    env.reset(seed=0)
+    for ends in (False, False, True):
+        _, reward, terminated, truncated, info = env.step("bin")
+        assert (reward, terminated, truncated, info["won"]) == (1, ends, False, False)
+
+
+def test_offered_texts() -> None:
+    env = GymnasiumEnv("tests/Echo-v0", actions=("win", "a b"))
+    assert env.reset(seed=0)[1]["admissible_actions"] == ["win", "a b"]
+    for action in ("ab", "a b"):  # not offered, not in the action space
+        observation, *_, info = env.step(action)
+        assert (observation, info["inadmissible"]) == ("task 0", True)
+    assert env.step("win")[4]["won"]
+
+
+def test_success_reward() -> None:
+    for needed, won in ((0.5, True), (0.6, False)):
+        env = GymnasiumEnv("tests/Echo-v0", arguments={"wins": 0.5}, success_reward=needed)
+        env.reset(seed=0)
+        assert env.step("win")[4]["won"] == won
+
+
+def test_splits_share_no_seed() -> None:
+    seeds = {
+        split: {GymnasiumEnv("tests/Echo-v0", split=split).reset(seed=s)[0] for s in range(5)}
+        for split in ("train", "test")
+    }
+    assert not seeds["train"] & seeds["test"]
+
+
+@pytest.mark.parametrize(
+    ("name", "actions"),
+    [("FrozenLake-v1", LAKE), ("Taxi-v3", TAXI), ("CliffWalking-v1", CLIFF)],
+)
+def test_episodes_are_reproducible(name: str, actions: tuple[str, ...]) -> None:
+    """By seed, from a snapshot, and in copies; Gymnasium's checker finds nothing."""
+    env = GymnasiumEnv(name, "goal", actions)
+    check_env(env, skip_render_check=True)
+    rng = random.Random(0)
+    taken = [actions[0], "nothing", *(rng.choice(actions) for _ in range(20))]
+
+    def play(env: GymnasiumEnv, actions: list[str]) -> list[Any]:
+        steps = []
+        for action in actions:
+            steps.append(env.step(action))
+            if steps[-1][2]:
+                break
+        return steps
+
+    started = env.reset(seed=7)
+    whole = play(env, taken)
+    assert env.reset(seed=7) == started
+    env.step(taken[0])
+    snapshot, others = env.snapshot(), [copy.deepcopy(env), pickle.loads(pickle.dumps(env))]
+    for other in others:
+        assert play(other, taken[1:]) == whole[1:]
+    for _ in range(3):
+        assert play(env, taken[1:]) == whole[1:]
+        env.restore(snapshot)
+
+
+def test_colours_in_words() -> None:
+    """What they mean in Taxi is for `goal` to say."""
+    observation, _ = GymnasiumEnv("Taxi-v3", "goal", TAXI).reset(seed=3)
+    assert "|[blue R]: |[yellow  ]: :G|" in observation
+    assert "\x1b" not in observation
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"actions": LAKE[:3]}, "FrozenLake-v1 has 4 actions: actions has to name each, in order"),
+        ({"actions": None}, "FrozenLake-v1 has 4 actions"),
+        ({"actions": ("Left", *LAKE[1:])}, "lower case"),
+        ({"split": "dev"}, "unknown split 'dev': choose train, test"),
+        ({"data": "games"}, "leave env.data out"),
+        ({"num_tasks": 0}, "num_tasks is from 1 to 1,000,000, not 0"),
+        ({"num_tasks": 1_000_001}, "num_tasks is from 1"),
+    ],
+)
+def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        GymnasiumEnv(**{"name": "FrozenLake-v1", "actions": LAKE, **settings})
+
+
+def test_no_text() -> None:
+    env = GymnasiumEnv("Blackjack-v1", actions=("stick", "hit"))
+    with pytest.raises(DataError, match="Blackjack-v1 cannot be played in text"):
+        env.reset(seed=0)
+
+
+HANOI = ["[a c]", "[a b]", "[c b]", "[a c]", "[b a]", "[b c]", "[a c]"]
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "game", "actions"),
+    [
+        ("textarena", "TextArena", "GuessTheNumber-v0", [f"[{i}]" for i in range(1, 21)]),
+        ("textarena", "TextArena", "TowerOfHanoi-v0", HANOI),
+        ("gem", "Gem", "game:GuessTheNumber-v0-easy", [rf"\boxed{{{i}}}" for i in (5, 2, 3, 4)]),
+    ],
+)
+def test_examples(
+    package: str, name: str, game: str, actions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """examples/text_games.py; the tasks of seed 3 are won with these actions."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"the package {package} is not installed")
+    monkeypatch.syspath_prepend(Path(ROOT) / "examples")
+    settings = {"arguments": {"game": game}, "success_reward": 1.0}
+    env = GymnasiumEnv(f"text_games:{name}-v0", **settings)
+    other = GymnasiumEnv(f"text_games:{name}-v0", **settings)
+    started = env.reset(seed=3)
+    assert env.reset(seed=3) == other.reset(seed=3) == started
+    for action in actions:
+        observation, reward, terminated, _, info = step = env.step(action)
+        assert other.step(action) == step
+        assert started[0] not in observation
+        if terminated:
+            break
+    assert (reward, terminated, info["won"]) == (1, True, True)
