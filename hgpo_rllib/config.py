@@ -117,7 +117,7 @@ class AlgorithmSettings(Section):
     """Levels of steps with fewer than k predecessors: `paper` compares their whole prefix;
     `released` gives them no level k and weights level k by (k + 2)^alpha."""
     step_weight: float = Field(_ESTIMATOR.step_weight, ge=0)
-    """Omega, GiGPO's weight of the step-level advantage."""
+    """Omega, the weight of the step-level advantage in GiGPO, GraphGPO, G2PO and HCAPO."""
     gamma: float = Field(_ESTIMATOR.gamma, gt=0, le=1)
     """Discount factor."""
     gae_lambda: float = Field(_ESTIMATOR.gae_lambda, ge=0, le=1)
@@ -128,6 +128,9 @@ class AlgorithmSettings(Section):
     distance_discount: float = Field(_ESTIMATOR.distance_discount, gt=0, lt=1)
     """GraphGPO's discount for each step of the distance to success (released code: 0.1 for
     ALFWorld, 0.2 for WebShop)."""
+    hindsight_smoothing: float = Field(_ESTIMATOR.hindsight_smoothing, ge=0, le=1)
+    """HCAPO's weight of the next step's hindsight value in that of a step (the paper's variant
+    with smoothing: 0.5). 0: no smoothing."""
     invalid_penalty: float = Field(0.1, ge=0)
     """Penalty subtracted from the return of an invalid step, after discounting."""
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from env_wrappers.files import write_atomically
-from hgpo_rllib.advantages.estimators import ESTIMATORS, NEEDS_CRITIC
+from hgpo_rllib.advantages.estimators import ESTIMATORS, NEEDS_CRITIC, TEACHERS
 from hgpo_rllib.advantages.groups import group_advantage, history_ids
 from hgpo_rllib.agent import BeginModelAgent
 from hgpo_rllib.bench.branching import AgentState, Brancher, Mean
@@ -218,7 +218,7 @@ def sampled_columns(
     estimates = {
         name: function(steps, of_estimators)
         for name, function in ESTIMATORS.items()
-        if name not in NEEDS_CRITIC
+        if name not in (*NEEDS_CRITIC, *TEACHERS)
     }
     levels = {f"k = {k}": (level.advantage, level.size) for k, level in enumerate(scored.levels)}
     levels["oracle"] = group_advantage(history_ids(steps), steps.step_return, settings.normalize)

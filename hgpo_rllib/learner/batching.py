@@ -60,6 +60,14 @@ def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
     return columns
 
 
+def teacher_columns(columns: Columns, prompts: list[NDArray[np.int32]]) -> dict[str, Tensor]:
+    """Return the columns of all responses with other prompts, of which none share a sequence."""
+    kept = ("response_ids", "response_length", "restrictions")
+    told = {key: columns[key] for key in kept if key in columns}
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    return told | {"prompt_ids": pad_rows(prompts), "prompt_length": lengths}
+
+
 def sequences(rows: Sequence[ResponseRow]) -> NDArray[np.int64]:
     """Return the number of each row's sequence, shape ``(rows,)``.
 

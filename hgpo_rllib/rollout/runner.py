@@ -9,8 +9,10 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import numpy as np
 import ray
 from anyio.from_thread import start_blocking_portal
+from numpy.typing import NDArray
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -59,6 +61,7 @@ from hgpo_rllib.rollout.restrictions import GrammarReader
 from hgpo_rllib.rollout.sessions import Session, Sessions, play_session
 from hgpo_rllib.rollout.stream import GroupStream, TimedGroup
 from hgpo_rllib.rollout.tasks import TaskOrder
+from hgpo_rllib.rollout.teacher import outcome_texts, teacher_prompts
 from hgpo_rllib.rollout.trajectory import Trajectory, have_equal_returns, response_rows
 
 logger = logging.getLogger(__name__)
@@ -255,6 +258,10 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     def begin_agent(self, policy: Policy) -> BeginAgent:
         """Return the factory of agents. Override it for other agents, such as multi-role ones."""
         return partial(PolicyAgent, policy, self.renderer, grammars=self.grammars)
+
+    def teacher_prompts(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.int32]]:
+        """Return the prompts in which the estimator's teacher reads all responses."""
+        return teacher_prompts(trajectories, outcome_texts(trajectories), self.renderer)
 
     def sampling(self, temperature: float) -> Sampling:
         """Return the sampling parameters of responses."""

@@ -47,14 +47,16 @@ def score(
     trajectories: list[Trajectory],
     settings: AlgorithmSettings,
     value: NDArray[np.float64] | None = None,
+    teacher: NDArray[np.float64] | None = None,
 ) -> ScoredTrajectories:
     """Compute returns and advantages of all steps.
 
     Estimators treat every group as a separate task, so two groups that play the same game are not
     compared with each other. `value` is a critic's value of every response, in the order of
     `response_rows`; None without a critic. Estimators of tokens also need the values of tokens,
-    see `ScoredTrajectories.value`. Value and log-probability of a step are those of its acting
-    response.
+    see `ScoredTrajectories.value`. `teacher` is a teacher's log-probability of every response token,
+    shape ``(responses, R)``, NaN after a response. Value and log-probabilities of a step are those
+    of its acting response.
 
     Raises:
         ConfigError: the estimator needs something that the agent or the environment does not have,
@@ -64,6 +66,9 @@ def score(
     states = [_states(trajectory, settings.anchor) for trajectory in trajectories]
     rows = response_rows(trajectories)
     every = [step for trajectory in trajectories for step in trajectory.steps]
+    teacher_nll = None
+    if teacher is not None:
+        teacher_nll = _nll([logp[~np.isnan(logp)] for logp in teacher[_acting(rows)]])
     steps = StepArrays.from_columns(
         task=[t.group for t in trajectories for _ in t.steps],
         trajectory=np.repeat(np.arange(len(trajectories)), lengths),
@@ -78,6 +83,7 @@ def score(
         won=np.repeat([t.won for t in trajectories], lengths),
         action=[step.turn.action for step in every],
         nll=_nll([step.turn.behaviour_logp for step in every]),
+        teacher_nll=teacher_nll,
     )
     of_estimator = settings.estimator_settings()
     levels = tuple(compare_levels(steps, of_estimator))
@@ -129,7 +135,7 @@ def _acting(rows: Sequence[ResponseRow]) -> NDArray[np.intp]:
     return np.flatnonzero(np.diff(steps, append=len(steps)))
 
 
-def _nll(logps: Sequence[NDArray[np.float32]]) -> NDArray[np.float64] | None:
+def _nll(logps: Sequence[NDArray[Any]]) -> NDArray[np.float64] | None:
     """Return the mean negative log-probability of each response; None if some are unknown."""
     nll = np.array([-np.mean(logp, dtype=np.float64) if len(logp) else np.nan for logp in logps])
     return nll if np.isfinite(nll).all() else None
