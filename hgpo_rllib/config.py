@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 
 from env_wrappers.files import check_name
 from hgpo_rllib.advantages import EstimatorSettings, find_estimator
-from hgpo_rllib.advantages.estimators import NEEDS_CRITIC, WITHOUT_GROUPS
+from hgpo_rllib.advantages.estimators import NEEDS_CRITIC, TEACHERS, WITHOUT_GROUPS
 from hgpo_rllib.advantages.groups import Contexts, Normalize
 from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS
 from hgpo_rllib.run_files import read_run_file
@@ -157,10 +157,16 @@ def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None
             f"algorithm.estimator={reads_values[0]} needs a critic: set learner.critic=head or "
             "learner.critic=separate"
         )
-    if algorithm.role_estimators and (of_tokens := TOKEN_ESTIMATORS.keys() & named):
+    by_role = algorithm.role_estimators.values()
+    if by_role and (of_tokens := {*TOKEN_ESTIMATORS, "gear"}.intersection(named)):
         raise ValueError(
             f"algorithm.role_estimators: {min(of_tokens)} has advantages of tokens, not of roles: "
             "set algorithm.role_estimators={} or other estimators"
+        )
+    if of_teacher := TEACHERS.keys() & by_role:
+        raise ValueError(
+            f"algorithm.role_estimators: {min(of_teacher)} reads a teacher, which only "
+            "algorithm.estimator has: choose another estimator for the role"
         )
     if not reads_values and learner.critic != "none":
         raise ValueError(

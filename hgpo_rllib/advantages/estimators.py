@@ -41,14 +41,21 @@ ESTIMATORS: dict[str, Estimator] = {
     "gaca": likelihood.gaca,
     "empg": likelihood.empg,
     "hcapo": hindsight.hcapo,
-    # with advantages of tokens (`tokens.TOKEN_ESTIMATORS`); these are the parts of the turns
+    # with a distillation loss (`hgpo_rllib.learner.losses.gated_distillation`)
+    "sdar": baselines.trajectory_level,
+    # with advantages of tokens (`hindsight.gear`, `TOKEN_ESTIMATORS`); these are those of the turns
+    "gear": baselines.trajectory_level,
     "ppo_tokens": baselines.ppo,
     "vetta": baselines.ppo,
 }
 
 NEEDS_CRITIC = ("ppo", *TOKEN_ESTIMATORS)
 """Estimators that read the values of a critic."""
-TEACHERS: Mapping[str, Literal["outcome"]] = {"hcapo": "outcome"}
+TEACHERS: Mapping[str, Literal["outcome", "plan"]] = {
+    "hcapo": "outcome",
+    "gear": "plan",
+    "sdar": "plan",
+}
 """What the teacher is told, for the estimators that read one."""
 
 WITHOUT_STATES = ("grpo", "rloo", "reinforce", "empg", *TEACHERS, *NEEDS_CRITIC)

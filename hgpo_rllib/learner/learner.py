@@ -188,9 +188,8 @@ class HGPOLearner(TorchLearner):
         """Return whether no term of the objective has a gradient; stop the run if so configured."""
         settings = self._settings
         rows = np.concatenate([part.rows for part in plan])
-        other_terms = (
-            settings.kl_coeff > 0 or settings.entropy_coeff > 0 or settings.critic != "none"
-        )
+        other_terms = settings.kl_coeff > 0 or settings.entropy_coeff > 0
+        other_terms |= not columns.keys().isdisjoint(("value", "teacher_logp"))
         if columns["advantage"].numpy()[rows].any() or (len(rows) and other_terms):
             return False
         steps = np.arange(len(columns["advantage"]))
