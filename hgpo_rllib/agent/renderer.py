@@ -189,7 +189,7 @@ class TokenRenderer(TextRenderer):
         """
         end = self._message_end
         place = len(prompt_ids) - len(end)
-        if place < 0 or not np.array_equal(prompt_ids[place:], end):
+        if not np.array_equal(prompt_ids[place:], end):
             raise ConfigError(
                 "a prompt does not end as the model's chat template ends a message, so no text "
                 "can be added for a teacher: let the agent use the template, or choose another "

@@ -1,7 +1,7 @@
 """`hgpo bench credit`: compare the estimators with true advantages, which branches estimate.
 
 1. Play groups with the policy as in training, and compute the advantages of all their steps with
-   every estimator that needs no critic.
+   every estimator that needs no critic and no teacher.
 2. Draw a sample of the steps.
 3. For each of them, play branches from the exact state before it (`branching`): the true advantage
    is the mean return of branches that execute its response, less that of branches that sample one.

@@ -42,9 +42,18 @@ def teacher_of(trajectories: list[Any]) -> np.ndarray:
     """Log-probabilities of all response tokens: any numbers, NaN after responses."""
     columns = token_columns(trajectories)
     rows, width = columns["response_ids"].shape
-    teacher = np.random.default_rng(0).normal(-1, 1, (rows, width))
+    teacher = np.random.default_rng(0).normal(-0.3, 0.3, (rows, width))
     teacher[np.arange(width) >= columns["response_length"].numpy()[:, None]] = np.nan
     return teacher
+
+
+def planned() -> list[Any]:
+    """Return a group in which the first step of the first member has two responses."""
+    trajectories = group()
+    step = trajectories[0].steps[0]
+    turn = replace(step.turn, preceding=(replace(step.turn, role="planner"),))
+    trajectories[0].steps[0] = replace(step, turn=turn)
+    return trajectories
 
 
 def test_responses_after_other_prompts(model_path: str) -> None:
@@ -77,23 +86,25 @@ def test_the_teacher_is_told_among_what_it_may_choose() -> None:
 
 
 def test_a_step_has_the_mean_of_its_tokens() -> None:
-    """As a column for the estimator."""
-    trajectories = group()
+    """Those of the response that acts, as a column for the estimator."""
+    trajectories = planned()
     teacher = teacher_of(trajectories)
     steps = score(trajectories, settings("hcapo"), teacher=teacher).steps
     assert steps.teacher_nll is not None
-    np.testing.assert_allclose(steps.teacher_nll, -np.nanmean(teacher, axis=1))
+    acting = [1, *range(2, 7)]
+    np.testing.assert_allclose(steps.teacher_nll, -np.nanmean(teacher[acting], axis=1))
 
 
 def test_tokens_have_weighted_advantages() -> None:
     """Their mean is the advantage of the step, and padding has none."""
-    trajectories = group()
+    trajectories = planned()
     scored = score(trajectories, settings("gear"), teacher=teacher_of(trajectories))
     columns = token_columns(trajectories) | signal_columns(scored)
     lengths = columns["response_length"].numpy()
     sums = columns["advantage"].numpy().sum(1)
-    np.testing.assert_allclose(sums / lengths, scored.advantage, rtol=1e-6)
-    assert columns["advantage"][2].unique().numel() > 1, "all weights are equal: no evidence"
+    of_responses = scored.advantage[[0, *range(6)]]
+    np.testing.assert_allclose(sums / lengths, of_responses, rtol=1e-6)
+    assert columns["advantage"][3].unique().numel() > 1, "all weights are equal: no evidence"
     padding = np.arange(3) >= lengths[:, None]
     assert not columns["advantage"].numpy()[padding].any()
 

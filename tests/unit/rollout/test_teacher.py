@@ -37,7 +37,7 @@ def test_the_plan_is_told() -> None:
     assert len(asked) == 2
     assert texts[:3] == 3 * [
         "\n\nKnown only afterwards: from its start, the task can be solved by these actions: "
-        "go to desk 1, look"
+        "go to desk 1; look"
     ]
     assert texts[3:] == 3 * [""]
 
