@@ -199,7 +199,7 @@ def test_estimators_with_a_teacher(algorithm: HGPO, monkeypatch: pytest.MonkeyPa
         iteration = algorithm.last_iteration
         played, steps = iteration.scored.trajectories, iteration.scored.steps
         assert steps.teacher_nll is not None
-        assert (np.abs(steps.teacher_nll - steps.nll) > 1e-3).all(), "the text changes nothing"
+        assert np.abs(steps.teacher_nll - steps.nll).mean() > 1e-2, "the text changes nothing"
         assert np.isfinite(iteration.statistics["teacher_gap"])
         assert np.isfinite(iteration.statistics["loss"])
         assert (iteration.scored.token_advantage is None) == (name != "gear")
