@@ -31,7 +31,7 @@ from torch import Tensor
 
 from hgpo_rllib import placement
 from hgpo_rllib.advantages import diagnostics
-from hgpo_rllib.advantages.estimators import WITHOUT_STATES
+from hgpo_rllib.advantages.estimators import TEACHERS, WITHOUT_STATES
 from hgpo_rllib.config import (
     AgentSettings,
     AlgorithmSettings,
@@ -45,7 +45,7 @@ from hgpo_rllib.config import (
     parse_config,
 )
 from hgpo_rllib.iteration import IterationResult
-from hgpo_rllib.learner.batching import signal_columns, token_columns
+from hgpo_rllib.learner.batching import signal_columns, teacher_columns, token_columns
 from hgpo_rllib.learner.distribution import on_learners, rank, whole_batch
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
@@ -320,8 +320,8 @@ class HGPO(Algorithm):
     def learn(self, trajectories: list[Trajectory]) -> tuple[ScoredTrajectories, dict[str, float]]:
         """Score trajectories and update the learners with them.
 
-        Advantages are computed here, once for all learners. With a critic, the learners compute
-        its values first.
+        Advantages are computed here, once for all learners. Before that, the learners compute the
+        values of a critic, and the log-probabilities of a teacher.
 
         Returns:
             The scored trajectories, and diagnostics of the groups with the learner's metrics.
@@ -331,8 +331,12 @@ class HGPO(Algorithm):
         if self.config.critic != "none":
             values = on_learners(self.learner_group, HGPOLearner.values, columns)
         settings = self.config.settings(AlgorithmSettings)
+        teacher = None
+        if settings.estimator in TEACHERS:
+            told = teacher_columns(columns, self.env_runner.teacher_prompts(trajectories))
+            teacher = on_learners(self.learner_group, HGPOLearner.token_logp, told)
         with self._phase("advantages", "advantage_s"):
-            scored = score(trajectories, settings, values)
+            scored = score(trajectories, settings, values, teacher)
         of_groups = diagnostics.summary(
             scored.steps, scored.advantage, scored.levels, settings.estimator_settings()
         )

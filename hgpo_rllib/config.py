@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 
 from env_wrappers.files import check_name
 from hgpo_rllib.advantages import EstimatorSettings, find_estimator
-from hgpo_rllib.advantages.estimators import NEEDS_CRITIC, WITHOUT_GROUPS
+from hgpo_rllib.advantages.estimators import NEEDS_CRITIC, TEACHERS, WITHOUT_GROUPS
 from hgpo_rllib.advantages.groups import Contexts, Normalize
 from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS
 from hgpo_rllib.run_files import read_run_file
@@ -117,7 +117,7 @@ class AlgorithmSettings(Section):
     """Levels of steps with fewer than k predecessors: `paper` compares their whole prefix;
     `released` gives them no level k and weights level k by (k + 2)^alpha."""
     step_weight: float = Field(_ESTIMATOR.step_weight, ge=0)
-    """Omega, GiGPO's weight of the step-level advantage."""
+    """Omega, the weight of the step-level advantage in GiGPO, GraphGPO, G2PO and HCAPO."""
     gamma: float = Field(_ESTIMATOR.gamma, gt=0, le=1)
     """Discount factor."""
     gae_lambda: float = Field(_ESTIMATOR.gae_lambda, ge=0, le=1)
@@ -128,6 +128,9 @@ class AlgorithmSettings(Section):
     distance_discount: float = Field(_ESTIMATOR.distance_discount, gt=0, lt=1)
     """GraphGPO's discount for each step of the distance to success (released code: 0.1 for
     ALFWorld, 0.2 for WebShop)."""
+    hindsight_smoothing: float = Field(_ESTIMATOR.hindsight_smoothing, ge=0, le=1)
+    """HCAPO's weight of the next step's hindsight value in that of a step (the paper's variant
+    with smoothing: 0.5). 0: no smoothing."""
     invalid_penalty: float = Field(0.1, ge=0)
     """Penalty subtracted from the return of an invalid step, after discounting."""
 
@@ -154,10 +157,16 @@ def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None
             f"algorithm.estimator={reads_values[0]} needs a critic: set learner.critic=head or "
             "learner.critic=separate"
         )
-    if algorithm.role_estimators and (of_tokens := TOKEN_ESTIMATORS.keys() & named):
+    by_role = algorithm.role_estimators.values()
+    if by_role and (of_tokens := {*TOKEN_ESTIMATORS, "gear"}.intersection(named)):
         raise ValueError(
             f"algorithm.role_estimators: {min(of_tokens)} has advantages of tokens, not of roles: "
             "set algorithm.role_estimators={} or other estimators"
+        )
+    if of_teacher := TEACHERS.keys() & by_role:
+        raise ValueError(
+            f"algorithm.role_estimators: {min(of_teacher)} reads a teacher, which only "
+            "algorithm.estimator has: choose another estimator for the role"
         )
     if not reads_values and learner.critic != "none":
         raise ValueError(

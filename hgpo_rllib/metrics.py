@@ -119,6 +119,10 @@ PANELS = (
             "steps whose prompt was shortened", "prompts"),
         Metric("truncated_response_rate", "ratio", "step mean",
             "steps whose response reached the token limit", "responses"), whole=True),
+    _panel("policy", "Gap to the teacher",
+        Metric("teacher_gap", "nats", "step mean",
+            "mean log-probability of the tokens of a response by the teacher, less that by the "
+            "engine when they were sampled; with an estimator that reads a teacher")),
     _panel("groups", "Step utilisation",
         Metric("level_fraction_k{k}", "ratio", "step mean",
             "steps whose group at depth k has at least two steps", "depth"),

@@ -141,6 +141,8 @@ def summary(
     }
     gaps = oracle_gaps(steps, settings)
     result |= {f"oracle_gap_{name}": gap for name, gap in gaps.items()}
+    if steps.nll is not None and steps.teacher_nll is not None:
+        result["teacher_gap"] = float(np.mean(steps.nll - steps.teacher_nll))
     if steps.value is not None:
         result["explained_variance"] = explained_variance(steps.value, steps.step_return)
     return result

@@ -3,9 +3,10 @@
 Equation numbers refer to the HGPO paper (arXiv 2602.22817) unless another source is named.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Literal
 
-from hgpo_rllib.advantages import baselines, graph, hierarchy, likelihood
+from hgpo_rllib.advantages import baselines, graph, hierarchy, hindsight, likelihood
 from hgpo_rllib.advantages.groups import EstimatorSettings
 from hgpo_rllib.advantages.steps import Floats, StepArrays
 from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS
@@ -39,15 +40,25 @@ ESTIMATORS: dict[str, Estimator] = {
     "salt": graph.salt,
     "gaca": likelihood.gaca,
     "empg": likelihood.empg,
-    # with advantages of tokens (`tokens.TOKEN_ESTIMATORS`); these are the parts of the turns
+    "hcapo": hindsight.hcapo,
+    # with a distillation loss (`hgpo_rllib.learner.losses.gated_distillation`)
+    "sdar": baselines.trajectory_level,
+    # with advantages of tokens (`hindsight.gear`, `TOKEN_ESTIMATORS`); these are those of the turns
+    "gear": baselines.trajectory_level,
     "ppo_tokens": baselines.ppo,
     "vetta": baselines.ppo,
 }
 
 NEEDS_CRITIC = ("ppo", *TOKEN_ESTIMATORS)
 """Estimators that read the values of a critic."""
+TEACHERS: Mapping[str, Literal["outcome", "plan"]] = {
+    "hcapo": "outcome",
+    "gear": "plan",
+    "sdar": "plan",
+}
+"""What the teacher is told, for the estimators that read one."""
 
-WITHOUT_STATES = ("grpo", "rloo", "reinforce", "empg", *NEEDS_CRITIC)
+WITHOUT_STATES = ("grpo", "rloo", "reinforce", "empg", *TEACHERS, *NEEDS_CRITIC)
 """Estimators that do not compare steps by their state."""
 WITHOUT_GROUPS = (*NEEDS_CRITIC, "reinforce")
 """Estimators that do not compare trajectories of one task."""

@@ -27,7 +27,7 @@ class EstimatorSettings:
     contexts: Contexts = "paper"
     """Groups of early steps, see `context_levels`; `released` also uses weights (k + 2)^α."""
     step_weight: float = 1.0
-    """ω, the weight of GiGPO's step-level part."""
+    """ω, the weight of GiGPO's and HCAPO's step-level part."""
     gamma: float = 0.95
     """Discount of the step returns, used again in PPO's temporal differences."""
     gae_lambda: float = 0.95
@@ -36,6 +36,8 @@ class EstimatorSettings:
     """α of VETTA, the weight of the token-level part."""
     distance_discount: float = 0.1
     """GraphGPO's discount for each step of the distance to success."""
+    hindsight_smoothing: float = 0.0
+    """HCAPO's weight of the next step's value; 0: none."""
 
 
 @dataclass(frozen=True)

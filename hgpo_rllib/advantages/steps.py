@@ -21,6 +21,7 @@ OPTIONAL = {  # arrays that some estimators need, and what they contain
     "won": "outcomes of trajectories",
     "action": "actions",
     "nll": "log-probabilities of responses",
+    "teacher_nll": "log-probabilities of a teacher",
 }
 
 
@@ -63,6 +64,8 @@ class StepArrays:
     nll: Floats | None = None
     """Mean negative log-probability of the tokens of the step's response when they were sampled, in
     nats; None if unknown."""
+    teacher_nll: Floats | None = None
+    """As `nll`, by the policy that is told about the whole episode; None without such a teacher."""
 
     def __post_init__(self) -> None:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -157,6 +160,7 @@ class StepArrays:
         won: ArrayLike | None = None,
         action: Keys | None = None,
         nll: ArrayLike | None = None,
+        teacher_nll: ArrayLike | None = None,
     ) -> "StepArrays":
         """Build the arrays from columns with one entry per step, in any row order.
 
@@ -177,7 +181,8 @@ class StepArrays:
             invalid: whether each step's action was invalid; None: all were valid.
             gamma: discount of the step return.
             invalid_penalty: subtracted from the return of an invalid step.
-            value, next_anchor, won, action, nll: optional columns, see the fields of the class.
+            value, next_anchor, won, action, nll, teacher_nll: optional columns, see the fields of
+                the class.
 
         Raises:
             ValueError: see the class; also for columns that exclude each other.
@@ -211,6 +216,7 @@ class StepArrays:
             won=None if won is None else np.asarray(won, bool),
             action=None if action is None else intern(action),
             nll=None if nll is None else _floats(nll),
+            teacher_nll=None if teacher_nll is None else _floats(teacher_nll),
         )
         if reward is None:
             return steps

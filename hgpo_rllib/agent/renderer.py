@@ -3,14 +3,17 @@
 import copy
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import jinja2
+import numpy as np
+from numpy.typing import NDArray
 
 from hgpo_rllib.agent.memory import Memory, Turn
 from hgpo_rllib.agent.parsing import ParsedAction, is_offered, parse_completion
 from hgpo_rllib.agent.templates import load_template
-from hgpo_rllib.config import AgentSettings
+from hgpo_rllib.config import AgentSettings, ConfigError
 
 if TYPE_CHECKING:  # its import takes seconds, and commands that only read episodes do not need it
     from transformers import PreTrainedTokenizerBase
@@ -177,6 +180,29 @@ class TokenRenderer(TextRenderer):
         if response[-1:] != [end]:  # of a response that reached the token limit
             response.append(end)
         return [*last.prompt_ids.tolist(), *response, *self.encode_follow_up(message)]
+
+    def extended(self, prompt_ids: NDArray[np.int32], text: str) -> NDArray[np.int32]:
+        """Return the token ids of a prompt with `text` at the end of its last message.
+
+        Raises:
+            ConfigError: the prompt does not end like a prompt of the model's chat template.
+        """
+        end = self._message_end
+        place = len(prompt_ids) - len(end)
+        if not np.array_equal(prompt_ids[place:], end):
+            raise ConfigError(
+                "a prompt does not end as the model's chat template ends a message, so no text "
+                "can be added for a teacher: let the agent use the template, or choose another "
+                "algorithm.estimator"
+            )
+        parts = (prompt_ids[:place], self.encode(text), end)
+        return np.concatenate([np.asarray(part, np.int32) for part in parts])
+
+    @cached_property
+    def _message_end(self) -> list[int]:
+        """Token ids between the last message and the response."""
+        marker = "<<message>>"
+        return self.encode(self.chat({"role": "user", "content": marker}).partition(marker)[2])
 
     def text(self, response_ids: Sequence[int]) -> str:
         """Return the text of a response, without special tokens."""

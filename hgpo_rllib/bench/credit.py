@@ -1,7 +1,7 @@
 """`hgpo bench credit`: compare the estimators with true advantages, which branches estimate.
 
 1. Play groups with the policy as in training, and compute the advantages of all their steps with
-   every estimator that needs no critic.
+   every estimator that needs no critic and no teacher.
 2. Draw a sample of the steps.
 3. For each of them, play branches from the exact state before it (`branching`): the true advantage
    is the mean return of branches that execute its response, less that of branches that sample one.
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from env_wrappers.files import write_atomically
-from hgpo_rllib.advantages.estimators import ESTIMATORS, NEEDS_CRITIC
+from hgpo_rllib.advantages.estimators import ESTIMATORS, NEEDS_CRITIC, TEACHERS
 from hgpo_rllib.advantages.groups import group_advantage, history_ids
 from hgpo_rllib.agent import BeginModelAgent
 from hgpo_rllib.bench.branching import AgentState, Brancher, Mean
@@ -218,7 +218,7 @@ def sampled_columns(
     estimates = {
         name: function(steps, of_estimators)
         for name, function in ESTIMATORS.items()
-        if name not in NEEDS_CRITIC
+        if name not in (*NEEDS_CRITIC, *TEACHERS)
     }
     levels = {f"k = {k}": (level.advantage, level.size) for k, level in enumerate(scored.levels)}
     levels["oracle"] = group_advantage(history_ids(steps), steps.step_return, settings.normalize)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 import gymnasium as gym
 
 from env_wrappers.errors import DataError
+from hgpo_rllib.advantages.estimators import TEACHERS
 from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
 from hgpo_rllib.environments.checks import check_contract
 
@@ -255,6 +256,21 @@ class EnvironmentSpec:
     def oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan] | None:
         """Return the function from a reset's info to a winning plan; None if there is no oracle."""
         return None
+
+    def require_oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan]:
+        """Return the oracle.
+
+        Raises:
+            ConfigError: the environment has no oracle.
+        """
+        find_plan = self.oracle(settings)
+        if find_plan is None:
+            told = " or ".join(name for name, what in TEACHERS.items() if what == "plan")
+            raise ConfigError(
+                f"algorithm.estimator={told} tells a teacher the oracle's plan, and {self.env_id} "
+                "has no oracle: choose another estimator"
+            )
+        return find_plan
 
     def players(self, settings: EnvSettings) -> Mapping[str, MakePlayer]:
         """Return scripted agents of `hgpo evaluate` and `hgpo data demos` by name."""

@@ -22,7 +22,7 @@ from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 
 logger = logging.getLogger(__name__)
 Columns = Mapping[str, Tensor]
-TOKEN_COLUMNS = ("behaviour_logp", "old_logp")
+TOKEN_COLUMNS = ("behaviour_logp", "old_logp", "teacher_logp")
 MAX_PADDING = 0.05  # share of padding in all passes of up to `PLANNED_ROWS` rows
 PLANNED_ROWS = 512  # rows that are cut at once; time and memory are quadratic in it
 STEP_COLUMNS = ("advantage", "weight")
@@ -58,6 +58,14 @@ def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
     if sequence[-1] + 1 < len(rows):
         columns["sequence"] = torch.from_numpy(sequence)
     return columns
+
+
+def teacher_columns(columns: Columns, prompts: list[NDArray[np.int32]]) -> dict[str, Tensor]:
+    """Return the columns of all responses with other prompts, of which none share a sequence."""
+    kept = ("response_ids", "response_length", "restrictions")
+    told = {key: columns[key] for key in kept if key in columns}
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    return told | {"prompt_ids": pad_rows(prompts), "prompt_length": lengths}
 
 
 def sequences(rows: Sequence[ResponseRow]) -> NDArray[np.int64]:
@@ -100,7 +108,8 @@ def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
     Columns: ``advantage`` (rows,). If any response has spans: ``advantage``, ``span_start`` and
     ``span_end`` (rows, S), padded with empty spans. With a critic: ``value`` and ``value_target``,
     both (rows,). With an estimator of tokens: ``advantage`` (rows, R), ``value`` and
-    ``value_target`` (rows, 1 + R), see `value_batch`.
+    ``value_target`` (rows, 1 + R), see `value_batch`. If the policy is distilled from a teacher:
+    ``teacher_logp`` (rows, R).
     """
     rows = response_rows(scored.trajectories)
     turns, step = [row.response for row in rows], np.array([row.step for row in rows])
@@ -114,6 +123,8 @@ def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
     if scored.value is not None and scored.value_target is not None:
         values = {"value": scored.value, "value_target": scored.value_target}
         columns |= {k: torch.from_numpy(value.astype(np.float32)) for k, value in values.items()}
+    if scored.teacher_logp is not None:
+        columns["teacher_logp"] = torch.from_numpy(scored.teacher_logp.astype(np.float32))
     return columns
 
 
@@ -283,11 +294,12 @@ def token_batch(
         ``ids`` (sequences, L): one sequence per row, except that rows of a conversation share one;
         ``length`` (sequences,): their number of tokens without padding; ``row`` and ``position``
         (tokens,): index of each response token in ``ids``; ``step`` and ``offset`` (tokens,): index
-        of it in the response columns; those of ``behaviour_logp``, ``old_logp``, ``advantage`` and
-        ``weight`` that `columns` has (tokens,). If `columns` has ``restrictions``: ``restricted``
-        and ``restriction`` (restrictions,): index of each restricted token in the flat arrays, and
-        the permitted ``id`` or excluded ``~id``. If `columns` has ``value_weight``: the positions
-        of values (see `value_batch`), ``value``, ``value_target`` and ``value_weight`` (values,).
+        of it in the response columns; those of ``behaviour_logp``, ``old_logp``, ``teacher_logp``,
+        ``advantage`` and ``weight`` that `columns` has (tokens,). If `columns` has
+        ``restrictions``: ``restricted`` and ``restriction`` (restrictions,): index of each
+        restricted token in the flat arrays, and the permitted ``id`` or excluded ``~id``. If
+        `columns` has ``value_weight``: the positions of values (see `value_batch`), ``value``,
+        ``value_target`` and ``value_weight`` (values,).
     """
     index = torch.from_numpy(rows)
     last, of_row = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))

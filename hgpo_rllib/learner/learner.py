@@ -188,9 +188,8 @@ class HGPOLearner(TorchLearner):
         """Return whether no term of the objective has a gradient; stop the run if so configured."""
         settings = self._settings
         rows = np.concatenate([part.rows for part in plan])
-        other_terms = (
-            settings.kl_coeff > 0 or settings.entropy_coeff > 0 or settings.critic != "none"
-        )
+        other_terms = settings.kl_coeff > 0 or settings.entropy_coeff > 0
+        other_terms |= not columns.keys().isdisjoint(("value", "teacher_logp"))
         if columns["advantage"].numpy()[rows].any() or (len(rows) and other_terms):
             return False
         steps = np.arange(len(columns["advantage"]))
@@ -203,18 +202,19 @@ class HGPOLearner(TorchLearner):
         logger.warning("%s; the policy stays as it is (learner.on_no_signal=skip)", message)
         return True
 
-    def _recomputed_logp(self, columns: dict[str, Tensor], rows: NDArray[np.int64]) -> Tensor:
+    def _recomputed_logp(self, columns: Columns, rows: NDArray[np.int64]) -> Tensor:
         """Compute the log-probabilities of this learner's share of the rows, NaN elsewhere.
 
         Must be called before the first optimiser step.
         """
         dtype = torch.promote_types(next(iter(self._params.values())).dtype, torch.float32)
-        old_logp = torch.full(columns["behaviour_logp"].shape, math.nan, dtype=dtype)
+        old_logp = torch.full(columns["response_ids"].shape, math.nan, dtype=dtype)
         with torch.no_grad():
             for micro in self._passes(columns, rows):
                 tokens = token_batch(columns, micro, self._device)
                 logp = self.policy.forward_train(tokens)["logp"]
-                self._measure_mismatch(logp, tokens["behaviour_logp"])
+                if "behaviour_logp" in tokens:
+                    self._measure_mismatch(logp, tokens["behaviour_logp"])
                 old_logp[tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
         return old_logp
 
@@ -381,6 +381,11 @@ class HGPOLearner(TorchLearner):
         rows = np.arange(len(columns["prompt_length"]))
         of_tokens = self.config.estimator in TOKEN_ESTIMATORS
         return step_values(self.policy, columns, rows, self._settings, self._device, of_tokens)
+
+    def token_logp(self, columns: Columns) -> NDArray[np.float64]:
+        """Return the log-probability of every response token, NaN after a response. Collective."""
+        logp = self._recomputed_logp(columns, np.arange(len(columns["prompt_length"])))
+        return join(logp, self._device).double().numpy()
 
     def score_tokens(self, prompt_ids: np.ndarray, response_ids: np.ndarray) -> np.ndarray:
         """Return the learner's log-probabilities of a response, shape ``(response tokens,)``."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from hgpo_rllib.settings.learner import KLEstimator, LearnerSettings, Level, RatioLevel
 
+GATE = 5.0  # β of SDAR
 LOG_RATIO_CLAMP = 20.0  # bound on log-probability differences, so that exp() cannot overflow
 
 
@@ -117,12 +118,22 @@ def importance_weights(
     return weight, cut
 
 
+def gated_distillation(logp: Tensor, teacher_logp: Tensor) -> Tensor:
+    """Compute SDAR's loss of each token that the policy sampled (arXiv 2605.15155).
+
+    With ``d = teacher_logp - logp``: ``sigmoid(5 d) d``. The gate, the sigmoid, has no gradient. It
+    is near 0 where the teacher finds the token less likely. From the released code.
+    """
+    d = bounded(teacher_logp - logp)
+    return torch.sigmoid(GATE * d.detach()) * d
+
+
 @dataclass(frozen=True)
 class TokenLosses:
     """Losses and statistics of each token, arrays of shape ``(tokens,)``."""
 
     loss: Tensor
-    """Sum of policy loss, KL term and entropy bonus."""
+    """Sum of policy loss, KL term, entropy bonus and distillation loss."""
     policy_loss: Tensor
     """PPO's or CISPO's loss, including importance weights."""
     statistics: dict[str, Tensor]
@@ -138,7 +149,8 @@ def token_losses(
     """Compute the losses of a micro-batch's tokens, not yet weighted by ``tokens["weight"]``.
 
     `tokens` is a `token_batch` (batching.py) with ``old_logp``. `outputs` has ``logp``
-    and ``entropy`` under the policy being trained. Without `reference_logp` there is no KL term.
+    and ``entropy`` under the policy being trained. Without `reference_logp` there is no KL term,
+    without ``teacher_logp`` in `tokens` no distillation loss.
     """
     logp, entropy = outputs["logp"], outputs["entropy"]
     # The tokens of a response share its ratio, unless the ratio is that of each token.
@@ -169,6 +181,8 @@ def token_losses(
         kl = kl_estimate(logp, reference_logp, settings.kl_estimator, settings.kl_clamp)
         statistics["kl"] = kl
         loss = loss + settings.kl_coeff * kl
+    if "teacher_logp" in tokens:
+        loss = loss + settings.distillation_coeff * gated_distillation(logp, tokens["teacher_logp"])
     return TokenLosses(loss, policy_loss, statistics)
 
 

@@ -9,8 +9,10 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import numpy as np
 import ray
 from anyio.from_thread import start_blocking_portal
+from numpy.typing import NDArray
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -28,8 +30,10 @@ from ray.rllib.utils.metrics import (
 )
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
+from hgpo_rllib.advantages.estimators import TEACHERS
 from hgpo_rllib.agent import BeginAgent, TokenRenderer
 from hgpo_rllib.config import AgentSettings, EnvSettings
+from hgpo_rllib.environments import find_environment
 from hgpo_rllib.models import eos_token_ids, load_tokenizer
 from hgpo_rllib.policy_server.client import PolicyClient
 from hgpo_rllib.policy_server.replicas import Replicas
@@ -59,6 +63,7 @@ from hgpo_rllib.rollout.restrictions import GrammarReader
 from hgpo_rllib.rollout.sessions import Session, Sessions, play_session
 from hgpo_rllib.rollout.stream import GroupStream, TimedGroup
 from hgpo_rllib.rollout.tasks import TaskOrder
+from hgpo_rllib.rollout.teacher import outcome_texts, plan_texts, teacher_prompts
 from hgpo_rllib.rollout.trajectory import Trajectory, have_equal_returns, response_rows
 
 logger = logging.getLogger(__name__)
@@ -255,6 +260,18 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     def begin_agent(self, policy: Policy) -> BeginAgent:
         """Return the factory of agents. Override it for other agents, such as multi-role ones."""
         return partial(PolicyAgent, policy, self.renderer, grammars=self.grammars)
+
+    def teacher_prompts(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.int32]]:
+        """Return the prompts in which the estimator's teacher reads all responses."""
+        if TEACHERS[self.config.estimator] == "outcome":
+            texts = outcome_texts(trajectories)
+        else:
+            options = {k: v for k, v in self.config.env_config.items() if k != "max_steps"}
+            env = EnvSettings(
+                env_id=self.config.env, data=options.pop("data", None), options=options
+            )
+            texts = plan_texts(trajectories, find_environment(env.env_id).require_oracle(env))
+        return teacher_prompts(trajectories, texts, self.renderer)
 
     def sampling(self, temperature: float) -> Sampling:
         """Return the sampling parameters of responses."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from hgpo_rllib.advantages import StepArrays, find_estimator
 from hgpo_rllib.advantages.baselines import value_targets
 from hgpo_rllib.advantages.groups import Level, compare_levels
+from hgpo_rllib.advantages.hindsight import TeacherTokens, gear
 from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS, TokenArrays
 from hgpo_rllib.config import AlgorithmSettings, ConfigError
 from hgpo_rllib.rollout.trajectory import ResponseRow, Trajectory, response_rows
@@ -36,6 +37,9 @@ class ScoredTrajectories:
     token_advantage: NDArray[np.float64] | None = None
     """Advantages of response tokens, shape ``(responses, R)``; None if all tokens of a response
     have the advantage of its step."""
+    teacher_logp: NDArray[np.float64] | None = None
+    """A teacher's log-probabilities of response tokens, shape ``(responses, R)``, if the policy is
+    distilled from it; NaN after a response."""
 
     def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         """Split an array with one row per step by trajectory."""
@@ -47,14 +51,16 @@ def score(
     trajectories: list[Trajectory],
     settings: AlgorithmSettings,
     value: NDArray[np.float64] | None = None,
+    teacher: NDArray[np.float64] | None = None,
 ) -> ScoredTrajectories:
     """Compute returns and advantages of all steps.
 
     Estimators treat every group as a separate task, so two groups that play the same game are not
     compared with each other. `value` is a critic's value of every response, in the order of
     `response_rows`; None without a critic. Estimators of tokens also need the values of tokens,
-    see `ScoredTrajectories.value`. Value and log-probability of a step are those of its acting
-    response.
+    see `ScoredTrajectories.value`. `teacher` is a teacher's log-probability of every response
+    token, shape ``(responses, R)``, NaN after a response. Value and log-probabilities of a step are
+    those of its acting response.
 
     Raises:
         ConfigError: the estimator needs something that the agent or the environment does not have,
@@ -64,6 +70,9 @@ def score(
     states = [_states(trajectory, settings.anchor) for trajectory in trajectories]
     rows = response_rows(trajectories)
     every = [step for trajectory in trajectories for step in trajectory.steps]
+    teacher_nll = None
+    if teacher is not None:
+        teacher_nll = _nll([logp[~np.isnan(logp)] for logp in teacher[_acting(rows)]])
     steps = StepArrays.from_columns(
         task=[t.group for t in trajectories for _ in t.steps],
         trajectory=np.repeat(np.arange(len(trajectories)), lengths),
@@ -78,6 +87,7 @@ def score(
         won=np.repeat([t.won for t in trajectories], lengths),
         action=[step.turn.action for step in every],
         nll=_nll([step.turn.behaviour_logp for step in every]),
+        teacher_nll=teacher_nll,
     )
     of_estimator = settings.estimator_settings()
     levels = tuple(compare_levels(steps, of_estimator))
@@ -95,9 +105,12 @@ def score(
         if value.ndim == 2:
             token_advantage, of_tokens = _score_tokens(rows, value, steps, settings)
             target = np.column_stack([target, of_tokens])
+    if teacher is not None and settings.estimator == "gear":
+        token_advantage = _weigh_tokens(rows, teacher, steps, advantage)
     by_role = {role: advantages(name) for role, name in settings.role_estimators.items()}
+    distilled = teacher if settings.estimator == "sdar" else None
     return ScoredTrajectories(
-        trajectories, steps, advantage, levels, value, target, by_role, token_advantage
+        trajectories, steps, advantage, levels, value, target, by_role, token_advantage, distilled
     )
 
 
@@ -108,19 +121,41 @@ def _score_tokens(
     settings: AlgorithmSettings,
 ) -> NDArray[np.float64]:
     """Return advantages of tokens and targets of their values, shape ``(2, responses, R)``."""
-    if any(row.response.spans for row in rows):
-        raise ConfigError(
-            f"estimator {settings.estimator}: it has advantages of tokens, and responses of this "
-            "agent have spans with advantages of their own: choose another estimator"
-        )
-    lengths = np.array([len(row.response.response_ids) for row in rows])
-    response, token = np.nonzero(np.arange(value.shape[1] - 1) < lengths[:, None])
-    step = np.array([row.step for row in rows])[response]
+    step, response, token = _token_places(rows, settings.estimator)
     tokens = TokenArrays(step, response, value[response, 1 + token])
     signals = np.zeros((2, len(rows), value.shape[1] - 1))
     estimator = TOKEN_ESTIMATORS[settings.estimator]
     signals[:, response, token] = estimator(steps, tokens, settings.estimator_settings())
     return signals
+
+
+def _weigh_tokens(
+    rows: Sequence[ResponseRow],
+    teacher: NDArray[np.float64],
+    steps: StepArrays,
+    advantage: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return advantages of tokens, weighted by `gear`, shape ``(responses, R)``."""
+    step, response, token = _token_places(rows, "gear")
+    if steps.nll is None:
+        raise ConfigError("estimator gear: the agent records no log-probabilities of responses")
+    logp = np.concatenate([row.response.behaviour_logp for row in rows]).astype(np.float64)
+    tokens = TeacherTokens(step, response, logp, teacher[response, token])
+    weighted = np.zeros(teacher.shape)
+    weighted[response, token] = gear(advantage, tokens)
+    return weighted
+
+
+def _token_places(rows: Sequence[ResponseRow], estimator: str) -> NDArray[np.int64]:
+    """Return step, response and index in the response of all response tokens, ``(3, tokens)``."""
+    if any(row.response.spans for row in rows):
+        raise ConfigError(
+            f"estimator {estimator}: it has advantages of tokens, and responses of this agent have "
+            "spans with advantages of their own: choose another estimator"
+        )
+    lengths = [len(row.response.response_ids) for row in rows]
+    response, token = np.nonzero(np.arange(max(lengths)) < np.array(lengths)[:, None])
+    return np.stack([np.array([row.step for row in rows])[response], response, token])
 
 
 def _acting(rows: Sequence[ResponseRow]) -> NDArray[np.intp]:
@@ -129,7 +164,7 @@ def _acting(rows: Sequence[ResponseRow]) -> NDArray[np.intp]:
     return np.flatnonzero(np.diff(steps, append=len(steps)))
 
 
-def _nll(logps: Sequence[NDArray[np.float32]]) -> NDArray[np.float64] | None:
+def _nll(logps: Sequence[NDArray[Any]]) -> NDArray[np.float64] | None:
     """Return the mean negative log-probability of each response; None if some are unknown."""
     nll = np.array([-np.mean(logp, dtype=np.float64) if len(logp) else np.nan for logp in logps])
     return nll if np.isfinite(nll).all() else None

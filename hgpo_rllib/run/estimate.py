@@ -9,6 +9,7 @@ token forward, 4 backward) and attention.
 import math
 from dataclasses import dataclass
 
+from hgpo_rllib.advantages.estimators import TEACHERS
 from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.placement import processes_by_gpu
@@ -305,6 +306,8 @@ def update_flop(config: RunConfig, model: ModelSize, turn: Turn, turns: int) -> 
     flop = learner.num_epochs * (training + (learner.kl_coeff > 0) * forward)
     if learner.old_logp == "recomputed":
         flop += forward * (1 - 1 / max(1, round(turns / learner.minibatch_size)))
+    if config.algorithm.estimator in TEACHERS:  # without the text that its prompts have in addition
+        flop += forward
     critic = _critic(config, model)
     read = turn.tokens if _values_of_tokens(config) else turn.prompt
     if learner.critic != "none":  # values before the update

@@ -9,6 +9,7 @@ from pathlib import Path
 from transformers import AutoConfig
 
 from env_wrappers.errors import DataError
+from hgpo_rllib.advantages.estimators import TEACHERS
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import check_settings
@@ -48,7 +49,10 @@ def check_files(config: RunConfig, look_up: bool = False) -> None:
     """
     if config.model.model_path is not None:
         check_model(config.model.model_path, look_up=look_up)
-    for name, part in find_environment(config.env.env_id).parts(config).items():
+    environment = find_environment(config.env.env_id)
+    if TEACHERS.get(config.algorithm.estimator) == "plan":
+        environment.require_oracle(config.env)
+    for name, part in environment.parts(config).items():
         try:
             _check_environment(part)
         except (ConfigError, DataError) as error:

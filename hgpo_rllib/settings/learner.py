@@ -74,10 +74,13 @@ class LearnerSettings(Section):
     10). null: no clamp."""
     entropy_coeff: float = Field(0.0, ge=0)
     """Weight of the entropy bonus (released: 0.001)."""
+    distillation_coeff: float = Field(0.01, gt=0)
+    """Weight of the loss that distills the policy from a teacher with a plan, with
+    `algorithm.estimator=sdar` (SDAR's scripts: 0.01). Otherwise unused."""
     drop_zero_advantage: bool = False
     """Skip steps with advantage 0 in all passes through the model. Averages still count them.
     With kl_coeff=0 and entropy_coeff=0 the gradient does not change; otherwise KL and entropy
-    apply only to the remaining steps."""
+    apply only to the remaining steps, and so does the distillation loss of `sdar`."""
     importance_level: Level = "token"
     """Level of the importance weight, the learner's probability divided by the engine's: of each
     token, or of the whole response of a step (the product over its tokens)."""

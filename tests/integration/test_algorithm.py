@@ -10,6 +10,7 @@ import torch
 from ray import serve
 from ray.rllib.core import DEFAULT_MODULE_ID
 
+from env_wrappers.alfworld.planner import recorded_plan
 from hgpo_rllib.advantages import ESTIMATORS
 from hgpo_rllib.agent import action_grammar
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
@@ -173,12 +174,44 @@ def test_update_follows_the_advantages(algorithm: HGPO) -> None:
 def test_every_estimator_scores_real_episodes(algorithm: HGPO) -> None:
     """Finite advantages, not all 0, by both kinds of anchors."""
     played = algorithm.env_runner.play("train", [0, 1, 2], group_size=8, temperature=1.0)
+    teacher = algorithm.learner_group._learner.token_logp(token_columns(played))
     for anchor in ("observation", "state"):
         for name in ESTIMATORS:
             settings = AlgorithmSettings(estimator=name, anchor=anchor)
-            advantage = score(played, settings).advantage
+            advantage = score(played, settings, teacher=teacher).advantage
             assert np.isfinite(advantage).all(), (name, anchor)
             assert advantage.any(), (name, anchor)
+
+
+def test_estimators_with_a_teacher(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two iterations with the outcome, and one each with the plan of the game file."""
+    runner = algorithm.env_runner
+    for name, iterations, told in (
+        ("hcapo", 2, "the episode ended with"),
+        ("gear", 1, "can be solved by these actions: "),
+        ("sdar", 1, "can be solved by these actions: "),
+    ):
+        config = algorithm.config.copy(copy_frozen=False).training(estimator=name)
+        monkeypatch.setattr(algorithm, "config", config)
+        monkeypatch.setattr(runner, "config", config)
+        for _ in range(iterations):
+            algorithm.train()
+        iteration = algorithm.last_iteration
+        played, steps = iteration.scored.trajectories, iteration.scored.steps
+        assert steps.teacher_nll is not None
+        assert np.abs(steps.teacher_nll - steps.nll).mean() > 1e-2, "the text changes nothing"
+        assert np.isfinite(iteration.statistics["teacher_gap"])
+        assert np.isfinite(iteration.statistics["loss"])
+        assert (iteration.scored.token_advantage is None) == (name != "gear")
+        assert (iteration.scored.teacher_logp is None) == (name != "sdar")
+        prompt = runner.teacher_prompts(played)[0]
+        own = played[0].turns[0].prompt_ids
+        np.testing.assert_array_equal(prompt[: len(own)], own)  # the pocket model has no roles
+        added = runner.renderer.text(prompt[len(own) :])
+        assert told in added
+        if name != "hcapo":
+            plan = recorded_plan(Path(played[0].info["game"]))
+            assert added.endswith("; ".join(plan))
 
 
 def test_group_members_share_their_task(algorithm: HGPO) -> None:

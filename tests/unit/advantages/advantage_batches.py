@@ -25,6 +25,7 @@ SETTINGS = st.builds(
     step_weight=st.sampled_from([0.0, 0.5, 1.0]),
     gamma=st.sampled_from([0.5, 0.95, 1.0]),
     gae_lambda=st.sampled_from([0.0, 0.5, 1.0]),
+    hindsight_smoothing=st.sampled_from([0.0, 0.5, 1.0]),
 )
 
 
@@ -59,6 +60,11 @@ def nll(value: float) -> float:
     return abs(value - 1)
 
 
+def teacher_nll(value: float) -> float:
+    """The same by a teacher."""
+    return abs(value - 2) / 2
+
+
 def transitions(batch: list[Trajectory]) -> dict[str, list[Any]]:
     """Return further columns of a batch: actions, where they lead, and whether that was success."""
     return {
@@ -66,6 +72,7 @@ def transitions(batch: list[Trajectory]) -> dict[str, list[Any]]:
         "won": [won(states) for _, states, _ in batch for _ in states],
         "action": [action(value) for _, _, returns in batch for value in returns],
         "nll": [nll(value) for _, _, returns in batch for value in returns],
+        "teacher_nll": [teacher_nll(value) for _, _, returns in batch for value in returns],
     }
 
 

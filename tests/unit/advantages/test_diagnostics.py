@@ -90,6 +90,7 @@ def test_summary() -> None:
             "oracle_gap_trajectory": 1.0,
             "oracle_gap_step": 1.0,
             "oracle_gap_hgpo": (8 / 3 - 2) / 4,
+            "teacher_gap": 5.5 / 6,
         }
     )
     assert {type(value) for value in summary.values()} == {float}

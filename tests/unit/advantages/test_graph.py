@@ -176,6 +176,9 @@ def test_a_short_way_to_success_is_better_by_hand() -> None:
         ("gaca", "trajectory_return"),
         ("empg", "nll"),
         ("empg", "trajectory_return"),
+        ("hcapo", "teacher_nll"),
+        ("hcapo", "won"),
+        ("hcapo", "trajectory_return"),
     ],
 )
 def test_a_missing_column_is_named(name: str, missing: str) -> None:

@@ -54,6 +54,9 @@ def test_sound_inputs(hgpo: Run, games: Path, store: Path, tmp_path: Path) -> No
         (ALFWORLD, f"env.data={games}"),
         (WEBSHOP, f"env.data={store}", "env.options.price_seed=7", "env.options.goals=synthetic"),
         (WEBSHOP,),
+        (ALFWORLD, "algorithm.estimator=hcapo"),
+        (ALFWORLD, f"env.data={games}", "algorithm.estimator=gear"),
+        (WEBSHOP, "algorithm.estimator=sdar"),
     ):
         status, stdout, stderr = hgpo("train", *arguments, "--dry-run")
         assert status == 0, stderr

@@ -193,6 +193,22 @@ def test_a_model_has_to_be_named(config: RunConfig) -> None:
         check_inputs(config)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "refused"),
+    [
+        ("hcapo", r"model\.model_path: "),  # it needs none, so the next check refuses
+        ("gear", "algorithm.estimator=gear or sdar tells a teacher the oracle's plan, and my_env:"),
+        ("sdar", "my_env:Lost-v0 has no oracle: choose another estimator$"),
+    ],
+)
+def test_a_teacher_with_a_plan_needs_an_oracle(
+    config: RunConfig, estimator: str, refused: str
+) -> None:
+    algorithm = config.algorithm.model_copy(update={"estimator": estimator})
+    with pytest.raises(ConfigError, match=refused):
+        check_inputs(config.model_copy(update={"algorithm": algorithm}))
+
+
 @pytest.mark.parametrize("key", [*INFO, *AFTER_A_STEP])
 def test_what_an_info_lacks_is_named(folder: Path, config: RunConfig, key: str) -> None:
     code = f"""

@@ -138,7 +138,7 @@ class TestScore:
     def test_the_estimator_of_the_settings(self, name: str) -> None:
         """Every registered name, with the settings of the section."""
         settings = SETTINGS.model_copy(update={"estimator": name, "step_weight": 0.5})
-        scored = score(group(), settings)
+        scored = score(group(), settings, teacher=np.full((6, 3), -1.0))
         expected = ESTIMATORS[name](scored.steps, settings.estimator_settings())
         np.testing.assert_array_equal(scored.advantage, expected)
         assert scored.advantage.any()

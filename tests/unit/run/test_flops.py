@@ -77,6 +77,13 @@ def test_critic() -> None:
     assert update(learner=separate, **ppo) == expected
 
 
+@pytest.mark.parametrize("estimator", ["hcapo", "gear", "sdar"])
+def test_teacher(estimator: str) -> None:
+    """One more forward pass, without the text in its prompts."""
+    got = update(learner={"kl_coeff": 0}, algorithm={"estimator": estimator})
+    assert got == 4 * FORWARD
+
+
 def test_critic_of_tokens() -> None:
     """It reads responses as well, in as many layers as it has."""
     ppo = {"algorithm": {"estimator": "ppo_tokens"}}

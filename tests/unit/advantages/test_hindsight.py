@@ -1,0 +1,148 @@
+"""Estimators that read a teacher: each against its definition, in plain loops."""
+
+import math
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
+from hgpo_rllib.advantages.hindsight import TeacherTokens, gear
+from tests.unit.advantages.advantage_batches import BATCHES, SETTINGS, arrays, teacher_nll, won
+from tests.unit.advantages.test_estimators import by_trajectory, compare
+
+
+@given(BATCHES, SETTINGS)
+def test_hcapo(batch, settings) -> None:
+    """Ratios over the trajectory, values over the task, no harm to steps of won episodes."""
+    values, smoothing = [], settings.hindsight_smoothing
+    for _, _, returns in batch:
+        likely = [math.exp(-teacher_nll(value) / 5) for value in returns]
+        ratios = [min(max(h / np.mean(likely), 0.8), 1.2) for h in likely]
+        own = [ratio * value for ratio, value in zip(ratios, returns, strict=True)]
+        following = [*own[1:], own[-1]]
+        values.append(
+            [(1 - smoothing) * a + smoothing * b for a, b in zip(own, following, strict=True)]
+        )
+    of_task = defaultdict(list)
+    for (task, _, _), own in zip(batch, values, strict=True):
+        of_task[task] += own
+    expected = iter(by_trajectory(batch, settings))
+    for (task, states, _), own in zip(batch, values, strict=True):
+        for i, value in enumerate(own):
+            hindsight = compare(value, of_task[task], settings.normalize)
+            if won(states):
+                hindsight = max(hindsight, 0)
+            own[i] = next(expected) + settings.step_weight * hindsight
+    got = find_estimator("hcapo")(arrays(batch), settings)
+    np.testing.assert_allclose(got, [a for own in values for a in own], atol=1e-6)
+
+
+def test_hindsight_by_hand() -> None:
+    """A won and a lost episode: penalties are in the comparison of trajectories alone."""
+    steps = StepArrays.from_columns(
+        task=[0] * 4,
+        trajectory=[0, 0, 1, 1],
+        time=[0, 1, 0, 1],
+        anchor=["hall", "door", "hall", "door"],
+        reward=[0.0, 10.0, 0.0, 0.0],
+        invalid=[True, False, False, True],
+        invalid_penalty=1.0,
+        gamma=0.5,
+        won=[True, True, False, False],
+        teacher_nll=[0.0, 50.0, 3.0, 3.0],  # clipped to 1.2 and 0.8
+    )
+    value = np.array([1.2 * 5, 0.8 * 10, 0, 0])
+    whole = np.array([5.0, 5, -5, -5])
+    for smoothing, expected in ((0.0, value), (0.5, np.array([7.0, 8, 0, 0]))):
+        settings = EstimatorSettings(normalize="mean", hindsight_smoothing=smoothing)
+        got = find_estimator("hcapo")(steps, settings)
+        np.testing.assert_allclose(got, whole + expected - expected.mean(), atol=1e-12)
+
+
+def test_a_step_of_a_won_episode_is_not_blamed() -> None:
+    """Whose value is below the mean, here because success is far away."""
+    steps = StepArrays.from_columns(
+        task=[0] * 3,
+        trajectory=[0, 0, 1],
+        time=[0, 1, 0],
+        anchor=["hall", "door", "hall"],
+        reward=[0.0, 10.0, 10.0],
+        gamma=0.5,
+        won=[True, True, True],
+        teacher_nll=[1.0, 1.0, 1.0],
+    )
+    settings = EstimatorSettings(normalize="mean")
+    got = find_estimator("hcapo")(steps, settings)
+    np.testing.assert_allclose(got, [0, 10 - 25 / 3, 10 - 25 / 3])
+
+
+LOGPS = st.integers(0, 12).map(lambda n: -n / 4)
+RESPONSES = st.lists(
+    st.tuples(
+        st.sampled_from([-2.0, 0.0, 1.5]),  # advantage of the step
+        st.lists(st.tuples(LOGPS, LOGPS), min_size=1, max_size=14),  # sampled, and by the teacher
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def stands_out(value: float, values: list[float]) -> bool:
+    """Whether it is more than two standard deviations above the mean."""
+    return len(set(values)) > 1 and (value - np.mean(values)) / (np.std(values) + 1e-6) > 2
+
+
+def tokens_of(responses: list[Any]) -> TeacherTokens:
+    """The tokens of responses, each of a step of its own; rows of steps are in reverse."""
+    number = np.repeat(np.arange(len(responses)), [len(tokens) for _, tokens in responses])
+    logp, teacher_logp = np.array([pair for _, tokens in responses for pair in tokens]).T
+    return TeacherTokens(len(responses) - 1 - number, number, logp, teacher_logp)
+
+
+@given(RESPONSES)
+@example([(1.5, [(-0.5, -0.5)] * 5 + [(-0.5, 0.0)] + [(-0.5, -0.5)] * 5)])
+@example([(-2.0, [(0, 0)] * 6 + [(0, -3)] + [(0, 0)] * 4 + [(-3, -3)] + [(0, 0)] * 9)])
+def test_gear(responses) -> None:
+    """Token by token: a segment lasts until another begins, or the policy is uncertain."""
+    expected = []
+    for advantage, tokens in responses:
+        gaps = [teacher - own for own, teacher in tokens]
+        sizes, surprises = [abs(gap) for gap in gaps], [-own for own, _ in tokens]
+        weights, anchor = [], None
+        for gap, size, surprise in zip(gaps, sizes, surprises, strict=True):
+            if stands_out(surprise, surprises):
+                anchor = None
+            if stands_out(size, sizes):
+                anchor = gap
+            used = gap if anchor is None else anchor
+            weights.append(min(max(math.exp(np.sign(advantage) * used), 0.5), 2.0))
+        expected += [advantage * weight / np.mean(weights) for weight in weights]
+    advantages = np.array([advantage for advantage, _ in responses][::-1])
+    got = gear(advantages, tokens_of(responses))
+    np.testing.assert_allclose(got, expected, atol=1e-9)
+
+
+@given(RESPONSES)
+def test_gear_moves_credit_within_a_response(responses) -> None:
+    """The mean over its tokens stays the advantage of the step."""
+    tokens = tokens_of(responses)
+    advantages = np.array([advantage for advantage, _ in responses][::-1])
+    got = gear(advantages, tokens)
+    for i, (advantage, _) in enumerate(responses):
+        assert got[tokens.response == i].mean() == pytest.approx(advantage)
+
+
+def test_a_segment_by_hand() -> None:
+    """After the anchor, tokens have its weight, up to the next uncertain token."""
+    sampled, teacher = np.full(16, -0.1), np.full(16, -0.1)
+    teacher[4] = -3.1  # the teacher would not have said this
+    sampled[9] = teacher[9] = -2.0  # here the policy decides anew
+    tokens = TeacherTokens(np.zeros(16, int), np.zeros(16, int), sampled, teacher)
+    won, lost = (gear(np.array([advantage]), tokens) for advantage in (1.0, -1.0))
+    less, more = 16 / (11 + 5 / 2), 16 / (11 + 5 * 2)
+    np.testing.assert_allclose(won, [less] * 4 + [less / 2] * 5 + [less] * 7)
+    np.testing.assert_allclose(lost, [-more] * 4 + [-2 * more] * 5 + [-more] * 7)
