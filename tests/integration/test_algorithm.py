@@ -15,14 +15,14 @@ from hgpo_rllib.advantages import ESTIMATORS
 from hgpo_rllib.agent import action_grammar
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, RunConfig
-from hgpo_rllib.learner.batching import token_batch, token_columns
+from hgpo_rllib.learner.batching import teacher_columns, token_batch, token_columns
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.models import load_model
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError, Sampling
 from hgpo_rllib.rollout.restrictions import GrammarReader
 from hgpo_rllib.rollout.scoring import score
-from hgpo_rllib.rollout.trajectory import Trajectory
+from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
 from hgpo_rllib.run.metrics import iteration_metrics
 
 pytestmark = pytest.mark.integration
@@ -174,7 +174,9 @@ def test_update_follows_the_advantages(algorithm: HGPO) -> None:
 def test_every_estimator_scores_real_episodes(algorithm: HGPO) -> None:
     """Finite advantages, not all 0, by both kinds of anchors."""
     played = algorithm.env_runner.play("train", [0, 1, 2], group_size=8, temperature=1.0)
-    teacher = algorithm.learner_group._learner.token_logp(token_columns(played))
+    prompts = [row.response.prompt_ids for row in response_rows(played)]
+    told = teacher_columns(token_columns(played), prompts)
+    teacher = algorithm.learner_group._learner.token_logp(told)
     for anchor in ("observation", "state"):
         for name in ESTIMATORS:
             settings = AlgorithmSettings(estimator=name, anchor=anchor)
