@@ -31,7 +31,7 @@ from torch import Tensor
 
 from hgpo_rllib import placement
 from hgpo_rllib.advantages import diagnostics
-from hgpo_rllib.advantages.estimators import TEACHERS, WITHOUT_STATES
+from hgpo_rllib.advantages.estimators import HIPER, TEACHERS, WITHOUT_STATES
 from hgpo_rllib.config import (
     AgentSettings,
     AlgorithmSettings,
@@ -166,7 +166,7 @@ class HGPOConfig(AlgorithmConfig):
                 "unpadded_attention": self.unpadded_attention,
                 "critic": self.critic,
                 "critic_layers": self.critic_layers,
-                "critic_outputs": 1 + (self.estimator == "vetta"),
+                "critic_outputs": {"vetta": 2, HIPER: 3}.get(self.estimator, 1),
             },
         )
 

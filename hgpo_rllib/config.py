@@ -14,11 +14,19 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 
 from env_wrappers.files import check_name
 from hgpo_rllib.advantages import EstimatorSettings, find_estimator
-from hgpo_rllib.advantages.estimators import NEEDS_CRITIC, TEACHERS, WITHOUT_GROUPS
+from hgpo_rllib.advantages.estimators import (
+    HIPER,
+    NEEDS_CRITIC,
+    STRATA,
+    STRATEGY,
+    TEACHERS,
+    VALUES_OF_TOKENS,
+    WITHOUT_GROUPS,
+)
 from hgpo_rllib.advantages.groups import Contexts, Normalize
-from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS
 from hgpo_rllib.run_files import read_run_file
 from hgpo_rllib.section import ConfigError, Section, Seed
+from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.settings.cluster import ClusterSettings, check_gpus, check_transport
 from hgpo_rllib.settings.generated import GamesSettings, StoreSettings, WarmStartSettings
 from hgpo_rllib.settings.learner import LearnerSettings, check_sharding
@@ -64,37 +72,6 @@ class ModelSettings(Section):
     """LoRA alpha: the output of the adapters is scaled by lora_alpha / lora_rank."""
 
 
-class AgentSettings(Section):
-    """How the agent turns observations into prompts, and responses into actions."""
-
-    prompt: str = "alfworld_full"
-    """Name of a template in hgpo_rllib/agent/prompts, or path of a jinja file."""
-    context: Literal["window", "conversation"] = "window"
-    """`window`: each prompt shows the current observation and the last turns (as in the paper).
-    `conversation`: each prompt continues the one before with the response and a message rendered
-    with `follow_up_prompt`, so that the engine reuses its prefix cache and the learner processes
-    an episode at once. A conversation that does not fit into `max_prompt_tokens` ends, and the next
-    one begins with a prompt as in `window`."""
-    follow_up_prompt: str = "follow_up"
-    """Template of the messages in a conversation after the first."""
-    memory_length: int | None = Field(None, ge=0)
-    """Number of previous (observation, action) pairs in the prompt. null: the value of
-    `algorithm.context_length`."""
-    inadmissible_is_invalid: bool = False
-    """Treat a well-formed but inadmissible action as invalid, with the penalty of
-    `algorithm.invalid_penalty`. The released code does not."""
-    constrain_actions: bool = False
-    """Sample only admissible actions: after `<action>`, the engine can only continue with one of
-    them. The learner uses the probabilities of the constrained distribution. Searches are free."""
-    max_prompt_tokens: int = Field(4096, ge=16)
-    """Maximum length of a prompt in tokens. Longer prompts are shortened."""
-    shorten_prompts: Literal["beginning", "memory"] = "beginning"
-    """How to shorten a prompt that is too long: `beginning` removes its first tokens (as the
-    released code), `memory` removes the oldest turns of its memory first."""
-    max_response_tokens: int = Field(512, ge=1)
-    """Maximum length of a response in tokens."""
-
-
 class AlgorithmSettings(Section):
     """Returns and advantages. The docstring of each estimator names the settings that it reads."""
 
@@ -122,9 +99,17 @@ class AlgorithmSettings(Section):
     """Discount factor."""
     gae_lambda: float = Field(_ESTIMATOR.gae_lambda, ge=0, le=1)
     """Lambda of PPO's generalised advantage estimation."""
+    segment_lambda: float = Field(_ESTIMATOR.segment_lambda, ge=0, le=1)
+    """Lambda of HiPER's generalised advantage estimation over segments."""
+    keep_penalty: float = Field(0.0, ge=0)
+    """HiPER's penalty of keeping the sub-goal: each step that does gets a share of it, divided by
+    the length of the episode (released code: 0.3 for ALFWorld, 3.5 for WebShop)."""
     token_weight: float = Field(_ESTIMATOR.token_weight, ge=0)
     """Alpha, VETTA's weight of the token-level advantage (paper: 1 for ALFWorld, 3 for
     WebShop)."""
+    strategy_share: float = Field(_ESTIMATOR.strategy_share, gt=0, le=1)
+    """StraTA's delta, the share of a strategy's members, the best, whose mean return is its
+    value."""
     distance_discount: float = Field(_ESTIMATOR.distance_discount, gt=0, lt=1)
     """GraphGPO's discount for each step of the distance to success (released code: 0.1 for
     ALFWorld, 0.2 for WebShop)."""
@@ -158,7 +143,7 @@ def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None
             "learner.critic=separate"
         )
     by_role = algorithm.role_estimators.values()
-    if by_role and (of_tokens := {*TOKEN_ESTIMATORS, "gear"}.intersection(named)):
+    if by_role and (of_tokens := {*VALUES_OF_TOKENS, "gear"}.intersection(named)):
         raise ValueError(
             f"algorithm.role_estimators: {min(of_tokens)} has advantages of tokens, not of roles: "
             "set algorithm.role_estimators={} or other estimators"
@@ -174,6 +159,50 @@ def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None
             f"{algorithm.estimator} does not read: set learner.critic=none or "
             "algorithm.estimator=" + " or ".join(NEEDS_CRITIC)
         )
+
+
+def check_strategies(
+    agent: AgentSettings, algorithm: AlgorithmSettings, rollout: RolloutSettings
+) -> None:
+    """Raise a ValueError for strategies without an estimator of theirs, or vice versa."""
+    others = dict(algorithm.role_estimators)
+    of_strategies = others.pop(STRATEGY, None)
+    if agent.strategy_prompt is None:
+        if STRATA in (algorithm.estimator, of_strategies, *others.values()):
+            raise ValueError(
+                f"algorithm: {STRATA} compares strategies, and the agent writes none: set "
+                "agent.strategy_prompt=strategy_full, or another estimator"
+            )
+        return
+    if of_strategies != STRATA or STRATA in (algorithm.estimator, *others.values()):
+        raise ValueError(
+            f"agent.strategy_prompt needs algorithm.role_estimators={{{STRATEGY}: {STRATA}}}, and "
+            "another algorithm.estimator for the actions, such as grpo or hgpo"
+        )
+    members, rest = divmod(rollout.group_size, rollout.strategies)
+    if rest or members < 2:
+        raise ValueError(
+            f"rollout.group_size={rollout.group_size} cannot be divided among "
+            f"rollout.strategies={rollout.strategies}, with two members or more for each: set "
+            f"rollout.group_size={2 * rollout.strategies} or another multiple"
+        )
+
+
+def check_subgoals(agent: AgentSettings, algorithm: AlgorithmSettings) -> None:
+    """Raise a ValueError for settings of sub-goals that do not fit together."""
+    if not agent.subgoals:
+        if HIPER in (algorithm.estimator, *algorithm.role_estimators.values()):
+            raise ValueError(
+                f"algorithm.estimator={HIPER} needs responses with sub-goals: set agent.subgoals="
+                "true and agent.prompt=subgoals_full"
+            )
+        return
+    for possible, change in (
+        (agent.context == "window", "agent.context=window"),
+        (agent.strategy_prompt is None, "agent.strategy_prompt=null"),
+    ):
+        if not possible:
+            raise ValueError(f"agent.subgoals=true needs {change}")
 
 
 def check_group_size(algorithm: AlgorithmSettings, group_size: int) -> None:
@@ -195,6 +224,8 @@ def check_gateway(config: "RunConfig") -> None:
         (not config.cluster.num_env_runners, "cluster.num_env_runners=0"),
         (config.algorithm.anchor == "observation", "algorithm.anchor=observation"),
         (not config.agent.constrain_actions, "agent.constrain_actions=false"),
+        (config.agent.strategy_prompt is None, "agent.strategy_prompt=null"),
+        (not config.agent.subgoals, "agent.subgoals=false"),
     ):
         if not possible:
             raise ValueError(
@@ -261,6 +292,8 @@ class RunConfig(Section):
     def _sections_fit_together(self) -> Self:
         check_critic(self.algorithm, self.learner)
         check_group_size(self.algorithm, self.rollout.group_size)
+        check_strategies(self.agent, self.algorithm, self.rollout)
+        check_subgoals(self.agent, self.algorithm)
         schedule, lora_rank = self.rollout.schedule, self.model.lora_rank
         check_gpus(self.cluster, self.policy_server, schedule)
         check_transport(self.cluster, self.policy_server, schedule, lora_rank)

@@ -17,7 +17,7 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from transformers.utils import logging as transformers_logging
 
 from env_wrappers.errors import DataError
-from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS
+from hgpo_rllib.advantages.estimators import VALUES_OF_TOKENS
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.bench.learner import peak_flops
 from hgpo_rllib.config import ConfigError, RunConfig
@@ -228,7 +228,7 @@ def full_rows(config: RunConfig, count: int) -> Columns:
         "behaviour_logp": torch.zeros(count, turn.response),
     }
     if config.learner.critic != "none":
-        of_tokens = config.algorithm.estimator in TOKEN_ESTIMATORS
+        of_tokens = config.algorithm.estimator in VALUES_OF_TOKENS
         shape = (count, 1 + turn.response) if of_tokens else (count,)
         columns["value"] = columns["value_target"] = torch.zeros(shape)
     return columns

@@ -67,6 +67,17 @@ class Explorer:
         self.seen: dict[str, list[str]] = {}
         self.placed: set[str] = set()
         self.treated: set[str] = set()
+        self.first: list[str] = []  # types of receptacles to search first
+
+    def strategy(self) -> str:
+        """Choose two types of receptacles to search first; return all that is to do, in order."""
+        goal = self.goal
+        kinds = sorted({kind(name) for name in self.order} - {goal.destination})
+        self.first = self.rng.sample(kinds, min(2, len(kinds)))
+        parts = [f"{goal.object}: find it in {' or '.join(self.first)}"]
+        parts += [f"{verb} it" for verb in APPLIANCES if f"_{verb}_" in goal.task_type]
+        last = f"put it in {goal.destination}" if goal.destination else f"use {goal.lamp}"
+        return ", ".join([*parts, last])
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
         """Return thought and action.
@@ -202,7 +213,8 @@ class Explorer:
         # Receptacles at the current position cannot be gone to, but their contents are visible.
         self.visited |= set(self.order) - reachable
         new = [place for place in self.order if place not in self.visited]
-        return thought, f"go to {self.rng.choice(new or sorted(reachable))}"
+        first = [place for place in new if kind(place) in self.first]
+        return thought, f"go to {self.rng.choice(first or new or sorted(reachable))}"
 
     def _first(self, receptacle: str, admissible: Sequence[str]) -> str:
         for place in self.order:

@@ -49,6 +49,15 @@ class NoisyShopper(Shopper):
         """Initialize for the instruction `goal`."""
         super().__init__(goal, rng, BAD_HABITS)
 
+    def strategy(self) -> str:
+        """Decide how to search and whether to read features, for the whole episode; return it."""
+        short, hasty = (
+            self.rng.random() < probability
+            for probability in (self.habits.short_query, self.habits.unread_features)
+        )
+        self.habits = replace(self.habits, short_query=short, unread_features=hasty)
+        return f"search {'one word' if short else 'all words'}, {'buy' if hasty else 'look closer'}"
+
     def perturb(self, admissible: Sequence[str], rng: random.Random) -> str:
         """Return a one-word search if there is a search bar, otherwise any click but "buy now"."""
         clicks = [a for a in admissible if a.startswith("click[") and a != "click[buy now]"]

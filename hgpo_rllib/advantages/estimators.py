@@ -6,13 +6,18 @@ Equation numbers refer to the HGPO paper (arXiv 2602.22817) unless another sourc
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from hgpo_rllib.advantages import baselines, graph, hierarchy, hindsight, likelihood
+from hgpo_rllib.advantages import baselines, graph, hierarchy, hindsight, likelihood, strategies
 from hgpo_rllib.advantages.groups import EstimatorSettings
 from hgpo_rllib.advantages.steps import Floats, StepArrays
 from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS
 
 Estimator = Callable[[StepArrays, EstimatorSettings], Floats]
 """Pure function that returns one advantage per step, shape ``(steps,)``."""
+
+HIPER = "hiper"
+STRATA = "strata"
+STRATEGY = "strategy"
+"""Role of responses that are strategies. `STRATA` is its only estimator."""
 
 ESTIMATORS: dict[str, Estimator] = {
     # the paper's method and its baselines
@@ -40,16 +45,20 @@ ESTIMATORS: dict[str, Estimator] = {
     "salt": graph.salt,
     "gaca": likelihood.gaca,
     "empg": likelihood.empg,
+    STRATA: strategies.strata,
     "hcapo": hindsight.hcapo,
     # with a distillation loss (`hgpo_rllib.learner.losses.gated_distillation`)
     "sdar": baselines.trajectory_level,
-    # with advantages of tokens (`hindsight.gear`, `TOKEN_ESTIMATORS`); these are those of the turns
+    # with advantages of tokens (`hindsight.gear`, `tokens`, `segments`); these are of the turns
     "gear": baselines.trajectory_level,
     "ppo_tokens": baselines.ppo,
     "vetta": baselines.ppo,
+    HIPER: baselines.ppo,
 }
 
-NEEDS_CRITIC = ("ppo", *TOKEN_ESTIMATORS)
+VALUES_OF_TOKENS = (*TOKEN_ESTIMATORS, HIPER)
+"""Estimators that read a critic's values at tokens of responses."""
+NEEDS_CRITIC = ("ppo", *VALUES_OF_TOKENS)
 """Estimators that read the values of a critic."""
 TEACHERS: Mapping[str, Literal["outcome", "plan"]] = {
     "hcapo": "outcome",
@@ -58,7 +67,7 @@ TEACHERS: Mapping[str, Literal["outcome", "plan"]] = {
 }
 """What the teacher is told, for the estimators that read one."""
 
-WITHOUT_STATES = ("grpo", "rloo", "reinforce", "empg", *TEACHERS, *NEEDS_CRITIC)
+WITHOUT_STATES = ("grpo", "rloo", "reinforce", "empg", STRATA, *TEACHERS, *NEEDS_CRITIC)
 """Estimators that do not compare steps by their state."""
 WITHOUT_GROUPS = (*NEEDS_CRITIC, "reinforce")
 """Estimators that do not compare trajectories of one task."""

@@ -32,8 +32,12 @@ class EstimatorSettings:
     """Discount of the step returns, used again in PPO's temporal differences."""
     gae_lambda: float = 0.95
     """λ of PPO's generalised advantage estimation."""
+    segment_lambda: float = 0.95
+    """HiPER's λ of generalised advantage estimation over segments."""
     token_weight: float = 1.0
     """α of VETTA, the weight of the token-level part."""
+    strategy_share: float = 0.5
+    """StraTA's δ, the share of a strategy's trajectories, the best, whose mean is its value."""
     distance_discount: float = 0.1
     """GraphGPO's discount for each step of the distance to success."""
     hindsight_smoothing: float = 0.0

@@ -66,6 +66,8 @@ class StepArrays:
     nats; None if unknown."""
     teacher_nll: Floats | None = None
     """As `nll`, by the policy that is told about the whole episode; None without such a teacher."""
+    parent: Ints | None = None
+    """Task of all strategies, where `task` is a task with one strategy; None without strategies."""
 
     def __post_init__(self) -> None:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -125,7 +127,7 @@ class StepArrays:
                 f"row {row}: time {time} comes after {self.time[before]}: a step is missing"
             )
         later = np.flatnonzero(self.previous != NONE)
-        for name in ("task", "trajectory_return", "won"):
+        for name in ("task", "trajectory_return", "won", "parent"):
             column = getattr(self, name)
             if column is None:
                 continue
@@ -161,6 +163,7 @@ class StepArrays:
         action: Keys | None = None,
         nll: ArrayLike | None = None,
         teacher_nll: ArrayLike | None = None,
+        parent: Keys | None = None,
     ) -> "StepArrays":
         """Build the arrays from columns with one entry per step, in any row order.
 
@@ -171,7 +174,7 @@ class StepArrays:
         - trajectory return: ``sum_t (reward_t - invalid_penalty * invalid_t)``, undiscounted.
 
         Args:
-            task: hashable ids, as `trajectory`, `anchor`, `next_anchor` and `action`.
+            task: hashable ids, as `trajectory`, `anchor`, `next_anchor`, `action` and `parent`.
             trajectory: ids that are unique in the whole batch, not only within a task.
             time: integers, 0 for the first step of a trajectory.
             anchor: state key of each step.
@@ -181,7 +184,7 @@ class StepArrays:
             invalid: whether each step's action was invalid; None: all were valid.
             gamma: discount of the step return.
             invalid_penalty: subtracted from the return of an invalid step.
-            value, next_anchor, won, action, nll, teacher_nll: optional columns, see the fields of
+            value, next_anchor, won, action, nll, teacher_nll, parent: optional, see the fields of
                 the class.
 
         Raises:
@@ -217,6 +220,7 @@ class StepArrays:
             action=None if action is None else intern(action),
             nll=None if nll is None else _floats(nll),
             teacher_nll=None if teacher_nll is None else _floats(teacher_nll),
+            parent=None if parent is None else intern(parent),
         )
         if reward is None:
             return steps

@@ -11,6 +11,7 @@ from hgpo_rllib.agent.agent import (
 from hgpo_rllib.agent.memory import Memory, Span, Turn
 from hgpo_rllib.agent.parsing import ParsedAction, action_grammar, parse_completion
 from hgpo_rllib.agent.renderer import TextRenderer, TokenRenderer
+from hgpo_rllib.agent.strategy import with_strategies
 
 __all__ = [
     "Agent",
@@ -27,4 +28,5 @@ __all__ = [
     "action_grammar",
     "parse_completion",
     "response_seed",
+    "with_strategies",
 ]

@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from hgpo_rllib.agent.parsing import find_blocks
+
 NO_TOKENS = np.zeros(0, np.int32)
 NO_LOGP = np.zeros(0, np.float32)
+NO_SUBGOAL = "None"
 
 
 @dataclass(frozen=True)
@@ -82,14 +85,26 @@ class Turn:
 
 @dataclass
 class Memory:
-    """Turns of one episode, in order, and lessons from earlier episodes of its task."""
+    """Turns of one episode, in order, and what else its prompts show."""
 
     turns: list[Turn] = field(default_factory=list)
     lessons: tuple[str, ...] = ()
+    """Lessons from earlier episodes of the task."""
+    strategy: str = ""
+    """Strategy for the whole episode; empty without one."""
 
     def add(self, observation: str, action: str, completion: str = "") -> None:
         """Append a turn."""
         self.turns.append(Turn(observation, action, completion, len(self.turns) + 1))
+
+    @property
+    def subgoal(self) -> str:
+        """Current sub-goal of an agent with `agent.subgoals`; ``None`` before the first."""
+        for index, turn in reversed(list(enumerate(self.turns))):
+            blocks = find_blocks(turn.completion)
+            if blocks.switches or index == 0:
+                return blocks.subgoal or NO_SUBGOAL
+        return NO_SUBGOAL
 
     def last(self, length: int) -> list[Turn]:
         """Return the last `length` turns, oldest first (fewer at the start of an episode)."""

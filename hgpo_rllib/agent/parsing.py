@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 FALLBACK_CHARACTERS = 30  # end of a completion without tags, used as the action
 ANY_SEARCH = "search[<your query>]"  # how WebShop offers all searches at once
+BLOCKS = ("switch", "subgoal", "action")
 _SEARCH = re.compile(r"search\[.+\]")
 _CHINESE = re.compile("[\u4e00-\u9fff]")
 
@@ -32,6 +33,39 @@ def parse_completion(completion: str) -> ParsedAction:
     action = lower[start + len("<action>") : end].strip()
     thinks = "<think>" in completion and "</think>" in completion
     return ParsedAction(action, thinks and not _CHINESE.search(completion))
+
+
+class Blocks(NamedTuple):
+    """The blocks of a response with a sub-goal."""
+
+    parsed: ParsedAction
+    switches: bool
+    """Whether the response begins a new sub-goal."""
+    subgoal: str
+    places: dict[str, tuple[int, int]]
+    """Characters of the blocks `switch`, `subgoal` and `action` with their tags, start and end."""
+
+
+def find_blocks(completion: str) -> Blocks:
+    """Return the blocks of a response: ``<switch>``, ``<subgoal>`` and ``<action>``.
+
+    Only the word SWITCH in the first block switches, in any case; a missing block keeps. The action
+    is that of `parse_completion`. It is valid if all blocks are there, the first is SWITCH or KEEP,
+    and there are no Chinese characters.
+    """
+    places, texts = {}, dict.fromkeys(BLOCKS, "")
+    for name in BLOCKS:
+        start = completion.find(f"<{name}>")
+        end = completion.find(f"</{name}>", start)
+        if start >= 0 and end >= 0:
+            texts[name] = completion[start + len(name) + 2 : end].strip()
+            places[name] = start, end + len(name) + 3
+    word = texts["switch"].upper()
+    valid = len(places) == len(BLOCKS) and word in ("SWITCH", "KEEP")
+    parsed = ParsedAction(
+        parse_completion(completion).action, valid and not _CHINESE.search(completion)
+    )
+    return Blocks(parsed, word == "SWITCH", " ".join(texts["subgoal"].split()), places)
 
 
 def find_thought(completion: str) -> str | None:

@@ -2,6 +2,7 @@
 
 import copy
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -10,8 +11,8 @@ import jinja2
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpo_rllib.agent.memory import Memory, Turn
-from hgpo_rllib.agent.parsing import ParsedAction, is_offered, parse_completion
+from hgpo_rllib.agent.memory import Memory, Span, Turn
+from hgpo_rllib.agent.parsing import ParsedAction, find_blocks, is_offered, parse_completion
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import AgentSettings, ConfigError
 
@@ -37,6 +38,7 @@ class TextRenderer:
         self.follow_up: jinja2.Template = load_template(settings.follow_up_prompt)
         self.memory_length = settings.memory_length or 0
         self.inadmissible_is_invalid = settings.inadmissible_is_invalid
+        self.has_subgoals = settings.subgoals
         self._of_tasks: dict[Any, Self] = {}
 
     def for_task(self, info: Mapping[str, Any]) -> Self:
@@ -66,8 +68,10 @@ class TextRenderer:
         step_count: int,
         history: Sequence[Turn],
         lessons: Sequence[str] = (),
+        strategy: str = "",
+        subgoal: str = "",
     ) -> str:
-        """Render the template for one turn.
+        """Render the template for one turn, after lines with the strategy and the sub-goal, if any.
 
         Args:
             goal: the task in words.
@@ -76,9 +80,18 @@ class TextRenderer:
             step_count: turns already taken.
             history: the turns to show, oldest first; empty on the first step.
             lessons: lessons from earlier episodes of the task, oldest first.
+            strategy: strategy for the whole episode; empty without one.
+            subgoal: current sub-goal; empty for agents without sub-goals.
         """
         given = _variables(goal, observation, admissible_actions, step_count)
-        return self.template.render(given, history=history, lessons=lessons)
+        text = self.template.render(given, history=history, lessons=lessons)
+        if subgoal:
+            text = f"Subgoal: {subgoal}\n{text}"
+        return f"Strategy: {' '.join(strategy.split())}\n{text}" if strategy else text
+
+    def further(self, memory: Memory) -> tuple[Sequence[str], str, str]:
+        """Return what messages show of a memory besides turns, the last arguments of `message`."""
+        return memory.lessons, memory.strategy, memory.subgoal if self.has_subgoals else ""
 
     def follow_up_message(
         self, goal: str, observation: str, admissible_actions: Sequence[str], step_count: int
@@ -88,7 +101,9 @@ class TextRenderer:
 
     def parse(self, completion: str, admissible_actions: Sequence[str]) -> ParsedAction:
         """Parse a completion to an action, with the validity rule of the settings."""
-        parsed = parse_completion(completion)
+        parsed = (
+            find_blocks(completion).parsed if self.has_subgoals else parse_completion(completion)
+        )
         if self.inadmissible_is_invalid and not is_offered(parsed.action, admissible_actions):
             parsed = ParsedAction(parsed.action, False)
         return parsed
@@ -129,17 +144,18 @@ class TokenRenderer(TextRenderer):
         """
         turns = memory.last(self.memory_length)
         fixed = (goal, observation, admissible_actions, len(memory.turns))
+        further = self.further(memory)
         cut = False
         if self.is_conversation and memory.turns:
             ids = self._continued(memory.turns[-1], self.follow_up_message(*fixed))
             if len(ids) <= self.max_prompt_tokens:
                 return EncodedPrompt(ids, False)
             cut = True
-        ids = self.encode(self.render(self.message(*fixed, turns, memory.lessons)))
+        ids = self.encode(self.render(self.message(*fixed, turns, *further)))
         truncated = cut or len(ids) > self.max_prompt_tokens
         while self.shorten == "memory" and turns and len(ids) > self.max_prompt_tokens:
             turns = turns[1:]
-            ids = self.encode(self.render(self.message(*fixed, turns, memory.lessons)))
+            ids = self.encode(self.render(self.message(*fixed, turns, *further)))
         return EncodedPrompt(ids[-self.max_prompt_tokens :], truncated)
 
     def render(self, message: str) -> str:
@@ -207,3 +223,23 @@ class TokenRenderer(TextRenderer):
     def text(self, response_ids: Sequence[int]) -> str:
         """Return the text of a response, without special tokens."""
         return self.tokenizer.decode(response_ids, skip_special_tokens=True)
+
+    def spans(self, completion: str, response_ids: Sequence[int], is_first: bool) -> list[Span]:
+        """Return the spans of the blocks of a response with a sub-goal.
+
+        The sub-goal of a response that keeps it has no span. Without an action, the whole response
+        is the span of the action.
+        """
+
+        def length(tokens: int) -> int:
+            return len(self.text(response_ids[:tokens]))
+
+        blocks, tokens = find_blocks(completion), range(len(response_ids) + 1)
+        spans = []
+        for role, (start, end) in blocks.places.items():
+            if role != "subgoal" or blocks.switches or is_first:
+                first = bisect_right(tokens, start, key=length) - 1
+                spans.append(Span(first, bisect_left(tokens, end, key=length), role))
+        if "action" not in blocks.places and len(response_ids):
+            spans.append(Span(0, len(response_ids), "action"))
+        return spans

@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from env_wrappers.files import write_atomically
-from hgpo_rllib.advantages.estimators import ESTIMATORS, NEEDS_CRITIC, TEACHERS
+from hgpo_rllib.advantages.estimators import ESTIMATORS, NEEDS_CRITIC, STRATA, TEACHERS
 from hgpo_rllib.advantages.groups import group_advantage, history_ids
 from hgpo_rllib.agent import BeginModelAgent
 from hgpo_rllib.bench.branching import AgentState, Brancher, Mean
 from hgpo_rllib.bench.fidelity import Result, load_result
 from hgpo_rllib.bench.rollout import served
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
-from hgpo_rllib.environments.checks import PAGE, make_environment
+from hgpo_rllib.environments.checks import PAGE, check_no_strategies, make_environment
 from hgpo_rllib.environments.spec import Progress
 from hgpo_rllib.evaluation.protocol import HASH_LENGTH, describe_model, protocol_hash, recording
 from hgpo_rllib.jsonl import append_row, read_jsonl, write_jsonl
@@ -114,7 +114,8 @@ def bench_credit(
 
 
 def check(config: RunConfig) -> None:
-    """Raise ConfigError if the environment has no snapshots, or groups have one member."""
+    """Raise ConfigError for an environment without snapshots, strategies, or groups of one."""
+    check_no_strategies(config, "hgpo bench credit")
     env = make_environment(config.env, config.env.train_split)
     try:
         missing = [name for name in ("snapshot", "restore") if not hasattr(env.unwrapped, name)]
@@ -218,7 +219,7 @@ def sampled_columns(
     estimates = {
         name: function(steps, of_estimators)
         for name, function in ESTIMATORS.items()
-        if name not in (*NEEDS_CRITIC, *TEACHERS)
+        if name not in (*NEEDS_CRITIC, *TEACHERS, STRATA)
     }
     levels = {f"k = {k}": (level.advantage, level.size) for k, level in enumerate(scored.levels)}
     levels["oracle"] = group_advantage(history_ids(steps), steps.step_return, settings.normalize)

@@ -208,9 +208,11 @@ def write_demonstrations(
     import jinja2
 
     from hgpo_rllib.environments import find_environment
+    from hgpo_rllib.environments.checks import check_no_strategies
     from hgpo_rllib.play.demos import write_demos
 
     run = load_config(config, overrides or [])
+    check_no_strategies(run, "hgpo data demos")
     run, _ = find_environment(run.env.env_id).find_split(run, run.env.train_split)
     run = _with_data(run)
     find_environment(run.env.env_id).check(run, run.env.train_split)

@@ -113,7 +113,7 @@ def policy(
     port: PortOption = None,
 ) -> None:
     """Watch a policy play in a browser: each step's thought, and how probable the actions are."""
-    from hgpo_rllib.environments.checks import make_environment
+    from hgpo_rllib.environments.checks import check_no_strategies, make_environment
     from hgpo_rllib.evaluation.chat import is_url
     from hgpo_rllib.evaluation.request import make_request
     from hgpo_rllib.play.policy import WatchedPolicy
@@ -125,6 +125,7 @@ def policy(
     )
     config, subject = request.config, request.subject
     assert subject is not None, "the agent hgpo has a model"
+    check_no_strategies(config, "hgpo play policy")
     if samples > 1 and is_url(words[0]) and config.agent.context == "conversation":
         raise ConfigError("--samples: a server's conversation has one response: use --samples 1")
     playing = make_environment(config.env, request.split)

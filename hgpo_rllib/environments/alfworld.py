@@ -48,6 +48,7 @@ class GameGenerator(TaskGenerator):
     """Generates games with the settings in `config.games`."""
 
     name = "alfworld-games"
+    has_strategies = True
     recipe = (Path(explorer.__file__), Path(__file__))
     function_words = """
 a an and are arrive at be can carrying clean close closed cool empty examine
@@ -258,7 +259,9 @@ def ask_for_other_objects(
     """
     kinds = sorted({take["kind"] for prompt, _ in examples for take in _TAKE.finditer(prompt)})
     for prompt, response in examples:
-        goal, _, _ = prompt.partition("\n")
+        lines = 2 if prompt.startswith("Strategy: ") else 1
+        asking = prompt.split("\n", lines)[:lines]
+        goal = asking[-1]
         _, _, actions = prompt.rpartition("Actions: ")
         moves, offered = _MOVE.findall(actions), list(_TAKE.finditer(actions))
         takes = [take for take in offered if not re.search(rf"\b{take['place']}\b", goal)]
@@ -273,8 +276,6 @@ def ask_for_other_objects(
             missing = set(kinds) - {take["kind"] for take in offered}
             kind = rng.choice(sorted(missing))
             thought, action = f"{kind}: find it", rng.choice(moves)
-        new_goal = re.sub(rf"\b{search[1]}\b", kind, goal)
-        yield (
-            prompt.replace(goal, new_goal),
-            f"<think>{thought}</think><action>{action}</action>",
-        )
+        for line in asking:
+            prompt = prompt.replace(line, re.sub(rf"\b{search[1]}\b", kind, line))
+        yield prompt, f"<think>{thought}</think><action>{action}</action>"

@@ -88,11 +88,22 @@ def check_options(env: EnvSettings) -> None:
 
 def check_templates(agent: AgentSettings) -> None:
     """Raise ConfigError if a prompt template cannot be loaded."""
-    for setting in ("prompt", "follow_up_prompt"):
+    for setting in ("prompt", "strategy_prompt", "follow_up_prompt"):
+        name = getattr(agent, setting)
         try:
-            load_template(getattr(agent, setting))
+            if name is not None:
+                load_template(name)
         except (OSError, ValueError, jinja2.TemplateError) as error:
             raise ConfigError(f"agent.{setting}: {' '.join(str(error).split())}") from error
+
+
+def check_no_strategies(config: RunConfig, what: str) -> None:
+    """Raise ConfigError if the agent writes strategies, which `what` does not support."""
+    if config.agent.strategy_prompt is not None:
+        raise ConfigError(
+            f"agent.strategy_prompt: {what} does not support strategies: add "
+            "agent.strategy_prompt=null algorithm.role_estimators={}"
+        )
 
 
 # --- an environment written by the user -----------------------------------------------------------
@@ -133,6 +144,10 @@ def _check_prompts(agent: AgentSettings, observation: str, info: dict[str, Any])
     setting = "prompt"
     try:
         TextRenderer(first).message(*given, history=history)
+        if agent.strategy_prompt is not None:
+            setting = "strategy_prompt"
+            writing = AgentSettings(prompt=agent.strategy_prompt)
+            TextRenderer(writing).message(info["goal"], observation, [], 0, [])
         setting = "follow_up_prompt"
         TextRenderer(agent).follow_up_message(*given)
     except (FileNotFoundError, jinja2.TemplateError) as error:

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError
 
 from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
 from hgpo_rllib.environments import find_environment
+from hgpo_rllib.environments.checks import check_no_strategies
 from hgpo_rllib.environments.spec import EnvironmentSpec, Games, digest
 from hgpo_rllib.section import Section
 
@@ -42,6 +43,7 @@ class Mixture(EnvironmentSpec):
         """Return the settings of a run of each environment, by name; see `EnvironmentSpec`."""
         if config.env.data is not None:
             raise ConfigError(f"env.data: a mixture has none: set {OPTION}.NAME.data")
+        check_no_strategies(config, "a mixture")
         mixed = _mixed(config.env)
         for split in config.evaluation.splits:
             if split.rpartition(".")[0] not in mixed:

@@ -105,6 +105,13 @@ class NoisyExpert(Expert, Protocol):
         """Return whether to keep an episode that ended with this info."""
 
 
+class Strategist(NoisyExpert, Protocol):
+    """Expert that can follow a strategy, see `DemonstrationGenerator.has_strategies`."""
+
+    def strategy(self) -> str:
+        """Choose a strategy for the episode and return it; called before the first action."""
+
+
 MakeExpert = Callable[[Info, random.Random], NoisyExpert]
 """Creates the expert of an episode from the info of its reset."""
 
@@ -117,11 +124,13 @@ class DemonstrationGenerator(ABC):
         recipe: source files that affect the demonstrations, besides those shared by all
             environments.
         function_words: frequent function words, which the pocket model's tokenizer may merge.
+        has_strategies: whether experts are of the kind `Strategist`.
     """
 
     name: str
     recipe: tuple[Path, ...]
     function_words: str
+    has_strategies: bool = False
 
     @abstractmethod
     def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class StoreGenerator(TaskGenerator):
     """Generates a store with the settings in `config.store`."""
 
     name = "webshop-store"
+    has_strategies = True
     recipe = (Path(shopper.__file__), Path(players.__file__))
     function_words = """
 a an and are back buy click description features find for from get goal help i in is it less looking

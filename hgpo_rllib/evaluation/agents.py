@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hgpo_rllib.agent import BeginAgent, BeginModelAgent, ReflexionAgent
+from hgpo_rllib.agent import BeginAgent, BeginModelAgent, ReflexionAgent, with_strategies
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
 
@@ -45,11 +45,16 @@ def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
     else:
         memory = 0 if agent == "vanilla" else 2
         settings = {"prompt": prompts["full"], "memory_length": memory, "context": "window"}
+    settings["subgoals"] = False
     return [f"agent.{key}={value}" for key, value in settings.items()]
 
 
 def begin_model_agent(agent: str, config: RunConfig, trials: int, model: MakeBegin) -> BeginAgent:
     """Return the function with which an agent of `KINDS` starts a task."""
+    strategy_prompt = config.agent.strategy_prompt
+    if agent == "hgpo" and strategy_prompt is not None:
+        writing = config.agent.model_copy(update={"prompt": strategy_prompt})
+        return with_strategies(model(config.agent), model(writing), executions=1)
     if agent != "reflexion":
         return model(config.agent)
     prompt = find_environment(config.env.env_id).prompts["reflexion"]

@@ -128,13 +128,14 @@ class ChatAgent(ModelAgent):
         renderer, model, settings = self._renderer, self._model, self._model.settings
         turns = self.memory.last(renderer.memory_length)
         fixed = (self.goal, observation, admissible_actions, len(self.memory.turns))
+        further = renderer.further(self.memory)
         grammar = action_grammar(admissible_actions) if settings.constrain_actions else None
         earlier, truncated = self._conversation, False
         while True:
             if earlier:
                 message = renderer.follow_up_message(*fixed)
             else:
-                message = renderer.message(*fixed, turns, self.memory.lessons)
+                message = renderer.message(*fixed, turns, *further)
             messages = [*earlier, {"role": "user", "content": message}]
             try:
                 reply = await model.client.chat.completions.create(

@@ -106,12 +106,17 @@ def describe_agent(name: str, config: RunConfig, trials: int) -> Block:
     templates = {"prompt": config.agent.prompt}
     if config.agent.context == "conversation":
         templates["follow_up"] = config.agent.follow_up_prompt
+    if name == "hgpo" and config.agent.strategy_prompt is not None:
+        templates["strategy"] = config.agent.strategy_prompt
     if name == "reflexion":
         templates["reflection"] = find_environment(config.env.env_id).prompts["reflexion"]
+    left_out = {"prompt", "follow_up_prompt", "strategy_prompt"}
+    if not config.agent.subgoals:
+        left_out.add("subgoals")
     return {
         "name": name,
         "templates": {use: _template(template) for use, template in templates.items()},
-        **config.agent.model_dump(exclude={"prompt", "follow_up_prompt"}),
+        **config.agent.model_dump(exclude=left_out),
         "trials": trials,
         "temperature": config.evaluation.temperature,
         "top_p": 1.0,

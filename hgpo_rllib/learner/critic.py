@@ -33,7 +33,8 @@ class Critic(nn.Module):
         Args:
             hidden_size: width of the hidden states.
             trunk: a decoder without output head; None to use the policy's hidden states.
-            outputs: 1, or 2 if tokens have a value function of their own.
+            outputs: 1, or 2 if tokens have a value function of their own. 3 if the first token has
+                another one than the tokens after it.
         """
         super().__init__()
         self.trunk = trunk
@@ -131,7 +132,8 @@ def value_weights(columns: Columns, steps: NDArray[np.int64], outputs: int) -> T
     """Return the weight of each value's loss in a mini-batch of these rows, shape of ``value``.
 
     Losses are averaged over turns and over tokens. If a critic of tokens has one output, its value
-    of a turn is that before the first token, so the first average is left out.
+    of a turn is that before the first token, so the first average is left out. With three outputs,
+    each is averaged over the values that have a target.
     """
     weight = torch.full(columns["value"].shape, 1 / len(steps), dtype=torch.float64)
     if weight.ndim == 2:
@@ -139,6 +141,11 @@ def value_weights(columns: Columns, steps: NDArray[np.int64], outputs: int) -> T
         weight[:, 1:] = 1 / max(tokens, 1)
         if outputs == 1:
             weight[:, 0] = 0
+        if outputs == 3:
+            known = ~columns["value_target"].isnan()
+            mine = known[torch.from_numpy(steps)]
+            for part in (slice(0, 1), slice(1, 2), slice(2, None)):
+                weight[:, part] = known[:, part] / max(int(mine[:, part].sum()), 1)
     return weight
 
 

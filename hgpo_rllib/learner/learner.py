@@ -16,7 +16,7 @@ from ray.rllib.utils.annotations import override
 from ray.rllib.utils.typing import StateDict
 from torch import Tensor, nn
 
-from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS
+from hgpo_rllib.advantages.estimators import VALUES_OF_TOKENS
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_trouble
 from hgpo_rllib.learner.batching import (
     Columns,
@@ -379,7 +379,7 @@ class HGPOLearner(TorchLearner):
     def values(self, columns: Columns) -> NDArray[np.float64]:
         """Return the critic's values of every response, see `step_values`. Collective."""
         rows = np.arange(len(columns["prompt_length"]))
-        of_tokens = self.config.estimator in TOKEN_ESTIMATORS
+        of_tokens = self.config.estimator in VALUES_OF_TOKENS
         return step_values(self.policy, columns, rows, self._settings, self._device, of_tokens)
 
     def token_logp(self, columns: Columns) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hgpo_rllib.agent import ModelAgent, TokenRenderer, Turn, action_grammar
+from hgpo_rllib.agent import ModelAgent, Span, TokenRenderer, Turn, action_grammar
 from hgpo_rllib.policy_server.types import Generation, Prompt
 from hgpo_rllib.rollout.restrictions import GrammarReader
 
@@ -49,12 +49,17 @@ class PolicyAgent(ModelAgent):
         restrictions = None
         if self._grammars and grammar:
             restrictions = self._grammars.restrictions(grammar, response_ids)
+        spans: tuple[Span, ...] = ()
+        if self._renderer.has_subgoals:
+            is_first = not self.memory.turns
+            spans = tuple(self._renderer.spans(completion, response_ids, is_first))
         return replace(
             sampled_turn(observation, parsed.action, completion, prompt.token_ids, response),
             number=self.number,
             is_valid=parsed.is_valid and response.finish_reason != "length",
             prompt_truncated=prompt.truncated,
             restrictions=restrictions,
+            spans=spans,
             request_s=request_s,
         )
 

@@ -31,7 +31,7 @@ from ray.rllib.utils.metrics import (
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.advantages.estimators import TEACHERS
-from hgpo_rllib.agent import BeginAgent, TokenRenderer
+from hgpo_rllib.agent import BeginAgent, TokenRenderer, with_strategies
 from hgpo_rllib.config import AgentSettings, EnvSettings
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.models import eos_token_ids, load_tokenizer
@@ -95,6 +95,12 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         agent = config.settings(AgentSettings)
         tied = {"memory_length": config.prompt_memory_length}
         self.renderer = TokenRenderer(self._tokenizer, agent.model_copy(update=tied))
+        self._strategy_renderer = None
+        if agent.strategy_prompt is not None:
+            written = {"prompt": agent.strategy_prompt}
+            self._strategy_renderer = TokenRenderer(
+                self._tokenizer, agent.model_copy(update=written)
+            )
         self._eos = tuple(eos_token_ids(config.model_path, self._tokenizer))
         self.grammars = (
             GrammarReader(self._tokenizer, self._eos) if config.constrain_actions else None
@@ -258,8 +264,15 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             client.weights = weights
 
     def begin_agent(self, policy: Policy) -> BeginAgent:
-        """Return the factory of agents. Override it for other agents, such as multi-role ones."""
-        return partial(PolicyAgent, policy, self.renderer, grammars=self.grammars)
+        """Return the factory of the agents of a group.
+
+        Override it for other agents, such as multi-role ones.
+        """
+        playing = partial(PolicyAgent, policy, self.renderer, grammars=self.grammars)
+        if self._strategy_renderer is None:
+            return playing
+        writing = partial(PolicyAgent, policy, self._strategy_renderer)
+        return with_strategies(playing, writing, self.config.group_size // self.config.strategies)
 
     def teacher_prompts(self, trajectories: Sequence[Trajectory]) -> list[NDArray[np.int32]]:
         """Return the prompts in which the estimator's teacher reads all responses."""

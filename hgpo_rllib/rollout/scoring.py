@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpo_rllib.advantages import StepArrays, find_estimator
+from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.advantages.baselines import value_targets
+from hgpo_rllib.advantages.estimators import HIPER, STRATEGY
 from hgpo_rllib.advantages.groups import Level, compare_levels
 from hgpo_rllib.advantages.hindsight import TeacherTokens, gear
+from hgpo_rllib.advantages.segments import SegmentValues, hiper
 from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS, TokenArrays
 from hgpo_rllib.config import AlgorithmSettings, ConfigError
 from hgpo_rllib.rollout.trajectory import ResponseRow, Trajectory, response_rows
@@ -56,7 +58,8 @@ def score(
     """Compute returns and advantages of all steps.
 
     Estimators treat every group as a separate task, so two groups that play the same game are not
-    compared with each other. `value` is a critic's value of every response, in the order of
+    compared with each other; nor are trajectories of a group with different strategies, except by
+    `strata`. `value` is a critic's value of every response, in the order of
     `response_rows`; None without a critic. Estimators of tokens also need the values of tokens,
     see `ScoredTrajectories.value`. `teacher` is a teacher's log-probability of every response
     token, shape ``(responses, R)``, NaN after a response. Value and log-probabilities of a step are
@@ -68,18 +71,26 @@ def score(
     """
     lengths = [len(trajectory) for trajectory in trajectories]
     states = [_states(trajectory, settings.anchor) for trajectory in trajectories]
+    strategies = [_strategy(trajectory) for trajectory in trajectories]
     rows = response_rows(trajectories)
     every = [step for trajectory in trajectories for step in trajectory.steps]
     teacher_nll = None
     if teacher is not None:
         teacher_nll = _nll([logp[~np.isnan(logp)] for logp in teacher[_acting(rows)]])
     steps = StepArrays.from_columns(
-        task=[t.group for t in trajectories for _ in t.steps],
+        task=[
+            (t.group, strategy)
+            for t, strategy in zip(trajectories, strategies, strict=True)
+            for _ in t.steps
+        ],
+        parent=[t.group for t in trajectories for _ in t.steps]
+        if any(strategy is not None for strategy in strategies)
+        else None,
         trajectory=np.repeat(np.arange(len(trajectories)), lengths),
         time=np.concatenate([np.arange(length) for length in lengths]),
         anchor=[key for keys in states for key in keys[:-1]],
         next_anchor=[key for keys in states for key in keys[1:]],
-        reward=[step.reward for step in every],
+        reward=[reward for t in trajectories for reward in _rewards(t, settings.keep_penalty)],
         invalid=[not step.turn.is_valid for step in every],
         gamma=settings.gamma,
         invalid_penalty=settings.invalid_penalty,
@@ -103,8 +114,11 @@ def score(
     if value is not None:
         target = value_targets(steps, of_estimator)[[row.step for row in rows]]
         if value.ndim == 2:
-            token_advantage, of_tokens = _score_tokens(rows, value, steps, settings)
-            target = np.column_stack([target, of_tokens])
+            if settings.estimator == HIPER:
+                token_advantage, target = _score_blocks(rows, value, steps, of_estimator)
+            else:
+                token_advantage, of_tokens = _score_tokens(rows, value, steps, settings)
+                target = np.column_stack([target, of_tokens])
     if teacher is not None and settings.estimator == "gear":
         token_advantage = _weigh_tokens(rows, teacher, steps, advantage)
     by_role = {role: advantages(name) for role, name in settings.role_estimators.items()}
@@ -158,6 +172,48 @@ def _token_places(rows: Sequence[ResponseRow], estimator: str) -> NDArray[np.int
     return np.stack([np.array([row.step for row in rows])[response], response, token])
 
 
+def _score_blocks(
+    rows: Sequence[ResponseRow],
+    value: NDArray[np.float64],
+    steps: StepArrays,
+    settings: EstimatorSettings,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return advantages of tokens, shape ``(responses, R)``, and targets of values.
+
+    Targets have the shape of `value`, with NaN where no value is trained. The value of a sub-goal
+    is in column 0, that of a switch in column 1, and that of an action at the first token of its
+    block. Other responses than acting ones have neither.
+    """
+    acting = _acting(rows)
+    spans = [{span.role: span for span in rows[row].response.spans} for row in acting]
+    if not all("action" in of_step for of_step in spans):
+        raise ConfigError(f"estimator {HIPER}: a response has no spans of sub-goals and actions")
+    begins = (steps.time == 0) | np.array(["subgoal" in of_step for of_step in spans])
+    lengths = np.array([len(rows[row].response.response_ids) for row in acting])
+    starts = np.array([of_step["action"].start for of_step in spans])
+    place = 1 + np.minimum(np.maximum(starts, 1), lengths - 1)
+    values = SegmentValues(value[acting, place], value[acting, 0], value[acting, 1])
+    advantage, target = hiper(steps, begins, values, settings)
+    signals, targets = np.zeros((len(rows), value.shape[1] - 1)), np.full(value.shape, np.nan)
+    targets[acting[begins], 0] = target.high[begins]
+    targets[acting, 1] = target.switch
+    targets[acting, place] = target.low
+    credit = {"action": advantage.low, "subgoal": advantage.high, "switch": advantage.switch}
+    for step, (row, of_step) in enumerate(zip(acting, spans, strict=True)):
+        for role, span in of_step.items():
+            signals[row, span.start : span.end] += credit[role][step]
+    return signals, targets
+
+
+def _rewards(trajectory: Trajectory, keep_penalty: float) -> list[float]:
+    """Return the rewards, less a share of `keep_penalty` for each step that keeps its sub-goal."""
+    roles = [{span.role for span in turn.spans} for turn in trajectory.turns]
+    kept = ["action" in of_step and "subgoal" not in of_step for of_step in roles]
+    kept[0] = False
+    each = keep_penalty / len(trajectory)
+    return [step.reward - each * k for step, k in zip(trajectory.steps, kept, strict=True)]
+
+
 def _acting(rows: Sequence[ResponseRow]) -> NDArray[np.intp]:
     """Return the row of each step's acting response, shape ``(steps,)``."""
     steps = np.array([row.step for row in rows])
@@ -174,6 +230,12 @@ def stale_rate(trajectories: Sequence[Trajectory], present: str) -> float:
     """Return the share of responses sampled under other weights than version `present`."""
     versions = [row.response.weight_version for row in response_rows(trajectories)]
     return sum(version != present for version in versions) / len(versions)
+
+
+def _strategy(trajectory: Trajectory) -> str | None:
+    """Return the strategy written before the first step; None without one."""
+    before = trajectory.turns[0].preceding
+    return next((turn.completion for turn in before if turn.role == STRATEGY), None)
 
 
 def _states(trajectory: Trajectory, anchor: str) -> list[Hashable]:

@@ -79,8 +79,9 @@ def check_changes(directory: RunDirectory, config: RunConfig, console: TrainingC
 def _conflict(before: Start, now: Start, changes: Mapping[str, str]) -> str | None:
     """Return a change that is incompatible with the checkpoint, or None."""
     fixed = list(FIXED)
-    if "vetta" in changes.get("algorithm.estimator", ""):
-        fixed.append("algorithm.estimator")  # the critic of `vetta` has one more output
+    change = changes.get("algorithm.estimator", "")
+    if any(f'"{name}"' in change for name in ("vetta", "hiper")):
+        fixed.append("algorithm.estimator")  # their critics have more outputs
     for key in fixed:
         if key in changes:
             return f"{key} changed: {changes[key]}"

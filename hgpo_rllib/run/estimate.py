@@ -9,8 +9,7 @@ token forward, 4 backward) and attention.
 import math
 from dataclasses import dataclass
 
-from hgpo_rllib.advantages.estimators import TEACHERS
-from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS
+from hgpo_rllib.advantages.estimators import TEACHERS, VALUES_OF_TOKENS
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.placement import processes_by_gpu
 from hgpo_rllib.run.model_size import BYTES, ModelSize
@@ -159,7 +158,7 @@ def _critic(config: RunConfig, model: ModelSize) -> ModelSize | None:
 
 
 def _values_of_tokens(config: RunConfig) -> bool:
-    return config.algorithm.estimator in TOKEN_ESTIMATORS
+    return config.algorithm.estimator in VALUES_OF_TOKENS
 
 
 def _stored(config: RunConfig, model: ModelSize) -> dict[str, int]:

@@ -63,7 +63,12 @@ def _check_environment(config: RunConfig) -> None:
     """Check the environment, or one of a mixture."""
     environment = find_environment(config.env.env_id)
     if config.model.model_path is None:
-        environment.require_generator()
+        of_model = environment.require_generator()
+        if config.agent.strategy_prompt is not None and not of_model.has_strategies:
+            raise ConfigError(
+                f"agent.strategy_prompt: the demonstrations of {config.env.env_id} have no "
+                "strategies: name a model in model.model_path"
+            )
     splits = list(dict.fromkeys([config.env.train_split, *config.evaluation.splits]))
     generator = environment.data_generator(config)
     if generator is None:

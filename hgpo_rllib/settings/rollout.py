@@ -15,6 +15,9 @@ class RolloutSettings(Section):
     group_size: int = Field(8, ge=1)
     """N, the number of episodes in a group. All start from the same initial state. 1: only for
     `ppo` and `reinforce`, which do not compare episodes of a task."""
+    strategies: int = Field(4, ge=2)
+    """With `agent.strategy_prompt`, the number of strategies in a group. Each is followed by
+    group_size / strategies members."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature. Training uses the log-probabilities at this temperature."""
     schedule: Literal["synchronous", "one_step_off", "asynchronous"] = "synchronous"

@@ -5,7 +5,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 
@@ -13,7 +13,7 @@ import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from env_wrappers.processes import process_pool
 from hgpo_rllib.agent import Memory, TextRenderer
 from hgpo_rllib.config import AgentSettings
-from hgpo_rllib.environments.spec import Example, Expert, Info, MakeExpert
+from hgpo_rllib.environments.spec import Example, Expert, Info, MakeExpert, Strategist
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class DemonstrationSpec:
         env_options: arguments of the environment; must be serialisable as JSON.
         make_expert: a module-level function, so that worker processes can import it.
         task_names: names of the tasks with reset seeds 0, 1, …; they seed the demonstrations.
-        prompt, memory_length: as in `hgpo_rllib.config.AgentSettings`.
+        prompt, memory_length, strategy_prompt, subgoals: as in `hgpo_rllib.config.AgentSettings`.
         repeats, noise, seed: `demonstrations`, `action_noise` and `seed` of
             `hgpo_rllib.settings.generated.WarmStartSettings`.
     """
@@ -39,11 +39,19 @@ class DemonstrationSpec:
     repeats: int
     noise: float
     seed: int
+    strategy_prompt: str | None = None
+    subgoals: bool = False
 
 
 def response_text(thought: str, action: str) -> str:
     """Return a response in the agents' format."""
     return f"<think>{thought}</think><action>{action}</action>"
+
+
+def subgoal_text(current: str, subgoal: str, action: str) -> str:
+    """Return a response in the format of agents with sub-goals, whose sub-goal is `current`."""
+    switch = "KEEP" if subgoal == current else "SWITCH"
+    return f"<switch>{switch}</switch><subgoal>{subgoal}</subgoal><action>{action}</action>"
 
 
 def demonstrate_all(
@@ -71,7 +79,15 @@ def _demonstrate_task(spec: DemonstrationSpec, task: int) -> list[Example]:
     for repeat in range(spec.repeats):
         rng = random.Random(f"{spec.seed}/{spec.task_names[task]}/{repeat}")
         examples += demonstrate(
-            env, task, spec.make_expert, spec.prompt, spec.memory_length, spec.noise, rng
+            env,
+            task,
+            spec.make_expert,
+            spec.prompt,
+            spec.memory_length,
+            spec.noise,
+            rng,
+            spec.strategy_prompt,
+            spec.subgoals,
         )
     return examples
 
@@ -89,21 +105,32 @@ def demonstrate(
     memory_length: int,
     noise: float,
     rng: random.Random,
+    strategy_prompt: str | None = None,
+    subgoals: bool = False,
 ) -> list[Example]:
     """Demonstrate one episode of a task; return no examples if it is not worth learning from.
+
+    With `strategy_prompt`, the first example is the strategy of the expert, a `Strategist`.
 
     With probability `noise`, a perturbed action is executed, so that the model sees how to
     recover. The response that it learns is still the expert's.
     """
     started = env.reset(seed=task)
     expert = make_expert(started[1], rng)
+    strategy, first = "", list[Example]()
+    if strategy_prompt is not None:
+        strategy = cast(Strategist, expert).strategy()
+        asking = TextRenderer(AgentSettings(prompt=strategy_prompt))
+        first = [(asking.message(started[1]["goal"], started[0], [], 0, []), strategy)]
 
     def perturb(admissible: Sequence[str]) -> str | None:
         return expert.perturb(admissible, rng) if rng.random() < noise else None
 
-    renderer = TextRenderer(AgentSettings(prompt=prompt, memory_length=memory_length))
-    examples, info = play(env, started, expert, renderer, perturb)
-    return examples if expert.is_worth_learning(info) else []
+    renderer = TextRenderer(
+        AgentSettings(prompt=prompt, memory_length=memory_length, subgoals=subgoals)
+    )
+    examples, info = play(env, started, expert, renderer, perturb, strategy)
+    return first + examples if expert.is_worth_learning(info) else []
 
 
 def play(
@@ -112,6 +139,7 @@ def play(
     expert: Expert,
     renderer: TextRenderer,
     perturb: Callable[[Sequence[str]], str | None] = lambda admissible: None,
+    strategy: str = "",
 ) -> tuple[list[Example], Info]:
     """Play an episode to its end; return its examples and the last info.
 
@@ -121,8 +149,9 @@ def play(
         expert: chooses the actions.
         renderer: renders the messages to the model.
         perturb: maps the admissible actions to the one to execute, or None for the expert's.
+        strategy: the expert's, shown in all prompts.
     """
-    memory = Memory()
+    memory = Memory(strategy=strategy)
     observation, info = started
     examples: list[Example] = []
     last: str | None = None
@@ -134,10 +163,14 @@ def play(
         if renderer.is_conversation and memory.turns:
             text = renderer.follow_up_message(*given)
         else:
-            text = renderer.message(*given, history=memory.last(renderer.memory_length))
-        examples.append((text, response_text(thought, action)))
+            turns = memory.last(renderer.memory_length)
+            text = renderer.message(*given, turns, *renderer.further(memory))
+        response = response_text(thought, action)
+        if renderer.has_subgoals:
+            response = subgoal_text(memory.subgoal, thought, action)
+        examples.append((text, response))
         last = perturb(admissible) or action
-        memory.add(observation, last)
+        memory.add(observation, last, response)
         observation, _, terminated, truncated, info = env.step(last)
         done = terminated or truncated
     return examples, info

@@ -50,12 +50,15 @@ def _shape(config: RunConfig) -> dict[str, Any]:
     """Return all that the pocket model of one environment depends on."""
     generator = _generator(config)
     recipe = [Path(__file__).parent / name for name in RECIPE]
+    strategy = config.agent.strategy_prompt
     return {
         "env": config.env.env_id,
         "env_options": generator.demonstration_options(config),
         "data": generator.demonstration_settings(config),
         "warm_start": config.warm_start.model_dump(),
         "prompt": _template_source(config.agent.prompt),
+        "strategy_prompt": strategy and _template_source(strategy),
+        "subgoals": config.agent.subgoals,
         "memory_length": config.agent.memory_length,
         "max_length": config.agent.max_prompt_tokens + config.agent.max_response_tokens,
         "recipe": [path.read_text() for path in (*recipe, *generator.recipe)],
@@ -95,6 +98,8 @@ def _demonstrate(
             repeats=warm.demonstrations,
             noise=warm.action_noise,
             seed=warm.seed,
+            strategy_prompt=config.agent.strategy_prompt,
+            subgoals=config.agent.subgoals,
         )
         workers = os.cpu_count() or 1
         return demonstrate_all(spec, workers, lambda n, total: on_progress(warm.games + n))

@@ -26,6 +26,7 @@ SHARED_CLUSTER = (
     "test_evaluate",
     "test_gateway",
     "test_gpu_transports",
+    "test_hierarchies",
     "test_live_metrics",
     "test_mixture",
     "test_own_engine",

@@ -49,7 +49,7 @@ class ScriptedAgent(ModelAgent):
     async def ask(self, observation: str, admissible_actions: Sequence[str]) -> Turn:
         turns = self.memory.last(self._renderer.memory_length)
         fixed = (self.goal, observation, admissible_actions, len(self.memory.turns))
-        message = self._renderer.message(*fixed, turns, self.memory.lessons)
+        message = self._renderer.message(*fixed, turns, *self._renderer.further(self.memory))
         self._model.messages.append(message)
         await asyncio.sleep(0)
         text = self._model.say(message, self.seed)

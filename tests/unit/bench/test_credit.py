@@ -318,6 +318,11 @@ def test_an_environment_without_snapshots_is_refused() -> None:
         credit.check(config)
 
 
+def test_strategies_are_refused() -> None:
+    with pytest.raises(ConfigError, match="hgpo bench credit does not support strategies"):
+        credit.check(load_config(Path("alfworld_pocket_strata"), []))
+
+
 def test_groups_of_one_are_refused(config: RunConfig) -> None:
     one = config.rollout.model_copy(update={"group_size": 1})
     with pytest.raises(ConfigError, match=r"rollout.group_size: set it to 2 or more"):

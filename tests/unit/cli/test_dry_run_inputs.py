@@ -17,6 +17,11 @@ from tests.unit.env_wrappers.webshop.webshop_data import item, write_data
 
 EXAMPLES = ROOT / "tuned_examples"
 ALFWORLD, WEBSHOP = EXAMPLES / "alfworld_pocket.yaml", EXAMPLES / "webshop_pocket.yaml"
+HIPER = EXAMPLES / "alfworld_pocket_hiper.yaml"
+STRATA = EXAMPLES / "alfworld_pocket_strata.yaml"
+WITH_STRATEGIES = (
+    "agent.strategy_prompt=strategy_compact algorithm.role_estimators={{'strategy':strata}} "
+)
 __all__ = ["hgpo"]  # a fixture
 
 
@@ -80,6 +85,32 @@ def test_sound_inputs(hgpo: Run, games: Path, store: Path, tmp_path: Path) -> No
         (ALFWORLD, "games.task_types=[fly]", "unknown task type 'fly'"),
         (ALFWORLD, "env.env_id=hgpo/Nothing-v0", "hgpo/Nothing-v0"),
         (ALFWORLD, "agent.prompt=nothing", "agent.prompt: no prompt template 'nothing'"),
+        (STRATA, "agent.strategy_prompt=nothing", "agent.strategy_prompt: no prompt template"),
+        (STRATA, "agent.strategy_prompt=null", "algorithm: strata compares strategies, and the"),
+        (STRATA, "algorithm.estimator=strata", "agent.strategy_prompt needs algorithm.role_est"),
+        (STRATA, "algorithm.role_estimators={{}}", "agent.strategy_prompt needs algorithm.role_e"),
+        (STRATA, "rollout.strategies=3", "rollout.group_size=8 cannot be divided among rollout.s"),
+        (STRATA, "rollout.strategies=8", "rollout.strategies=8, with two members or more for each"),
+        (
+            STRATA,
+            "rollout.gateway_port=80 agent.constrain_actions=false",
+            "so agent.strategy_prompt=null is needed",
+        ),
+        (HIPER, "agent.subgoals=false", "algorithm.estimator=hiper needs responses with sub-goals"),
+        (HIPER, "agent.context=conversation", "agent.subgoals=true needs agent.context=window"),
+        (HIPER, "learner.critic=none", "algorithm.estimator=hiper needs a critic: set learner"),
+        (HIPER, "algorithm.role_estimators={{'action':grpo}}", "hiper has advantages of tokens"),
+        (ALFWORLD, "algorithm.estimator=strata", "set agent.strategy_prompt=strategy_full, or"),
+        (
+            EXAMPLES / "textcraft_pocket.yaml",
+            WITH_STRATEGIES,
+            "the demonstrations of hgpo/TextCraft-v0 have no strategies",
+        ),
+        (
+            EXAMPLES / "mixture_pocket.yaml",
+            WITH_STRATEGIES,
+            "agent.strategy_prompt: a mixture does not support strategies",
+        ),
         (ALFWORLD, "agent.follow_up_prompt=nothing", "agent.follow_up_prompt: no prompt template"),
         (WEBSHOP, "env.data={tmp}/missing", "missing is not a directory"),
         (WEBSHOP, "env.data={tmp}", "no items_shuffle*.json in {tmp}"),
@@ -109,6 +140,13 @@ def test_missing_and_unknown_inputs(
     places = {"tmp": tmp_path, "games": games, "store": store}
     line = refused(file, *settings.format(**places).split())
     assert named.format(**places) in line
+
+
+def test_demonstrations_without_strategies(hgpo: Run, tmp_path: Path) -> None:
+    status, stdout, stderr = hgpo("data", "demos", STRATA, tmp_path / "out")
+    assert (status, stdout) == (2, "")
+    assert "agent.strategy_prompt: hgpo data demos does not support strategies" in stderr
+    assert len(stderr.splitlines()) == 1
 
 
 def test_a_sweep_checks_every_point(

@@ -59,6 +59,25 @@ def test_other_objects_are_taken_where_they_are(examples: list[Example]) -> None
     assert missing > 10
 
 
+def test_strategies_ask_for_the_other_object_too() -> None:
+    """The object of the goal is another one in the strategy, the task and the response."""
+    task = "Task: put a mug in desk."
+    take = "take pen 1 from shelf 1"
+    strategy = "Strategy: mug: find it in bed, put it in desk"
+    prompt = f"{strategy}\n{task}\nStep 1\nActions: {take}, go to bed 1\n{task}"
+    example = prompt, "<think>mug: find it</think><action>go to bed 1</action>"
+    rng = random.Random(0)
+    others = [example] * 20
+    for new in ask_for_other_objects([*others, ("x take fork 1 from bed 1", "")], rng):
+        if new is not None:
+            kind = new[1].removeprefix("<think>").split()[0].rstrip(":")
+            assert kind in ("pen", "fork")
+            lines = new[0].split("\n")
+            assert lines[0] == f"Strategy: {kind}: find it in bed, put it in desk"
+            assert lines[1] == lines[-1] == f"Task: put a {kind} in desk."
+            assert (kind == "pen") == (take in new[1])
+
+
 def test_lamps_and_held_objects_stay(examples: list[Example]) -> None:
     """Only a step that searches for the object can ask for another one."""
     changed = ask_for_other_objects(examples, random.Random(0))

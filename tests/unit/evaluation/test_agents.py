@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from hgpo_rllib.agent.templates import thought
-from hgpo_rllib.config import ConfigError, EnvSettings
+from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.scripted import HumanAgent, RandomAgent, begin_scripted
 from hgpo_rllib.section import RunStoppedError
@@ -47,6 +47,27 @@ class TestPrompted:
     def test_the_examples_of_react_can_be_read(self) -> None:
         assert thought("<think> a\n b</think><action>c</action>") == "a b"
         assert thought("no tags") == ""
+
+
+def test_strategies(generated_games: Path, tmp_path: Path) -> None:
+    """One per episode, written first and shown with the goal; other agents of the run have none."""
+
+    def say(message: str, seed: int) -> str:
+        return f"plan {seed}" if message.endswith("Strategy:") else look(message, seed)
+
+    for agent, turns in (("hgpo", 11), ("vanilla", 10)):
+        model = ScriptedModel(say)
+        request = make(generated_games, tmp_path / agent, model, agent=agent, seeds=1)
+        roles = {"estimator": "grpo", "role_estimators": {"strategy": "strata"}}
+        settings = request.config.model_dump()
+        settings["agent"]["strategy_prompt"] = "strategy_compact"
+        settings["algorithm"] |= roles
+        finished = evaluate(replace(request, config=RunConfig(**settings)))
+        assert len(model.messages) == 3 * turns
+        shown = ["Strategy: plan" in message for message in model.messages]
+        assert shown == [t > 0 and agent == "hgpo" for t in range(turns)] * 3
+        templates = finished.summary["protocol"]["agent"]["templates"]
+        assert ("strategy" in templates) == (agent == "hgpo")
 
 
 class TestReflexion:

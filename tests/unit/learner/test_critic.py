@@ -297,7 +297,8 @@ class TestSettings:
             (
                 {"learner": {"critic": "head"}},
                 "learner.critic=head has values that algorithm.estimator=hgpo does not read: set "
-                "learner.critic=none or algorithm.estimator=ppo or ppo_tokens or vetta",
+                "learner.critic=none or algorithm.estimator=ppo or ppo_tokens or vetta or "
+                "hiper",
             ),
             (
                 {

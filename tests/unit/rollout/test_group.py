@@ -14,7 +14,7 @@ import pytest
 from gymnasium.spaces import Text
 from transformers import PreTrainedTokenizerFast
 
-from hgpo_rllib.agent import TokenRenderer, response_seed
+from hgpo_rllib.agent import BeginAgent, TokenRenderer, response_seed
 from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
@@ -108,16 +108,18 @@ class Table:
         self.envs.append(Counting(lambda task, step: self.fault(task, step)))
         return self.envs[-1]
 
+    def begin(self) -> BeginAgent:
+        return partial(PolicyAgent, self.policy, self.renderer)
+
     def play(self, tasks: list[int], size: int = 3) -> list[Trajectory]:
         pool = EnvPool(self.make, self.thread)
         slots = asyncio.Semaphore(self.slots)
-        begin = partial(PolicyAgent, self.policy, self.renderer)
         groups = [
             Group("train", task, f"0/train/{place}", size, 1.0) for place, task in enumerate(tasks)
         ]
 
         async def play(group: Group) -> PlayedGroup:
-            rollout = Rollout(partial(play_in_pool, begin, pool), 2, slots)
+            rollout = Rollout(partial(play_in_pool, self.begin(), pool), 2, slots)
             try:
                 return await rollout.group(group), rollout.failures
             finally:

@@ -1,6 +1,7 @@
 """The pocket model's parts: tokenizer, scripted explorer, demonstrations, cloning."""
 
 import functools
+import itertools
 import random
 import re
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from env_wrappers.alfworld.env import ALFWorldEnv
 from hgpo_rllib.agent import parse_completion
+from hgpo_rllib.agent.parsing import find_blocks, find_thought
 from hgpo_rllib.config import load_config
 from hgpo_rllib.environments import alfworld
 from hgpo_rllib.environments.alfworld import GameGenerator, explore
@@ -41,7 +43,9 @@ class RecordingEnv(ALFWorldEnv):
         """Forget the episode before."""
         self.inadmissible: list[str] = []
         self.actions: list[str] = []
-        return super().reset(**kwargs)
+        started = super().reset(**kwargs)
+        self.observed = started[0]
+        return started
 
     def step(self, action: str):
         """Play and keep."""
@@ -161,6 +165,47 @@ class TestDemonstrations:
                 assert set(env.inadmissible) <= perturbed
                 without_effect += len(env.inadmissible)
         assert without_effect > 0
+
+    def test_strategies(self, generated_games: Path) -> None:
+        """The first example; all prompts show it, and the first searches follow it."""
+        env = RecordingEnv(generated_games, split="train", max_steps=MAX_STEPS)
+        followed = 0
+        for task, seed in itertools.product(range(len(env.games)), range(5)):
+            rng = random.Random(seed)
+            (prompt, strategy), *turns = demonstrate(
+                env, task, explore, "alfworld_compact", 2, 0.0, rng, "strategy_compact"
+            )
+            assert prompt.endswith("\nStrategy:")
+            assert env.observed in prompt
+            wanted = re.fullmatch(
+                r"(\w+): find it in (\w+)(?: or (\w+))?(, clean it)?, (put it in|use) (\w+)",
+                strategy,
+            )
+            assert wanted
+            goal = prompt.partition("\n")[0]
+            assert wanted[1] in goal
+            assert ("clean" in goal) == (wanted[4] is not None)
+            assert all(text.startswith(f"Strategy: {strategy}\n{goal}\n") for text, _ in turns)
+            assert env.won
+            first = env.actions[0].removeprefix("go to ").split()[0]
+            followed += first in wanted.groups()[1:3]
+        assert followed == 5 * len(env.games)
+
+    def test_subgoals(self, env: RecordingEnv) -> None:
+        """The explorer's thoughts: prompts show the current one, and responses keep or switch."""
+        for task, game in enumerate(env.games):
+            rng = random.Random(0)
+            examples = demonstrate(
+                env, task, explore, "alfworld_compact", 2, 0.0, rng, subgoals=True
+            )
+            thoughts = [find_thought(response) for _, response in play(env, game, 0.0, 0)]
+            current = "None"
+            for (prompt, response), thought in zip(examples, thoughts, strict=True):
+                assert prompt.startswith(f"Subgoal: {current}\nTask: ")
+                blocks = find_blocks(response)
+                assert blocks.parsed.is_valid
+                assert (blocks.subgoal, blocks.switches) == (thought, thought != current)
+                current = blocks.subgoal
 
     def test_a_lost_episode_teaches_nothing(self, generated_games: Path) -> None:
         """Too few steps to win."""

@@ -87,6 +87,28 @@ def test_demonstrations_are_kept(config: RunConfig, store: Path, noise: float) -
     assert kept >= (19 if noise == 0 else 8)
 
 
+def test_strategies_are_followed(config: RunConfig, store: Path) -> None:
+    """How to search, and whether to read features: both kinds of both."""
+    env = gymnasium.make(config.env.env_id, data=store, max_steps=15, **config.env.options)
+    found = set()
+    for task in range(40):
+        rng = random.Random(task)
+        player = StoreGenerator().expert_factory(config)
+        examples = demonstrate(
+            env, task, player, "webshop_compact", 2, 0.0, rng, "strategy_compact"
+        )
+        if examples:
+            (_, strategy), *turns = examples
+            words, how = strategy.removeprefix("search ").split(", ")
+            assert all(f"Strategy: {strategy}\n" in prompt for prompt, _ in turns)
+            search = parse_completion(turns[0][1]).action
+            assert (words == "one word") == (len(search.split()) == 1)
+            looked = any("look closer" in response for _, response in turns)
+            assert not (looked and how == "buy")
+            found |= {words, how}
+    assert found == {"one word", "all words", "buy", "look closer"}
+
+
 def test_shoppers_buy_prematurely(config: RunConfig, store: Path) -> None:
     """Right products, and every other purchase or so without an option that was asked for."""
     env = gymnasium.make(config.env.env_id, data=store, **config.env.options)

@@ -1,0 +1,85 @@
+"""Credit for agents that set themselves sub-goals: segments of steps, one for each sub-goal."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hgpo_rllib.advantages.baselines import over_batch
+from hgpo_rllib.advantages.groups import EstimatorSettings
+from hgpo_rllib.advantages.steps import NONE, Floats, StepArrays, next_values
+
+
+class SegmentValues(NamedTuple):
+    """Three numbers of each step, arrays of shape ``(steps,)``: values, targets or advantages."""
+
+    low: Floats
+    """Of the action, given state and sub-goal."""
+    high: Floats
+    """Of the sub-goal, given the state. Only read where a segment begins."""
+    switch: Floats
+    """Of the decision to keep or to switch, given the state."""
+
+
+def hiper(
+    steps: StepArrays, begins: NDArray[np.bool_], value: SegmentValues, settings: EstimatorSettings
+) -> tuple[SegmentValues, SegmentValues]:
+    """HiPER (arXiv 2602.16165), released code: advantages of actions, sub-goals and switches.
+
+    - low: GAE inside a segment, with λ and V_low. V_high of the next segment follows its last step.
+    - high: GAE over segments, with λ_segment and the discount γ^d after a segment of d steps:
+      ``A_k = R_k + γ^d V_high(k+1) - V_high(k) + γ^d λ A_{k+1}``, where R_k is the discounted sum
+      of the segment's rewards.
+    - switch: ``Q_t - V_switch(t)``, with Q_t the discounted sum of the rewards up to the end of the
+      segment and V_high of the next one.
+
+    Values after the episode are 0, also if it is truncated. Rewards are recovered from the step
+    returns, as in `gae`. Each of the three is normalized by itself: over the steps of the batch,
+    high over those where a segment begins.
+
+    Reads normalize, gamma, gae_lambda, segment_lambda.
+
+    Args:
+        steps: the batch.
+        begins: whether a segment begins at each step; true at time 0.
+        value: the critic's values.
+        settings: settings of the estimator.
+
+    Returns:
+        Advantages, and the targets of the values. Both of high are 0 where no segment begins.
+    """
+    following = np.zeros(len(steps), bool)  # whether the next step begins a segment
+    later = np.flatnonzero(steps.previous != NONE)
+    following[steps.previous[later]] = begins[later]
+    high = next_values(steps, value.high, last=0.0)
+    low = np.where(following, high, next_values(steps, value.low, last=0.0))
+    target = SegmentValues(
+        low=lambda_returns(steps, low, np.where(following, 0.0, settings.gae_lambda), settings),
+        high=lambda_returns(
+            steps, high, np.where(following, settings.segment_lambda, 1.0), settings
+        ),
+        switch=lambda_returns(steps, high, np.where(following, 0.0, 1.0), settings),
+    )
+    raw = SegmentValues(*(of - own for of, own in zip(target, value, strict=True)))
+    of_segments = np.zeros(len(steps))
+    of_segments[begins] = over_batch(raw.high[begins], settings.normalize)
+    return SegmentValues(
+        over_batch(raw.low, settings.normalize),
+        of_segments,
+        over_batch(raw.switch, settings.normalize),
+    ), target._replace(high=np.where(begins, target.high, 0.0))
+
+
+def lambda_returns(
+    steps: StepArrays, following: Floats, decay: Floats, settings: EstimatorSettings
+) -> Floats:
+    """Return ``y_t = r_t + γ ((1 - λ_t) V_t + λ_t y_{t+1})``, shape ``(steps,)``.
+
+    `following` is V_t, the value of the step after t, and `decay` is λ_t. Reads gamma.
+    """
+    reward = steps.step_return - settings.gamma * next_values(steps, steps.step_return, last=0.0)
+    result = reward + settings.gamma * (1 - decay) * following
+    for rows in reversed(steps.by_time[1:]):
+        before = steps.previous[rows]
+        result[before] += settings.gamma * decay[before] * result[rows]
+    return result

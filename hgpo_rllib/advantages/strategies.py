@@ -1,0 +1,38 @@
+"""Credit for strategies, which several trajectories follow."""
+
+import numpy as np
+
+from hgpo_rllib.advantages.groups import EstimatorSettings, group_advantage
+from hgpo_rllib.advantages.steps import Floats, StepArrays, intern_pairs
+
+
+def strata(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+    """StraTA (arXiv 2605.06642): compare each strategy with the other strategies of its task.
+
+    The value of a strategy is the mean return of the best share δ of the M trajectories that follow
+    it, of max(1, round(δ M)) trajectories. All their steps get the advantage of the strategy among
+    the N values, by Eq. 1. It is the credit for the tokens of the strategy. That for actions is an
+    estimator over the trajectories of one strategy: `steps.task` is a task with one strategy, and
+    `steps.parent` the task of all strategies.
+
+    Without `parent`, each trajectory has a strategy of its own, which gives Eq. 1.
+    A reconstruction from summaries: rounding and δ were not found.
+    Reads normalize, strategy_share; needs trajectory_return.
+    """
+    first = np.flatnonzero(steps.time == 0)
+    returns = steps.require("trajectory_return")[first]
+    if steps.parent is None:
+        task, strategy = steps.task, steps.trajectory
+    else:
+        task, strategy = steps.parent, intern_pairs(steps.parent, steps.task)
+    _, start, of, count = np.unique(
+        strategy[first], return_index=True, return_inverse=True, return_counts=True
+    )
+    order = np.lexsort((-returns, of))  # by strategy, the best first
+    rank = np.arange(len(first)) - (np.cumsum(count) - count)[of[order]]
+    best = order[rank < np.maximum(1, np.rint(settings.strategy_share * count))[of[order]]]
+    value = np.bincount(of[best], returns[best]) / np.bincount(of[best])
+    advantage, _ = group_advantage(task[first[start]], value, settings.normalize)
+    of_trajectory = np.zeros(steps.trajectory.max(initial=-1) + 1)
+    of_trajectory[steps.trajectory[first]] = advantage[of]
+    return of_trajectory[steps.trajectory]

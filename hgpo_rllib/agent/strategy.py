@@ -1,0 +1,79 @@
+"""Agents that follow a strategy for a whole episode: StraTA, arXiv 2605.06642."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hgpo_rllib.advantages.estimators import STRATEGY
+from hgpo_rllib.agent.agent import Agent, BeginAgent, BeginModelAgent
+from hgpo_rllib.agent.memory import Memory, Turn
+
+
+class StrategyAgent(Agent):
+    """Agent that follows one strategy, the first of the responses at its first step."""
+
+    def __init__(
+        self,
+        playing: BeginModelAgent,
+        find_strategy: Callable[[str], Coroutine[Any, Any, Turn]],
+        info: Mapping[str, Any],
+        group: str,
+        name: str,
+    ):
+        """Start an episode; see `BeginAgent`.
+
+        `playing` creates the agent that acts. `find_strategy` returns the strategy for the first
+        observation.
+        """
+        self._playing = playing
+        self._find_strategy = find_strategy
+        self._task = info, group, name
+        self._agent: Agent | None = None
+
+    async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
+        """See `Agent`. The strategy is written before the first action, without a step."""
+        if self._agent is not None:
+            return await self._agent.act(observation, info)
+        strategy = await self._find_strategy(observation)
+        self._agent = self._playing(*self._task, Memory(strategy=strategy.completion))
+        turn = await self._agent.act(observation, info)
+        return replace(turn, preceding=(strategy,))
+
+
+def with_strategies(
+    playing: BeginModelAgent, writing: BeginModelAgent, executions: int
+) -> BeginAgent:
+    """Return the function that begins agents with strategies.
+
+    Members 0 to M - 1 of a group share its first strategy, the next M the second, and so on, where
+    M is `executions`. The member that needs a strategy first has it written.
+
+    Args:
+        playing: creates the agents that act.
+        writing: creates the agents that write a strategy, as their only response.
+        executions: M.
+    """
+    written: dict[tuple[str, int], asyncio.Task[Turn]] = {}
+
+    def begin(info: Mapping[str, Any], group: str, name: str) -> Agent:
+        number = int(name.partition("/")[0]) // executions
+
+        async def find_strategy(observation: str) -> Turn:
+            key = group, number
+            if key not in written:
+                writer = writing(info, group, f"strategy/{number}")
+                written[key] = asyncio.ensure_future(writer.ask(observation, []))
+            task = written[key]
+            try:
+                turn = await task
+            except BaseException:  # the next attempt has it written again
+                if written.get(key) is task:
+                    del written[key]
+                raise
+            valid = not turn.response_truncated
+            return replace(turn, role=STRATEGY, action="", is_valid=valid)
+
+        return StrategyAgent(playing, find_strategy, info, group, name)
+
+    return begin

@@ -1,0 +1,69 @@
+"""Agents with strategies and with sub-goals, with the engine."""
+
+import pytest
+
+from hgpo_rllib.algorithm import HGPOConfig
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.run.metrics import iteration_metrics
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.usefixtures("shared_server")
+def test_strategies_are_trained(run_config: RunConfig) -> None:
+    """Two members share each; all prompts show it; updates and evaluations run."""
+    config = HGPOConfig.from_run_config(run_config).training(
+        strategy_prompt="strategy_compact",
+        strategies=2,
+        role_estimators={"strategy": "strata"},
+        constrain_actions=False,
+        max_logp_gap=None,
+        replica_cpus=0,
+    )
+    algorithm = config.build_algo()
+    try:
+        for _ in range(2):
+            algorithm.train()
+            row = iteration_metrics(algorithm.last_iteration)
+            assert row["episodes"] == 16
+            scored = algorithm.last_iteration.scored
+            written = {}
+            for played in scored.trajectories:
+                (strategy,) = played.turns[0].preceding
+                key = played.group, played.member // 2
+                assert written.setdefault(key, strategy.completion) == strategy.completion
+                shown = " ".join(strategy.completion.split())
+                for turn in played.turns:
+                    prompt = algorithm.env_runner.renderer.text(turn.prompt_ids)
+                    assert turn.prompt_truncated or not shown or f"Strategy: {shown}\n" in prompt
+            assert len(written) == 8
+            assert scored.role_advantages["strategy"].shape == scored.advantage.shape
+        assert algorithm.evaluate()["env_runners"]["all"]["episodes"] == 6
+    finally:
+        algorithm.stop()
+
+
+@pytest.mark.usefixtures("shared_server")
+def test_subgoals_are_trained(run_config: RunConfig) -> None:
+    """Responses without blocks are invalid, but learned from; three values, one update."""
+    config = HGPOConfig.from_run_config(run_config).training(
+        subgoals=True,
+        estimator="hiper",
+        critic="head",
+        keep_penalty=0.3,
+        constrain_actions=False,
+        max_logp_gap=None,
+        replica_cpus=0,
+    )
+    algorithm = config.build_algo()
+    try:
+        algorithm.train()
+        row = iteration_metrics(algorithm.last_iteration)
+        assert row["episodes"] == 16
+        assert row["value_loss"] > 0
+        scored = algorithm.last_iteration.scored
+        assert scored.token_advantage is not None
+        assert scored.token_advantage.any()
+        assert {"action"} <= {s.role for t in scored.trajectories for u in t.turns for s in u.spans}
+    finally:
+        algorithm.stop()

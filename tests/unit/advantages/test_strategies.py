@@ -1,0 +1,90 @@
+"""Credit for strategies: by a plain loop, and by its limits."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
+from tests.unit.advantages.advantage_batches import QUARTERS
+
+EPISODES = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 2), QUARTERS, st.integers(1, 3)),
+    min_size=1,
+    max_size=12,
+)
+SHARES = st.sampled_from([0.1, 0.34, 0.5, 0.75, 1.0])
+Episodes = list[tuple[int, int, float, int]]
+strata, grpo = find_estimator("strata"), find_estimator("grpo")
+
+
+def batch(episodes: Episodes) -> StepArrays:
+    """Return the steps of episodes of (task, strategy, return, number of steps)."""
+    rows = [(i, t) for i, (*_, length) in enumerate(episodes) for t in range(length)]
+    return StepArrays.from_columns(
+        task=[episodes[i][:2] for i, _ in rows],
+        trajectory=[i for i, _ in rows],
+        time=[t for _, t in rows],
+        anchor=[0] * len(rows),
+        step_return=[0.0] * len(rows),
+        trajectory_return=[episodes[i][2] for i, _ in rows],
+        parent=[episodes[i][0] for i, _ in rows],
+    )
+
+
+@given(EPISODES, SHARES, st.sampled_from(["mean", "mean_std"]))
+def test_by_a_loop(episodes: Episodes, share: float, normalize: str) -> None:
+    """The mean of the best returns of each strategy, compared with those of its task."""
+    settings = EstimatorSettings(strategy_share=share, normalize=normalize)
+    returns = defaultdict(list)
+    for task, strategy, value, _ in episodes:
+        returns[task, strategy].append(value)
+    worth = {}
+    for key, values in returns.items():
+        best = sorted(values, reverse=True)[: max(1, round(share * len(values)))]
+        worth[key] = sum(best) / len(best)
+    expected = []
+    for task, strategy, _, length in episodes:
+        peers = [value for (other, _), value in worth.items() if other == task]
+        deviation = worth[task, strategy] - np.mean(peers)
+        scale = np.std(peers) + 1e-6 if normalize == "mean_std" else 1.0
+        expected += [deviation / scale if len(set(peers)) > 1 else 0.0] * length
+    np.testing.assert_allclose(strata(batch(episodes), settings), expected, atol=1e-7)
+
+
+@given(EPISODES, SHARES)
+def test_one_execution_per_strategy_is_grpo(episodes: Episodes, share: float) -> None:
+    """Strategies then are compared as GRPO compares trajectories of the task."""
+    own = [(task, i, *rest) for i, (task, _, *rest) in enumerate(episodes)]
+    steps, settings = batch(own), EstimatorSettings(strategy_share=share)
+    expected = grpo(replace(steps, task=steps.parent), settings)
+    np.testing.assert_allclose(strata(steps, settings), expected, atol=1e-9)
+    without = replace(steps, task=steps.parent, parent=None)
+    np.testing.assert_allclose(strata(without, settings), expected, atol=1e-9)
+
+
+@given(EPISODES, SHARES)
+def test_one_strategy_is_grpo_for_actions(episodes: Episodes, share: float) -> None:
+    """All executions are compared with each other, and the strategy with nothing."""
+    one = [(task, 0, *rest) for task, _, *rest in episodes]
+    steps, settings = batch(one), EstimatorSettings(strategy_share=share)
+    assert not strata(steps, settings).any()
+    expected = grpo(replace(steps, task=steps.parent), settings)
+    np.testing.assert_array_equal(grpo(steps, settings), expected)
+
+
+def test_noisy_executions_do_not_condemn_a_strategy() -> None:
+    """Half of the members count: one success in two is as good as two."""
+    episodes = [(0, 0, 10.0, 1), (0, 0, 0.0, 1), (0, 1, 10.0, 1), (0, 1, 10.0, 1)]
+    assert not strata(batch(episodes), EstimatorSettings(strategy_share=0.5)).any()
+    whole = strata(batch(episodes), EstimatorSettings(strategy_share=1.0, normalize="mean"))
+    np.testing.assert_allclose(whole, [-2.5, -2.5, 2.5, 2.5])
+
+
+def test_a_trajectory_has_one_parent() -> None:
+    steps = batch([(0, 0, 1.0, 2)])
+    with pytest.raises(ValueError, match="one trajectory, but parent is 0 and 1"):
+        replace(steps, parent=np.array([0, 1]))

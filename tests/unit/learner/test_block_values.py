@@ -1,0 +1,67 @@
+"""The critic of HiPER: three values in three places, each trained where it has a target."""
+
+import pytest
+import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+from tests.unit.learner.learner_reference import (
+    critic_of,
+    llm_of,
+    logp_and_entropy,
+    make_columns,
+    make_learner,
+    model_path,
+    one_thread,
+)
+from tests.unit.learner.test_critic import exact_norms
+from tests.unit.learner.test_token_values import COMMON, every_kind
+
+__all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
+
+
+@every_kind
+def test_an_update_is_that_of_plain_losses(model_path: str, kind: dict) -> None:
+    """The means over sub-goals, switches and actions are added; passes are parts of it."""
+    learner = make_learner(model_path, estimator="hiper", **COMMON | kind)
+    columns = make_columns(llm_of(learner))
+    columns["response_length"].clamp_(min=2)
+    with torch.no_grad():
+        for row in range(7):
+            logp, _ = logp_and_entropy(llm_of(learner), columns, row)
+            columns["behaviour_logp"][row, : len(logp)] = logp.float()
+    generator = torch.Generator().manual_seed(0)
+    columns["advantage"] = torch.randn(7, 5, generator=generator)
+    columns["value"] = torch.from_numpy(learner.values(columns)).float()
+    critic = critic_of(learner)
+    assert critic is not None
+    assert critic.head.out_features == 3
+    places = [(row, column) for row in range(7) for column in (0, 1, 2 + row % 2)]
+    places = [(row, c) for row, c in places if c <= columns["response_length"][row]]
+    places = [(row, c) for row, c in places if c > 0 or row % 3 == 0]  # where a segment begins
+    columns["value_target"] = torch.full((7, 6), torch.nan)
+    losses: list[list[torch.Tensor]] = [[], [], []]
+    for row, column in places:
+        target = float(torch.randn((), generator=generator))
+        columns["value_target"][row, column] = target
+        prompt = columns["prompt_ids"][row, : columns["prompt_length"][row]].long()
+        response = columns["response_ids"][row, : max(column - 1, 0)].long()
+        trunk = llm_of(learner).model if critic.trunk is None else critic.trunk
+        ids = torch.cat([prompt, response])[None]
+        output = critic.head(trunk(input_ids=ids).last_hidden_state[0, -1])
+        head = min(column, 2)
+        assert output[head].item() == pytest.approx(columns["value"][row, column].item(), abs=1e-6)
+        losses[head].append((output[head] - columns["value_target"][row, column]) ** 2 / 2)
+    value_loss = torch.stack([torch.stack(part).mean() for part in losses]).sum()
+    of_tokens = []
+    for row, length in enumerate(columns["response_length"].tolist()):
+        logp, _ = logp_and_entropy(llm_of(learner), columns, row)
+        ratio = (logp - columns["behaviour_logp"][row, :length]).exp()
+        of_tokens.append(-ratio * columns["advantage"][row, :length])
+    parameters = list(learner.policy.parameters())
+    expected = torch.autograd.grad(torch.cat(of_tokens).mean() + 0.5 * value_loss, parameters)
+    learner._weights_seq_no += 1
+    learner._update({DEFAULT_MODULE_ID: columns})
+    logged = learner.metrics.stats[DEFAULT_MODULE_ID]["value_loss"].peek()
+    assert logged == pytest.approx(value_loss.item(), abs=1e-6)
+    for parameter, gradient in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=1e-6)

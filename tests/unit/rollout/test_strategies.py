@@ -1,0 +1,117 @@
+"""Groups whose members follow shared strategies: what is asked, kept and credited."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from hgpo_rllib.agent import BeginAgent, TokenRenderer, response_seed, with_strategies
+from hgpo_rllib.config import AgentSettings, AlgorithmSettings
+from hgpo_rllib.learner.batching import signal_columns, token_batch, token_columns
+from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
+from hgpo_rllib.rollout.policy_agent import PolicyAgent
+from hgpo_rllib.rollout.scoring import score
+from hgpo_rllib.warmstart.tokenizer import train_tokenizer
+from tests.unit.rollout.test_group import GOOD, Table
+
+ROLES = AlgorithmSettings(estimator="grpo", role_estimators={"strategy": "strata"})
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer(["at 1 of 2, wait. count Strategy: Task:"] * 20, [], 320)
+
+
+class StrategyTable(Table):
+    """A rollout with two members for each strategy, which is the seed of its request."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast):
+        super().__init__(tokenizer)
+        settings = AgentSettings(prompt="strategy_compact")
+        self.strategy_renderer = TokenRenderer(tokenizer, settings)
+        self.policy.respond = self.respond
+
+    def begin(self) -> BeginAgent:
+        playing = partial(PolicyAgent, self.policy, self.renderer)
+        writing = partial(PolicyAgent, self.policy, self.strategy_renderer)
+        return with_strategies(playing, writing, executions=2)
+
+    def respond(self, prompt: Prompt) -> Generation:
+        writes = self.text(prompt).endswith("Strategy:")
+        return self.response(f"plan\n{prompt.seed}" if writes else GOOD)
+
+    def text(self, prompt: Prompt) -> str:
+        return self.tokenizer.decode(prompt.token_ids)
+
+    def strategies_asked(self) -> list[Prompt]:
+        return [prompt for prompt in self.policy.asked if "plan" not in self.text(prompt)]
+
+
+@pytest.fixture
+def table(tokenizer: PreTrainedTokenizerFast) -> Iterator[StrategyTable]:
+    table = StrategyTable(tokenizer)
+    yield table
+    table.thread.close()
+
+
+def test_members_share_strategies(table: StrategyTable) -> None:
+    """Each is written once, before the first action and without a step; all prompts show it."""
+    played = table.play([2, 3], size=6)
+    assert len(table.strategies_asked()) == 6
+    assert [len(trajectory) for trajectory in played] == [2] * 6 + [3] * 6
+    for trajectory in played:
+        first, *others = trajectory.turns
+        (strategy,) = first.preceding
+        seed = response_seed(f"{trajectory.group}/strategy/{trajectory.member // 2}", 0)
+        assert (strategy.role, strategy.completion) == ("strategy", f"plan\n{seed}")
+        assert strategy.is_valid
+        assert not any(turn.preceding for turn in others)
+        for turn in trajectory.turns:
+            shown = table.tokenizer.decode(turn.prompt_ids)
+            assert shown.startswith(f"Strategy: plan {seed}\nTask: count\n")
+            assert (turn.role, turn.action) == ("agent", "wait")
+
+
+def test_a_strategy_that_failed_is_written_again(table: StrategyTable) -> None:
+    """By the next attempts of its members, once."""
+    failing = iter([True])
+
+    def respond(prompt: Prompt) -> Generation:
+        if next(failing, False):
+            raise RequestFailedError("no")
+        return table.respond(prompt)
+
+    table.policy.respond = respond
+    played = table.play([2], size=4)
+    assert len(played) == 4
+    assert len(table.strategies_asked()) == 3
+    assert table.failures["request_errors"] in (1, 2)  # of the members that waited for it
+    written = Counter(trajectory.turns[0].preceding[0].completion for trajectory in played)
+    assert sorted(written.values()) == [2, 2]
+
+
+def test_credit(table: StrategyTable) -> None:
+    """Strategies among strategies; actions among the members of one strategy."""
+    played = table.play([1], size=6)
+    returns = [0.0, 4.0, 3.0, 3.0, 9.0, 7.0]  # best halves: 4, 3, 9
+    for trajectory, value in zip(played, returns, strict=True):
+        trajectory.steps[:] = [replace(step, reward=value) for step in trajectory.steps]
+    settings = ROLES.model_copy(update={"normalize": "mean"})
+    columns = token_columns(played) | signal_columns(score(played, settings))
+    batch = token_batch(columns, np.arange(12), torch.device("cpu"))
+    of_rows = dict(zip(batch["step"].tolist(), batch["advantage"].tolist(), strict=True))
+    of_strategies = [value - 16 / 3 for value in (4, 4, 3, 3, 9, 9)]
+    np.testing.assert_allclose([of_rows[row] for row in range(0, 12, 2)], of_strategies, rtol=1e-6)
+    assert [of_rows[row] for row in range(1, 12, 2)] == [-2.0, 2.0, 0.0, 0.0, 1.0, -1.0]
+
+
+def test_hgpo_inside_a_strategy(table: StrategyTable) -> None:
+    """Steps with other strategies are not compared, whatever their state."""
+    played = table.play([2], size=4)
+    levels = score(played, ROLES.model_copy(update={"estimator": "hgpo"})).levels
+    assert all(level.size.tolist() == [2] * 8 for level in levels)

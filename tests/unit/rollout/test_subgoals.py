@@ -1,0 +1,119 @@
+"""Episodes with sub-goals: what is shown and kept, and which advantage arrives at which token."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from hgpo_rllib.advantages.segments import SegmentValues, hiper
+from hgpo_rllib.agent import TokenRenderer
+from hgpo_rllib.config import AgentSettings, AlgorithmSettings, ConfigError
+from hgpo_rllib.learner.batching import signal_columns, token_columns
+from hgpo_rllib.policy_server.types import Prompt
+from hgpo_rllib.rollout.scoring import score
+from hgpo_rllib.rollout.trajectory import Trajectory
+from hgpo_rllib.warmstart.tokenizer import train_tokenizer
+from tests.unit.rollout.test_group import Table
+
+WORDS = ("SWITCH", "KEEP", "KEEP", "SWITCH", "KEEP")  # of five steps: segments of 3 and 2
+SETTINGS = AlgorithmSettings(estimator="hiper", gamma=0.5, gae_lambda=0.7, normalize="mean")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer(["at 1 of 2, wait. count <switch>SWITCH</switch> plan"] * 20, [], 340)
+
+
+@pytest.fixture
+def played(tokenizer: PreTrainedTokenizerFast) -> Iterator[list[Trajectory]]:
+    """A group of two members with five steps each."""
+    table = Table(tokenizer)
+    settings = AgentSettings(prompt="alfworld_compact", subgoals=True, memory_length=2)
+    table.renderer = TokenRenderer(tokenizer, settings)
+
+    def respond(prompt: Prompt) -> object:
+        step = int(tokenizer.decode(prompt.token_ids).partition("Step ")[2].partition("\n")[0]) - 1
+        subgoal = f"<subgoal>plan {step}</subgoal>"
+        return table.response(f"<switch>{WORDS[step]}</switch>{subgoal}<action>wait</action>")
+
+    table.policy.respond = respond
+    yield table.play([5], size=2)
+    table.thread.close()
+
+
+def test_prompts_and_spans(played: list[Trajectory], tokenizer: PreTrainedTokenizerFast) -> None:
+    """The current sub-goal is shown; only a new one is credited."""
+    for trajectory in played:
+        for step, turn in enumerate(trajectory.turns):
+            shown = "None" if step == 0 else "plan 0" if step < 4 else "plan 3"
+            assert tokenizer.decode(turn.prompt_ids).startswith(f"Subgoal: {shown}\n")
+            assert turn.is_valid
+            assert turn.action == "wait"
+            begins = step in (0, 3)
+            assert [span.role for span in turn.spans] == [
+                "switch",
+                *(["subgoal"] if begins else []),
+                "action",
+            ]
+
+
+def test_advantages_of_blocks_and_targets(played: list[Trajectory]) -> None:
+    """Each block has its advantage; values are trained where they are read."""
+    columns = token_columns(played)
+    rows, width = columns["response_ids"].shape
+    value = np.random.default_rng(0).standard_normal((rows, 1 + width))
+    value[:, 1:][np.arange(width) >= columns["response_length"].numpy()[:, None]] = np.nan
+    scored = score(played, SETTINGS, value)
+    turns = [turn for trajectory in played for turn in trajectory.turns]
+    begins = np.array([word == "SWITCH" for word in WORDS] * 2)
+    first = np.array([next(s.start for s in t.spans if s.role == "action") for t in turns])
+    read = SegmentValues(value[np.arange(rows), 1 + first], value[:, 0], value[:, 1])
+    expected, target = hiper(scored.steps, begins, read, SETTINGS.estimator_settings())
+    signals = signal_columns(scored)
+    of_role = {"action": expected.low, "subgoal": expected.high, "switch": expected.switch}
+    for row, turn in enumerate(turns):
+        tokens = np.zeros(width)
+        for span in turn.spans:
+            tokens[span.start : span.end] += of_role[span.role][row]
+        np.testing.assert_allclose(signals["advantage"][row], tokens, atol=1e-6)
+    known = np.full(value.shape, np.nan)
+    known[begins, 0] = target.high[begins]
+    known[:, 1] = target.switch
+    known[np.arange(rows), 1 + first] = target.low
+    np.testing.assert_allclose(signals["value_target"], known, atol=1e-6)
+
+
+def test_the_penalty_of_keeping(played: list[Trajectory]) -> None:
+    """Three of five steps keep: each has a fifth of the penalty."""
+    without = score(played, SETTINGS.model_copy(update={"estimator": "reinforce"}))
+    penalty = {"estimator": "reinforce", "keep_penalty": 2.0}
+    scored = score(played, SETTINGS.model_copy(update=penalty))
+    assert without.steps.trajectory_return is not None
+    assert scored.steps.trajectory_return is not None
+    less = without.steps.trajectory_return - scored.steps.trajectory_return
+    np.testing.assert_allclose(less, 3 * 0.4)
+    last = scored.steps.step_return - without.steps.step_return
+    np.testing.assert_allclose(last[[3, 4]], [-0.2, -0.4])
+
+
+def test_a_response_without_an_action(played: list[Trajectory]) -> None:
+    """All of it has the action's advantage; its value is that of the second token."""
+    turn = played[0].steps[1].turn
+    whole = replace(turn.spans[-1], start=0, end=len(turn.response_ids))
+    played[0].steps[1] = replace(played[0].steps[1], turn=replace(turn, spans=(whole,)))
+    columns = token_columns(played)
+    rows, width = columns["response_ids"].shape
+    scored = score(played, SETTINGS, np.zeros((rows, 1 + width)))
+    signals = signal_columns(scored)
+    of_row = signals["advantage"][1, : len(turn.response_ids)]
+    assert (of_row == of_row[0]).all()
+    assert signals["value_target"][1].isfinite().nonzero().flatten().tolist() == [1, 2]
+
+
+def test_responses_without_blocks_are_refused(played: list[Trajectory]) -> None:
+    step = played[0].steps[0]
+    played[0].steps[0] = replace(step, turn=replace(step.turn, spans=()))
+    with pytest.raises(ConfigError, match="estimator hiper: a response has no spans"):
+        score(played, SETTINGS, np.zeros((10, 99)))
