@@ -18,22 +18,20 @@ from env_wrappers.webshop.pages import (
 )
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import ALIKE_ABOVE, first_color, token_set_ratio
+from env_wrappers.webshop.vocabulary import request_words
 
 MAX_PAGES = 3  # maximum results pages that the shopper reads
 _FEATURES = SUB_PAGES[1].lower()
 _THOUGHT = 5  # words of a page in a thought
 
 _PRICE_LIMIT = re.compile(r",? and price lower than ([\d.]+) dollars\s*$")
-_OPTIONS = re.compile(r" with (?=[^:,]{1,40}: )")
+_OPTIONS = re.compile(r" with (?=(?:(?! with )[^:,]){1,40}: )")
 _WORD = re.compile(r"\w+")
 # Common words of instructions, which find no product.
-_FILLER = frozenset(
+_FILLER = request_words().union(
     (
-        *("a", "after", "am", "an", "and", "are", "at", "buy", "by", "can", "color", "could"),
-        *("find", "for", "from", "get", "gone", "have", "help", "i", "im", "in", "is", "it"),
-        *("like", "looking", "love", "me", "my", "need", "of", "old", "on", "one", "or", "order"),
-        *("out", "pick", "please", "sister", "size", "so", "some", "that", "the", "to", "want"),
-        *("what", "with", "would", "you"),
+        *("a", "an", "and", "are", "at", "by", "color", "for", "from", "is", "it", "like", "of"),
+        *("on", "one", "or", "out", "size", "some", "that", "the", "to", "with", "you"),
     )
 )
 

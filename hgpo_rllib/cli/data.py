@@ -132,6 +132,13 @@ def generate_webshop(
             "pages tell which one is wanted"
         ),
     ] = 3,
+    attributes: Annotated[
+        int,
+        typer.Option(
+            help="most attributes of a product, 3 to 27; with more, there is more to read, and "
+            "instructions name more"
+        ),
+    ] = 27,
     instructed: Annotated[
         float, typer.Option(help="share of the products that get synthetic goals")
     ] = 0.9,
@@ -144,7 +151,7 @@ def generate_webshop(
     from env_wrappers.webshop.generator import generate
     from env_wrappers.webshop.synthetic_products import CatalogueSpec
 
-    spec = CatalogueSpec(products, seed, lookalikes, instructed, human)
+    spec = CatalogueSpec(products, seed, lookalikes, attributes, instructed, human)
     generate_data(out, "products", products, lambda advance: generate(out, spec, advance))
 
 

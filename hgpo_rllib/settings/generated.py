@@ -46,6 +46,9 @@ class StoreSettings(Section):
     lookalikes: int = Field(3, ge=1, le=6)
     """Number of products of the same brand and kind, with the same words in their titles. With
     several, only their pages tell which one is wanted; more of them take more steps."""
+    attributes: int = Field(27, ge=3, le=27)
+    """Maximum number of attributes of a product. More of them make titles and pages longer, and
+    instructions name more; with 3, titles have nine words and a product has 40."""
 
 
 class WarmStartSettings(Section):
