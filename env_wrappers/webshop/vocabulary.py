@@ -10,6 +10,7 @@ from importlib import resources
 from typing import Any
 
 _WORD = re.compile("[a-z]+")
+_ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])")
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ def fill(rng: random.Random, sentences: str, attribute: str = "") -> str:
         attribute: for the gap of this name.
     """
     text = rng.choice(vocabulary()[sentences]).format_map(_Gaps(rng, attribute))
+    text = _ARTICLE.sub(r"\1n ", text)
     return text[0].upper() + text[1:]
 
 
