@@ -232,7 +232,7 @@ class Shopper:
         if self._settled and self._offered == frozenset() and words:
             return self.rng.choice(words)  # all words together found nothing
         if self._again:
-            words = tuple(word for word in words if word not in self._missing)
+            words = tuple(word for word in words if word not in self._missing) or words
         elif self._happens(self.habits.short_query):
             words = tuple(self.rng.sample(words, min(1, len(words))))
         return " ".join(words)

@@ -18,13 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from env_wrappers.errors import DataError
-from env_wrappers.webshop.vocabulary import (
-    Kind,
-    fill,
-    kinds,
-    random_words,
-    vocabulary,
-)
+from env_wrappers.webshop.vocabulary import Kind, fill, kinds, vocabulary
 
 KINDS_PER_BRAND = 8
 MAX_LOOKALIKES = 6  # below the number of traits of a kind; at most the number of editions
@@ -201,9 +195,7 @@ def _design(spec: CatalogueSpec, number: int) -> _Design:
     details = [own.capitalize()]
     if extras:
         more = [kind.phrase(extra) for extra in extras[:_IN_TITLE]]
-        words, lines = random_words(), vocabulary()["lines"]
-        line = (rng.choice(words["adjective"]), rng.choice(words["noun"]), rng.choice(lines))
-        title += f" - {', '.join((*more, ' '.join(line)))}"
+        title += f" - {', '.join((*more, fill(rng, 'lines')))}"
         description = " ".join((description, *(fill(rng, "stories") for _ in extras)))
         shown = rng.sample([own, *extras], len(extras) + 1)
         details = [fill(rng, "features", attribute) for attribute in shown]
@@ -286,21 +278,22 @@ def _synthetic_instruction(rng: random.Random, design: _Design) -> dict[str, Any
     Options and price limit are added when goals are built.
     """
     wish, attributes = _wish(rng, design)
-    return {"instruction": f"{_opening(rng)} {wish}", "instruction_attributes": attributes}
+    return {"instruction": f"{_opening(rng, 'greetings', 'asks')} {wish}", "instruction_attributes": attributes}
 
 
 def _human_instruction(rng: random.Random, asin: str, design: _Design) -> dict[str, Any]:
     """Return a wish that also names the options, in display order or reversed.
 
-    It may give a reason, and says some of the attributes in other words.
+    It may give a reason, and says half of the traits in other words.
     """
-    wish, wanted = _wish(rng, design, free=True)
+    wish, wanted = _wish(rng, design, paraphrased=_PARAPHRASED)
     chosen = {group: rng.choice(values) for group, values in design.options.items()}
     named = [f", {group} {value}" for group, value in chosen.items()]
     rng.shuffle(named)
+    opening = _opening(rng, "greetings", "reasons", "asks")
     return {
         "asin": asin,
-        "instruction": f"{_opening(rng, 'reasons')} {wish}{''.join(named)}.",
+        "instruction": f"{opening} {wish}{''.join(named)}.",
         "attributes": sorted(design.attributes),
         "options": [f"{group}: {value}" for group, value in chosen.items()],
         "instruction_attributes": wanted,
@@ -308,26 +301,26 @@ def _human_instruction(rng: random.Random, asin: str, design: _Design) -> dict[s
     }
 
 
-def _opening(rng: random.Random, *further: str) -> str:
-    """Return a greeting, perhaps one of the `further` phrases, and a request."""
-    words = vocabulary()
-    said = [rng.choice(words["greetings"]), *(rng.choice(["", *words[name]]) for name in further)]
-    return " ".join((*filter(None, said), rng.choice(words["asks"])))
+def _opening(rng: random.Random, *parts: str) -> str:
+    """Return one phrase for each of the parts, some of which are empty."""
+    return " ".join(filter(None, (rng.choice(vocabulary()[part]) for part in parts)))
 
 
-def _wish(rng: random.Random, design: _Design, free: bool = False) -> tuple[str, list[str]]:
+def _wish(
+    rng: random.Random, design: _Design, paraphrased: float = 0.0
+) -> tuple[str, list[str]]:
     """Return a description of the product, and the attributes that it names.
 
-    If `free`, half of the traits are paraphrased.
+    The fraction `paraphrased` of the traits is said in other words.
     """
     kind, count = design.kind, round(rng.expovariate(_EXTRAS_NAMED))
     attributes = [*design.wanted, *rng.sample(design.extras, min(count, len(design.extras)))]
     if rng.random() < 0.3:
         attributes.append(design.purpose)
     order = rng.sample(attributes, len(attributes))
-    said = [a for a in order if a in kind.traits and free and rng.random() < _PARAPHRASED]
+    reworded = [a for a in order if a in kind.traits and rng.random() < paraphrased]
     traits, parts, purposes = (
-        [a for a in order if a in among and a not in said]
+        [a for a in order if a in among and a not in reworded]
         for among in (kind.traits, kind.parts, kind.purposes)
     )
     thing = f"{design.material} {kind.name}" if rng.random() < 0.4 else kind.name
@@ -338,7 +331,8 @@ def _wish(rng: random.Random, design: _Design, free: bool = False) -> tuple[str,
     thing = f"{thing} by {design.brand}" if rng.random() < 0.5 else f"{design.brand} {thing}"
     thing += f" with {' and '.join(parts)}" if parts else ""
     thing += f" for {' and '.join(purposes)}" if purposes else ""
-    thing += f", {' and '.join(vocabulary()['paraphrases'][a] for a in said)}" if said else ""
+    if reworded:
+        thing += f", {' and '.join(vocabulary()['paraphrases'][a] for a in reworded)}"
     if kind.singular:
         thing = f"{'an' if thing[0] in 'aeiou' else 'a'} {thing}"
     return thing, attributes

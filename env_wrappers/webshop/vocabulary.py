@@ -1,4 +1,4 @@
-"""The words of generated stores, from vocabulary.json and wonderwords."""
+"""The words of generated stores, from vocabulary.json."""
 
 import functools
 import json
@@ -10,6 +10,7 @@ from importlib import resources
 from typing import Any
 
 _WORD = re.compile("[a-z]+")
+_GAP = re.compile(r"\{(\w+)\}")
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])")
 
 
@@ -95,36 +96,20 @@ def fill(rng: random.Random, sentences: str, attribute: str = "") -> str:
 
     Args:
         rng: source of the choices.
-        sentences: "features" or "stories".
+        sentences: "features", "stories" or "lines" (of products).
         attribute: for the gap of this name.
     """
-    text = rng.choice(vocabulary()[sentences]).format_map(_Gaps(rng, attribute))
+
+    def choose(gap: re.Match[str]) -> str:
+        return attribute if gap[1] == "attribute" else str(rng.choice(_random_words()[gap[1]]))
+
+    text = _GAP.sub(choose, rng.choice(vocabulary()[sentences]))
     text = _ARTICLE.sub(r"\1n ", text)
     return text[0].upper() + text[1:]
 
 
-class _Gaps(dict[str, str]):
-    """Draws another word for each gap."""
-
-    def __init__(self, rng: random.Random, attribute: str):
-        super().__init__(attribute=attribute)
-        self._rng = rng
-
-    def __missing__(self, name: str) -> str:
-        return str(self._rng.choice(random_words()[name]))
-
-
 @functools.cache
-def random_words() -> Mapping[str, Sequence[Any]]:
-    """Return nouns, adjectives and numbers that no instruction is about.
-
-    The lists are those of wonderwords: raise `GENERATOR_VERSION` with its version.
-    """
-    from wonderwords import RandomWord, filter_profanity
-
-    known = frozenset(_WORD.findall(json.dumps(vocabulary())))
-    lists: dict[str, Sequence[Any]] = {"number": range(2, 1000)}
-    for name in ("noun", "adjective"):
-        words = RandomWord().filter(include_categories=[name], regex="[a-z]{3,12}")
-        lists[name] = [word for word in filter_profanity(words) if word not in known]
-    return lists
+def _random_words() -> Mapping[str, Sequence[Any]]:
+    """Return words that no instruction is about."""
+    nouns, adjectives = (" ".join(vocabulary()[key]).split() for key in ("nouns", "adjectives"))
+    return {"noun": nouns, "adjective": adjectives, "number": range(2, 1000)}

@@ -48,7 +48,10 @@ class StoreSettings(Section):
     several, only their pages tell which one is wanted; more of them take more steps."""
     attributes: int = Field(27, ge=3, le=27)
     """Maximum number of attributes of a product. More of them make titles and pages longer, and
-    instructions name more; with 3, titles have nine words and a product has 40."""
+    instructions name more of them."""
+    human: float = Field(0.25, ge=0, le=1)
+    """Fraction of the products with goals that have a human goal too (`env.options.goals=human`). Its
+    instruction says half of the adjectives in other words."""
 
 
 class WarmStartSettings(Section):

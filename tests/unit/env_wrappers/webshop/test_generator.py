@@ -26,14 +26,14 @@ from env_wrappers.webshop.synthetic_products import (
     KINDS_PER_BRAND,
     MAX_BRANDS,
     MAX_LOOKALIKES,
+    MOST_ATTRIBUTES,
     CatalogueSpec,
-    Kind,
     asin_of,
     brand_name,
-    kinds,
     make_product,
     order_of,
 )
+from env_wrappers.webshop.vocabulary import Kind, kinds, request_words, vocabulary
 
 SPEC = CatalogueSpec()
 DEPARTMENTS = ("beauty", "electronics", "garden", "fashion", "grocery")
@@ -60,12 +60,24 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def comparable(item: dict[str, Any]) -> str:
-    """Return what lookalikes have in common, besides the words of their texts."""
+def comparable(item: dict[str, Any], own: str) -> str:
+    """Return what lookalikes have in common, besides the words of their texts and their `own`."""
     options = {name: values for name, values in values_of(item).items() if name != EDITION}
-    first, _, last = item["small_description"]
+    features = [re.sub(f"^{own}", "", line.lower()) for line in item["small_description"]]
     name, path = sorted(item["name"].split()), item["product_category"]
-    return json.dumps([options, first, last, name, item["category"], item["query"], path])
+    return json.dumps([options, features, name, item["category"], item["query"], path])
+
+
+def texts_of(item: dict[str, Any]) -> str:
+    """Return all texts of a product, in lower case."""
+    options = (text for name, values in values_of(item).items() for text in (name, *values))
+    texts = (item["name"], item["full_description"], *item["small_description"], *options)
+    return " ".join(texts).lower()
+
+
+def said(attribute: str, wish: str) -> bool:
+    """Return whether a wish names an attribute, perhaps in other words."""
+    return attribute in wish or vocabulary()["paraphrases"].get(attribute, attribute) in wish
 
 
 def values_of(item: dict[str, Any]) -> dict[str, list[str]]:
@@ -136,6 +148,8 @@ class TestFiles:
             ({"seed": -1}, "seed at least 0"),
             ({"lookalikes": 0}, "lookalikes must be from 1 to 6"),
             ({"lookalikes": 7}, "lookalikes must be from 1 to 6"),
+            ({"attributes": 2}, "attributes must be from 3 to 27"),
+            ({"attributes": 28}, "attributes must be from 3 to 27"),
             ({"instructed": 0.0}, "instruction must be above 0"),
             ({"human": 1.1}, "human one from 0 to 1"),
             ({"products": 10_000_000}, "not enough brands for 10,000,000"),
@@ -160,7 +174,6 @@ class TestProducts:
             assert re.fullmatch("[A-Z0-9]{10}", item["asin"])
             assert re.fullmatch(r"|\$[\d,]+\.\d\d( - \$[\d,]+\.\d\d)?", item["pricing"])
             assert item["name"].isascii()
-            assert len(item["name"].split()) < 11
             assert item["product_category"].count(" › ") == 2
             groups = values_of(item)
             assert len(groups.pop(EDITION, [""])) == 1
@@ -196,14 +209,36 @@ class TestProducts:
             )
             assert goals > 1800
 
-    def test_attributes_are_in_the_texts(self, catalogue: Path) -> None:
-        attributes = read(catalogue, ATTRIBUTES)
-        for item in read(catalogue, ITEMS):
-            own = attributes[item["asin"]]["attributes"]
-            texts = " ".join((item["full_description"], *item["small_description"])).lower()
-            assert len(own) == 3
-            assert all(attribute in texts for attribute in own)
-            assert sum(attribute in item["name"].lower() for attribute in own) >= 1
+    @pytest.mark.parametrize("most", [3, 5, 27])
+    def test_attributes_are_in_the_texts(self, most: int) -> None:
+        """And no others. There are as many as wanted, no two of them equal."""
+        counts = Counter[int]()
+        for number in range(400):
+            item, record, _ = make_product(replace(SPEC, attributes=most), number)
+            own = record["attributes"]
+            (kind,) = (kind for kind in KINDS if kind.name == item["query"])
+            every = (*kind.traits, *kind.parts, *kind.purposes)
+            assert [a for a in every if a in texts_of(item)] == [a for a in every if a in own]
+            assert any(attribute in item["name"].lower() for attribute in own)
+            assert len(set(own)) == len(own)
+            counts[len(own)] += 1
+        assert min(counts) == min(most, 5)
+        assert max(counts) == most
+
+    @pytest.mark.parametrize(
+        ("most", "title", "words", "different"),
+        [(3, (8, 10), (35, 50), 600), (27, (16, 22), (190, 280), 3000)],
+    )
+    def test_there_is_much_to_read(
+        self, most: int, title: tuple[int, int], words: tuple[int, int], different: int
+    ) -> None:
+        """The original has 18 words in a title and 235 in all texts of a product."""
+        items = [make_product(replace(SPEC, attributes=most), number)[0] for number in range(400)]
+        texts = [re.findall(r"\w+", texts_of(item)) for item in items]
+        assert title[0] < sum(len(item["name"].split()) for item in items) / 400 < title[1]
+        assert words[0] < sum(map(len, texts)) / 400 < words[1]
+        found = len(set(itertools.chain(*texts)))
+        assert found > different if most == 27 else found < different
 
     @pytest.mark.parametrize("lookalikes", [1, 2, 6])
     def test_lookalikes_differ_in_one_property(self, tmp_path: Path, lookalikes: int) -> None:
@@ -220,23 +255,26 @@ class TestProducts:
         differ = Counter[str]()
         for (brand, kind), members in families.items():
             editions = [values_of(item).pop(EDITION, ["none"])[0] for item in members]
-            features = [item["small_description"][1].lower() for item in members]
+            owned = [set(attributes[item["asin"]]["attributes"]) for item in members]
+            own = [next(iter(those - set.intersection(*owned)), "none") for those in owned]
+            assert len(set(map(len, owned))) == 1
             if lookalikes > 1:
                 what = "edition" if len(set(editions)) > 1 else "feature"
                 differ[what] += 1
-                one, same = (editions, features) if what == "edition" else (features, editions)
-                assert (len(set(one)), len(set(same))) == (lookalikes, 1)
-            assert len({comparable(item) for item in members}) == 1
+                one, same = (editions, own) if what == "edition" else (own, editions)
+                assert (len(set(one)), set(same)) == (lookalikes, {"none"})
+            assert len(set(map(comparable, members, own))) == 1
             assert len({item["name"] for item in members}) == lookalikes
-            for item, edition, feature in zip(members, editions, features, strict=True):
+            for item, edition, feature in zip(members, editions, own, strict=True):
                 assert edition not in item["name"].lower()
                 assert feature not in f"{item['name']} {item['full_description']}".lower()
                 records = [attributes[item["asin"]], *humans.get(item["asin"], [])]
                 for record in (record for record in records if "instruction" in record):
                     wish, wanted = record["instruction"], record["instruction_attributes"]
-                    assert all(part in wish for part in (brand.lower(), kind, *wanted))
-                    named = lookalikes > 1 and edition == "none"
-                    assert (feature in wanted) == (feature in wish) == named
+                    assert brand.lower() in wish
+                    assert kind in wish
+                    assert all(said(attribute, wish) for attribute in wanted)
+                    assert feature == "none" or feature in wanted
         assert set(differ) == ({"edition", "feature"} if lookalikes > 1 else set())
 
     def test_searches_do_not_tell_lookalikes_apart(self, catalogue: Path) -> None:
@@ -278,6 +316,18 @@ class TestProducts:
                 ):
                     assert option in offered
                     assert option in record["instruction"]
+
+    def test_human_instructions_paraphrase_traits(self) -> None:
+        """Half of them; synthetic instructions name all attributes as they are."""
+        verbatim: list[bool] = []
+        for number in range(400):
+            _, record, humans = make_product(replace(SPEC, instructed=1.0, human=1.0), number)
+            wish, wanted = record["instruction"], record["instruction_attributes"]
+            assert all(attribute in wish for attribute in wanted)
+            for human in humans:
+                traits = set(human["instruction_attributes"]) & set(vocabulary()["paraphrases"])
+                verbatim += [trait in human["instruction"] for trait in traits]
+        assert 0.4 < sum(verbatim) / len(verbatim) < 0.6
 
     @given(st.integers(0, 10**18), st.integers(2, 10**6), st.data())
     def test_numbers_give_different_asins(self, seed: int, products: int, data: Any) -> None:
@@ -343,11 +393,40 @@ class TestVocabulary:
 
     @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
     def test_attributes_are_not_mistaken_for_each_other(self, kind: Kind) -> None:
-        for one, other in itertools.permutations((*kind.traits, *kind.purposes), 2):
+        every = (*kind.traits, *kind.parts, *kind.purposes)
+        assert len(every) > MOST_ATTRIBUTES + MAX_LOOKALIKES
+        for one, other in itertools.permutations(every, 2):
             assert token_set_ratio(one, other) <= ALIKE_ABOVE
             assert one not in other
         texts = [kind.name, kind.path.lower(), *kind.materials]
-        assert not any(trait in text for trait in kind.traits for text in texts)
+        named = (*kind.traits, *kind.parts)
+        assert not any(attribute in text for attribute in named for text in texts)
+
+    def test_every_trait_has_a_paraphrase(self) -> None:
+        """Of its own, without its words side by side."""
+        paraphrases = vocabulary()["paraphrases"]
+        assert set(paraphrases) == {trait for kind in KINDS for trait in kind.traits}
+        assert len(set(paraphrases.values())) == len(paraphrases)
+        for trait, other in itertools.product(paraphrases, paraphrases.values()):
+            assert trait not in other
+
+    def test_other_words_tell_nothing(self) -> None:
+        """No instruction is about the random words, nor about those of requests."""
+        texts = {
+            text
+            for kind in KINDS
+            for text in (
+                *(kind.name, *kind.materials, *kind.traits, *kind.parts, *kind.purposes),
+                *kind.options,
+                *(value for values in kind.options.values() for value in values),
+            )
+        }
+        telling = {word for text in (*texts, *EDITIONS) for word in text.split()}
+        lists = [" ".join(vocabulary()[name]).split() for name in ("nouns", "adjectives")]
+        assert [len(set(words)) for words in lists] == list(map(len, lists))
+        assert not telling & {word for words in lists for word in words}
+        common = {"evening", "morning", "to", "a", "c", "e"}  # of "morning runs", for example
+        assert not telling & request_words() - common
 
     def test_values_can_be_clicked(self) -> None:
         groups = {EDITION, *(group for kind in KINDS for group in kind.options)}
@@ -364,9 +443,9 @@ class TestVocabulary:
         words = {
             word
             for kind in KINDS
-            for text in (kind.name, *kind.materials, *kind.traits, *kind.purposes, *EDITIONS)
+            for text in (kind.name, *kind.materials, *kind.traits, *kind.parts, *kind.purposes)
             for word in text.split()
-        }
+        }.union(EDITIONS, *(" ".join(vocabulary()[name]).split() for name in ("nouns", "adjectives")))
         brand = re.compile("(?:[bdfgklmnprstvz][aeiou]){2}[bdfgklmnprstvz][ao]")
         assert brand.fullmatch(brand_name(3, 14))
         assert not [word for word in words if brand.fullmatch(word)]
