@@ -53,7 +53,7 @@ class CatalogueSpec:
 
     Attributes:
         products: number of products. A product with an instruction gives one synthetic goal per
-            combination of its options, seven or eight on average.
+            combination of its options, about eight on average.
         seed: the same spec gives the same bytes; another seed gives other products.
         lookalikes: products of the same brand and kind, from 1 to 6, whose titles have the same
             words. If there are several, only the pages of the products tell which one is wanted.
@@ -278,7 +278,8 @@ def _synthetic_instruction(rng: random.Random, design: _Design) -> dict[str, Any
     Options and price limit are added when goals are built.
     """
     wish, attributes = _wish(rng, design)
-    return {"instruction": f"{_opening(rng, 'greetings', 'asks')} {wish}", "instruction_attributes": attributes}
+    opening = _opening(rng, "greetings", "asks")
+    return {"instruction": f"{opening} {wish}", "instruction_attributes": attributes}
 
 
 def _human_instruction(rng: random.Random, asin: str, design: _Design) -> dict[str, Any]:
@@ -306,9 +307,7 @@ def _opening(rng: random.Random, *parts: str) -> str:
     return " ".join(filter(None, (rng.choice(vocabulary()[part]) for part in parts)))
 
 
-def _wish(
-    rng: random.Random, design: _Design, paraphrased: float = 0.0
-) -> tuple[str, list[str]]:
+def _wish(rng: random.Random, design: _Design, paraphrased: float = 0.0) -> tuple[str, list[str]]:
     """Return a description of the product, and the attributes that it names.
 
     The fraction `paraphrased` of the traits is said in other words.

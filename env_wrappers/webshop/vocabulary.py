@@ -101,7 +101,7 @@ def fill(rng: random.Random, sentences: str, attribute: str = "") -> str:
     """
 
     def choose(gap: re.Match[str]) -> str:
-        return attribute if gap[1] == "attribute" else str(rng.choice(_random_words()[gap[1]]))
+        return attribute if gap[1] == "attribute" else str(rng.choice(random_words()[gap[1]]))
 
     text = _GAP.sub(choose, rng.choice(vocabulary()[sentences]))
     text = _ARTICLE.sub(r"\1n ", text)
@@ -109,7 +109,7 @@ def fill(rng: random.Random, sentences: str, attribute: str = "") -> str:
 
 
 @functools.cache
-def _random_words() -> Mapping[str, Sequence[Any]]:
+def random_words() -> Mapping[str, Sequence[Any]]:
     """Return words that no instruction is about."""
     nouns, adjectives = (" ".join(vocabulary()[key]).split() for key in ("nouns", "adjectives"))
     return {"noun": nouns, "adjective": adjectives, "number": range(2, 1000)}

@@ -135,7 +135,7 @@ def generate_webshop(
     attributes: Annotated[
         int,
         typer.Option(
-            help="most attributes of a product, 3 to 27; with more, there is more to read, and "
+            help="most attributes of a product, 3 to 27; more of them make longer texts, and "
             "instructions name more"
         ),
     ] = 27,
@@ -144,7 +144,10 @@ def generate_webshop(
     ] = 0.9,
     human: Annotated[
         float,
-        typer.Option(help="share of these products that also get a human goal, worded freely"),
+        typer.Option(
+            help="share of these products that also get a human goal, which says half of the traits "
+            "in other words"
+        ),
     ] = 0.25,
 ) -> None:
     """Generate a WebShop store; a second call with the same options does nothing."""

@@ -39,8 +39,7 @@ class StoreSettings(Section):
     """
 
     products: int = Field(400, ge=1)
-    """Number of products. Each product with an instruction gives seven or eight goals on
-    average."""
+    """Number of products. Each product with an instruction gives about eight goals."""
     seed: Seed = 0
     """Seed of the generator."""
     lookalikes: int = Field(3, ge=1, le=6)
@@ -50,8 +49,8 @@ class StoreSettings(Section):
     """Maximum number of attributes of a product. More of them make titles and pages longer, and
     instructions name more of them."""
     human: float = Field(0.25, ge=0, le=1)
-    """Fraction of the products with goals that have a human goal too (`env.options.goals=human`). Its
-    instruction says half of the adjectives in other words."""
+    """Fraction of the products with instructions that have a human one too, which says half of the
+    traits in other words. They are the goals with `env.options.goals=human`."""
 
 
 class WarmStartSettings(Section):

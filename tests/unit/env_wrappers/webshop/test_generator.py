@@ -16,32 +16,22 @@ from hypothesis import strategies as st
 from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, generate
-from env_wrappers.webshop.nouns import NounExtractor
-from env_wrappers.webshop.records import Goal, Product
-from env_wrappers.webshop.reward import ALIKE_ABOVE, score, token_set_ratio
 from env_wrappers.webshop.shop import open_shop
 from env_wrappers.webshop.synthetic_products import (
     EDITION,
-    EDITIONS,
     KINDS_PER_BRAND,
     MAX_BRANDS,
-    MAX_LOOKALIKES,
-    MOST_ATTRIBUTES,
     CatalogueSpec,
     asin_of,
     brand_name,
     make_product,
     order_of,
 )
-from env_wrappers.webshop.vocabulary import Kind, kinds, request_words, vocabulary
+from env_wrappers.webshop.vocabulary import kinds, vocabulary
 
 SPEC = CatalogueSpec()
 DEPARTMENTS = ("beauty", "electronics", "garden", "fashion", "grocery")
-BUTTONS = (
-    *("search", "back to search", "next >", "< prev", "description", "features", "reviews"),
-    *("attributes", "buy now"),
-)
-KINDS = [kind for offered in kinds().values() for kind in offered]
+KINDS = {kind.name: kind for offered in kinds().values() for kind in offered}
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +206,7 @@ class TestProducts:
         for number in range(400):
             item, record, _ = make_product(replace(SPEC, attributes=most), number)
             own = record["attributes"]
-            (kind,) = (kind for kind in KINDS if kind.name == item["query"])
+            kind = KINDS[item["query"]]
             every = (*kind.traits, *kind.parts, *kind.purposes)
             assert [a for a in every if a in texts_of(item)] == [a for a in every if a in own]
             assert any(attribute in item["name"].lower() for attribute in own)
@@ -353,99 +343,3 @@ class TestProducts:
         assert last == make_product(spec, 999_999)
         assert last[2]
         assert last[0]["asin"] != make_product(spec, 999_998)[0]["asin"]
-
-
-def product_of(kind: Kind, options: dict[str, tuple[str, ...]]) -> Product:
-    return Product(
-        *(0, "B000000000", f"Dafodo {kind.name}", "", (), (10.0,), "$10.0", options),
-        *(kind.department, kind.name, kind.path, kind.traits),
-    )
-
-
-WORDS = NounExtractor("words", lambda title: title.lower().split())
-
-
-class TestVocabulary:
-    """Goals can be met, and only by what they ask for."""
-
-    def test_the_departments(self) -> None:
-        assert tuple(kinds()) == DEPARTMENTS
-        assert all(len(offered) >= KINDS_PER_BRAND for offered in kinds().values())
-        names = [kind.name for kind in KINDS]
-        assert len(set(names)) == len(names)
-        assert all(len(kind.traits) > MAX_LOOKALIKES for kind in KINDS)
-        assert len(set(EDITIONS)) >= MAX_LOOKALIKES
-
-    @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-    def test_only_the_wanted_value_meets_a_goal(self, kind: Kind) -> None:
-        """As an option of a synthetic goal and of a human one."""
-        assert len(kind.options) == 2
-        groups = {**kind.options, EDITION: EDITIONS}
-        product = product_of(kind, groups)
-        every = [(group, value) for group, values in groups.items() for value in values]
-        for (group, wanted), (other, chosen) in itertools.product(every, every):
-            for options in ({group: wanted}, (wanted,)):
-                goal = Goal(0, 0, "", (kind.traits[0],), 20.0, options)
-                found = score(product, {other: chosen}, 10.0, goal, product, WORDS)
-                met = (group, wanted) == (other, chosen)
-                assert found.r_option == met, (wanted, chosen, options)
-                assert found.reward == (1.0 if met else pytest.approx(2 / 3))
-
-    @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-    def test_attributes_are_not_mistaken_for_each_other(self, kind: Kind) -> None:
-        every = (*kind.traits, *kind.parts, *kind.purposes)
-        assert len(every) > MOST_ATTRIBUTES + MAX_LOOKALIKES
-        for one, other in itertools.permutations(every, 2):
-            assert token_set_ratio(one, other) <= ALIKE_ABOVE
-            assert one not in other
-        texts = [kind.name, kind.path.lower(), *kind.materials]
-        named = (*kind.traits, *kind.parts)
-        assert not any(attribute in text for attribute in named for text in texts)
-
-    def test_every_trait_has_a_paraphrase(self) -> None:
-        """Of its own, without its words side by side."""
-        paraphrases = vocabulary()["paraphrases"]
-        assert set(paraphrases) == {trait for kind in KINDS for trait in kind.traits}
-        assert len(set(paraphrases.values())) == len(paraphrases)
-        for trait, other in itertools.product(paraphrases, paraphrases.values()):
-            assert trait not in other
-
-    def test_other_words_tell_nothing(self) -> None:
-        """No instruction is about the random words, nor about those of requests."""
-        texts = {
-            text
-            for kind in KINDS
-            for text in (
-                *(kind.name, *kind.materials, *kind.traits, *kind.parts, *kind.purposes),
-                *kind.options,
-                *(value for values in kind.options.values() for value in values),
-            )
-        }
-        telling = {word for text in (*texts, *EDITIONS) for word in text.split()}
-        lists = [" ".join(vocabulary()[name]).split() for name in ("nouns", "adjectives")]
-        assert [len(set(words)) for words in lists] == list(map(len, lists))
-        assert not telling & {word for words in lists for word in words}
-        common = {"evening", "morning", "to", "a", "c", "e"}  # of "morning runs", for example
-        assert not telling & request_words() - common
-
-    def test_values_can_be_clicked(self) -> None:
-        groups = {EDITION, *(group for kind in KINDS for group in kind.options)}
-        values = {v for kind in KINDS for values in kind.options.values() for v in values}
-        for value in {*EDITIONS, *values}:
-            assert value not in BUTTONS
-            assert value not in groups
-            assert value == value.strip().lower()
-            assert re.fullmatch("[a-z0-9 ]+", value)
-            assert not re.fullmatch("b0[0-9]{8}", value)
-
-    def test_words_are_told_apart_from_brands(self) -> None:
-        """A brand is one word that nothing else is called."""
-        words = {
-            word
-            for kind in KINDS
-            for text in (kind.name, *kind.materials, *kind.traits, *kind.parts, *kind.purposes)
-            for word in text.split()
-        }.union(EDITIONS, *(" ".join(vocabulary()[name]).split() for name in ("nouns", "adjectives")))
-        brand = re.compile("(?:[bdfgklmnprstvz][aeiou]){2}[bdfgklmnprstvz][ao]")
-        assert brand.fullmatch(brand_name(3, 14))
-        assert not [word for word in words if brand.fullmatch(word)]
