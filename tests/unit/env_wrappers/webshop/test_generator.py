@@ -210,6 +210,7 @@ class TestProducts:
             every = (*kind.traits, *kind.parts, *kind.purposes)
             assert [a for a in every if a in texts_of(item)] == [a for a in every if a in own]
             assert any(attribute in item["name"].lower() for attribute in own)
+            assert not any(text in texts_of(item) for text in vocabulary()["paraphrases"].values())
             assert len(set(own)) == len(own)
             counts[len(own)] += 1
         assert min(counts) == min(most, 5)
