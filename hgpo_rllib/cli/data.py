@@ -145,8 +145,8 @@ def generate_webshop(
     human: Annotated[
         float,
         typer.Option(
-            help="share of these products that also get a human goal, which says half of the traits "
-            "in other words"
+            help="share of these products that also get a human goal, which says half of the "
+            "traits in other words"
         ),
     ] = 0.25,
 ) -> None:

@@ -29,7 +29,7 @@ from hgpo_rllib.environments.spec import (
 )
 
 SAMPLE = 2000
-"""Number of products; 1,800 of them have human goals with `store.human=1`, and the last split starts
+"""Number of products; with `store.human=1` they have 1,800 human goals, and the last split starts
 at goal 1,500."""
 SHOP_OPTIONS = ("goals", "num_products", "price_seed", "shuffle_seed", "nouns")
 
