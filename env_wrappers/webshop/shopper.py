@@ -29,10 +29,7 @@ _OPTIONS = re.compile(r" with (?=(?:(?! with )[^:,]){1,40}: )")
 _WORD = re.compile(r"\w+")
 # Common words of instructions, which find no product.
 _FILLER = request_words().union(
-    (
-        *("a", "an", "and", "are", "at", "by", "color", "for", "from", "is", "it", "like", "of"),
-        *("on", "one", "or", "out", "size", "some", "that", "the", "to", "with", "you"),
-    )
+    ("an", "and", "by", "color", "from", "on", "or", "size", "some", "with")
 )
 
 
