@@ -18,23 +18,18 @@ from env_wrappers.webshop.pages import (
 )
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import ALIKE_ABOVE, first_color, token_set_ratio
+from env_wrappers.webshop.vocabulary import request_words
 
 MAX_PAGES = 3  # maximum results pages that the shopper reads
 _FEATURES = SUB_PAGES[1].lower()
 _THOUGHT = 5  # words of a page in a thought
 
 _PRICE_LIMIT = re.compile(r",? and price lower than ([\d.]+) dollars\s*$")
-_OPTIONS = re.compile(r" with (?=[^:,]{1,40}: )")
+_OPTIONS = re.compile(r" with (?=(?:(?! with )[^:,]){1,40}: )")
 _WORD = re.compile(r"\w+")
 # Common words of instructions, which find no product.
-_FILLER = frozenset(
-    (
-        *("a", "after", "am", "an", "and", "are", "at", "buy", "by", "can", "color", "could"),
-        *("find", "for", "from", "get", "gone", "have", "help", "i", "im", "in", "is", "it"),
-        *("like", "looking", "love", "me", "my", "need", "of", "old", "on", "one", "or", "order"),
-        *("out", "pick", "please", "sister", "size", "so", "some", "that", "the", "to", "want"),
-        *("what", "with", "would", "you"),
-    )
+_FILLER = request_words().union(
+    ("an", "and", "by", "color", "from", "on", "or", "size", "some", "with")
 )
 
 
@@ -234,7 +229,7 @@ class Shopper:
         if self._settled and self._offered == frozenset() and words:
             return self.rng.choice(words)  # all words together found nothing
         if self._again:
-            words = tuple(word for word in words if word not in self._missing)
+            words = tuple(word for word in words if word not in self._missing) or words
         elif self._happens(self.habits.short_query):
             words = tuple(self.rng.sample(words, min(1, len(words))))
         return " ".join(words)

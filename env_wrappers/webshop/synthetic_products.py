@@ -5,22 +5,24 @@ and in the texts that searches match, and differ in one property that the instru
 edition, an option group with a single value on the product's page, or a trait that only the page
 "Features" names. Prices differ too. A brand has one family per kind, so it has few products, and a
 search for its name finds all of them in any catalogue.
+
+Each attribute beyond three adds a feature and a sentence of the description, and some are in the
+title.
 """
 
-import functools
 import itertools
-import json
 import random
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from env_wrappers.errors import DataError
+from env_wrappers.webshop.vocabulary import Kind, fill, kinds, vocabulary
 
 KINDS_PER_BRAND = 8
 MAX_LOOKALIKES = 6  # below the number of traits of a kind; at most the number of editions
+FEWEST_ATTRIBUTES, MOST_ATTRIBUTES = 3, 27  # the original's most are 27
 EDITION = "edition"
 EDITIONS = ("classic", "deluxe", "family", "festive", "signature", "starter")
 
@@ -34,22 +36,10 @@ _PRICE_NONE, _PRICE_RANGE = 0.08, 0.15  # fractions of the products
 _NO_OPTIONS, _ONE_OPTION = 0.12, 0.25  # fractions of the families, which share their options
 _VALUES = (2, 3, 4, 4, 4)
 _BY_EDITION = 0.5  # fraction of the families that differ in the edition
+_IN_TITLE = 3  # further attributes that a title names
+_EXTRAS_NAMED = 0.7  # rate of the exponential number of them that an instruction names
+_PARAPHRASED = 0.5  # fraction of the traits in human instructions
 
-_OPENINGS = (
-    "find me {thing}",
-    "i need {thing}",
-    "looking for {thing}",
-    "help me pick out {thing}",
-    "please order {thing}",
-    "can you find {thing}",
-    "i want to buy {thing}",
-)
-_HUMAN_OPENINGS = (
-    "my old one is gone, so i want {thing}",
-    "could you get {thing} for my sister",
-    "i would love to have {thing}",
-    "what i am after is {thing}",
-)
 _DESCRIPTIONS = (
     "{brand} makes this {material} {kind} to be {trait}. Made for {purpose}.",
     "Made for {purpose}: {material} {kind} by {brand}, which is {trait}.",
@@ -58,42 +48,17 @@ _DESCRIPTIONS = (
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of product.
-
-    Attributes:
-        name: name of the kind; also the query that finds such products.
-        department: one of the store's five departments.
-        path: path in the category tree.
-        singular: whether the name takes "a" or "an".
-        materials: possible materials.
-        traits: possible adjectives.
-        purposes: possible purposes.
-        options: possible option groups, with all values in display order.
-        price: lowest and highest price in dollars.
-    """
-
-    name: str
-    department: str
-    path: str
-    singular: bool
-    materials: tuple[str, ...]
-    traits: tuple[str, ...]
-    purposes: tuple[str, ...]
-    options: Mapping[str, tuple[str, ...]]
-    price: tuple[float, float]
-
-
-@dataclass(frozen=True)
 class CatalogueSpec:
     """What to generate.
 
     Attributes:
         products: number of products. A product with an instruction gives one synthetic goal per
-            combination of its options, seven or eight on average.
+            combination of its options, about eight on average.
         seed: the same spec gives the same bytes; another seed gives other products.
         lookalikes: products of the same brand and kind, from 1 to 6, whose titles have the same
             words. If there are several, only the pages of the products tell which one is wanted.
+        attributes: most attributes of a product, from 3 to 27. With more of them, titles and pages
+            are longer, and instructions name more.
         instructed: share of the products that have synthetic goals.
         human: share of those that also have human goals.
     """
@@ -101,6 +66,7 @@ class CatalogueSpec:
     products: int = 400
     seed: int = 0
     lookalikes: int = 3
+    attributes: int = MOST_ATTRIBUTES
     instructed: float = 0.9
     human: float = 0.25
 
@@ -124,6 +90,10 @@ class CatalogueSpec:
             raise DataError("the number of products must be at least 1, the seed at least 0")
         if not 1 <= self.lookalikes <= MAX_LOOKALIKES:
             raise DataError(f"lookalikes must be from 1 to {MAX_LOOKALIKES}")
+        if not FEWEST_ATTRIBUTES <= self.attributes <= MOST_ATTRIBUTES:
+            raise DataError(
+                f"attributes must be from {FEWEST_ATTRIBUTES} to {MOST_ATTRIBUTES} per product"
+            )
         if not (0 < self.instructed <= 1 and 0 <= self.human <= 1):
             raise DataError(
                 "the share of products with an instruction must be above 0 and at "
@@ -134,33 +104,6 @@ class CatalogueSpec:
                 f"there are not enough brands for {self.products:,} products: "
                 "choose fewer products or more lookalikes"
             )
-
-
-@functools.cache
-def kinds() -> Mapping[str, tuple[Kind, ...]]:
-    """Return the kinds of products by department, from vocabulary.json."""
-    source = resources.files("env_wrappers.webshop") / "vocabulary.json"
-    words = json.loads(source.read_text(encoding="utf-8"))
-
-    def read(department: str, root: str, kind: Mapping[str, Any]) -> Kind:
-        groups = (words["options"][name] for name in kind["options"])
-        low, high = kind["price"]
-        return Kind(
-            name=kind["name"],
-            department=department,
-            path=f"{root} › {kind['path']}",
-            singular=kind.get("one", False),
-            materials=tuple(kind["materials"]),
-            traits=tuple(words["traits"][kind["pool"]]),
-            purposes=tuple(words["purposes"][kind["pool"]]),
-            options={group["group"]: tuple(group["values"]) for group in groups},
-            price=(float(low), float(high)),
-        )
-
-    return {
-        name: tuple(read(name, department["root"], kind) for kind in department["kinds"])
-        for name, department in words["departments"].items()
-    }
 
 
 def brand_name(seed: int, brand: int) -> str:
@@ -190,13 +133,14 @@ class _Design:
     kind: Kind
     brand: str
     material: str
-    trait: str  # in the title
-    hidden: str  # only on the page "Features"
-    wanted: tuple[str, ...]  # the traits that instructions name
+    attributes: tuple[str, ...]
+    wanted: tuple[str, ...]  # the traits that instructions always name
     purpose: str
+    extras: tuple[str, ...]  # attributes beyond three
     options: dict[str, list[str]]
     title: str
     description: str
+    features: tuple[str, ...]
 
 
 def make_product(
@@ -210,13 +154,12 @@ def make_product(
     rng = random.Random(f"{spec.seed}/product/{number}")
     design = _design(spec, number)
     asin = asin_of(spec.seed, number, spec.products)
-    attributes = sorted((design.trait, design.hidden, design.purpose))
-    record: dict[str, Any] = {"attributes": attributes}
+    record: dict[str, Any] = {"attributes": sorted(design.attributes)}
     humans: list[dict[str, Any]] = []
     if rng.random() < spec.instructed:
         record |= _synthetic_instruction(rng, design)
         if rng.random() < spec.human:
-            humans.append(_human_instruction(rng, asin, design, attributes))
+            humans.append(_human_instruction(rng, asin, design))
     return _item(rng, asin, design), record, humans
 
 
@@ -243,17 +186,35 @@ def _design(spec: CatalogueSpec, number: int) -> _Design:
         description += f" Also sold as {', '.join(editions)} edition."
     distinct = lookalikes > 1 and not by_edition
     own = hidden[member if distinct else 0]
+    others = [*hidden[MAX_LOOKALIKES:], *kind.parts, *kind.purposes]
+    others.remove(purpose)
+    # Most products have few attributes, and some very many.
+    count = min(spec.attributes - FEWEST_ATTRIBUTES, int(2 * rng.paretovariate(1.5)))
+    extras = rng.sample(others, count)
+    title = f"{name} {' '.join(order)}"
+    details = [own.capitalize()]
+    if extras:
+        more = [kind.phrase(extra) for extra in extras[:_IN_TITLE]]
+        title += f" - {', '.join((*more, fill(rng, 'lines')))}"
+        description = " ".join((description, *(fill(rng, "stories") for _ in extras)))
+        shown = rng.sample([own, *extras], len(extras) + 1)
+        details = [fill(rng, "features", attribute) for attribute in shown]
     return _Design(
         kind=kind,
         brand=name,
         material=material,
-        trait=trait,
-        hidden=own,
+        attributes=(trait, own, purpose, *extras),
         wanted=(trait, own) if distinct else (trait,),
         purpose=purpose,
+        extras=tuple(extras),
         options=options,
-        title=f"{name} {' '.join(order)}".title(),
+        title=title.title(),
         description=description,
+        features=(
+            f"{material.capitalize()} {kind.name} by {name.capitalize()}",
+            *details,
+            f"Good for {purpose}",
+        ),
     )
 
 
@@ -286,11 +247,7 @@ def _item(rng: random.Random, asin: str, design: _Design) -> dict[str, Any]:
         "asin": asin,
         "name": design.title,
         "full_description": design.description,
-        "small_description": [  # searches match the first only
-            f"{design.material.capitalize()} {design.kind.name} by {design.brand.capitalize()}",
-            design.hidden.capitalize(),
-            f"Good for {design.purpose}",
-        ],
+        "small_description": list(design.features),  # searches match the first only
         "pricing": _price(rng, design.kind),
         "customization_options": {
             group: [{"value": value, "image": None} for value in values]
@@ -321,46 +278,61 @@ def _synthetic_instruction(rng: random.Random, design: _Design) -> dict[str, Any
     Options and price limit are added when goals are built.
     """
     wish, attributes = _wish(rng, design)
-    return {
-        "instruction": rng.choice(_OPENINGS).format(thing=wish),
-        "instruction_attributes": attributes,
-    }
+    opening = _opening(rng, "greetings", "asks")
+    return {"instruction": f"{opening} {wish}", "instruction_attributes": attributes}
 
 
-def _human_instruction(
-    rng: random.Random, asin: str, design: _Design, attributes: list[str]
-) -> dict[str, Any]:
-    """Return a wish that also names the options, in display order or reversed."""
-    wish, wanted = _wish(rng, design)
+def _human_instruction(rng: random.Random, asin: str, design: _Design) -> dict[str, Any]:
+    """Return a wish that also names the options, in display order or reversed.
+
+    It may give a reason, and says half of the traits in other words.
+    """
+    wish, wanted = _wish(rng, design, paraphrased=_PARAPHRASED)
     chosen = {group: rng.choice(values) for group, values in design.options.items()}
     named = [f", {group} {value}" for group, value in chosen.items()]
     rng.shuffle(named)
-    sentence = rng.choice(_HUMAN_OPENINGS).format(thing=wish)
+    opening = _opening(rng, "greetings", "reasons", "asks")
     return {
         "asin": asin,
-        "instruction": sentence + "".join(named) + ".",
-        "attributes": attributes,
+        "instruction": f"{opening} {wish}{''.join(named)}.",
+        "attributes": sorted(design.attributes),
         "options": [f"{group}: {value}" for group, value in chosen.items()],
         "instruction_attributes": wanted,
         "instruction_options": list(chosen.values()),
     }
 
 
-def _wish(rng: random.Random, design: _Design) -> tuple[str, list[str]]:
-    """Return a description of the product, and the attributes that it names."""
-    attributes = list(design.wanted)
-    words = rng.sample(attributes, len(attributes))
-    thing = f"{design.material} {design.kind.name}" if rng.random() < 0.4 else design.kind.name
-    if rng.random() < 0.7:
-        thing = f"{', '.join(words)} {thing}"
-    else:
-        thing = f"{thing} that {'is' if design.kind.singular else 'are'} {' and '.join(words)}"
-    brand_last = rng.random() < 0.5
-    thing = f"{thing} by {design.brand}" if brand_last else f"{design.brand} {thing}"
+def _opening(rng: random.Random, *parts: str) -> str:
+    """Return one phrase for each of the parts, some of which are empty."""
+    return " ".join(filter(None, (rng.choice(vocabulary()[part]) for part in parts)))
+
+
+def _wish(rng: random.Random, design: _Design, paraphrased: float = 0.0) -> tuple[str, list[str]]:
+    """Return a description of the product, and the attributes that it names.
+
+    The fraction `paraphrased` of the traits is said in other words.
+    """
+    kind, count = design.kind, round(rng.expovariate(_EXTRAS_NAMED))
+    attributes = [*design.wanted, *rng.sample(design.extras, min(count, len(design.extras)))]
     if rng.random() < 0.3:
         attributes.append(design.purpose)
-        thing = f"{thing} for {design.purpose}"
-    if design.kind.singular:
+    order = rng.sample(attributes, len(attributes))
+    reworded = [a for a in order if a in kind.traits and rng.random() < paraphrased]
+    traits, parts, purposes = (
+        [a for a in order if a in among and a not in reworded]
+        for among in (kind.traits, kind.parts, kind.purposes)
+    )
+    thing = f"{design.material} {kind.name}" if rng.random() < 0.4 else kind.name
+    if traits and rng.random() < 0.7:
+        thing = f"{', '.join(traits)} {thing}"
+    elif traits:
+        thing = f"{thing} that {'is' if kind.singular else 'are'} {' and '.join(traits)}"
+    thing = f"{thing} by {design.brand}" if rng.random() < 0.5 else f"{design.brand} {thing}"
+    thing += f" with {' and '.join(parts)}" if parts else ""
+    thing += f" for {' and '.join(purposes)}" if purposes else ""
+    if reworded:
+        thing += f", {' and '.join(vocabulary()['paraphrases'][a] for a in reworded)}"
+    if kind.singular:
         thing = f"{'an' if thing[0] in 'aeiou' else 'a'} {thing}"
     return thing, attributes
 

@@ -132,19 +132,29 @@ def generate_webshop(
             "pages tell which one is wanted"
         ),
     ] = 3,
+    attributes: Annotated[
+        int,
+        typer.Option(
+            help="most attributes of a product, 3 to 27; more of them make longer texts, and "
+            "instructions name more"
+        ),
+    ] = 27,
     instructed: Annotated[
         float, typer.Option(help="share of the products that get synthetic goals")
     ] = 0.9,
     human: Annotated[
         float,
-        typer.Option(help="share of these products that also get a human goal, worded freely"),
+        typer.Option(
+            help="share of these products that also get a human goal, which says half of the "
+            "traits in other words"
+        ),
     ] = 0.25,
 ) -> None:
     """Generate a WebShop store; a second call with the same options does nothing."""
     from env_wrappers.webshop.generator import generate
     from env_wrappers.webshop.synthetic_products import CatalogueSpec
 
-    spec = CatalogueSpec(products, seed, lookalikes, instructed, human)
+    spec = CatalogueSpec(products, seed, lookalikes, attributes, instructed, human)
     generate_data(out, "products", products, lambda advance: generate(out, spec, advance))
 
 

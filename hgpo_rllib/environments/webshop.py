@@ -28,8 +28,9 @@ from hgpo_rllib.environments.spec import (
     TaskGenerator,
 )
 
-SAMPLE = 400
-"""Number of products; they give 2,700 goals, and the last split starts at goal 1,500."""
+SAMPLE = 2000
+"""Number of products; with `store.human=1` they have 1,800 human goals, and the last split starts
+at goal 1,500."""
 SHOP_OPTIONS = ("goals", "num_products", "price_seed", "shuffle_seed", "nouns")
 
 

@@ -39,13 +39,18 @@ class StoreSettings(Section):
     """
 
     products: int = Field(400, ge=1)
-    """Number of products. Each product with an instruction gives seven or eight goals on
-    average."""
+    """Number of products. Each product with an instruction gives about eight goals."""
     seed: Seed = 0
     """Seed of the generator."""
     lookalikes: int = Field(3, ge=1, le=6)
     """Number of products of the same brand and kind, with the same words in their titles. With
     several, only their pages tell which one is wanted; more of them take more steps."""
+    attributes: int = Field(27, ge=3, le=27)
+    """Maximum number of attributes of a product. More of them make titles and pages longer, and
+    instructions name more of them."""
+    human: float = Field(0.25, ge=0, le=1)
+    """Fraction of the products with instructions that have a human one too, which says half of the
+    traits in other words. They are the goals with `env.options.goals=human`."""
 
 
 class WarmStartSettings(Section):

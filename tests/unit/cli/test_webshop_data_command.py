@@ -51,6 +51,7 @@ class TestGenerate:
         [
             (("--products", "0"), "products must be at least 1"),
             (("--lookalikes", "9"), "lookalikes must be from 1 to 6"),
+            (("--attributes", "0"), "attributes must be from 3 to 27"),
             (("--instructed", "2"), "at most 1"),
             (("--seed", "-1"), "the seed at least 0"),
         ],

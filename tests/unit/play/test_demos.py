@@ -104,7 +104,7 @@ def test_demonstrations_of_webshop_win(hgpo: Run, tmp_path: Path, expert: str) -
     tasks = len({record["game"] for record in records})
     assert f"{len(records)} steps of {tasks} tasks, {6 - tasks} episodes left out" in stdout
     assert tasks >= 3
-    env = gymnasium.make("hgpo/WebShop-v0", data=store, split="train", nouns="words")
+    env = gymnasium.make("hgpo/WebShop-v0", data=store, split="train", max_steps=50, nouns="words")
     count = env.get_wrapper_attr("num_tasks")
     won = 0
     for task in (index * count // 6 for index in range(6)):

@@ -16,32 +16,22 @@ from hypothesis import strategies as st
 from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, generate
-from env_wrappers.webshop.nouns import NounExtractor
-from env_wrappers.webshop.records import Goal, Product
-from env_wrappers.webshop.reward import ALIKE_ABOVE, score, token_set_ratio
 from env_wrappers.webshop.shop import open_shop
 from env_wrappers.webshop.synthetic_products import (
     EDITION,
-    EDITIONS,
     KINDS_PER_BRAND,
     MAX_BRANDS,
-    MAX_LOOKALIKES,
     CatalogueSpec,
-    Kind,
     asin_of,
     brand_name,
-    kinds,
     make_product,
     order_of,
 )
+from env_wrappers.webshop.vocabulary import kinds, vocabulary
 
 SPEC = CatalogueSpec()
 DEPARTMENTS = ("beauty", "electronics", "garden", "fashion", "grocery")
-BUTTONS = (
-    *("search", "back to search", "next >", "< prev", "description", "features", "reviews"),
-    *("attributes", "buy now"),
-)
-KINDS = [kind for offered in kinds().values() for kind in offered]
+KINDS = {kind.name: kind for offered in kinds().values() for kind in offered}
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +50,24 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def comparable(item: dict[str, Any]) -> str:
-    """Return what lookalikes have in common, besides the words of their texts."""
+def comparable(item: dict[str, Any], own: str) -> str:
+    """Return what lookalikes have in common, besides the words of their texts and their `own`."""
     options = {name: values for name, values in values_of(item).items() if name != EDITION}
-    first, _, last = item["small_description"]
+    features = [re.sub(f"^{own}", "", line.lower()) for line in item["small_description"]]
     name, path = sorted(item["name"].split()), item["product_category"]
-    return json.dumps([options, first, last, name, item["category"], item["query"], path])
+    return json.dumps([options, features, name, item["category"], item["query"], path])
+
+
+def texts_of(item: dict[str, Any]) -> str:
+    """Return all texts of a product, in lower case."""
+    options = (text for name, values in values_of(item).items() for text in (name, *values))
+    texts = (item["name"], item["full_description"], *item["small_description"], *options)
+    return " ".join(texts).lower()
+
+
+def said(attribute: str, wish: str) -> bool:
+    """Return whether a wish names an attribute, perhaps in other words."""
+    return attribute in wish or vocabulary()["paraphrases"].get(attribute, attribute) in wish
 
 
 def values_of(item: dict[str, Any]) -> dict[str, list[str]]:
@@ -136,6 +138,8 @@ class TestFiles:
             ({"seed": -1}, "seed at least 0"),
             ({"lookalikes": 0}, "lookalikes must be from 1 to 6"),
             ({"lookalikes": 7}, "lookalikes must be from 1 to 6"),
+            ({"attributes": 2}, "attributes must be from 3 to 27"),
+            ({"attributes": 28}, "attributes must be from 3 to 27"),
             ({"instructed": 0.0}, "instruction must be above 0"),
             ({"human": 1.1}, "human one from 0 to 1"),
             ({"products": 10_000_000}, "not enough brands for 10,000,000"),
@@ -160,7 +164,6 @@ class TestProducts:
             assert re.fullmatch("[A-Z0-9]{10}", item["asin"])
             assert re.fullmatch(r"|\$[\d,]+\.\d\d( - \$[\d,]+\.\d\d)?", item["pricing"])
             assert item["name"].isascii()
-            assert len(item["name"].split()) < 11
             assert item["product_category"].count(" › ") == 2
             groups = values_of(item)
             assert len(groups.pop(EDITION, [""])) == 1
@@ -196,14 +199,37 @@ class TestProducts:
             )
             assert goals > 1800
 
-    def test_attributes_are_in_the_texts(self, catalogue: Path) -> None:
-        attributes = read(catalogue, ATTRIBUTES)
-        for item in read(catalogue, ITEMS):
-            own = attributes[item["asin"]]["attributes"]
-            texts = " ".join((item["full_description"], *item["small_description"])).lower()
-            assert len(own) == 3
-            assert all(attribute in texts for attribute in own)
-            assert sum(attribute in item["name"].lower() for attribute in own) >= 1
+    @pytest.mark.parametrize("most", [3, 5, 27])
+    def test_attributes_are_in_the_texts(self, most: int) -> None:
+        """And no others. There are as many as wanted, no two of them equal."""
+        counts = Counter[int]()
+        for number in range(400):
+            item, record, _ = make_product(replace(SPEC, attributes=most), number)
+            own = record["attributes"]
+            kind = KINDS[item["query"]]
+            every = (*kind.traits, *kind.parts, *kind.purposes)
+            assert [a for a in every if a in texts_of(item)] == [a for a in every if a in own]
+            assert any(attribute in item["name"].lower() for attribute in own)
+            assert not any(text in texts_of(item) for text in vocabulary()["paraphrases"].values())
+            assert len(set(own)) == len(own)
+            counts[len(own)] += 1
+        assert min(counts) == min(most, 5)
+        assert max(counts) == most
+
+    @pytest.mark.parametrize(
+        ("most", "title", "words", "different"),
+        [(3, (8, 10), (35, 50), 600), (27, (16, 22), (190, 280), 3000)],
+    )
+    def test_there_is_much_to_read(
+        self, most: int, title: tuple[int, int], words: tuple[int, int], different: int
+    ) -> None:
+        """The original has 18 words in a title and 235 in all texts of a product."""
+        items = [make_product(replace(SPEC, attributes=most), number)[0] for number in range(400)]
+        texts = [re.findall(r"\w+", texts_of(item)) for item in items]
+        assert title[0] < sum(len(item["name"].split()) for item in items) / 400 < title[1]
+        assert words[0] < sum(map(len, texts)) / 400 < words[1]
+        found = len(set(itertools.chain(*texts)))
+        assert found > different if most == 27 else found < different
 
     @pytest.mark.parametrize("lookalikes", [1, 2, 6])
     def test_lookalikes_differ_in_one_property(self, tmp_path: Path, lookalikes: int) -> None:
@@ -220,23 +246,26 @@ class TestProducts:
         differ = Counter[str]()
         for (brand, kind), members in families.items():
             editions = [values_of(item).pop(EDITION, ["none"])[0] for item in members]
-            features = [item["small_description"][1].lower() for item in members]
+            owned = [set(attributes[item["asin"]]["attributes"]) for item in members]
+            own = [next(iter(those - set.intersection(*owned)), "none") for those in owned]
+            assert len(set(map(len, owned))) == 1
             if lookalikes > 1:
                 what = "edition" if len(set(editions)) > 1 else "feature"
                 differ[what] += 1
-                one, same = (editions, features) if what == "edition" else (features, editions)
-                assert (len(set(one)), len(set(same))) == (lookalikes, 1)
-            assert len({comparable(item) for item in members}) == 1
+                one, same = (editions, own) if what == "edition" else (own, editions)
+                assert (len(set(one)), set(same)) == (lookalikes, {"none"})
+            assert len(set(map(comparable, members, own))) == 1
             assert len({item["name"] for item in members}) == lookalikes
-            for item, edition, feature in zip(members, editions, features, strict=True):
+            for item, edition, feature in zip(members, editions, own, strict=True):
                 assert edition not in item["name"].lower()
                 assert feature not in f"{item['name']} {item['full_description']}".lower()
                 records = [attributes[item["asin"]], *humans.get(item["asin"], [])]
                 for record in (record for record in records if "instruction" in record):
                     wish, wanted = record["instruction"], record["instruction_attributes"]
-                    assert all(part in wish for part in (brand.lower(), kind, *wanted))
-                    named = lookalikes > 1 and edition == "none"
-                    assert (feature in wanted) == (feature in wish) == named
+                    assert brand.lower() in wish
+                    assert kind in wish
+                    assert all(said(attribute, wish) for attribute in wanted)
+                    assert feature == "none" or feature in wanted
         assert set(differ) == ({"edition", "feature"} if lookalikes > 1 else set())
 
     def test_searches_do_not_tell_lookalikes_apart(self, catalogue: Path) -> None:
@@ -279,6 +308,18 @@ class TestProducts:
                     assert option in offered
                     assert option in record["instruction"]
 
+    def test_human_instructions_paraphrase_traits(self) -> None:
+        """Half of them; synthetic instructions name all attributes as they are."""
+        verbatim: list[bool] = []
+        for number in range(400):
+            _, record, humans = make_product(replace(SPEC, instructed=1.0, human=1.0), number)
+            wish, wanted = record["instruction"], record["instruction_attributes"]
+            assert all(attribute in wish for attribute in wanted)
+            for human in humans:
+                traits = set(human["instruction_attributes"]) & set(vocabulary()["paraphrases"])
+                verbatim += [trait in human["instruction"] for trait in traits]
+        assert 0.4 < sum(verbatim) / len(verbatim) < 0.6
+
     @given(st.integers(0, 10**18), st.integers(2, 10**6), st.data())
     def test_numbers_give_different_asins(self, seed: int, products: int, data: Any) -> None:
         numbers = data.draw(st.sets(st.integers(0, products - 1), min_size=2))
@@ -303,70 +344,3 @@ class TestProducts:
         assert last == make_product(spec, 999_999)
         assert last[2]
         assert last[0]["asin"] != make_product(spec, 999_998)[0]["asin"]
-
-
-def product_of(kind: Kind, options: dict[str, tuple[str, ...]]) -> Product:
-    return Product(
-        *(0, "B000000000", f"Dafodo {kind.name}", "", (), (10.0,), "$10.0", options),
-        *(kind.department, kind.name, kind.path, kind.traits),
-    )
-
-
-WORDS = NounExtractor("words", lambda title: title.lower().split())
-
-
-class TestVocabulary:
-    """Goals can be met, and only by what they ask for."""
-
-    def test_the_departments(self) -> None:
-        assert tuple(kinds()) == DEPARTMENTS
-        assert all(len(offered) >= KINDS_PER_BRAND for offered in kinds().values())
-        names = [kind.name for kind in KINDS]
-        assert len(set(names)) == len(names)
-        assert all(len(kind.traits) > MAX_LOOKALIKES for kind in KINDS)
-        assert len(set(EDITIONS)) >= MAX_LOOKALIKES
-
-    @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-    def test_only_the_wanted_value_meets_a_goal(self, kind: Kind) -> None:
-        """As an option of a synthetic goal and of a human one."""
-        assert len(kind.options) == 2
-        groups = {**kind.options, EDITION: EDITIONS}
-        product = product_of(kind, groups)
-        every = [(group, value) for group, values in groups.items() for value in values]
-        for (group, wanted), (other, chosen) in itertools.product(every, every):
-            for options in ({group: wanted}, (wanted,)):
-                goal = Goal(0, 0, "", (kind.traits[0],), 20.0, options)
-                found = score(product, {other: chosen}, 10.0, goal, product, WORDS)
-                met = (group, wanted) == (other, chosen)
-                assert found.r_option == met, (wanted, chosen, options)
-                assert found.reward == (1.0 if met else pytest.approx(2 / 3))
-
-    @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-    def test_attributes_are_not_mistaken_for_each_other(self, kind: Kind) -> None:
-        for one, other in itertools.permutations((*kind.traits, *kind.purposes), 2):
-            assert token_set_ratio(one, other) <= ALIKE_ABOVE
-            assert one not in other
-        texts = [kind.name, kind.path.lower(), *kind.materials]
-        assert not any(trait in text for trait in kind.traits for text in texts)
-
-    def test_values_can_be_clicked(self) -> None:
-        groups = {EDITION, *(group for kind in KINDS for group in kind.options)}
-        values = {v for kind in KINDS for values in kind.options.values() for v in values}
-        for value in {*EDITIONS, *values}:
-            assert value not in BUTTONS
-            assert value not in groups
-            assert value == value.strip().lower()
-            assert re.fullmatch("[a-z0-9 ]+", value)
-            assert not re.fullmatch("b0[0-9]{8}", value)
-
-    def test_words_are_told_apart_from_brands(self) -> None:
-        """A brand is one word that nothing else is called."""
-        words = {
-            word
-            for kind in KINDS
-            for text in (kind.name, *kind.materials, *kind.traits, *kind.purposes, *EDITIONS)
-            for word in text.split()
-        }
-        brand = re.compile("(?:[bdfgklmnprstvz][aeiou]){2}[bdfgklmnprstvz][ao]")
-        assert brand.fullmatch(brand_name(3, 14))
-        assert not [word for word in words if brand.fullmatch(word)]

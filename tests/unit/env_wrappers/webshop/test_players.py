@@ -62,7 +62,7 @@ def test_lookalikes_make_goals_harder(stores: dict[int, Shop]) -> None:
     assert six < 0.25
     one, three, six = rates["careful"]
     assert one > 0.97 > three > 0.85 > six > 0.55
-    assert won(stores[6], PLAYERS["exhaustive"], steps=60) > 0.97
+    assert won(stores[6], PLAYERS["exhaustive"], steps=60) > 0.9
     for name in ("first-hit-options", "careful", "exhaustive"):
         assert sorted(rates[name], reverse=True) == rates[name]
 
@@ -73,7 +73,7 @@ def test_every_habit_loses_goals(stores: dict[int, Shop], habit: str) -> None:
     assert getattr(BAD_HABITS, habit) > 0
     only = Habits(**{habit: 1.0})
     careful = won(stores[3], Shopper)
-    assert won(stores[3], lambda goal, rng: Shopper(goal, rng, only)) < careful - 0.15
+    assert won(stores[3], lambda goal, rng: Shopper(goal, rng, only)) < careful - 0.1
 
 
 @pytest.mark.parametrize("steps", [10, 15])
