@@ -47,8 +47,6 @@ def check_files(config: RunConfig, look_up: bool = False) -> None:
     Raises:
         ConfigError, DataError: something is missing or invalid.
     """
-    if config.model.model_path is not None:
-        check_model(config.model.model_path, look_up=look_up)
     environment = find_environment(config.env.env_id)
     if TEACHERS.get(config.algorithm.estimator) == "plan":
         environment.require_oracle(config.env)
@@ -57,6 +55,8 @@ def check_files(config: RunConfig, look_up: bool = False) -> None:
             _check_environment(part)
         except (ConfigError, DataError) as error:
             raise type(error)(f"{name}: {error}" if name else str(error)) from error
+    if config.model.model_path is not None:  # last: the hub can take long to answer
+        check_model(config.model.model_path, look_up=look_up)
 
 
 def _check_environment(config: RunConfig) -> None:

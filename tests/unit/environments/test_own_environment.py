@@ -301,8 +301,12 @@ def test_without_a_spec_it_is_evaluated_at_random(folder: Path) -> None:
 def test_prompts_of_agents_are_those_of_the_spec(registered: Path) -> None:
     """It has one for `vanilla` and none for `react`."""
     vanilla = agent_overrides("vanilla", "my_env:Lost-v0", False)
-    settings = ["agent.prompt=my_prompt.jinja", "agent.memory_length=0", "agent.context=window"]
-    assert vanilla == settings
+    assert vanilla == [
+        "agent.prompt=my_prompt.jinja",
+        "agent.memory_length=0",
+        "agent.context=window",
+        "agent.subgoals=False",
+    ]
     with pytest.raises(
         ConfigError, match=r"--agent react: there are no prompts for my_env:Lost-v0"
     ):

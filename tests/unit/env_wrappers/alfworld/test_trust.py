@@ -158,10 +158,10 @@ def test_demonstrating_and_playing_refuse(
     generated_games: Path, tmp_path: Path, proof: Path, hgpo: Run, expert: str
 ) -> None:
     data, out = tmp_path / "data", tmp_path / "demos.jsonl"
-    game = _changed(generated_games, data, _in_introduction(proof))
+    _changed(generated_games, data, _in_introduction(proof))
     settings = (f"env.data={data}", "env.options={}", "env.max_steps=50")
     demos = ("data", "demos", "alfworld_pocket", out, *settings, "--expert", expert)
-    play = ("play", "alfworld", "--game", game)
+    play = ("play", "alfworld", "--data", data, "--split", "train")
     for command in (demos, play):
         status, _, stderr = hgpo(*command)
         assert status == 2
@@ -171,8 +171,10 @@ def test_demonstrating_and_playing_refuse(
     assert hgpo(*demos, "env.options.trusted=true")[0] == 0
     assert proof.exists()
     proof.unlink()
-    other = _changed(generated_games, tmp_path / "other", _in_introduction(proof))
-    assert hgpo("play", "alfworld", "--game", other, "--trusted", stdin="q\n")[0] == 0
+    other = tmp_path / "other"  # the engine of the first game is cached
+    _changed(generated_games, other, _in_introduction(proof))
+    play = ("play", "alfworld", "--data", other, "--split", "train", "env.options.trusted=true")
+    assert hgpo(*play, stdin="q\n")[0] == 0
     assert proof.exists()
 
 
