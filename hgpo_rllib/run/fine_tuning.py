@@ -25,6 +25,7 @@ from env_wrappers.errors import DataError
 from hgpo_rllib.agent import TokenRenderer
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.jsonl import read_jsonl
+from hgpo_rllib.learner.host_memory import keep_freed_memory
 from hgpo_rllib.learner.lora import adapter_shape, add_lora, base_state, merged_state
 from hgpo_rllib.models import checkpoint_form, load_chat_tokenizer, load_model, save_model
 from hgpo_rllib.settings.learner import dtype_of_passes
@@ -151,6 +152,8 @@ def fine_tune(
         ``train_loss`` and, if there are two games or more, ``validation_loss``: nats per token.
     """
     transformers_logging.disable_progress_bar()
+    if not torch.cuda.is_available():
+        keep_freed_memory()
     path = str(config.model.model_path)
     tokenizer, model = load_chat_tokenizer(path), load_model(path)
     if rank := config.model.lora_rank:

@@ -78,15 +78,19 @@ def test_the_expert_has_the_configured_share_of_random_moves(tmp_path: Path) -> 
 
 def test_given_games_are_demonstrated(tmp_path: Path, generated_games: Path) -> None:
     """Those of the train split, spread over it if there are more than `warm_start.games`."""
-    numbers = ("games=2", "demonstrations=2")
-    given = [f"env.data={generated_games}", *(f"warm_start.{number}" for number in numbers)]
+    data = shutil.copytree(generated_games, tmp_path / "data")
+    tree = data / "json_2.1.1"
+    shutil.copytree(tree / "valid_seen", tree / "train", dirs_exist_ok=True)
+    warm = ("games=2", "demonstrations=2", "random_moves=0", "action_noise=0")
+    given = [f"env.data={data}", *(f"warm_start.{setting}" for setting in warm)]
     config = small(tmp_path, *given)
     done: list[tuple[int, int]] = []
     examples = prepare.make_demonstrations(config, lambda n, total: done.append((n, total)))[""]
     env = make_environment(config.env, "train")
-    goals = [env.reset(seed=task)[1]["goal"] for task in range(3)]
+    assert len(env.get_wrapper_attr("games")) == 6
+    goals = [env.reset(seed=task)[1]["goal"] for task in (0, 0, 3, 3)]
     firsts = [prompt.splitlines()[0] for prompt, _ in examples if "\nStep 1\n" in prompt]
-    assert firsts == [f"Task: {goals[task]}" for task in (0, 0, 1, 1)]
+    assert firsts == [f"Task: {goal}" for goal in goals]
     assert done[-1] == (4, 4)
 
 
