@@ -25,8 +25,10 @@ from env_wrappers.errors import DataError
 from hgpo_rllib.agent import TokenRenderer
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.jsonl import read_jsonl
+from hgpo_rllib.learner.host_memory import keep_freed_memory
 from hgpo_rllib.learner.lora import adapter_shape, add_lora, base_state, merged_state
 from hgpo_rllib.models import checkpoint_form, load_chat_tokenizer, load_model, save_model
+from hgpo_rllib.settings.learner import dtype_of_passes
 
 NO_LOSS = -100  # label of tokens without loss in transformers
 HELD_OUT = 0.05
@@ -136,7 +138,7 @@ def fine_tune(
     the last one.
 
     Args:
-        config: the settings of model, LoRA and prompts, and the seed are used.
+        config: the settings of model, LoRA and prompts, `learner.compute_dtype` and the seed.
         demonstrations: steps or conversations to learn.
         output: directory to create.
         checkpoints: directory of checkpoints.
@@ -150,6 +152,8 @@ def fine_tune(
         ``train_loss`` and, if there are two games or more, ``validation_loss``: nats per token.
     """
     transformers_logging.disable_progress_bar()
+    if not torch.cuda.is_available():
+        keep_freed_memory()
     path = str(config.model.model_path)
     tokenizer, model = load_chat_tokenizer(path), load_model(path)
     if rank := config.model.lora_rank:
@@ -171,7 +175,8 @@ def fine_tune(
         save_steps=0.1,  # shares of all steps
         save_total_limit=1,
         logging_steps=0.01,
-        bf16=on_gpu,
+        bf16=dtype_of_passes(config.learner.compute_dtype, on_gpu) == "bfloat16",
+        use_cpu=not on_gpu,
         gradient_checkpointing=on_gpu,
         gradient_checkpointing_kwargs={"use_reentrant": False},  # as torch recommends
         seed=config.seed,

@@ -112,11 +112,11 @@ def prepare_inputs(config: RunConfig, console: TrainingConsole) -> RunConfig:
 
 
 def make_pocket_model(config: RunConfig, console: TrainingConsole) -> None:
-    """Generate demonstrations and train the pocket model on them."""
+    """Demonstrate tasks and train the pocket model on the demonstrations."""
     steps = config.warm_start.exercise_steps + config.warm_start.optimizer_steps
     parts = find_environment(config.env.env_id).parts(config)
     games = 2 * config.warm_start.games * len(parts)
-    label = "demonstrating on tasks of their own"
+    label = "demonstrating tasks"
     with console.phase("demonstrations"), console.progress(label, games) as advance:
         examples = prepare.make_demonstrations(config, lambda done, _: advance(done))
     console.say(f"{sum(map(len, examples.values()))} demonstrated steps")

@@ -8,7 +8,7 @@ from hgpo_rllib.section import Section, Seed
 
 
 class GamesSettings(Section):
-    """Generated ALFWorld games, used for training if `env.data` is null and for the warm start."""
+    """Generated ALFWorld games, used for training and the warm start if `env.data` is null."""
 
     train: int = Field(240, ge=1)
     """Number of games in the split `train`."""
@@ -32,8 +32,7 @@ class GamesSettings(Section):
 
 
 class StoreSettings(Section):
-    """A generated WebShop catalogue, used for training if `env.data` is null and for the warm
-    start.
+    """A generated WebShop catalogue, used for training and the warm start if `env.data` is null.
 
     Fields as in `env_wrappers.webshop.synthetic_products.CatalogueSpec`.
     """
@@ -54,11 +53,12 @@ class StoreSettings(Section):
 
 
 class WarmStartSettings(Section):
-    """The pocket model: a small Qwen2 trained on scripted demonstrations of generated tasks."""
+    """The pocket model: a small Qwen2 trained on scripted demonstrations of training tasks."""
 
     games: int = Field(480, ge=1)
-    """Number of tasks to demonstrate: separate games in the floor plans of `train` (ALFWorld),
-    or the first goals of the train split (WebShop, TextCraft)."""
+    """Number of tasks to demonstrate. With `env.data`: tasks of `env.train_split`, evenly spaced
+    (all of them if it has fewer). Otherwise separate games in the floor plans of `train`
+    (ALFWorld), or the first goals of the train split (WebShop; TextCraft with any data)."""
     demonstrations: int = Field(3, ge=1)
     """Number of demonstrations per task."""
     max_steps: int = Field(20, ge=1)

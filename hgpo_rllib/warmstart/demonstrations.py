@@ -3,7 +3,7 @@
 import functools
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ class DemonstrationSpec:
         env_id: Gymnasium id.
         env_options: arguments of the environment; must be serialisable as JSON.
         make_expert: a module-level function, so that worker processes can import it.
-        task_names: names of the tasks with reset seeds 0, 1, …; they seed the demonstrations.
+        task_names: names of tasks by their reset seeds; they seed the demonstrations.
         prompt, memory_length, strategy_prompt, subgoals: as in `hgpo_rllib.config.AgentSettings`.
         repeats, noise, seed: `demonstrations`, `action_noise` and `seed` of
             `hgpo_rllib.settings.generated.WarmStartSettings`.
@@ -33,7 +33,7 @@ class DemonstrationSpec:
     env_id: str
     env_options: dict[str, Any]
     make_expert: MakeExpert
-    task_names: Sequence[str]
+    task_names: Mapping[int, str]
     prompt: str
     memory_length: int
     repeats: int
@@ -67,7 +67,8 @@ def demonstrate_all(
     with process_pool(workers) as pool:
         total = len(spec.task_names)
         work = functools.partial(_demonstrate_task, spec)
-        for done, batch in enumerate(pool.map(work, range(total), chunksize=4), start=1):
+        batches = pool.map(work, spec.task_names, chunksize=4)
+        for done, batch in enumerate(batches, start=1):
             examples += batch
             on_progress(done, total)
     return examples

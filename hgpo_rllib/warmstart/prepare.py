@@ -1,5 +1,6 @@
 """Generate and cache the data and the pocket model that a run needs."""
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -15,7 +16,8 @@ from env_wrappers.datasets import new_directory, partial_directory
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import DemonstrationGenerator, TaskGenerator, find_environment
-from hgpo_rllib.environments.spec import Example, Progress
+from hgpo_rllib.environments.checks import make_environment
+from hgpo_rllib.environments.spec import Example, Games, Progress
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import DemonstrationSpec, demonstrate_all
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
@@ -51,10 +53,16 @@ def _shape(config: RunConfig) -> dict[str, Any]:
     generator = _generator(config)
     recipe = [Path(__file__).parent / name for name in RECIPE]
     strategy = config.agent.strategy_prompt
+    if (games := _given_games(config)) is None:
+        options = generator.demonstration_options(config)
+        data = generator.demonstration_settings(config)
+    else:
+        options = config.env.options
+        data = {"games": games.list_hash(range(len(games.names))), "hash": games.data_hash}
     return {
         "env": config.env.env_id,
-        "env_options": generator.demonstration_options(config),
-        "data": generator.demonstration_settings(config),
+        "env_options": options,
+        "data": data,
         "warm_start": config.warm_start.model_dump(),
         "prompt": _template_source(config.agent.prompt),
         "strategy_prompt": strategy and _template_source(strategy),
@@ -66,7 +74,10 @@ def _shape(config: RunConfig) -> dict[str, Any]:
 
 
 def make_demonstrations(config: RunConfig, on_progress: Progress) -> Demonstrations:
-    """Generate tasks for demonstrations and demonstrate them, for each environment of a mixture."""
+    """Demonstrate tasks, for each environment of a mixture.
+
+    They are tasks of the train split of `env.data`, or generated for this where that is null.
+    """
     parts, path, games = _parts(config), model_path(config), 2 * config.warm_start.games
 
     def demonstrate(place: int, part: RunConfig) -> list[Example]:
@@ -83,16 +94,23 @@ def _demonstrate(
     assert config.agent.memory_length is not None, "RunConfig ties it where it is not set"
     generator = _generator(config)
     with partial_directory(path.with_name(f"{path.name}-demonstrations")) as partial:
-        data = partial / "data"
-        names = generator.make_demonstration_data(
-            config, data, lambda n, total: on_progress(n * warm.games // total)
-        )
-        options = generator.demonstration_options(config)
+        if (games := _given_games(config)) is None:
+            data = partial / "data"
+            names = generator.make_demonstration_data(
+                config, data, lambda n, total: on_progress(n * warm.games // total)
+            )
+            tasks = dict(enumerate(names))
+            options = {"data": str(data)} | generator.demonstration_options(config)
+        else:
+            total, count = len(games.names), min(warm.games, len(games.names))
+            tasks = {n * total // count: games.names[n * total // count] for n in range(count)}
+            given = {"data": config.env.data, "split": config.env.train_split}
+            options = config.env.options | given
         spec = DemonstrationSpec(
             config.env.env_id,
-            {"data": str(data), "max_steps": warm.max_steps, **options},
+            {"max_steps": warm.max_steps, **options},
             generator.expert_factory(config),
-            names,
+            tasks,
             prompt=config.agent.prompt,
             memory_length=config.agent.memory_length,
             repeats=warm.demonstrations,
@@ -159,6 +177,15 @@ def make_model_directory(
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
     return path
+
+
+def _given_games(config: RunConfig) -> Games | None:
+    """Return the training games in `env.data`; None where demonstrations have data of their own."""
+    if config.env.data is None or not isinstance(_generator(config), TaskGenerator):
+        return None
+    split = config.env.train_split
+    with contextlib.closing(make_environment(config.env, split)) as env:
+        return find_environment(config.env.env_id).games(env, config.env, split)
 
 
 def _parts(config: RunConfig) -> dict[str, RunConfig]:

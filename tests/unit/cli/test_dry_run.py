@@ -15,6 +15,7 @@ from click.testing import Result
 from ray.tune.search.variant_generator import generate_variants
 from typer.testing import CliRunner
 
+from env_wrappers.alfworld.games import TREE
 from env_wrappers.webshop.generator import generate
 from env_wrappers.webshop.nouns import SPACY_MODEL, make_noun_extractor
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
@@ -38,6 +39,9 @@ def _data_of_the_examples(
     """Work where the examples' data are, with a stand-in for spaCy's model."""
     folder = tmp_path_factory.mktemp("examples")
     shutil.copytree(generated_games, folder / "data/alfworld")
+    by_scene = shutil.copytree(generated_games, folder / "data/alfworld_by_scene") / TREE
+    for split, name in (("valid_seen", "dev"), ("valid_unseen", "test")):
+        (by_scene / split).rename(by_scene / name)
     generate(folder / "data/webshop", CatalogueSpec(products=300))
     model = SimpleNamespace(meta={"version": "0"})
     with pytest.MonkeyPatch.context() as patch:

@@ -139,6 +139,20 @@ def test_it_learns_the_demonstrations(start: Path, tmp_path: Path, lora: int) ->
     assert with_tokens[0] == with_tokens[1]
 
 
+def test_passes_have_the_learners_type(start: Path, tmp_path: Path) -> None:
+    """`learner.compute_dtype`: the loss of bfloat16 is nearly that of float32."""
+    losses = []
+    for dtype in ("auto", "float32", "bfloat16"):
+        folder = tmp_path / dtype
+        learner = {"compute_dtype": dtype}
+        settings = parse_config({"model": {"model_path": str(start)}, "learner": learner})
+        result = fine_tune(settings, STEPS, folder / "out", folder / "kept", 3, *SETTINGS[1:])
+        losses.append(result["train_loss"])
+        assert load_model(str(folder / "out")).dtype == torch.float32
+    assert losses[0] == losses[torch.cuda.is_available() + 1]
+    assert losses[1] != losses[2] == pytest.approx(losses[1], rel=0.02)
+
+
 def test_an_interrupted_one_resumes(start: Path, tmp_path: Path) -> None:
     """From its last checkpoint: it does not repeat the steps before."""
     paths = tmp_path / "out", tmp_path / "kept"

@@ -1,5 +1,6 @@
-"""The pocket model is cloned from exercises first, then from demonstrations."""
+"""The pocket model is cloned from exercises first, then from demonstrations of the right tasks."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.environments.alfworld import GameGenerator
+from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import Example
 from hgpo_rllib.models import load_model
 from hgpo_rllib.warmstart import prepare
@@ -72,3 +74,36 @@ def test_the_expert_has_the_configured_share_of_random_moves(tmp_path: Path) -> 
     """`warm_start.random_moves` reaches it."""
     config = small(tmp_path, "warm_start.random_moves=0.25")
     assert GameGenerator().expert_factory(config).keywords == {"random_moves": 0.25}
+
+
+def test_given_games_are_demonstrated(tmp_path: Path, generated_games: Path) -> None:
+    """Those of the train split, spread over it if there are more than `warm_start.games`."""
+    data = shutil.copytree(generated_games, tmp_path / "data")
+    tree = data / "json_2.1.1"
+    shutil.copytree(tree / "valid_seen", tree / "train", dirs_exist_ok=True)
+    warm = ("games=2", "demonstrations=2", "random_moves=0", "action_noise=0")
+    given = [f"env.data={data}", *(f"warm_start.{setting}" for setting in warm)]
+    config = small(tmp_path, *given)
+    done: list[tuple[int, int]] = []
+    examples = prepare.make_demonstrations(config, lambda n, total: done.append((n, total)))[""]
+    env = make_environment(config.env, "train")
+    assert len(env.get_wrapper_attr("games")) == 6
+    goals = [env.reset(seed=task)[1]["goal"] for task in (0, 0, 3, 3)]
+    firsts = [prompt.splitlines()[0] for prompt, _ in examples if "\nStep 1\n" in prompt]
+    assert firsts == [f"Task: {goal}" for goal in goals]
+    assert done[-1] == (4, 4)
+
+
+def test_the_model_depends_on_given_games(tmp_path: Path, generated_games: Path) -> None:
+    """On their contents and the train split, wherever they are, and not on settings of others."""
+
+    def path(data: Path, *overrides: str) -> Path:
+        return prepare.model_path(small(tmp_path, f"env.data={data}", *overrides))
+
+    moved = shutil.copytree(generated_games, tmp_path / "moved")
+    assert path(moved) == path(generated_games) == path(moved, "games.rooms=[kitchen]")
+    paths = {path(moved), path(moved, "env.train_split=valid_seen")}
+    paths |= {prepare.model_path(small(tmp_path)), path(moved, "env.options={trusted: true}")}
+    shutil.rmtree(next((moved / "json_2.1.1" / "train").iterdir()))
+    paths.add(path(moved))
+    assert len(paths) == 5
