@@ -50,6 +50,7 @@ def test_subgoals_are_trained(run_config: RunConfig) -> None:
         subgoals=True,
         estimator="hiper",
         critic="head",
+        drop_zero_advantage=False,
         keep_penalty=0.3,
         constrain_actions=False,
         max_logp_gap=None,
