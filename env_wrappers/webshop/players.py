@@ -51,12 +51,12 @@ class NoisyShopper(Shopper):
 
     def strategy(self) -> str:
         """Decide how to search and whether to read features, for the whole episode; return it."""
-        short, hasty = (
+        short, skip = (
             self.rng.random() < probability
             for probability in (self.habits.short_query, self.habits.unread_features)
         )
-        self.habits = replace(self.habits, short_query=short, unread_features=hasty)
-        return f"search {'one word' if short else 'all words'}, {'buy' if hasty else 'look closer'}"
+        self.habits = replace(self.habits, short_query=short, unread_features=skip)
+        return f"search {'one word' if short else 'all words'}, {'buy' if skip else 'look closer'}"
 
     def perturb(self, admissible: Sequence[str], rng: random.Random) -> str:
         """Return a one-word search if there is a search bar, otherwise any click but "buy now"."""

@@ -67,7 +67,7 @@ def gear(advantage: Floats, tokens: TeacherTokens) -> Floats:
     - An anchor is a token whose absolute Δ is more than 2 standard deviations above the mean of its
       response: there the policy departs from the teacher.
     - A segment goes from an anchor to the next anchor, or to the next token whose negative
-      log-probability is as far above its mean: there the policy decides anew.
+      log-probability is as far above its mean: a new decision of the policy.
 
     A reconstruction from the abstract. Known are anchors at spikes of the divergence, segments that
     get the weight of their anchor and end by entropy, and weights of single tokens elsewhere. All

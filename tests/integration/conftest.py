@@ -43,7 +43,7 @@ SMALL = (
     "games.train=6",
     "games.valid_seen=3",
     "games.valid_unseen=3",
-    # Easy games, so that a hasty clone wins some of them and there is something to learn from.
+    # Easy games, so that a clone trained for few steps wins some, and there is something to learn.
     "env.max_steps=15",
     "games.rooms=[bathroom]",
     "games.max_receptacles=12",

@@ -26,8 +26,8 @@ def test_the_page_trains(run_config: RunConfig, folder: Path) -> None:
             "agent.max_prompt_tokens=480",
             "agent.max_response_tokens=32",
             "rollout.groups_per_iteration=4",
-            # A hasty clone of another game seldom wins, but then some of its answers are no
-            # answers, which costs, so that there is always something to learn from.
+            # A clone of another game, trained for few steps, seldom wins. But some of its responses
+            # are invalid, which costs, so that there is always something to learn from.
             "rollout.temperature=2.0",
             "policy_server.replica_cpus=0",
         ],

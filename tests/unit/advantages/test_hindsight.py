@@ -140,7 +140,7 @@ def test_a_segment_by_hand() -> None:
     """After the anchor, tokens have its weight, up to the next uncertain token."""
     sampled, teacher = np.full(16, -0.1), np.full(16, -0.1)
     teacher[4] = -3.1  # the teacher would not have said this
-    sampled[9] = teacher[9] = -2.0  # here the policy decides anew
+    sampled[9] = teacher[9] = -2.0  # a new decision of the policy
     tokens = TeacherTokens(np.zeros(16, int), np.zeros(16, int), sampled, teacher)
     won, lost = (gear(np.array([advantage]), tokens) for advantage in (1.0, -1.0))
     less, more = 16 / (11 + 5 / 2), 16 / (11 + 5 * 2)
