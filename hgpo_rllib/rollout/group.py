@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 
@@ -29,8 +29,6 @@ FAILURES = (
 """Failure counts of a rollout: failed attempts by cause, members discarded after `max_attempts`
 failed attempts, and groups discarded because fewer than two members were left, because a response
 was sampled with weights that are too old, or because all returns were equal."""
-PlayedGroup = tuple[list[Trajectory], Counter[str]]
-"""Trajectories of a group, and its failure counts."""
 T = TypeVar("T")
 
 
@@ -46,6 +44,14 @@ class Group:
     size: int
     """Number of members N."""
     temperature: float
+
+
+class PlayedGroup(NamedTuple):
+    """Result of playing a group."""
+
+    trajectories: list[Trajectory]
+    failures: Counter[str]
+    """Failure counts by the names in `FAILURES`."""
 
 
 PlayMember = Callable[[int, str, str], Coroutine[Any, Any, Trajectory]]
@@ -66,12 +72,11 @@ class Rollout:
     failures: Counter[str] = field(default_factory=Counter)
     """Failure counts by the names in `FAILURES`."""
 
-    async def group(self, group: Group) -> list[Trajectory]:
+    async def group(self, group: Group) -> PlayedGroup:
         """Play all members of a group concurrently.
 
-        Returns:
-            The members' trajectories. Empty if fewer than two members finished (fewer than one if
-            the group has one member).
+        There are no trajectories if fewer than two members finished (fewer than one if the group
+        has one member).
 
         Raises:
             RunStoppedError: the policy server does not respond.
@@ -80,8 +85,8 @@ class Rollout:
         played = [trajectory for trajectory in await gather(members) if trajectory is not None]
         if len(played) < min(2, group.size):
             self.failures["lost_groups"] += 1
-            return []
-        return played
+            played = []
+        return PlayedGroup(played, self.failures)
 
     async def member(self, task: int, group: str, index: int) -> Trajectory | None:
         """Play one task with one member; return None if all attempts failed."""
@@ -106,12 +111,12 @@ def merge_groups(played: Sequence[PlayedGroup]) -> PlayedGroup:
     Raises:
         RunStoppedError: there are no trajectories.
     """
-    trajectories = [trajectory for group, _ in played for trajectory in group]
-    failures = sum((failed for _, failed in played), Counter[str]())
+    trajectories = [trajectory for group in played for trajectory in group.trajectories]
+    failures = sum((group.failures for group in played), Counter[str]())
     if not trajectories:
         counts = ", ".join(f"{name} {failures[name]}" for name in FAILURES)
         raise RunStoppedError(f"every episode of the rollout failed: {counts}")
-    return trajectories, failures
+    return PlayedGroup(trajectories, failures)
 
 
 async def gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

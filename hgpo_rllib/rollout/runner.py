@@ -92,15 +92,13 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         super().__init__(config=config, **kwargs)
         self.module = None  # the policy lives in the policy server
         self._tokenizer = load_tokenizer(config.model_path)
-        agent = config.settings(AgentSettings)
-        tied = {"memory_length": config.prompt_memory_length}
-        self.renderer = TokenRenderer(self._tokenizer, agent.model_copy(update=tied))
+        memory = {"memory_length": config.prompt_memory_length}
+        agent = config.settings(AgentSettings).model_copy(update=memory)
+        self.renderer = TokenRenderer(self._tokenizer, agent)
         self._strategy_renderer = None
         if agent.strategy_prompt is not None:
-            written = {"prompt": agent.strategy_prompt}
-            self._strategy_renderer = TokenRenderer(
-                self._tokenizer, agent.model_copy(update=written)
-            )
+            writing = agent.model_copy(update={"prompt": agent.strategy_prompt})
+            self._strategy_renderer = TokenRenderer(self._tokenizer, writing)
         self._eos = tuple(eos_token_ids(config.model_path, self._tokenizer))
         self.grammars = (
             GrammarReader(self._tokenizer, self._eos) if config.constrain_actions else None
@@ -114,7 +112,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._finished: list[Trajectory] = []
         self._clients: dict[float, PolicyClient] = {}  # per temperature
         self._versions = [STARTING_WEIGHTS.version]  # of weights, the current one last
-        self._stream = GroupStream(self._play_number)
+        self._stream = GroupStream(self._play_training_group)
         self._gateway: Gateway | None = None
         self._stack = ExitStack()
         # Rollouts run on an event loop in another thread: the learner updates in the main thread
@@ -144,14 +142,14 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             for group in taken:
                 if asynchronous and self._is_stale(group):
                     stale.append(group)
-                elif len(replaced) < budget and have_equal_returns(group.played[0]):
+                elif len(replaced) < budget and have_equal_returns(group.played.trajectories):
                     replaced.append(group)
                 else:
                     groups.append(group)
         groups.sort(key=lambda group: group.number)
         trajectories, failures = merge_groups([group.played for group in groups])
         discarded = Counter(stale_groups=len(stale), replaced_groups=len(replaced))
-        failures += sum((group.played[1] for group in stale + replaced), discarded)
+        failures += sum((group.played.failures for group in stale + replaced), discarded)
         counts = {name: failures[name] for name in FAILURES}
         usable = groups + replaced
         seconds = max(group.ended for group in usable) - min(group.started for group in usable)
@@ -164,18 +162,16 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     def _is_stale(self, group: TimedGroup) -> bool:
         usable = self._versions[-1 - self.config.max_staleness :]
-        rows = response_rows(group.played[0])
+        rows = response_rows(group.played.trajectories)
         return any(row.response.weight_version not in usable for row in rows)
 
-    async def _play_number(self, number: int) -> PlayedGroup:
-        config, split = self.config, self.config.train_split
-        (group,) = self._groups(
-            split, [self._tasks.task(number)], config.group_size, config.temperature, number
-        )
-        return await self._train(group)
+    async def _play_training_group(self, number: int) -> PlayedGroup:
+        config, task = self.config, self._tasks.task(number)
+        group = self._group(config.train_split, task, number, config.group_size, config.temperature)
+        return await self._training_player(group)
 
     @cached_property
-    def _train(self) -> PlayGroup:
+    def _training_player(self) -> PlayGroup:
         return self._player(self.config.group_size)
 
     def play(
@@ -186,26 +182,22 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         Responses are seeded by the run's seed, the split and the number of the group: `first` (the
         number of groups played before) plus its index in `tasks`.
         """
-        groups = self._groups(split, tasks, group_size, temperature, first)
         play = self._player(group_size)
-        return merge_groups(self._loop.call(gather, [play(group) for group in groups]))[0]
-
-    def _groups(
-        self, split: str, tasks: list[int], size: int, temperature: float, first: int
-    ) -> list[Group]:
-        seed = self.config.seed or 0
-        return [
-            Group(split, task, f"{seed}/{split}/{number}", size, temperature)
+        groups = [
+            play(self._group(split, task, number, group_size, temperature))
             for number, task in enumerate(tasks, first)
         ]
+        return merge_groups(self._loop.call(gather, groups)).trajectories
+
+    def _group(self, split: str, task: int, number: int, size: int, temperature: float) -> Group:
+        return Group(split, task, f"{self.config.seed or 0}/{split}/{number}", size, temperature)
 
     def _player(self, group_size: int) -> PlayGroup:
         """Return a function that plays groups, with a limit of their concurrent episodes."""
         limit = self.config.max_concurrent_episodes
         if self.actors:
-            runners = RunnerActors(
-                self.actors, self.replicas, group_size, limit, self.config.max_outage_s
-            )
+            outage_s = self.config.max_outage_s
+            runners = RunnerActors(self.actors, self.replicas, group_size, limit, outage_s)
             return partial(runners.play, lambda: self._weights)
         return partial(self._play_group, asyncio.Semaphore(limit))
 
@@ -216,8 +208,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             gateway = await self._open_gateway()
             begin = partial(self._begin_session, client, group.temperature)
             play = partial(play_session, gateway.sessions, begin, pool)
-        rollout = Rollout(play, self.config.max_attempts, slots)
-        return await rollout.group(group), rollout.failures
+        return await Rollout(play, self.config.max_attempts, slots).group(group)
 
     async def _open_gateway(self) -> Gateway:
         """Return the gateway; the first call starts it."""

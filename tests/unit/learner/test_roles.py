@@ -93,7 +93,7 @@ def played() -> list[Trajectory]:
     thread = EnvThread(limit_s=10)
     play = partial(play_in_pool, PlannerExecutor, EnvPool(Corridor, thread))
     rollout = Rollout(play, 1, asyncio.Semaphore(4))
-    trajectories = asyncio.run(rollout.group(Group("train", 0, "a", 4, 1.0)))
+    trajectories = asyncio.run(rollout.group(Group("train", 0, "a", 4, 1.0))).trajectories
     thread.close()
     return trajectories
 

@@ -121,7 +121,7 @@ class Table:
         async def play(group: Group) -> PlayedGroup:
             rollout = Rollout(partial(play_in_pool, self.begin(), pool), 2, slots)
             try:
-                return await rollout.group(group), rollout.failures
+                return await rollout.group(group)
             finally:
                 self.failures += rollout.failures
 
@@ -129,7 +129,7 @@ class Table:
             async with asyncio.timeout(30):
                 return await gather([play(group) for group in groups])
 
-        return merge_groups(asyncio.run(play_all()))[0]
+        return merge_groups(asyncio.run(play_all())).trajectories
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ async def play(number: int) -> PlayedGroup:
     await asyncio.sleep(random.random() / 1000)
     name = f"{number:02d}"
     members = [trajectory(name, 1 if number in EQUAL else 0), trajectory(name, 1)]
-    return members, Counter(env_errors=number)
+    return PlayedGroup(members, Counter(env_errors=number))
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def test_lost_groups_use_up_the_budget() -> None:
     """Then the run ends, as it does without replacements."""
 
     async def lose(number: int) -> PlayedGroup:
-        return [], Counter(lost_groups=1)
+        return PlayedGroup([], Counter(lost_groups=1))
 
     with runner_of(max_replaced_groups=5) as runner:
         runner._stream = GroupStream(lose)
@@ -128,7 +128,7 @@ def test_equal_returns() -> None:
 
 def test_the_share_of_groups_with_equal_returns() -> None:
     """Each group counts once, whatever its number of members."""
-    groups = [asyncio.run(play(number))[0] for number in (0, 2, 3)]
+    groups = [asyncio.run(play(number)).trajectories for number in (0, 2, 3)]
     played = [*groups[0], trajectory("00", 2), *groups[1], *groups[2]]
     assert rollout_metrics(played)["equal_return_rate"] == pytest.approx(2 / 3)
 

@@ -34,7 +34,7 @@ class Groups:
             raise
         if number in self.broken:
             raise RunStoppedError(f"group {number}")
-        return [], Counter({"lost_groups": number})
+        return PlayedGroup([], Counter({"lost_groups": number}))
 
     async def start(self, total: int) -> None:
         self.stream.start(total)
