@@ -79,17 +79,12 @@ class Session:
         self.max_turns = max_turns
         self._replies: list[Reply] = []
         self._waiting = 0  # requests without a response
-        self._last_used = time.monotonic()
+        self._last_used = 0.0
         self._won = False
         self._truncated = False
         loop = asyncio.get_running_loop()
         self.claimed: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
-
-    def claim(self) -> None:
-        """Give the session to a client."""
-        self._last_used = time.monotonic()
-        self.claimed.set_result(None)
 
     async def chat(self, messages: Sequence[Message], anchor: str, is_gone: IsGone) -> Reply:
         """Return the policy's response to messages.
@@ -176,6 +171,7 @@ class Session:
             EnvFailedError: the client reported an error.
             RunStoppedError: the policy server does not respond.
         """
+        self._last_used = time.monotonic()
         try:
             while not self._ended.done():
                 idle = 0.0 if self._waiting else time.monotonic() - self._last_used
@@ -294,7 +290,7 @@ class Sessions:
                 self._offered.put_nowait(session)
                 return None
             if not session.claimed.done():  # else it was cancelled
-                session.claim()
+                session.claimed.set_result(None)
                 self._claimed[session.id] = session
                 return session
 

@@ -61,7 +61,7 @@ class Game:
         self._start()
         self.app = application(
             [
-                Route("/", self._first),
+                Route("/", self._current),
                 Route("/games", self._choose_game, methods=["POST"]),
                 Route("/steps/{place:int}", self._show),
                 Route("/steps/{place:int}", self._act, methods=["POST"]),
@@ -83,10 +83,7 @@ class Game:
     def _running(self) -> bool:
         return self._episode["success"] is None
 
-    async def _first(self, request: Request) -> Response:
-        return self._current()
-
-    def _current(self) -> Response:
+    async def _current(self, request: Request) -> Response:
         """Redirect to the current step."""
         return RedirectResponse(f"/steps/{len(self._steps)}", status_code=303)
 
@@ -96,7 +93,7 @@ class Game:
             if number := form.get("number"):
                 self._task = {"seed": self._read_task(number)}
             self._start()
-        return self._current()
+        return await self._current(request)
 
     def _read_task(self, text: str) -> int:
         digits = text.isascii() and text.isdecimal() and len(text) < 12
@@ -129,7 +126,7 @@ class Game:
                 if not self._policy:
                     action = as_action(action, step["offered"])
                 self._step(action)
-        return self._current()
+        return await self._current(request)
 
     def _step(self, action: str) -> None:
         observation, reward, terminated, truncated, self._info = self._env.step(action)
