@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from hypothesis import given
 from hypothesis import strategies as st
 
-import env_wrappers  # noqa: F401 (registers the environments)
 from env_wrappers.errors import DataError
 from env_wrappers.text_env import TextEnv
+from tests.unit.env_wrappers.conftest import make_env
 from tests.unit.env_wrappers.textcraft.textcraft_data import recipes, write_recipes
 from tests.unit.env_wrappers.webshop.webshop_store import write_store
 
@@ -24,21 +23,12 @@ OTHERS = ("dance", "look", "inventory", "search[towel]", "search[<r>]", "search[
 PLANS = st.lists(st.tuples(st.booleans(), st.integers(0, 1000)), max_size=10)
 
 
-@pytest.fixture(scope="module", params=["ALFWorld", "WebShop", "TextCraft"])
-def make(
-    request: pytest.FixtureRequest, generated_games: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Make:
-    name = request.param
-    settings: dict[str, Any] = {"data": generated_games, "max_steps": 9}
-    if name == "WebShop":
-        store = write_store(tmp_path_factory.mktemp("store") / "data")
-        settings |= {"data": store, "split": "test", "nouns": "words", "reward": "score"}
-
-    if name == "TextCraft":
-        settings["data"] = write_recipes(tmp_path_factory.mktemp("recipes"))
+@pytest.fixture(scope="module")
+def make(name: str, folders: dict[str, Path]) -> Make:
+    settings = {"data": folders[name]} | ({"reward": "score"} if name == "WebShop" else {})
 
     def make(**changes: Any) -> TextEnv:
-        env = gymnasium.make(f"hgpo/{name}-v0", **settings | changes).unwrapped
+        env = make_env(name, **settings | changes).unwrapped
         assert isinstance(env, TextEnv)
         return env
 
@@ -124,7 +114,7 @@ def test_only_a_running_episode_has_a_snapshot(make: Make) -> None:
     assert other.step("dance")[3], "the closed environment does not matter"
 
 
-@pytest.mark.parametrize("changes", [{"max_steps": 8}, {"success_reward": 1.0}])
+@pytest.mark.parametrize("changes", [{"max_steps": 7}, {"success_reward": 1.0}])
 def test_other_settings_are_refused(make: Make, changes: dict[str, Any]) -> None:
     env, other = make(), make(**changes)
     env.reset(seed=0)

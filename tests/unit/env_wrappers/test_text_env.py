@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
@@ -20,45 +19,11 @@ import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-import env_wrappers  # noqa: F401 (registers the environments)
 from env_wrappers.errors import DataError
-from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
+from tests.unit.env_wrappers.conftest import Make, make_env
 from tests.unit.env_wrappers.webshop.webshop_store import write_store
 
-Make = Callable[..., gymnasium.Env[str, str]]
-NAMES = ("ALFWorld", "WebShop", "TextCraft")
-OPTIONS = {"ALFWorld": "game", "WebShop": "goal", "TextCraft": "goal"}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "ALFWorld": {},
-    "WebShop": {"split": "test", "nouns": "words"},
-    "TextCraft": {},
-}
-
-
-@pytest.fixture(scope="module")
-def folders(generated_games: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    store = write_store(tmp_path_factory.mktemp("store") / "data")
-    recipes = write_recipes(tmp_path_factory.mktemp("recipes") / "data")
-    return {"ALFWorld": generated_games, "WebShop": store, "TextCraft": recipes}
-
-
-@pytest.fixture(params=NAMES)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def make(name: str, folders: dict[str, Path]) -> Make:
-    return _maker(name, folders[name])
-
-
-def _maker(name: str, data: Path) -> Make:
-    def make(**settings: Any) -> gymnasium.Env[str, str]:
-        return gymnasium.make(
-            f"hgpo/{name}-v0", **{"data": data, "max_steps": 8, **SETTINGS[name], **settings}
-        )
-
-    return make
+TASK_OPTIONS = {"ALFWorld": "game", "WebShop": "goal", "TextCraft": "goal"}
 
 
 def _action(rng: random.Random, info: dict[str, Any]) -> str:
@@ -142,9 +107,9 @@ def test_other_render_modes_are_refused(make: Make, mode: str) -> None:
 def test_an_unknown_reset_option_is_an_error(make: Make, name: str, key: object) -> None:
     env = make()
     env.reset(seed=0)
-    message = f"unknown option {key!r}: the only one is '{OPTIONS[name]}'"
+    message = f"unknown option {key!r}: the only one is '{TASK_OPTIONS[name]}'"
     with pytest.raises(DataError, match=message):
-        env.reset(seed=0, options={OPTIONS[name]: 0, key: 0})  # type: ignore[dict-item]
+        env.reset(seed=0, options={TASK_OPTIONS[name]: 0, key: 0})  # type: ignore[dict-item]
     with pytest.raises(ResetNeeded):
         env.step("look")
     env.reset(options={})
@@ -160,7 +125,7 @@ def test_options_must_be_a_dictionary(make: Make, options: Any) -> None:
 @pytest.mark.parametrize("value", [1.0, "x", b"0", [0], -1, 10**9])
 def test_an_option_of_another_type_is_an_error(make: Make, name: str, value: object) -> None:
     with pytest.raises(DataError):
-        make().reset(options={OPTIONS[name]: value})
+        make().reset(options={TASK_OPTIONS[name]: value})
 
 
 @pytest.mark.parametrize("seed", [-1, 1.0, "3", True, [3], np.int64(3)])
@@ -229,7 +194,7 @@ def test_a_pickle_goes_on_in_another_process(make: Make, tmp_path: Path) -> None
 
 def test_a_pickle_whose_game_changed_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(folders["ALFWorld"], tmp_path / "games")
-    env = _maker("ALFWorld", tmp_path / "games")()
+    env = make_env("ALFWorld", data=tmp_path / "games")
     _, info = env.reset(seed=0)
     (tmp_path / "env").write_bytes(pickle.dumps((env, info)))
     game, other, _ = env.get_wrapper_attr("games")
@@ -241,7 +206,7 @@ def test_a_pickle_whose_game_changed_is_refused(folders: dict[str, Path], tmp_pa
 
 def test_a_copy_of_a_store_that_changed_is_refused(tmp_path: Path) -> None:
     data = write_store(tmp_path / "store")
-    env = _maker("WebShop", data)()
+    env = make_env("WebShop", data=data)
     env.reset(seed=0)
     pickled = pickle.dumps(env)
     products = data / "items_shuffle.json"
@@ -269,7 +234,7 @@ def test_environments_in_threads_play_as_they_do_alone(
 
 
 def _play_some(name: str, data: Path, number: int) -> list[Any]:
-    env = _maker(name, data)()
+    env = make_env(name, data=data)
     return [_play(env, number + game, random.Random(number)) for game in range(3)]
 
 

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-import env_wrappers  # noqa: F401 (registers the environments)
-from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
-from tests.unit.env_wrappers.webshop.webshop_store import write_store
+from tests.unit.env_wrappers.conftest import OPTIONS
 
 COUNT = 2
 GAMES: dict[str, list[list[str]]] = {
@@ -25,22 +23,9 @@ GAMES: dict[str, list[list[str]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def settings(
-    generated_games: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[str, Any]]:
-    store = write_store(tmp_path_factory.mktemp("store") / "data")
-    recipes = write_recipes(tmp_path_factory.mktemp("recipes") / "data")
-    return {
-        "ALFWorld": {"data": generated_games, "max_steps": 4},
-        "WebShop": {"data": store, "split": "test", "nouns": "words", "max_steps": 4},
-        "TextCraft": {"data": recipes, "max_steps": 4},
-    }
-
-
-@pytest.fixture(params=["ALFWorld", "WebShop", "TextCraft"])
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture
+def settings(name: str, folders: dict[str, Path]) -> dict[str, Any]:
+    return {"data": folders[name], "max_steps": 4} | OPTIONS[name]
 
 
 def _play(env: gymnasium.vector.VectorEnv[Any, Any, Any], name: str) -> list[Any]:
@@ -78,13 +63,13 @@ def _plain(infos: Any) -> Any:
     ],
 )
 def test_processes_give_the_same_text(name: str, settings: dict[str, Any], context: str) -> None:
-    sync = gymnasium.make_vec(f"hgpo/{name}-v0", COUNT, vectorization_mode="sync", **settings[name])
+    sync = gymnasium.make_vec(f"hgpo/{name}-v0", COUNT, vectorization_mode="sync", **settings)
     there = gymnasium.make_vec(
         f"hgpo/{name}-v0",
         COUNT,
         vectorization_mode="async",
         vector_kwargs={"shared_memory": False, "context": context},
-        **settings[name],
+        **settings,
     )
     try:
         expected = _play(sync, name)
@@ -98,7 +83,7 @@ def test_processes_give_the_same_text(name: str, settings: dict[str, Any], conte
 
 def test_shared_memory_is_refused_with_the_remedy(name: str, settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="disable this feature with `shared_memory=False`"):
-        gymnasium.make_vec(f"hgpo/{name}-v0", COUNT, vectorization_mode="async", **settings[name])
+        gymnasium.make_vec(f"hgpo/{name}-v0", COUNT, vectorization_mode="async", **settings)
 
 
 def test_a_group_is_reset_while_others_play_on(name: str, settings: dict[str, Any]) -> None:
@@ -108,7 +93,7 @@ def test_a_group_is_reset_while_others_play_on(name: str, settings: dict[str, An
         4,
         vectorization_mode="sync",
         vector_kwargs={"autoreset_mode": AutoresetMode.DISABLED},
-        **settings[name],
+        **settings,
     )
     observations, infos = envs.reset(seed=[0, 0, 1, 1])
     assert observations[0] == observations[1]
