@@ -274,9 +274,9 @@ class EnvironmentSpec:
         """
         find_plan = self.oracle(settings)
         if find_plan is None:
-            told = " or ".join(name for name, what in TEACHERS.items() if what == "plan")
+            names = " or ".join(name for name, what in TEACHERS.items() if what == "plan")
             raise ConfigError(
-                f"algorithm.estimator={told} tells a teacher the oracle's plan, and {self.env_id} "
+                f"algorithm.estimator={names} tells a teacher the oracle's plan, and {self.env_id} "
                 "has no oracle: choose another estimator"
             )
         return find_plan

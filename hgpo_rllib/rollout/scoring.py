@@ -73,7 +73,7 @@ def score(
     states = [_states(trajectory, settings.anchor) for trajectory in trajectories]
     strategies = [_strategy(trajectory) for trajectory in trajectories]
     rows = response_rows(trajectories)
-    every = [step for trajectory in trajectories for step in trajectory.steps]
+    all_steps = [step for trajectory in trajectories for step in trajectory.steps]
     teacher_nll = None
     if teacher is not None:
         teacher_nll = _nll([logp[~np.isnan(logp)] for logp in teacher[_acting(rows)]])
@@ -91,31 +91,31 @@ def score(
         anchor=[key for keys in states for key in keys[:-1]],
         next_anchor=[key for keys in states for key in keys[1:]],
         reward=[reward for t in trajectories for reward in _rewards(t, settings.keep_penalty)],
-        invalid=[not step.turn.is_valid for step in every],
+        invalid=[not step.turn.is_valid for step in all_steps],
         gamma=settings.gamma,
         invalid_penalty=settings.invalid_penalty,
         value=None if value is None else value.reshape(len(value), -1)[_acting(rows), 0],
         won=np.repeat([t.won for t in trajectories], lengths),
-        action=[step.turn.action for step in every],
-        nll=_nll([step.turn.behaviour_logp for step in every]),
+        action=[step.turn.action for step in all_steps],
+        nll=_nll([step.turn.behaviour_logp for step in all_steps]),
         teacher_nll=teacher_nll,
     )
-    of_estimator = settings.estimator_settings()
-    levels = tuple(compare_levels(steps, of_estimator))
+    estimator_settings = settings.estimator_settings()
+    levels = tuple(compare_levels(steps, estimator_settings))
 
     def advantages(estimator: str) -> NDArray[np.float64]:
         try:
-            return find_estimator(estimator)(steps, of_estimator)
+            return find_estimator(estimator)(steps, estimator_settings)
         except ValueError as error:  # a column that the agent or the environment lacks
             raise ConfigError(f"estimator {estimator}: {error}") from error
 
     advantage = advantages(settings.estimator)
     target = token_advantage = None
     if value is not None:
-        target = value_targets(steps, of_estimator)[[row.step for row in rows]]
+        target = value_targets(steps, estimator_settings)[[row.step for row in rows]]
         if value.ndim == 2:
             if settings.estimator == HIPER:
-                token_advantage, target = _score_blocks(rows, value, steps, of_estimator)
+                token_advantage, target = _score_blocks(rows, value, steps, estimator_settings)
             else:
                 token_advantage, of_tokens = _score_tokens(rows, value, steps, settings)
                 target = np.column_stack([target, of_tokens])

@@ -104,8 +104,8 @@ class Session:
             RequestFailedError: the engine could not respond.
             RunStoppedError: the policy server does not respond.
         """
-        reply = await self._lost_reply(messages)
-        self._use()  # after the wait, in which the session may have ended
+        reply = await self._undelivered_reply(messages)
+        self._begin_request()  # after the wait, in which the session may have ended
         if reply is None:
             reply = self._ask(messages, anchor, is_gone)
         reply.is_gone = is_gone
@@ -136,7 +136,7 @@ class Session:
             SessionEndedError: the session has ended.
             InvalidRequestError: there is no such response.
         """
-        self._use()
+        self._begin_request()
         replies = [r for r in self._delivered() if reply_id in (None, r.id)]
         if not replies:
             raise InvalidRequestError(
@@ -187,12 +187,12 @@ class Session:
             for reply in self._replies:
                 reply.turn.cancel()
 
-    def _use(self) -> None:
+    def _begin_request(self) -> None:
         if self._ended.done():
             raise SessionEndedError("the session has ended")
         self._last_used = time.monotonic()
 
-    async def _lost_reply(self, messages: Sequence[Message]) -> Reply | None:
+    async def _undelivered_reply(self, messages: Sequence[Message]) -> Reply | None:
         for reply in self._replies:
             if not reply.delivered and reply.messages == messages and await reply.is_gone():
                 return reply

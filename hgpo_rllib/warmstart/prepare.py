@@ -43,12 +43,12 @@ def make_data(config: RunConfig, on_progress: Progress) -> Path:
 
 def model_path(config: RunConfig) -> Path:
     """Return the cache path of this config's pocket model; the name hashes settings and code."""
-    shapes = {name: _shape(part) for name, part in _parts(config).items()}
-    alone = shapes.get("")
-    return Path(config.cache) / f"pocket-model-{_digest(alone or shapes)}"
+    dependencies = {name: _dependencies(part) for name, part in _parts(config).items()}
+    single = dependencies.get("")
+    return Path(config.cache) / f"pocket-model-{_digest(single or dependencies)}"
 
 
-def _shape(config: RunConfig) -> dict[str, Any]:
+def _dependencies(config: RunConfig) -> dict[str, Any]:
     """Return all that the pocket model of one environment depends on."""
     generator = _generator(config)
     recipe = [Path(__file__).parent / name for name in RECIPE]
