@@ -7,12 +7,7 @@ import jinja2
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from hgpo_rllib.agent import (
-    Memory,
-    ParsedAction,
-    TextRenderer,
-    TokenRenderer,
-)
+from hgpo_rllib.agent import Memory, ParsedAction, TextRenderer, TokenRenderer
 from hgpo_rllib.agent.parsing import ANY_SEARCH
 from hgpo_rllib.agent.renderer import EncodedPrompt
 from hgpo_rllib.agent.templates import (
@@ -94,60 +89,40 @@ class TestMemory:
         assert Memory().last(3) == []
 
 
+# Goal, turns before the later step, and (observation, admissible actions) of both steps.
+EPISODES = {
+    "alfworld": ("put a mug in desk.", LATER, (ROOM, ADMISSIBLE), (DESK, ADMISSIBLE)),
+    "webshop": (
+        WISH,
+        remembered((INDEX, "search[red mug]"), (RESULTS, "click[b000000001]")),
+        (INDEX, [ANY_SEARCH, "click[search]"]),
+        (ITEM, ["click[back to search]", "click[< prev]", "click[buy now]", "click[red]"]),
+    ),
+    "textcraft": (
+        CRAFTING,
+        remembered(
+            (CRAFTING, "get 1 oak logs"), ("Got 1 oak logs", "craft 4 oak planks using 1 oak logs")
+        ),
+        (CRAFTING, ["get 1 oak logs", "inventory"]),
+        (
+            "Crafted 4 minecraft:oak_planks",
+            ["craft 6 oak slab using 3 oak planks", "get 1 oak logs", "inventory"],
+        ),
+    ),
+}
+
+
 class TestTemplates:
-    @pytest.mark.parametrize("name", ["alfworld_full", "alfworld_compact"])
-    @pytest.mark.parametrize("step", ["first", "later"])
-    def test_golden(self, name: str, step: str) -> None:
+    @pytest.mark.parametrize("environment", EPISODES)
+    @pytest.mark.parametrize("prompt", ["full", "compact"])
+    def test_golden(self, environment: str, prompt: str) -> None:
         """The rendered text is the recorded one to the letter."""
-        turns = LATER.turns if step == "later" else []
-        text = TextRenderer(AgentSettings(prompt=name)).message(
-            goal="put a mug in desk.",
-            observation=DESK if turns else ROOM,
-            admissible_actions=ADMISSIBLE,
-            step_count=len(turns),
-            history=turns[-2:],
-        )
-        assert text == (GOLDEN / f"{name}_{step}.txt").read_text()
-
-    @pytest.mark.parametrize("name", ["webshop_full", "webshop_compact"])
-    @pytest.mark.parametrize("step", ["first", "later"])
-    def test_golden_of_webshop(self, name: str, step: str) -> None:
-        """Pages are shown behind the instruction, which is the goal."""
-        memory = remembered((INDEX, "search[red mug]"), (RESULTS, "click[b000000001]"))
-        turns = memory.turns if step == "later" else []
-        text = TextRenderer(AgentSettings(prompt=name)).message(
-            goal=WISH,
-            observation=ITEM if turns else INDEX,
-            admissible_actions=(
-                ["click[back to search]", "click[< prev]", "click[buy now]", "click[red]"]
-                if turns
-                else [ANY_SEARCH, "click[search]"]
-            ),
-            step_count=len(turns),
-            history=turns,
-        )
-        assert text == (GOLDEN / f"{name}_{step}.txt").read_text()
-
-    @pytest.mark.parametrize("name", ["textcraft_full", "textcraft_compact"])
-    @pytest.mark.parametrize("step", ["first", "later"])
-    def test_golden_of_textcraft(self, name: str, step: str) -> None:
-        """The commands are in the goal; the first observation would repeat them."""
-        memory = remembered(
-            (CRAFTING, "get 1 oak logs"),
-            ("Got 1 oak logs", "craft 4 oak planks using 1 oak logs"),
-        )
-        turns = memory.turns if step == "later" else []
-        text = TextRenderer(AgentSettings(prompt=name)).message(
-            goal=CRAFTING,
-            observation="Crafted 4 minecraft:oak_planks" if turns else CRAFTING,
-            admissible_actions=[
-                *(["craft 6 oak slab using 3 oak planks"] if turns else []),
-                *("get 1 oak logs", "inventory"),
-            ],
-            step_count=len(turns),
-            history=turns,
-        )
-        assert text == (GOLDEN / f"{name}_{step}.txt").read_text()
+        goal, memory, first, later = EPISODES[environment]
+        name = f"{environment}_{prompt}"
+        renderer = TextRenderer(AgentSettings(prompt=name))
+        for step, shown, turns in (("first", first, []), ("later", later, memory.turns)):
+            text = renderer.message(goal, *shown, len(turns), turns[-2:])
+            assert text == (GOLDEN / f"{name}_{step}.txt").read_text()
 
     @pytest.mark.parametrize(
         ("observation", "parts"),
@@ -177,13 +152,8 @@ class TestTemplates:
         """A path is taken as it is; the filters are there too."""
         path = tmp_path / "own.txt"
         path.write_text("{{ current_step }} {{ admissible_actions | main_actions | join('+') }}\n")
-        text = TextRenderer(AgentSettings(prompt=str(path))).message(
-            goal="",
-            observation="",
-            admissible_actions=["look", "go to bed 1", "examine bed 1", "use lamp 1"],
-            step_count=4,
-            history=[],
-        )
+        actions = ["look", "go to bed 1", "examine bed 1", "use lamp 1"]
+        text = TextRenderer(AgentSettings(prompt=str(path))).message("", "", actions, 4, [])
         assert text == "5 go to bed 1+use lamp 1"
 
     def test_an_unknown_variable_is_an_error(self, tmp_path: Path) -> None:
@@ -191,13 +161,7 @@ class TestTemplates:
         path = tmp_path / "own.jinja"
         path.write_text("{{ observations }}")
         with pytest.raises(jinja2.UndefinedError, match="observations"):
-            TextRenderer(AgentSettings(prompt=str(path))).message(
-                goal="",
-                observation="",
-                admissible_actions=[],
-                step_count=0,
-                history=[],
-            )
+            TextRenderer(AgentSettings(prompt=str(path))).message("", "", [], 0, [])
 
     def test_an_unknown_name_lists_the_known_ones(self) -> None:
         """The message says what to write instead."""

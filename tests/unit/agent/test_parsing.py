@@ -1,24 +1,10 @@
 """Parsing rules: thoughts, actions, validity, and what is offered."""
 
-from pathlib import Path
-
 import pytest
 
-from hgpo_rllib.agent import (
-    ParsedAction,
-    parse_completion,
-)
+from hgpo_rllib.agent import ParsedAction, parse_completion
 from hgpo_rllib.agent.parsing import ANY_SEARCH, find_thought, is_offered
-from hgpo_rllib.agent.templates import (
-    thought,
-)
-from tests.paths import SHARED
-
-GOLDEN = Path(__file__).parent / "golden"
-RELEASED = SHARED / "parity/prompt_templates.json"
-ROOM = "You are in the middle of a room. Looking quickly around you, you see a desk 1, a shelf 1."
-DESK = "You arrive at desk 1. On the desk 1, you see a mug 2."
-ADMISSIBLE = ["examine desk 1", "go to shelf 1", "inventory", "look", "take mug 2 from desk 1"]
+from hgpo_rllib.agent.templates import thought
 
 
 @pytest.mark.parametrize(
