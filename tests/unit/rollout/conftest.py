@@ -88,6 +88,16 @@ class Table:
     def claim(self) -> str:
         return self.http.post("/sessions").json()["id"]
 
+    def begin(self, max_turns: int = 9) -> tuple[Future[Trajectory], str]:
+        """Offer a session and claim it."""
+        played = self.play(max_turns)
+        return played, self.claim()
+
+    def end(self, session: str, played: Future[Trajectory]) -> Trajectory:
+        """End a session that is not won."""
+        self.post(session, "end")
+        return played.result(10)
+
     def client(self, session: str, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(
             base_url=f"{self.url}/sessions/{session}/v1",

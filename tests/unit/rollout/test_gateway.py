@@ -54,14 +54,12 @@ def test_an_episode(table: Table) -> None:
 
 def test_empty_fields_of_messages(table: Table) -> None:
     """Some clients send back responses with them; they change nothing."""
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     reply = {"role": "assistant", "content": "wait 1", "tool_calls": None}
     table.ask(session, [*HELLO, reply, *HELLO])
     del reply["tool_calls"]
     table.ask(session, [*HELLO, reply, *HELLO])
-    table.post(session, "end")
-    played.result(10)
+    table.end(session, played)
     first, second = table.policy.asked
     assert first.token_ids == second.token_ids
 
@@ -69,11 +67,9 @@ def test_empty_fields_of_messages(table: Table) -> None:
 def test_seeds_are_those_of_the_member(table: Table) -> None:
     """The same member gets the same seeds when it is played again."""
     for _ in range(2):
-        played = table.play()
-        session = table.claim()
+        played, session = table.begin()
         table.ask(session)
-        table.post(session, "end")
-        played.result(10)
+        table.end(session, played)
     first, again = table.policy.asked
     assert first.seed == again.seed
 
@@ -97,13 +93,11 @@ def test_seeds_are_those_of_the_member(table: Table) -> None:
 )
 def test_requests_that_are_refused(table: Table, options: dict[str, Any], message: str) -> None:
     """Nothing of them is in the episode."""
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     with pytest.raises(openai.BadRequestError, match=message):
         table.ask(session, **{"messages": HELLO, **options})
     table.ask(session)
-    table.post(session, "end")
-    assert len(played.result(10)) == 1
+    assert len(table.end(session, played)) == 1
 
 
 @pytest.mark.parametrize(
@@ -120,8 +114,7 @@ def test_requests_that_are_refused(table: Table, options: dict[str, Any], messag
 )
 def test_rewards_that_are_refused(table: Table, path: str, body: Any) -> None:
     """They change nothing."""
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     table.ask(session)
     content = body if isinstance(body, str) else json.dumps(body)
     refused = table.http.post(f"/sessions/{session}/{path}", content=content)
@@ -137,25 +130,21 @@ def test_a_key(tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal) -> No
 
 
 def check_key(table: Table) -> None:
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     table.ask(session)
     for wrong in ({"Authorization": "Bearer guess"}, {"Authorization": "secret"}, {}):
         for path in ("/sessions", f"/sessions/{session}/end", f"/sessions/{session}/v1/x"):
             response = table.openai_http.post(table.url + path, headers=wrong)
             assert response.status_code in (401, 404)
             assert (response.status_code == 404) == path.endswith("x")
-    table.post(session, "end")
-    assert len(played.result(10)) == 1
+    assert len(table.end(session, played)) == 1
 
 
 def test_sessions_that_ended(table: Table) -> None:
     """They accept nothing more, and neither does a session that never was."""
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     table.ask(session)
-    table.post(session, "end")
-    played.result(10)
+    table.end(session, played)
     for name in (session, "unknown"):
         assert table.post(name, "end").status_code == 410
         assert table.post(name, "reward", reward=1).status_code == 410
@@ -166,18 +155,15 @@ def test_sessions_that_ended(table: Table) -> None:
 
 def test_an_end_without_a_response(table: Table) -> None:
     """There is nothing to learn from: the session stays open."""
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     assert table.post(session, "end").status_code == 400
     table.ask(session)
-    table.post(session, "end")
-    assert len(played.result(10)) == 1
+    assert len(table.end(session, played)) == 1
 
 
 def test_a_session_that_never_ends(table: Table) -> None:
     """It fails when there is no request for a while, and not while a response takes long."""
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     release = table.block()
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(table.ask, session)
@@ -192,8 +178,7 @@ def test_a_session_that_never_ends(table: Table) -> None:
 
 def test_too_many_turns(table: Table) -> None:
     """The request after the last turn truncates the episode."""
-    played = table.play(max_turns=2)
-    session = table.claim()
+    played, session = table.begin(max_turns=2)
     table.ask(session)
     table.ask(session)
     with pytest.raises(openai.APIStatusError, match="2 responses are over"):

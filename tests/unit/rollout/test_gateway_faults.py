@@ -19,8 +19,7 @@ from tests.unit.rollout.conftest import HELLO, Table, opened, until
 
 def test_a_client_that_disconnects_and_repeats_its_request(table: Table) -> None:
     """It gets the response that it missed; the engine is asked once."""
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     release = table.block()
     with pytest.raises(openai.APITimeoutError):
         table.client(session, timeout=0.2).chat.completions.create(model="policy", messages=HELLO)
@@ -29,15 +28,13 @@ def test_a_client_that_disconnects_and_repeats_its_request(table: Table) -> None
         time.sleep(0.2)
         release()
         assert again.result(10).choices[0].message.content == "wait 1"
-    table.post(session, "end")
-    assert [turn.completion for turn in played.result(10).turns] == ["wait 1"]
+    assert [turn.completion for turn in table.end(session, played).turns] == ["wait 1"]
     assert len(table.policy.asked) == 1
 
 
 def test_the_client_retries_by_itself(table: Table) -> None:
     """With the openai client's own retries: one turn, whatever timed out."""
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     release = table.block()
     client = table.client(session, max_retries=5, timeout=0.3)
     with ThreadPoolExecutor() as pool:
@@ -45,14 +42,12 @@ def test_the_client_retries_by_itself(table: Table) -> None:
         time.sleep(0.8)
         release()
         assert asked.result(20).choices[0].message.content == "wait 1"
-    table.post(session, "end")
-    assert len(played.result(10)) == 1
+    assert len(table.end(session, played)) == 1
 
 
 def test_a_response_that_nobody_received_is_no_turn(table: Table) -> None:
     """The client went on with another request."""
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     release = table.block()
     with pytest.raises(openai.APITimeoutError):
         table.client(session, timeout=0.2).chat.completions.create(model="policy", messages=HELLO)
@@ -66,8 +61,7 @@ def test_a_response_that_nobody_received_is_no_turn(table: Table) -> None:
 
 def test_parallel_requests(table: Table) -> None:
     """Each is a turn with its own response, also those with the same messages."""
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     release = table.block()
     with ThreadPoolExecutor(4) as pool:
         asked = []
@@ -78,16 +72,14 @@ def test_parallel_requests(table: Table) -> None:
         replies = [request.result(10) for request in asked]
     for number, reply in enumerate(replies):
         table.post(session, "reward", reward=number, id=reply.id)
-    table.post(session, "end")
-    trajectory = played.result(10)
+    trajectory = table.end(session, played)
     assert [turn.completion for turn in trajectory.turns] == [f"wait {n}" for n in range(1, 5)]
     assert [step.reward for step in trajectory.steps] == [0, 1, 2, 3]
 
 
 def test_an_end_before_the_response(table: Table) -> None:
     """The request fails, and the trajectory is what was there."""
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     table.ask(session)
     table.block()
     with ThreadPoolExecutor() as pool:
@@ -101,21 +93,18 @@ def test_an_end_before_the_response(table: Table) -> None:
 
 def test_a_request_that_the_engine_cannot_serve(table: Table) -> None:
     """The client may try again; the failed one is no turn."""
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     table.policy.error = RequestFailedError("too long")
     with pytest.raises(openai.InternalServerError, match="too long"):
         table.ask(session)
     table.policy.error = None
     table.ask(session)
-    table.post(session, "end")
-    assert [turn.completion for turn in played.result(10).turns] == ["wait 2"]
+    assert [turn.completion for turn in table.end(session, played).turns] == ["wait 2"]
 
 
 def test_a_policy_server_that_is_lost(table: Table) -> None:
     """The run ends with its line, and the client gets status 503."""
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     table.policy.error = RunStoppedError("no replica answers")
     with pytest.raises(openai.APIStatusError) as error:
         table.ask(session)
@@ -139,11 +128,9 @@ def test_a_client_that_disconnects_while_it_waits(table: Table) -> None:
     connection.request("POST", "/sessions", headers=dict(table.http.headers))
     time.sleep(0.2)
     connection.close()
-    played = table.play()
-    session = table.claim()
+    played, session = table.begin()
     table.ask(session)
-    table.post(session, "end")
-    assert len(played.result(10)) == 1
+    assert len(table.end(session, played)) == 1
 
 
 def test_clients_that_wait_when_the_run_ends(
