@@ -20,12 +20,7 @@ LOCK = ".lock"
 
 
 def is_generated(out: Path, version: int, spec: Mapping[str, Any]) -> bool:
-    """Return whether `out` holds data of this spec; False if it is missing or empty.
-
-    Args:
-        out: the data directory.
-        version: version of the generator.
-        spec: what to generate.
+    """Return whether `out` holds the data of a generator's version and spec; False if it is empty.
 
     Raises:
         DataError: `out` holds something else.

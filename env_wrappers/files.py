@@ -98,13 +98,8 @@ def parse_json(content: bytes) -> Any:
 def validate_json(model: TypeAdapter[_Value], content: str | bytes, place: str) -> _Value:
     """Return the value of a JSON text that fits a model.
 
-    Args:
-        model: the expected types.
-        content: the text.
-        place: where it comes from, with which an error begins.
-
     Raises:
-        DataError: the text is not JSON, or does not fit; the message names the field.
+        DataError: the text is not JSON, or does not fit; the message names `place` and the field.
     """
     try:
         return model.validate_json(content)

@@ -54,12 +54,9 @@ def _end_with_parent() -> None:
 def map_in_processes(
     work: Callable[[_Item], _Result], items: Sequence[_Item], workers: int | None = None
 ) -> Iterator[_Result]:
-    """Yield results in the order of the items.
+    """Yield ``work(item)`` in the order of the items; `work` must be picklable.
 
-    Args:
-        work: a module-level function, or a partial one.
-        items: its arguments.
-        workers: number of processes, of which one is this; None: as many as are worth it.
+    With one worker, this process does the work; None: as many processes as are worth it.
     """
     if workers is None:
         workers = min(os.cpu_count() or 1, len(items) // _ITEMS_PER_WORKER)

@@ -47,12 +47,8 @@ def with_strategies(
     """Return the function that begins agents with strategies.
 
     Members 0 to M - 1 of a group share its first strategy, the next M the second, and so on, where
-    M is `executions`. The member that needs a strategy first has it written.
-
-    Args:
-        playing: creates the agents that act.
-        writing: creates the agents that write a strategy, as their only response.
-        executions: M.
+    M is `executions`. The member that needs a strategy first has it written. `playing` creates the
+    agents that act, `writing` those that write a strategy as their only response.
     """
     written: dict[tuple[str, int], asyncio.Task[Turn]] = {}
 

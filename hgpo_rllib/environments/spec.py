@@ -59,13 +59,7 @@ class Expert(Protocol):
     """Rule-based player of one episode that sees only text."""
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
-        """Return thought and action.
-
-        Args:
-            observation: current observation.
-            admissible: actions currently accepted.
-            last: the previously executed action; None at the start.
-        """
+        """Return thought and action; `last` is the action executed before, None at the start."""
 
 
 MakePlayer = Callable[[Info, random.Random], Expert]

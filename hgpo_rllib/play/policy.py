@@ -20,14 +20,9 @@ class WatchedPolicy:
         info: Mapping[str, Any],
         group: str,
     ):
-        """Start an episode.
+        """Start an episode, with `samples` responses per step; see `BeginAgent`.
 
-        Args:
-            begin: starts agents of the policy.
-            decode: converts the token ids of a prompt to text.
-            samples: responses per step, at least 1.
-            info: info of the reset.
-            group: name that seeds the responses; see `BeginAgent`.
+        `decode` converts the token ids of a prompt to text.
         """
         self._decode = decode
         self._memory = Memory()

@@ -46,11 +46,7 @@ def plain(value: Any) -> str:
 def play_episode(env: gym.Env, task: Mapping[str, Any], max_steps: int, console: Console) -> bool:
     """Play an episode until it ends or the player quits; return whether it was won.
 
-    Args:
-        env: the environment.
-        task: arguments of its reset, which select the task.
-        max_steps: step limit of the environment.
-        console: console for output.
+    `task` has the arguments of the reset, which select the task; `max_steps` is the step limit.
     """
     observation, info = env.reset(**task)
     console.print(Text(f"A number or a command is a step, {QUIT!r} ends the game.", "dim"))

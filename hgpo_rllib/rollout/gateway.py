@@ -138,12 +138,9 @@ class Gateway:
     """HTTP server of `Sessions`."""
 
     def __init__(self, sessions: Sessions, max_tokens: int, key: str | None):
-        """Create the server.
+        """Create the server; `max_tokens` is the limit of a response.
 
-        Args:
-            sessions: the sessions.
-            max_tokens: maximum number of tokens in a response.
-            key: API key that clients must send; None: no key is required.
+        Clients must send the API key `key`. None: no key is required.
         """
         self.sessions = sessions
         self._max_tokens = max_tokens

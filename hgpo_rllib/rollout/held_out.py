@@ -55,9 +55,7 @@ def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any],
 def count_by_task(trajectories: Sequence[Trajectory], tasks: Sequence[int]) -> list[TaskCount]:
     """Count the episodes and successes of each task, sorted by task.
 
-    Args:
-        trajectories: played by `HGPOEnvRunner.play`, whose groups end in their index in `tasks`.
-        tasks: numbers of the tasks that were played.
+    `HGPOEnvRunner.play` played `tasks`, so the name of a group ends in its index there.
     """
     played = [tasks[int(trajectory.group.rpartition("/")[2])] for trajectory in trajectories]
     won = pd.Series([trajectory.won for trajectory in trajectories], dtype=int)

@@ -61,14 +61,8 @@ class Session:
     ):
         """Create a session that waits for a client.
 
-        Args:
-            policy: generates the responses.
-            renderer: encodes messages with the model's chat template.
-            info: info of the task's reset.
-            group: name of the group, unique in a run.
-            name: name in the group. Both seed the sampling.
-            temperature: sampling temperature of `policy`.
-            max_turns: maximum number of responses. A further request ends the session.
+        `policy` samples with `temperature`, seeded by `group` and `name` (see `BeginAgent`). A
+        request after `max_turns` responses ends the session.
         """
         self.id = secrets.token_urlsafe(16)
         self.info = dict(info)
@@ -91,12 +85,8 @@ class Session:
 
         A request with the messages of one whose client disconnected repeats it and gets its
         response. Responses that no client received are not part of the episode. Requests may run
-        concurrently; turns are in the order in which the requests arrived.
-
-        Args:
-            messages: the prompt, in the chat template's format.
-            anchor: text that identifies the state, for groups of steps.
-            is_gone: whether the client has disconnected.
+        concurrently; turns are in the order in which the requests arrived. `anchor` identifies the
+        state, for groups of steps.
 
         Raises:
             SessionEndedError: the session has ended, or ends because it has `max_turns` responses.

@@ -44,10 +44,7 @@ class GroupStream:
     async def take(self, size: int, in_order: bool) -> list[TimedGroup]:
         """Wait for `size` of the started groups and return them, ordered by number.
 
-        Args:
-            size: number of groups.
-            in_order: whether to wait for the groups with the smallest numbers, or for those that
-                finish first.
+        They are those with the smallest numbers if `in_order`, otherwise those that finish first.
 
         Raises:
             RunStoppedError: a group could not be played; all others are cancelled.

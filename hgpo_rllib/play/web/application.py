@@ -87,10 +87,7 @@ async def _failure(request: Request, error: Exception) -> Response:
 
 
 def listen(port: int | None) -> socket.socket:
-    """Return a socket that listens on the loopback address.
-
-    Args:
-        port: the port; None: `PORT`, 0: any free one.
+    """Return a socket that listens on the loopback address; None: `PORT`, 0: any free port.
 
     Raises:
         ConfigError: the port cannot be used.

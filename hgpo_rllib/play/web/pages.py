@@ -44,13 +44,10 @@ class Game:
         task: Mapping[str, Any],
         begin: Callable[[Mapping[str, Any]], WatchedPolicy] | None = None,
     ):
-        """Start an episode.
+        """Start an episode; `task` has the arguments of its reset, which select the task.
 
-        Args:
-            env: the environment.
-            task: arguments of its reset, which select the first task.
-            begin: starts a policy that plays an episode, given the info of the reset; None: a
-                person plays.
+        `begin` starts a policy that plays an episode, given the info of the reset. None: a person
+        plays.
 
         Raises:
             DataError: the task does not exist, or cannot be loaded.
