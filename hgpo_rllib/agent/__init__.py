@@ -9,7 +9,7 @@ from hgpo_rllib.agent.agent import (
     response_seed,
 )
 from hgpo_rllib.agent.memory import Memory, Span, Turn
-from hgpo_rllib.agent.parsing import ParsedAction, action_grammar, parse_completion
+from hgpo_rllib.agent.parsing import action_grammar
 from hgpo_rllib.agent.renderer import TextRenderer, TokenRenderer
 from hgpo_rllib.agent.strategy import with_strategies
 
@@ -19,14 +19,12 @@ __all__ = [
     "BeginModelAgent",
     "Memory",
     "ModelAgent",
-    "ParsedAction",
     "ReflexionAgent",
     "Span",
     "TextRenderer",
     "TokenRenderer",
     "Turn",
     "action_grammar",
-    "parse_completion",
     "response_seed",
     "with_strategies",
 ]

@@ -9,8 +9,7 @@ from typing import Any
 
 import jinja2
 
-from hgpo_rllib.agent import TokenRenderer, Turn
-from hgpo_rllib.agent.agent import response_seed
+from hgpo_rllib.agent import TokenRenderer, Turn, response_seed
 from hgpo_rllib.policy_server.types import Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError, EnvPool, EnvTimeoutError
 from hgpo_rllib.rollout.policy_agent import Policy, sampled_turn

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import random
@@ -17,7 +16,7 @@ from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import DemonstrationGenerator, TaskGenerator, find_environment
 from hgpo_rllib.environments.checks import make_environment
-from hgpo_rllib.environments.spec import Example, Games, Progress
+from hgpo_rllib.environments.spec import Example, Games, Progress, digest
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import DemonstrationSpec, demonstrate_all
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
@@ -207,4 +206,4 @@ def _template_source(prompt: str) -> str:
 
 
 def _digest(value: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
+    return digest(json.dumps(value, sort_keys=True).encode())[:10]

@@ -7,8 +7,8 @@ import jinja2
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from hgpo_rllib.agent import Memory, ParsedAction, TextRenderer, TokenRenderer
-from hgpo_rllib.agent.parsing import ANY_SEARCH
+from hgpo_rllib.agent import Memory, TextRenderer, TokenRenderer
+from hgpo_rllib.agent.parsing import ANY_SEARCH, ParsedAction
 from hgpo_rllib.agent.renderer import EncodedPrompt
 from hgpo_rllib.agent.templates import (
     PROMPTS,

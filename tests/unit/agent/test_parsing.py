@@ -2,8 +2,13 @@
 
 import pytest
 
-from hgpo_rllib.agent import ParsedAction, parse_completion
-from hgpo_rllib.agent.parsing import ANY_SEARCH, find_thought, is_offered
+from hgpo_rllib.agent.parsing import (
+    ANY_SEARCH,
+    ParsedAction,
+    find_thought,
+    is_offered,
+    parse_completion,
+)
 from hgpo_rllib.agent.templates import thought
 
 

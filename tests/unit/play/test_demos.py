@@ -15,7 +15,7 @@ from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.generator import GenerationSpec, generate
 from env_wrappers.webshop.generator import generate as generate_store
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
-from hgpo_rllib.agent import parse_completion
+from hgpo_rllib.agent.parsing import parse_completion
 from hgpo_rllib.environments.alfworld import explore, thoughts_for
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 from tests.unit.cli.command import Run, files, hgpo

@@ -20,7 +20,8 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from env_wrappers.alfworld.explorer import Explorer, goal_of
 from examples import hgpo_minimal as minimal
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
-from hgpo_rllib.agent import Memory, TextRenderer, Turn, parse_completion
+from hgpo_rllib.agent import Memory, TextRenderer, Turn
+from hgpo_rllib.agent.parsing import parse_completion
 from hgpo_rllib.config import AgentSettings, AlgorithmSettings, load_config
 from hgpo_rllib.learner.batching import plan_update, token_batch
 from hgpo_rllib.learner.losses import token_losses

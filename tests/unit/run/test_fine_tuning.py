@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.errors import DataError
-from hgpo_rllib.agent import Memory, TokenRenderer, Turn, parse_completion
+from hgpo_rllib.agent import Memory, TokenRenderer, Turn
+from hgpo_rllib.agent.parsing import parse_completion
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig, parse_config
 from hgpo_rllib.models import load_model, load_tokenizer

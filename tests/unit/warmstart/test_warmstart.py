@@ -12,8 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from env_wrappers.alfworld.env import ALFWorldEnv
-from hgpo_rllib.agent import parse_completion
-from hgpo_rllib.agent.parsing import find_blocks, find_thought
+from hgpo_rllib.agent.parsing import find_blocks, find_thought, parse_completion
 from hgpo_rllib.config import load_config
 from hgpo_rllib.environments import alfworld
 from hgpo_rllib.environments.alfworld import GameGenerator, explore

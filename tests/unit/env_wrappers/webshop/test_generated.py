@@ -8,8 +8,7 @@ import pytest
 
 import env_wrappers  # noqa: F401  registers the environment
 from env_wrappers.webshop.players import NoisyShopper
-from hgpo_rllib.agent import parse_completion
-from hgpo_rllib.agent.parsing import ANY_SEARCH
+from hgpo_rllib.agent.parsing import ANY_SEARCH, parse_completion
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.webshop import StoreGenerator
