@@ -1,6 +1,7 @@
 """What Gymnasium asks of an environment holds for all text environments."""
 
 import json
+import os
 import pickle
 import random
 import shutil
@@ -20,10 +21,11 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 from env_wrappers.errors import DataError
-from tests.unit.env_wrappers.conftest import Make, make_env
+from tests.unit.env_wrappers.conftest import OPTIONS, Make, make_env
 from tests.unit.env_wrappers.webshop.webshop_store import write_store
 
 TASK_OPTIONS = {"ALFWorld": "game", "WebShop": "goal", "TextCraft": "goal"}
+ADMISSIBLE = {"ALFWorld": "look", "WebShop": "search[towel]", "TextCraft": "inventory"}
 
 
 def _action(rng: random.Random, info: dict[str, Any]) -> str:
@@ -100,7 +102,53 @@ def test_other_render_modes_are_refused(make: Make, mode: str) -> None:
         make(render_mode=mode)
 
 
+# Episodes
+
+
+def test_an_episode_is_cut_off_at_max_steps(make: Make) -> None:
+    env = make(max_steps=2).unwrapped
+    with pytest.raises(ResetNeeded, match=r"call reset\(\) first"):
+        env.step("dance")
+    env.reset(seed=0)
+    assert env.step("dance")[2:4] == (False, False)
+    assert env.step("dance")[2:4] == (False, True)
+    with pytest.raises(ResetNeeded, match="again, after its end"):
+        env.step("dance")
+    with pytest.raises(DataError, match="max_steps must be at least 1, not 0"):
+        make(max_steps=0)
+
+
+def test_inadmissible_actions_are_counted_by_episode(make: Make, name: str) -> None:
+    env = make()
+    for _ in range(2):
+        infos = [env.reset(seed=0)[1]]
+        infos += [env.step(action)[4] for action in ("dance", ADMISSIBLE[name], "sing", "sing")]
+        assert [info["inadmissible"] for info in infos] == [False, True, False, True, True]
+        assert [info["inadmissible_count"] for info in infos] == [0, 1, 1, 2, 3]
+
+
+def test_without_a_seed_tasks_are_drawn_reproducibly(make: Make) -> None:
+    env = make()
+
+    def draw() -> list[str]:
+        env.reset(seed=11)
+        return [env.reset()[1]["game"] for _ in range(12)]
+
+    first = draw()
+    assert draw() == first
+    assert len(set(first)) > 2
+
+
 # Bad input
+
+
+@pytest.mark.parametrize("action", [3, None, b"look", ["look"]])
+def test_an_action_must_be_a_string(make: Make, name: str, action: Any) -> None:
+    env = make()
+    env.reset(seed=0)
+    with pytest.raises(TypeError, match=f"an action is a string, not {type(action).__name__}"):
+        env.step(action)
+    assert env.step(ADMISSIBLE[name])[2:4] == (False, False), "the episode goes on"
 
 
 @pytest.mark.parametrize("key", ["gmae", "seed", 3])
@@ -241,10 +289,21 @@ def _play_some(name: str, data: Path, number: int) -> list[Any]:
 # Other processes
 
 
+def test_importing_the_environments_loads_no_framework() -> None:
+    modules = ", ".join(f"env_wrappers.{name.lower()}.env" for name in OPTIONS)
+    code = (
+        f"import sys, env_wrappers.alfworld.generator, {modules}; "
+        "print([m for m in ('ray', 'torch', 'spacy', 'hgpo_rllib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def _in_another_process(function: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     script = f"from tests.unit.env_wrappers.test_text_env import {function}; {function}()"
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    environment = os.environ | {"PYTHONHASHSEED": "1"}  # no order may depend on hashes of strings
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
 def go_on() -> None:

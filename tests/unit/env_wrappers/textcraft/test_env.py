@@ -62,13 +62,6 @@ def test_an_episode(data: Path) -> None:
     assert info["won"]
 
 
-def test_the_step_limit(data: Path) -> None:
-    env = TextCraftEnv(data, max_steps=2)
-    env.reset(seed=0)
-    assert not env.step("inventory")[3]
-    assert env.step("inventory")[3]
-
-
 def test_a_very_long_action_is_not_read(data: Path) -> None:
     env = TextCraftEnv(data)
     env.reset(seed=0)
