@@ -1,4 +1,4 @@
-"""`hgpo play webshop` in the terminal: a person's purchase through a pipe, recorded episodes."""
+"""`hgpo play webshop` in the terminal: a person's purchase through a pipe."""
 
 from pathlib import Path
 
@@ -6,7 +6,6 @@ import pytest
 
 from env_wrappers.webshop.shop import open_shop
 from tests.unit.cli.test_data_command import Run, hgpo  # noqa: F401 (hgpo is a fixture)
-from tests.unit.cli.test_play_command import step, write_episode
 from tests.unit.env_wrappers.webshop.webshop_store import ODD, SHIRT, write_store
 
 # ruff takes the fixture's name for one that is defined again.
@@ -85,27 +84,3 @@ class TestShopping:
         _, shown, _ = hgpo("play", "webshop", "env.options.goals=human", stdin=stdin)
         assert "i need a slim fit shirt in red" in shown
         assert shown.endswith("\nWon in 4 steps.\n")
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (("--goal", "999"), "--game 999: there are "),
-        (("--split", "nix"), "unknown split 'nix'"),
-        (("--split", "train"), "split 'train' is empty"),
-        (("--port", "0"), "add --web"),
-    ],
-)
-def test_bad_input(hgpo: Run, store: Path, options: tuple[str, ...], named: str) -> None:
-    status, stdout, stderr = hgpo("play", "webshop", "--data", store, *options)
-    assert (status, stdout) == (2, "")
-    (line,) = stderr.splitlines()
-    assert line.startswith("hgpo: ")
-    assert named in line
-
-
-def test_a_recorded_episode(hgpo: Run, tmp_path: Path) -> None:
-    file = write_episode(tmp_path / "x.jsonl", step(anchor="WebShop [SEP] Search"), step())
-    status, stdout, stderr = hgpo("play", "episode", file)
-    assert (status, stderr) == (0, "")
-    assert "WebShop [SEP] Search" in stdout
