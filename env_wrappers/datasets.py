@@ -20,7 +20,7 @@ LOCK = ".lock"
 
 
 def is_generated(out: Path, version: int, spec: Mapping[str, Any]) -> bool:
-    """Return whether `out` holds the data of a generator's version and spec; False if it is empty.
+    """Return whether `out` holds data of this spec; False if it is missing or empty.
 
     Raises:
         DataError: `out` holds something else.
