@@ -15,6 +15,7 @@ from tests.unit.env_wrappers.webshop.webshop_store import (
     ODD,
     SHIRT,
     TOWELS,
+    available_actions,
     open_product,
     play,
     start,
@@ -132,7 +133,7 @@ def test_a_purchase_shows_the_receipt_and_ends_nothing(session: Session) -> None
     text = session.observation("text").split(pages.SEPARATOR)
     assert text[5:9] == ["asin", ODD, "options", '{"other": "kind"}']
     assert text[-3:] == [str(reward), "Reward Details", "None"]
-    assert session.available_actions() == {"has_search_bar": False, "clickables": []}
+    assert available_actions(session) == {"has_search_bar": False, "clickables": []}
     assert session.step("click[buy now]") == (0.0, False)
     assert session.ignored
 
@@ -154,11 +155,6 @@ def test_blank_texts_are_what_html_makes_of_them(words: str, shown: list[str]) -
     product = _product(title=words)
     page = Page("0", "buy", kind=Kind.RESULTS, keywords=("x",), number=1, results=(product,))
     assert pages.text(page).split(pages.SEPARATOR)[6:] == [*shown, "$1.0"]
-
-
-def test_a_page_without_a_product_says_so() -> None:
-    with pytest.raises(ValueError, match="index page shows no single product"):
-        _ = Page("0", "buy").item
 
 
 def _product(**fields: Any) -> Product:

@@ -195,13 +195,11 @@ def shop_for(shop: Shop, goal: int, noise: float = 0.0) -> tuple[float, list[str
     shopper = Shopper(session.goal.instruction, rng)
     done: list[str] = []
     for _ in range(40):
-        admissible = [f"click[{name}]" for name in session.clickables]
-        if session.has_search_bar:
-            admissible.insert(0, ANY_SEARCH)
+        admissible = session.actions
         thought, action = shopper.act(session.observation("text"), admissible, (done or [None])[-1])
         assert 0 < len(thought) < 60
         assert action in admissible or (
-            session.has_search_bar and action.startswith("search[") and len(action) > 9
+            ANY_SEARCH in admissible and action.startswith("search[") and len(action) > 9
         )
         if rng.random() < noise:
             action = rng.choice([a for a in admissible if a != "click[buy now]"])

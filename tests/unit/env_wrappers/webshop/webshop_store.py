@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from env_wrappers.webshop.session import Session
+from env_wrappers.webshop.session import ANY_SEARCH, Session
 from env_wrappers.webshop.shop import Shop
 
 SHIRT = "B0SHIRT001"
@@ -41,6 +41,12 @@ def play(session: Session, *actions: str) -> Session:
         session.step(action)
         assert not session.ignored, action
     return session
+
+
+def available_actions(session: Session) -> dict[str, Any]:
+    """Return the original's dict of the actions that a page offers."""
+    has_search_bar = ANY_SEARCH in session.actions
+    return {"has_search_bar": has_search_bar, "clickables": session.clickables}
 
 
 def open_product(session: Session, asin: str) -> Session:
