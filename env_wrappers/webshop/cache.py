@@ -14,7 +14,7 @@ from env_wrappers.datasets import new_directory
 from env_wrappers.errors import DataError
 from env_wrappers.files import file_hash, read_json, user_cache, write_atomically
 
-FORMAT = 3
+FORMAT = 4
 """Version of all derived data; folders of another version are not used."""
 
 _HASHES = "hashes.json"

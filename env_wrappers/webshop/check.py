@@ -85,9 +85,9 @@ def check_catalogue(
     folder = find_sources(data).folder
     catalogue = open_catalogue(folder)
     shops: dict[GoalKind, Shop] = {}
-    if (catalogue.store.goals > 0).any():
+    if (catalogue.columns["goals"] > 0).any():
         shops["synthetic"] = open_shop(folder, "synthetic")
-    if catalogue.store.human.any():
+    if catalogue.columns["human"].any():
         shops["human"] = open_shop(folder, "human")
     if not shops:
         raise DataError(

@@ -178,10 +178,10 @@ class Session:
         if page.kind is Kind.ITEM:  # an option; of groups with the same value, the last counts
             group = [group for group, values in page.item.options.items() if name in values][-1]
             return replace(page, chosen={**page.chosen, group: name})
-        index = self._shop.catalogue.index_of(name.upper())
-        if index is None:  # a lower-case identifier: the original looks for upper case
+        found = self._shop.catalogue.find("asin", name.upper())
+        if not len(found):  # a lower-case identifier: the original looks for upper case
             return None
-        product = self._shop.catalogue[index]
+        product = self._shop.catalogue[int(found[0])]
         visited = page.visited | {product.asin}
         return replace(page, kind=Kind.ITEM, product=product, results=(), visited=visited)
 

@@ -42,7 +42,7 @@ class Shop:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a call that opens the shop again, because its data is memory-mapped."""
-        return _open_again, (self.catalogue.data_hash, self.nouns.name, *self.opened_with)
+        return _open_again, (self.catalogue.facts["data_hash"], self.nouns.name, *self.opened_with)
 
     def find(
         self, keywords: Sequence[str], rng: random.Random
@@ -60,14 +60,14 @@ class Shop:
             case ["<a>", *_] | ["<c>"]:
                 return None
             case ["<c>", department, *_]:
-                return self.catalogue.in_category(department.strip())
+                return self.catalogue.find("category", department.strip())
             case ["<q>", *words]:
-                return self.catalogue.of_query(" ".join(words).strip())
+                return self.catalogue.find("query", " ".join(words).strip())
         return self.catalogue.search(" ".join(keywords))
 
     def score(self, product: Product, chosen: Mapping[str, str], goal: Goal) -> Score:
         """Score the purchase of a product with the chosen options (group to value)."""
-        price = self.goals.price(product.index)
+        price = float(self.goals.prices[product.index])
         wanted = self.catalogue[goal.product]
         return score(product, chosen, price, goal, wanted, self.nouns)
 
@@ -118,7 +118,7 @@ def _open_again(data_hash: str, noun_extractor: str, data: Path, *settings: Any)
         DataError: it cannot be opened on this machine, or would differ.
     """
     shop = open_shop(data, *settings)
-    if (shop.catalogue.data_hash, shop.nouns.name) != (data_hash, noun_extractor):
+    if (shop.catalogue.facts["data_hash"], shop.nouns.name) != (data_hash, noun_extractor):
         raise DataError(
             f"{data} is not the store that was pickled: its files, or the noun extractor "
             f"({noun_extractor!r} then, {shop.nouns.name!r} now), have changed"

@@ -1,4 +1,4 @@
-"""Read WebShop's data files: products, attributes with synthetic wishes, and human wishes.
+"""Read WebShop's data files: products, attributes with synthetic instructions, and human ones.
 
 The files of the full store take gigabytes, so products are streamed. All values are validated;
 errors name a record by its file, number and field.
@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, TypeAdapter, model_validator
 
 from env_wrappers.errors import DataError
 from env_wrappers.files import open_regular, validate_json
-from env_wrappers.webshop.records import Listing, Product, Wish
+from env_wrappers.webshop.records import Instruction, Listing, Product
 
 DATA_VARIABLE = "WEBSHOP_DATA"
 """Environment variable that names the data directory."""
@@ -47,8 +47,8 @@ class Sources:
 
     Attributes:
         products: JSON list of products.
-        attributes: JSON object of attributes and synthetic wishes, by asin.
-        human: JSON object of human wishes, by asin; None if missing.
+        attributes: JSON object of attributes and synthetic instructions, by asin.
+        human: JSON object of human instructions, by asin; None if missing.
     """
 
     products: Path
@@ -97,7 +97,7 @@ def find_sources(data: str | Path | None = None) -> Sources:
 
 
 def read_listings(
-    sources: Sources, num_products: int | None = None, skipped: Counter[str] | None = None
+    sources: Sources, num_products: int | None, skipped: Counter[str]
 ) -> Iterator[Listing]:
     """Yield the store's products in file order.
 
@@ -107,13 +107,12 @@ def read_listings(
     Args:
         sources: the files.
         num_products: read only the first `num_products` records; None reads all.
-        skipped: counter of the skipped records: "nan", "long" and "duplicate".
+        skipped: counts the skipped records: "nan", "long" and "duplicate".
 
     Raises:
         DataError: a file cannot be read, is not JSON, or has an invalid record.
     """
-    skipped = Counter() if skipped is None else skipped
-    made = _read_object(sources.attributes)
+    attributes = _read_object(sources.attributes)
     human = _read_object(sources.human) if sources.human else {}
     seen: set[str] = set()
     for number, (_, record, raw) in enumerate(_values(sources.products, "[]"), start=1):
@@ -126,16 +125,16 @@ def read_listings(
             continue
         item = validate_json(_items, raw, f"product {number} ({asin!r}) in {sources.products}")
         place = f"entry {asin!r} in {sources.attributes}"
-        entry = validate_json(_entries, made.get(item.asin, "{}"), place)
+        entry = validate_json(_entries, attributes.get(item.asin, "{}"), place)
         place = f"entry {asin!r} in {sources.human}"
-        wishes = validate_json(_human_wishes, human.get(item.asin, "[]"), place)
+        written = validate_json(_human_instructions, human.get(item.asin, "[]"), place)
         yield Listing(
             product=_product(len(seen), item, entry),
-            in_attributes=item.asin in made,
-            made=None if entry.instruction is None else _wish(entry),
+            in_attributes=item.asin in attributes,
+            synthetic=None if entry.instruction is None else _instruction(entry),
             # The original makes no goal without attributes.
             human=tuple(
-                _wish(w, w.instruction_options) for w in wishes if w.instruction_attributes
+                _instruction(h, h.instruction_options) for h in written if h.instruction_attributes
             ),
         )
         seen.add(item.asin)
@@ -278,14 +277,14 @@ class _Entry(BaseModel, strict=True):
         return self
 
 
-class _HumanWish(BaseModel, strict=True):
+class _HumanInstruction(BaseModel, strict=True):
     instruction: str
     instruction_attributes: list[str]
     instruction_options: list[str]
 
 
 _items, _entries = TypeAdapter(_Item), TypeAdapter(_Entry)
-_human_wishes = TypeAdapter(list[_HumanWish])
+_human_instructions = TypeAdapter(list[_HumanInstruction])
 
 
 def _product(index: int, item: _Item, entry: _Entry) -> Product:
@@ -310,5 +309,6 @@ def _product(index: int, item: _Item, entry: _Entry) -> Product:
     )
 
 
-def _wish(wish: _Entry | _HumanWish, options: Sequence[str] = ()) -> Wish:
-    return Wish(wish.instruction or "", tuple(wish.instruction_attributes or ()), tuple(options))
+def _instruction(source: _Entry | _HumanInstruction, options: Sequence[str] = ()) -> Instruction:
+    attributes = tuple(source.instruction_attributes or ())
+    return Instruction(source.instruction or "", attributes, tuple(options))

@@ -50,7 +50,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def _listings(data: Path, **changed: Any) -> list[Listing]:
-    return list(read_listings(find_sources(write_data(data, **changed))))
+    return list(read_listings(find_sources(write_data(data, **changed)), None, Counter()))
 
 
 def _open_elsewhere(data: Path) -> subprocess.Popen[str]:
@@ -82,7 +82,7 @@ def test_touched_files_are_read_again_and_changed_ones_taken_in(data: Path) -> N
     os.utime(data / ATTRIBUTES, ns=(before.st_atime_ns, before.st_mtime_ns))
     changed = open_catalogue(data)  # although size and time are the same
     assert changed[0].attributes == ("hard",)
-    assert changed.data_hash != found.data_hash
+    assert changed.facts["data_hash"] != found.facts["data_hash"]
     assert found[0].attributes == ("soft",)
     (data / HUMAN).unlink()
     assert open_catalogue(data).listing(1).human == ()

@@ -20,7 +20,7 @@ import env_wrappers  # noqa: F401 (registers the environment)
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.env import MAX_ACTION, WebShopEnv
 from env_wrappers.webshop.goals import split_goals
-from tests.unit.env_wrappers.webshop.webshop_store import SHIRT, TOWELS, write_store
+from tests.unit.env_wrappers.webshop.webshop_store import SHIRT, TOWELS, product_of, write_store
 
 INFO: dict[str, Any] = {
     "admissible_actions": list,
@@ -69,15 +69,13 @@ def env(data: Path) -> WebShopEnv:
 def _goal_of(env: WebShopEnv, asin: str) -> int:
     """The place of a goal made from a product."""
     shop = env._session._shop
-    return next(
-        i for i in range(env.num_tasks) if shop.goals[i].product == shop.catalogue.index_of(asin)
-    )
+    index = product_of(shop, asin).index
+    return next(i for i in range(env.num_tasks) if shop.goals[i].product == index)
 
 
 def _buy(env: WebShopEnv, asin: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
     """Play the steps that buy a product, with the options that the goal names."""
-    product = env._session._shop.catalogue[env._session._shop.catalogue.index_of(asin) or 0]
-    env.step(f"search[{product.title}]")
+    env.step(f"search[{product_of(env._session._shop, asin).title}]")
     env.step(f"click[{asin.lower()}]")
     wanted = env._session.goal.options
     for value in wanted if isinstance(wanted, tuple) else wanted.values():

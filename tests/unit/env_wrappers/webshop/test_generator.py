@@ -290,7 +290,7 @@ class TestProducts:
             product = shop.catalogue[goal.product]
             others = families[product.title.split()[0], product.query]
             dear += [
-                shop.goals.price(other) > goal.price_limit
+                shop.goals.prices[other] > goal.price_limit
                 for other in others
                 if other != goal.product
             ]

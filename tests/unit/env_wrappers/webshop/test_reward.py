@@ -346,12 +346,11 @@ def test_all_recorded_rewards(
     recorded = json.loads(lzma.decompress(REWARDS.read_bytes()))
     assert len(recorded) == 2000
     for goal_index, asin, chosen, reward, breakdown in recorded:
-        wish, index = goals[goal_index], catalogue.index_of(asin)
-        assert index is not None
+        wish, (index,) = goals[goal_index], catalogue.find("asin", asin).tolist()
         result = score(
             catalogue[index],
             chosen,
-            goals.price(index),
+            goals.prices[index],
             wish,
             catalogue[wish.product],
             recorded_nouns,

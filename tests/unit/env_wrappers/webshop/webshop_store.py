@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from env_wrappers.webshop.records import Product
 from env_wrappers.webshop.session import ANY_SEARCH, Session
 from env_wrappers.webshop.shop import Shop
 
@@ -49,10 +50,14 @@ def available_actions(session: Session) -> dict[str, Any]:
     return {"has_search_bar": has_search_bar, "clickables": session.clickables}
 
 
+def product_of(shop: Shop, asin: str) -> Product:
+    """Return the product with this asin."""
+    return shop.catalogue[int(shop.catalogue.find("asin", asin)[0])]
+
+
 def open_product(session: Session, asin: str) -> Session:
     """Go to a product's page."""
-    product = session._shop.catalogue[session._shop.catalogue.index_of(asin) or 0]
-    play(session, f"search[{product.title}]")
+    play(session, f"search[{product_of(session._shop, asin).title}]")
     while asin.lower() not in session.clickables:
         play(session, "click[next >]")
     return play(session, f"click[{asin.lower()}]")
