@@ -81,19 +81,17 @@ def find_sources(data: str | Path | None = None) -> Sources:
     origin = f" (from {DATA_VARIABLE})" if data is None else ""
     try:
         folder = Path(named).expanduser().resolve()
-        if not folder.is_dir():
-            raise DataError(f"no WebShop data: {folder}{origin} is not a directory; {_REMEDY}")
         # Path.glob finds nothing in an unreadable folder.
-        names = [file.name for file in folder.iterdir()]
-        return Sources(
-            products=_only_match(folder, names, PRODUCTS),
-            attributes=_only_match(folder, names, ATTRIBUTES),
-            human=folder / HUMAN if HUMAN in names else None,
-        )
+        names = [file.name for file in folder.iterdir()] if folder.is_dir() else None
     except (OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
         raise DataError(f"cannot read {str(named)!r}{origin}: {error}; {_REMEDY}") from error
+    if names is None:
+        raise DataError(f"no WebShop data: {folder}{origin} is not a directory; {_REMEDY}")
+    return Sources(
+        products=_only_match(folder, names, PRODUCTS),
+        attributes=_only_match(folder, names, ATTRIBUTES),
+        human=folder / HUMAN if HUMAN in names else None,
+    )
 
 
 def read_listings(
@@ -128,13 +126,15 @@ def read_listings(
         entry = validate_json(_entries, attributes.get(item.asin, "{}"), place)
         place = f"entry {asin!r} in {sources.human}"
         written = validate_json(_human_instructions, human.get(item.asin, "[]"), place)
+        text, wanted = entry.instruction, entry.instruction_attributes
         yield Listing(
             product=_product(len(seen), item, entry),
             in_attributes=item.asin in attributes,
-            synthetic=None if entry.instruction is None else _instruction(entry),
-            # The original makes no goal without attributes.
+            synthetic=Instruction(text, wanted) if text is not None and wanted else None,
             human=tuple(
-                _instruction(h, h.instruction_options) for h in written if h.instruction_attributes
+                Instruction(h.instruction, h.instruction_attributes, h.instruction_options)
+                for h in written
+                if h.instruction_attributes  # the original makes no goal without attributes
             ),
         )
         seen.add(item.asin)
@@ -266,9 +266,9 @@ class _Item(BaseModel, strict=True):
 
 
 class _Entry(BaseModel, strict=True):
-    attributes: list[str] = ["DUMMY_ATTR"]  # matches nothing
+    attributes: tuple[str, ...] = ("DUMMY_ATTR",)  # matches nothing
     instruction: str | None = None
-    instruction_attributes: list[str] | None = None
+    instruction_attributes: tuple[str, ...] | None = None
 
     @model_validator(mode="after")
     def _instruction_has_attributes(self) -> Self:
@@ -279,8 +279,8 @@ class _Entry(BaseModel, strict=True):
 
 class _HumanInstruction(BaseModel, strict=True):
     instruction: str
-    instruction_attributes: list[str]
-    instruction_options: list[str]
+    instruction_attributes: tuple[str, ...]
+    instruction_options: tuple[str, ...]
 
 
 _items, _entries = TypeAdapter(_Item), TypeAdapter(_Entry)
@@ -305,10 +305,5 @@ def _product(index: int, item: _Item, entry: _Entry) -> Product:
         category=item.category,
         query=item.query.lower().strip(),
         product_category=item.product_category,
-        attributes=tuple(entry.attributes),
+        attributes=entry.attributes,
     )
-
-
-def _instruction(source: _Entry | _HumanInstruction, options: Sequence[str] = ()) -> Instruction:
-    attributes = tuple(source.instruction_attributes or ())
-    return Instruction(source.instruction or "", attributes, tuple(options))
