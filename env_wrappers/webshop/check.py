@@ -10,8 +10,7 @@ from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
 from env_wrappers.files import file_hash, read_json
 from env_wrappers.webshop.catalogue import open_catalogue
-from env_wrappers.webshop.goals import PRODUCT_SPLITS, GoalList, split_goals
-from env_wrappers.webshop.goals import Kind as GoalKind
+from env_wrappers.webshop.goals import PRODUCT_SPLITS, GoalKind, GoalList, split_goals
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import NotFoundError, oracle_actions

@@ -1,5 +1,6 @@
 """The Gymnasium environment of WebShop."""
 
+import copy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,10 +114,10 @@ class WebShopEnv(TextEnv):
         }
 
     def _save(self) -> Any:
-        return self._session.save()
+        return copy.copy(self._session)
 
     def _load(self, episode: Any) -> None:
-        self._session.load(episode)
+        self._session = copy.copy(episode)
 
     def _info(self) -> dict[str, Any]:
         session = self._session

@@ -22,7 +22,7 @@ from env_wrappers.webshop.catalogue import NOT_IN_ATTRIBUTES, Catalogue
 from env_wrappers.webshop.records import Goal
 from env_wrappers.webshop.source import HUMAN
 
-Kind = Literal["synthetic", "human"]
+GoalKind = Literal["synthetic", "human"]
 
 NO_LIMIT = 1_000_000.0
 """Price limit in dollars of a goal without one."""
@@ -66,7 +66,7 @@ class GoalList:
     """
 
     catalogue: Catalogue
-    kind: Kind
+    kind: GoalKind
     prices: np.ndarray
     limits: np.ndarray
     products: np.ndarray
@@ -78,11 +78,7 @@ class GoalList:
         return len(self.order)
 
     def __getitem__(self, index: int) -> Goal:
-        """Return a goal by its index, which may be negative.
-
-        Raises:
-            IndexError: ``index`` is out of range.
-        """
+        """Return a goal; raise IndexError if there is none."""
         place = range(len(self))[index]
         number = int(self.order[place])
         row = int(np.searchsorted(self.starts, number, side="right")) - 1
@@ -104,7 +100,7 @@ class GoalList:
 
 
 def open_goals(
-    catalogue: Catalogue, kind: Kind, price_seed: int, shuffle_seed: int = 233
+    catalogue: Catalogue, kind: GoalKind, price_seed: int, shuffle_seed: int = 233
 ) -> GoalList:
     """Return the goals of a catalogue; draws are made once and stored in the catalogue's folder.
 
@@ -136,8 +132,8 @@ def open_goals(
 
 def check_goals(kind: str, price_seed: int, shuffle_seed: int) -> None:
     """Raise DataError for invalid arguments of `open_goals`."""
-    if kind not in get_args(Kind):
-        raise DataError(f"unknown kind of goals {kind!r}: choose {' or '.join(get_args(Kind))}")
+    if kind not in get_args(GoalKind):
+        raise DataError(f"unknown kind of goals {kind!r}: choose {' or '.join(get_args(GoalKind))}")
     for name, seed in (("price_seed", price_seed), ("shuffle_seed", shuffle_seed)):
         # Both seeds are part of a folder name.
         if type(seed) is not int or seed not in _SEEDS:
@@ -161,7 +157,7 @@ def split_goals(goals: GoalList, split: str) -> Sequence[int]:
         digits = goals.catalogue.columns["asin"][goals.products] % 10
         sizes = np.diff(goals.starts, append=len(goals))
         chosen = np.repeat((start <= digits) & (digits < stop), sizes)[goals.order]
-        places = memoryview(np.flatnonzero(chosen))
+        places = np.flatnonzero(chosen).data
         reason = f"none of the {len(goals)} goals is of its products"
     else:
         known = ", ".join((*SPLITS, *PRODUCT_SPLITS))
@@ -184,7 +180,7 @@ def _check_attributes(catalogue: Catalogue) -> None:
 
 
 def _draw(
-    catalogue: Catalogue, kind: Kind, price_seed: int, shuffle_seed: int
+    catalogue: Catalogue, kind: GoalKind, price_seed: int, shuffle_seed: int
 ) -> dict[str, np.ndarray]:
     """Make all random draws, in the original's order."""
     columns = catalogue.columns
@@ -215,7 +211,7 @@ def _draw(
     }
 
 
-def _wrong_count(catalogue: Catalogue, kind: Kind, count: int) -> DataError:
+def _wrong_count(catalogue: Catalogue, kind: GoalKind, count: int) -> DataError:
     if count:
         return DataError(
             f"{count} {kind} goals are too many (at most {_MOST_GOALS}): take fewer products, or "
@@ -243,4 +239,4 @@ def _combination(options: Mapping[str, Sequence[str]], number: int) -> dict[str,
     """Return one value per option group, groups sorted; the last group varies fastest."""
     names = sorted(options)
     places = np.unravel_index(number, tuple(len(options[name]) for name in names))
-    return {name: options[name][place] for name, place in zip(names, places, strict=True)}
+    return {name: options[name][int(place)] for name, place in zip(names, places, strict=True)}

@@ -9,7 +9,6 @@ import hashlib
 import json
 import random
 from dataclasses import replace
-from typing import Any
 
 from env_wrappers.webshop import pages
 from env_wrappers.webshop.pages import Kind, Page
@@ -73,14 +72,6 @@ class Session:
         if page is None or page.kind is not Kind.DONE:
             return 0.0, False
         return page.score, True
-
-    def save(self) -> Any:
-        """Return the state of the session, for ``load`` of a session in the same shop."""
-        return vars(self).copy()
-
-    def load(self, saved: Any) -> None:
-        """Set the state to one that ``save`` returned."""
-        vars(self).update(saved)
 
     def observation(self, mode: str) -> str:
         """Return the page in one of ``pages.MODES``."""
@@ -157,7 +148,7 @@ class Session:
         """Return a results page, keeping the visited products but not the product and options."""
         if keywords[0] == "<r>":
             self._drawn += 1
-            self._rng = copy.copy(self._rng)  # saved states share the generator
+            self._rng = copy.copy(self._rng)  # copies of the session share it
         found = self._shop.find(keywords, self._rng)
         if found is None:
             return None
