@@ -86,7 +86,7 @@ class Index:
         self._occurrences = load_array(folder / "occurrences.npy")
         self._numbers = load_array(folder / "numbers.npy")  # of documents, in that order
 
-    def search(self, query: str, limit: int = 50) -> tuple[int, ...]:
+    def search(self, query: str, limit: int) -> tuple[int, ...]:
         """Return the numbers of the best-matching documents, best first.
 
         All words count; the time for a long query is bounded by analysing it and adding up all

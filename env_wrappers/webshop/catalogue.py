@@ -49,6 +49,8 @@ _COLUMNS = np.dtype(
         ("query", np.uint64),
     ]
 )
+MAX_HITS = 50
+"""Maximum number of products that a search for words finds."""
 _MOST_GOALS = 2**40  # of one product: a bound on counts, so that sums cannot overflow
 _CACHED_LISTINGS = 4_096  # about 5 KB each
 _CACHED_SEARCHES = 8_192  # about 2 KB each
@@ -116,9 +118,9 @@ class Catalogue:
         return np.flatnonzero(self.columns[column] == text_hashes([text]))
 
     def search(self, query: str) -> tuple[int, ...]:
-        """Return the indices of the 50 products that best match a query, best first."""
-        is_short = len(query) <= _LONGEST_CACHED_QUERY
-        return self._search(query) if is_short else self._index.search(query)
+        """Return the indices of the `MAX_HITS` products that best match a query, best first."""
+        search = self._search if len(query) <= _LONGEST_CACHED_QUERY else self._index.search
+        return search(query, MAX_HITS)
 
     def _read(self, index: int) -> Listing:
         ends = self.columns["end"]

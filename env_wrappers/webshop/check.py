@@ -129,9 +129,8 @@ def why_missed(shop: Shop, goal: int) -> str | None:
 
 
 def _evenly(count: int, limit: int | None) -> Sequence[int]:
-    if limit is None or limit >= count:
-        return range(count)
-    return [place * count // limit for place in range(limit)]
+    number = count if limit is None else min(limit, count)
+    return [place * count // number for place in range(number)]
 
 
 def _splits(goals: GoalList) -> dict[str, int]:

@@ -32,7 +32,7 @@ class WebShopEnv(TextEnv):
     (name of the goal, such as "test/17"), goal (the instruction), state_hash (see ``Session``),
     inadmissible (bool: the last action had no effect), inadmissible_count (number of such actions
     in this episode), task_score (score of the purchase, 0 before) and score_details (its breakdown,
-    see ``reward.Score.as_dict``; None before).
+    see ``reward.score``; None before).
 
     Attributes:
         num_tasks: number of goals in the split.
@@ -121,12 +121,11 @@ class WebShopEnv(TextEnv):
 
     def _info(self) -> dict[str, Any]:
         session = self._session
-        score = session.score
         return {
             "admissible_actions": session.actions,
-            "won": score is not None and score.reward == 1,
+            "won": session.page.score == 1,
             "state_hash": session.state_hash,
             "inadmissible": session.ignored,
-            "task_score": 0.0 if score is None else score.reward,
-            "score_details": None if score is None else score.as_dict(),
+            "task_score": session.page.score,
+            "score_details": session.score_details,
         }

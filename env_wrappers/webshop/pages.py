@@ -69,7 +69,7 @@ class Page:
         sub_page: one of ``SUB_PAGES`` on a sub page.
         chosen: option group to the value clicked, in the order in which groups were first clicked.
         visited: identifiers of the products opened since the index page.
-        score: score of the purchase, at the end.
+        score: score of the purchase, at the end; 0 before.
     """
 
     session: str

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from env_wrappers.webshop import pages
 from env_wrappers.webshop.pages import Kind, Page
-from env_wrappers.webshop.reward import Score
+from env_wrappers.webshop.reward import ScoreDetails
 from env_wrappers.webshop.shop import Shop
 
 ANY_SEARCH = "search[<your query>]"
@@ -39,7 +39,7 @@ class Session:
         page: the current page.
         clickables: the lower-cased texts of its clickable elements.
         goal: the current goal.
-        score: score of the last purchase; None before.
+        score_details: parts of the score of the last purchase; None before.
         ignored: whether the last action had no effect.
     """
 
@@ -54,7 +54,7 @@ class Session:
             IndexError: ``goal`` is out of range.
         """
         self.goal = self._shop.goals[goal]
-        self.score: Score | None = None
+        self.score_details: ScoreDetails | None = None
         self.ignored = False
         self._rng = random.Random(goal)
         self._drawn = 0  # number of searches for random products
@@ -180,5 +180,5 @@ class Session:
         product = self.page.product
         if product is None:
             return None
-        self.score = self._shop.score(product, self.page.chosen, self.goal)
-        return replace(self.page, kind=Kind.DONE, score=self.score.reward)
+        score, self.score_details = self._shop.score(product, self.page.chosen, self.goal)
+        return replace(self.page, kind=Kind.DONE, score=score)

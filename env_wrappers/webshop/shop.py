@@ -10,14 +10,12 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from env_wrappers.errors import DataError
-from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
+from env_wrappers.webshop.catalogue import MAX_HITS, Catalogue, open_catalogue
 from env_wrappers.webshop.goals import GoalList, check_goals, open_goals
 from env_wrappers.webshop.nouns import NounExtractor, make_noun_extractor
 from env_wrappers.webshop.records import Goal, Product
-from env_wrappers.webshop.reward import Score, score
+from env_wrappers.webshop.reward import ScoreDetails, score
 from env_wrappers.webshop.source import find_sources
-
-MAX_HITS = 50
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,8 +63,10 @@ class Shop:
                 return self.catalogue.find("query", " ".join(words).strip())
         return self.catalogue.search(" ".join(keywords))
 
-    def score(self, product: Product, chosen: Mapping[str, str], goal: Goal) -> Score:
-        """Score the purchase of a product with the chosen options (group to value)."""
+    def score(
+        self, product: Product, chosen: Mapping[str, str], goal: Goal
+    ) -> tuple[float, ScoreDetails]:
+        """Score the purchase of a product with the chosen options; see ``reward.score``."""
         price = float(self.goals.prices[product.index])
         wanted = self.catalogue[goal.product]
         return score(product, chosen, price, goal, wanted, self.nouns)

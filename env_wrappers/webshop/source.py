@@ -12,9 +12,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, model_validator
 
@@ -41,8 +40,7 @@ _CHUNK = 1 << 20  # characters read at a time
 _LONGEST_VALUE = 1 << 24  # characters of one product: a bound on memory in damaged files
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(NamedTuple):
     """The data files of a store.
 
     Attributes:
@@ -63,7 +61,7 @@ class Sources:
     @property
     def files(self) -> tuple[Path, ...]:
         """All existing files."""
-        return tuple(file for file in (self.products, self.attributes, self.human) if file)
+        return tuple(file for file in self if file)
 
 
 def find_sources(data: str | Path | None = None) -> Sources:

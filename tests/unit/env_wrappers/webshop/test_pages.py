@@ -128,8 +128,8 @@ def test_attributes_are_shown_only_where_asked_for(shop: Shop) -> None:
 def test_a_purchase_shows_the_receipt_and_ends_nothing(session: Session) -> None:
     reward, done = play(open_product(session, ODD), "click[kind]").step("click[buy now]")
     assert done
-    assert session.score is not None
-    assert reward == session.score.reward
+    assert session.score_details
+    assert reward == session.page.score
     text = session.observation("text").split(pages.SEPARATOR)
     assert text[5:9] == ["asin", ODD, "options", '{"other": "kind"}']
     assert text[-3:] == [str(reward), "Reward Details", "None"]

@@ -59,7 +59,7 @@ def test_1500_recorded_queries_find_the_same_products_in_order(tmp_path: Path) -
     different = [
         query
         for query, expected in recorded
-        if [documents[number][0] for number in index.search(query)] != expected
+        if [documents[number][0] for number in index.search(query, 50)] != expected
     ]
     assert different == []
 
@@ -140,7 +140,7 @@ def test_brute_force_agrees_on_longer_documents(tmp_path: Path) -> None:
     index = _index(documents, tmp_path)
     for _ in range(40):
         query = " ".join(rng.choices(vocabulary, k=rng.randrange(1, 9)))
-        assert list(index.search(query)) == _brute_force(documents, query, 50)
+        assert list(index.search(query, 50)) == _brute_force(documents, query, 50)
 
 
 def test_equal_scores_are_ordered_by_identifier(tmp_path: Path) -> None:
@@ -157,12 +157,12 @@ def test_threads_share_an_index(tmp_path: Path) -> None:
     documents = [(f"{n:04}", " ".join(rng.choices("abcdefghij", k=9))) for n in range(3000)]
     index = _index(documents, tmp_path)
     queries = ["b c", "d", "e f g", "h h i", "j"] * 20
-    expected = [index.search(query) for query in queries]
+    expected = [index.search(query, 50) for query in queries]
     differences: list[str] = []
 
     def work() -> None:
         for query, hits in zip(queries, expected, strict=True):
-            if index.search(query) != hits:
+            if index.search(query, 50) != hits:
                 differences.append(query)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -175,7 +175,7 @@ def test_threads_share_an_index(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("query", ["", " ", "the of and", "unknown", "\x00\x1b[0m", "\ud800", "?!"])
 def test_queries_without_a_known_word_find_nothing(tmp_path: Path, query: str) -> None:
-    assert _index([("A", "red shoe"), ("B", "")], tmp_path).search(query) == ()
+    assert _index([("A", "red shoe"), ("B", "")], tmp_path).search(query, 50) == ()
 
 
 @pytest.mark.parametrize(
@@ -191,14 +191,14 @@ def test_a_query_of_a_megabyte_takes_seconds(tmp_path: Path, query: str) -> None
     numbers = [(f"{n:05}", f"number {n}") for n in range(2000)]
     index = _index([("A", "red shoe"), ("B", "漢 hat"), *numbers], tmp_path)
     start = time.process_time()
-    assert len(index.search(query)) in (1, 2, 50)
+    assert len(index.search(query, 50)) in (1, 2, 50)
     assert time.process_time() - start < 10
 
 
 def test_a_word_given_twice_counts_twice(tmp_path: Path) -> None:
     index = _index([("A", "red hat"), ("B", "blue hat")], tmp_path)
-    assert index.search("red blue blue") == (1, 0)
-    assert index.search("red red blue") == (0, 1)
+    assert index.search("red blue blue", 50) == (1, 0)
+    assert index.search("red red blue", 50) == (0, 1)
 
 
 # --- files
@@ -207,7 +207,7 @@ def test_a_word_given_twice_counts_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize("documents", [[], [("A", "")], [("A", ""), ("B", "the")]])
 def test_nothing_to_find(tmp_path: Path, documents: Documents) -> None:
     index = _index(documents, tmp_path)
-    assert index.search("shoe") == ()
+    assert index.search("shoe", 50) == ()
 
 
 def test_the_same_documents_give_the_same_bytes(tmp_path: Path) -> None:

@@ -322,5 +322,5 @@ def test_starting_anew_forgets_everything(session: Session) -> None:
     play(session, "search[<r>]").step("nonsense")
     session.start(0)
     assert (session.page, session.state_hash) == fresh
-    assert session.score is None
+    assert session.score_details is None
     assert not session.ignored

@@ -49,7 +49,7 @@ class Shelf:
         self.hits, self.by_query = hits, by_query
         self.queries: list[str] = []
 
-    def search(self, query: str, limit: int = 50) -> Sequence[int]:
+    def search(self, query: str) -> Sequence[int]:
         self.queries.append(query)
         return self.by_query.get(query.replace(" ", "_"), self.hits)
 
