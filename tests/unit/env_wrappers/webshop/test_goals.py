@@ -1,13 +1,10 @@
 """WebShop's goals: the original's texts, order and draws, the same in every process."""
 
 import itertools
-import json
-import lzma
 import random
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,6 @@ from env_wrappers.webshop import cache, goals
 from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
 from env_wrappers.webshop.goals import NO_LIMIT, GoalKind, open_goals
 from env_wrappers.webshop.records import Goal
-from tests.paths import SHARED
 from tests.unit.env_wrappers.webshop.webshop_data import (
     ENTRIES,
     choices,
@@ -31,12 +27,7 @@ from tests.unit.env_wrappers.webshop.webshop_data import (
     said,
     write_data,
 )
-
-ARCHIVE = SHARED / "data/webshop_1k.tar.xz"
-TRACES = SHARED / "parity/webshop_traces.json.xz"
-real = pytest.mark.skipif(
-    not (ARCHIVE.exists() and TRACES.exists()), reason="the real products are not at hand"
-)
+from tests.unit.env_wrappers.webshop.webshop_store import recorded
 
 DIGEST = """
 import hashlib, sys
@@ -49,19 +40,6 @@ print(hashlib.sha256(repr(list(goals)).encode()).hexdigest())
 KINDS: tuple[GoalKind, GoalKind] = ("synthetic", "human")
 
 
-@pytest.fixture(autouse=True)
-def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-
-
-@pytest.fixture(scope="module")
-def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("webshop")
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "webshop_1k"
-
-
 @pytest.fixture
 def small(tmp_path: Path) -> Catalogue:
     return open_catalogue(write_data(tmp_path / "data"))
@@ -70,7 +48,6 @@ def small(tmp_path: Path) -> Catalogue:
 # --- the real store ----------------------------------------------------------------------------
 
 
-@real
 @pytest.mark.parametrize(
     ("kind", "key", "count"), [(KINDS[0], "synth", 6910), (KINDS[1], "human", 13)]
 )
@@ -80,7 +57,7 @@ def test_goals_are_those_of_the_original(
     catalogue = open_catalogue(real_data)
     found = open_goals(catalogue, kind, price_seed=7, shuffle_seed=233)
     assert len(found) == count
-    episodes = json.loads(lzma.decompress(TRACES.read_bytes()))[key]
+    episodes = recorded("webshop_traces")[key]
     assert len(episodes) >= 10
     for episode in episodes:
         goal, want = found[episode["idx"]], episode["goal"]
@@ -98,7 +75,6 @@ def test_goals_are_those_of_the_original(
             assert list(goal.options.items()) == list(want["goal_options"].items())
 
 
-@real
 @pytest.mark.parametrize("kind", KINDS)
 def test_goals_are_equal_in_two_processes(real_data: Path, kind: GoalKind) -> None:
     def digest(hash_seed: str) -> str:

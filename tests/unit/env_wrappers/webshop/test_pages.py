@@ -10,7 +10,7 @@ from env_wrappers.webshop import pages
 from env_wrappers.webshop.pages import Kind, Page
 from env_wrappers.webshop.records import Product
 from env_wrappers.webshop.session import Session
-from env_wrappers.webshop.shop import Shop, open_shop
+from env_wrappers.webshop.shop import Shop
 from tests.unit.env_wrappers.webshop.webshop_store import (
     ODD,
     SHIRT,
@@ -19,18 +19,7 @@ from tests.unit.env_wrappers.webshop.webshop_store import (
     open_product,
     play,
     start,
-    write_store,
 )
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    return open_shop(write_store(tmp_path_factory.mktemp("store") / "data"), nouns="words")
-
-
-@pytest.fixture
-def session(shop: Shop) -> Session:
-    return start(shop)
 
 
 def test_pages_of_results_go_on_beyond_the_last(session: Session) -> None:

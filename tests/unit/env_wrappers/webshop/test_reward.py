@@ -2,10 +2,7 @@
 
 import dataclasses
 import importlib.util
-import json
-import lzma
 import sys
-import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,11 +17,8 @@ from env_wrappers.webshop.goals import GoalList, open_goals
 from env_wrappers.webshop.nouns import SPACY_MODEL, NounExtractor, make_noun_extractor
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import COLORS, score, token_set_ratio
-from tests.paths import SHARED
+from tests.unit.env_wrappers.webshop.webshop_store import recorded
 
-REWARDS = SHARED / "parity/webshop_rewards.json.xz"
-TITLE_NOUNS = SHARED / "parity/webshop_title_nouns.json.xz"
-PRODUCTS = SHARED / "data/webshop_1k.tar.xz"
 HAS_SPACY_MODEL = importlib.util.find_spec(SPACY_MODEL) is not None
 
 
@@ -326,32 +320,23 @@ class TestNouns:
 @pytest.fixture(scope="module")
 def recorded_nouns() -> NounExtractor:
     """Return the nouns that the original's model saw."""
-    if not TITLE_NOUNS.exists():
-        pytest.skip(f"{TITLE_NOUNS} is not there")
-    return given(json.loads(lzma.decompress(TITLE_NOUNS.read_bytes()))["nouns"])
+    return given(recorded("webshop_title_nouns")["nouns"])
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Catalogue, GoalList]:
+def store(real_data: Path) -> tuple[Catalogue, GoalList]:
     """Return the catalogue of the 1,000 products and its synthetic goals, price seed 7."""
-    if not PRODUCTS.exists():
-        pytest.skip(f"{PRODUCTS} is not there")
-    folder = tmp_path_factory.mktemp("webshop")
-    with tarfile.open(PRODUCTS) as archive:
-        archive.extractall(folder, filter="data")
-    catalogue = open_catalogue(folder / "webshop_1k")
+    catalogue = open_catalogue(real_data)
     return catalogue, open_goals(catalogue, "synthetic", price_seed=7)
 
 
 def test_all_recorded_rewards(
     store: tuple[Catalogue, GoalList], recorded_nouns: NounExtractor
 ) -> None:
-    if not REWARDS.exists():
-        pytest.skip(f"{REWARDS} is not there")
     catalogue, goals = store
-    recorded = json.loads(lzma.decompress(REWARDS.read_bytes()))
-    assert len(recorded) == 2000
-    for goal_index, asin, chosen, reward, breakdown in recorded:
+    purchases = recorded("webshop_rewards")
+    assert len(purchases) == 2000
+    for goal_index, asin, chosen, reward, breakdown in purchases:
         wish, (index,) = goals[goal_index], catalogue.find("asin", asin).tolist()
         given_score, shown = score(
             catalogue[index],

@@ -1,17 +1,13 @@
 """Search: the ranking is Lucene's, whatever the documents and the query are."""
 
-import json
-import lzma
 import math
 import random
-import tarfile
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,21 +18,11 @@ from env_wrappers.webshop.bm25 import Index, build_index, quantise_length
 from env_wrappers.webshop.catalogue import searchable_text
 from env_wrappers.webshop.source import find_sources, read_listings
 from env_wrappers.webshop.tokens import analyze
-from tests.paths import SHARED
+from tests.unit.env_wrappers.webshop.webshop_store import recorded
 
-ARCHIVE = SHARED / "data/webshop_1k.tar.xz"
-HITS = SHARED / "parity/webshop_search_hits.json.xz"
-needs_recordings = pytest.mark.skipif(
-    not all(path.exists() for path in (ARCHIVE, HITS)),
-    reason="the recordings of Lucene and the 1,000 products are not part of the repository",
-)
 MEGABYTE = 1_000_000
 
 Documents = list[tuple[str, str]]
-
-
-def _recorded(path: Path) -> Any:
-    return json.loads(lzma.decompress(path.read_bytes()))
 
 
 def _index(documents: Documents, folder: Path) -> Index:
@@ -47,18 +33,17 @@ def _index(documents: Documents, folder: Path) -> Index:
 # --- ranking
 
 
-@needs_recordings
-def test_1500_recorded_queries_find_the_same_products_in_order(tmp_path: Path) -> None:
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    listings = read_listings(find_sources(tmp_path / "webshop_1k"), None, Counter())
+def test_1500_recorded_queries_find_the_same_products_in_order(
+    real_data: Path, tmp_path: Path
+) -> None:
+    listings = read_listings(find_sources(real_data), None, Counter())
     documents = [(item.product.asin, searchable_text(item.product)) for item in listings]
     index = _index(documents, tmp_path)
-    recorded = _recorded(HITS)
-    assert len(recorded) == 1500
+    queries = recorded("webshop_search_hits")
+    assert len(queries) == 1500
     different = [
         query
-        for query, expected in recorded
+        for query, expected in queries
         if [documents[number][0] for number in index.search(query, 50)] != expected
     ]
     assert different == []

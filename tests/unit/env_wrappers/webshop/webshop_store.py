@@ -1,12 +1,16 @@
-"""A small store in the original's file formats, with what can trip a click, and its customers."""
+"""A small store, with what can trip a click, its customers, and recordings of the original."""
 
 import json
+import lzma
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from env_wrappers.webshop.records import Product
 from env_wrappers.webshop.session import ANY_SEARCH, Session
 from env_wrappers.webshop.shop import Shop
+from tests.paths import SHARED
 
 SHIRT = "B0SHIRT001"
 ODD = "B0ODD00001"
@@ -27,6 +31,14 @@ def write_store(folder: Path) -> Path:
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content), encoding="utf-8")
     return folder
+
+
+def recorded(name: str) -> Any:
+    """Return a recording of the original; the repository does not contain them."""
+    path = SHARED / "parity" / f"{name}.json.xz"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    return json.loads(lzma.decompress(path.read_bytes()))
 
 
 def start(shop: Shop, goal: int = 0, show_attributes: bool = False) -> Session:
