@@ -2,6 +2,8 @@
 
 import json
 import lzma
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,10 @@ import pytest
 from env_wrappers.webshop.records import Product
 from env_wrappers.webshop.session import ANY_SEARCH, Session
 from env_wrappers.webshop.shop import Shop
+from env_wrappers.webshop.shopper import Shopper
 from tests.paths import SHARED
+
+Make = Callable[[str, random.Random], Shopper]
 
 SHIRT = "B0SHIRT001"
 ODD = "B0ODD00001"
@@ -54,6 +59,34 @@ def play(session: Session, *actions: str) -> Session:
         session.step(action)
         assert not session.ignored, action
     return session
+
+
+def shop_for(
+    shop: Shop, goal: int, make: Make = Shopper, steps: int = 15, noise: float = 0.0
+) -> tuple[float, list[str]]:
+    """Let a shopper play; with chance `noise` a random click replaces what it does.
+
+    Returns:
+        The reward of the episode, and its actions.
+    """
+    session, slips = start(shop, goal), random.Random(f"slips {goal}")
+    shopper = make(session.goal.instruction, random.Random(goal))
+    done: list[str] = []
+    while len(done) < steps:
+        admissible = session.actions
+        last = done[-1] if done else None
+        thought, action = shopper.act(session.observation("text"), admissible, last)
+        assert 0 < len(thought) < 60
+        searches = ANY_SEARCH in admissible and action.startswith("search[") and len(action) > 9
+        assert action in admissible or searches
+        if slips.random() < noise:
+            action = slips.choice([a for a in admissible if a != "click[buy now]"])
+        done.append(action)
+        reward, bought = session.step(action)
+        assert noise or not session.ignored
+        if bought:
+            return reward, done
+    return 0.0, done
 
 
 def available_actions(session: Session) -> dict[str, Any]:
