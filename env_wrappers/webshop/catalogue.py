@@ -98,15 +98,10 @@ class Catalogue:
         return self.listing(index).product
 
     def listing(self, index: int) -> Listing:
-        """Return a product with the instructions that goals are made from.
-
-        Raises:
-            IndexError: ``index`` is out of range.
-            DataError: the record can no longer be read.
-        """
+        """Return a product with its instructions; raise DataError if it can no longer be read."""
         return self._listing(index)
 
-    def find(self, column: str, text: str) -> np.ndarray:
+    def find(self, column: str, text: str) -> Sequence[int]:
         """Return the indices, ascending, of the products with this text.
 
         Two texts are mistaken for each other with a probability of 1 in 2**64.
@@ -115,7 +110,7 @@ class Catalogue:
             column: "asin", "category" or "query".
             text: the whole text.
         """
-        return np.flatnonzero(self.columns[column] == text_hashes([text]))
+        return np.flatnonzero(self.columns[column] == text_hashes([text])).data
 
     def search(self, query: str) -> tuple[int, ...]:
         """Return the indices of the `MAX_HITS` products that best match a query, best first."""

@@ -90,8 +90,8 @@ def check_catalogue(
         shops["human"] = open_shop(folder, "human")
     if not shops:
         raise DataError(
-            f"{folder}: no goal for any of the {len(catalogue)} products: {ATTRIBUTES} has no "
-            f'"instruction" for them, nor {HUMAN} a wish; fetch or generate the files again'
+            f"{folder}: no goal for any of the {len(catalogue)} products: neither {ATTRIBUTES} nor "
+            f'{HUMAN} has an "instruction" for them; fetch or generate the files again'
         )
     goals = {kind: GoalCheck(len(shop.goals), _splits(shop.goals)) for kind, shop in shops.items()}
     chosen = [(k, goal) for k, shop in shops.items() for goal in _evenly(len(shop.goals), limit)]

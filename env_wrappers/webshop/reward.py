@@ -66,7 +66,8 @@ def score(
     wanted = _wanted_options(goal)
     parts = len(goal.attributes) + len(wanted) + 1
     attributes = sum(_has_attribute(product, attribute) for attribute in goal.attributes)
-    options = _count_chosen(tuple(chosen.values()), wanted)
+    names = [_normalised(value) for value in chosen.values()]
+    options = sum(any(_alike(name, option) for name in names) for option in wanted)
     within_limit = price <= goal.price_limit
     query_match = product.query == goal_product.query
     shared = _categories(product.product_category) & _categories(goal_product.product_category)
@@ -133,11 +134,6 @@ def first_color(option: Container[str]) -> str | None:
     equal the word.
     """
     return next((color for color in COLORS if color in option), None)
-
-
-def _count_chosen(values: Sequence[str], wanted: Sequence[str]) -> int:
-    names = [_normalised(value) for value in values]
-    return sum(any(_alike(name, option) for name in names) for option in wanted)
 
 
 def _normalised(value: str) -> str:

@@ -48,11 +48,7 @@ class Session:
         self.show_attributes = show_attributes
 
     def start(self, goal: int) -> None:
-        """Restart on the index page, with the goal of this index.
-
-        Raises:
-            IndexError: ``goal`` is out of range.
-        """
+        """Restart on the index page, with the goal of this index."""
         self.goal = self._shop.goals[goal]
         self.score_details: ScoreDetails | None = None
         self.ignored = False
@@ -159,7 +155,7 @@ class Session:
             keywords=keywords,
             number=number,
             total=len(found),
-            results=tuple(self._shop.catalogue[int(index)] for index in shown),
+            results=tuple(self._shop.catalogue[index] for index in shown),
             visited=self.page.visited,
         )
 
@@ -170,9 +166,9 @@ class Session:
             group = [group for group, values in page.item.options.items() if name in values][-1]
             return replace(page, chosen={**page.chosen, group: name})
         found = self._shop.catalogue.find("asin", name.upper())
-        if not len(found):  # a lower-case identifier: the original looks for upper case
+        if not found:  # a lower-case identifier: the original looks for upper case
             return None
-        product = self._shop.catalogue[int(found[0])]
+        product = self._shop.catalogue[found[0]]
         visited = page.visited | {product.asin}
         return replace(page, kind=Kind.ITEM, product=product, results=(), visited=visited)
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import numpy as np
-
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.catalogue import MAX_HITS, Catalogue, open_catalogue
 from env_wrappers.webshop.goals import GoalList, check_goals, open_goals
@@ -42,9 +40,7 @@ class Shop:
         """Pickle as a call that opens the shop again, because its data is memory-mapped."""
         return _open_again, (self.catalogue.facts["data_hash"], self.nouns.name, *self.opened_with)
 
-    def find(
-        self, keywords: Sequence[str], rng: random.Random
-    ) -> Sequence[int] | np.ndarray | None:
+    def find(self, keywords: Sequence[str], rng: random.Random) -> Sequence[int] | None:
         """Return the products that a search finds, as indices in display order.
 
         The first keyword can be a command: ``<r>`` returns products drawn with ``rng``, ``<c>`` a
@@ -112,11 +108,7 @@ _shops: dict[tuple[Any, ...], Shop] = {}
 
 
 def _open_again(data_hash: str, noun_extractor: str, data: Path, *settings: Any) -> Shop:
-    """Open a pickled shop.
-
-    Raises:
-        DataError: it cannot be opened on this machine, or would differ.
-    """
+    """Open a pickled shop; raise DataError if it cannot be opened here, or would differ."""
     shop = open_shop(data, *settings)
     if (shop.catalogue.facts["data_hash"], shop.nouns.name) != (data_hash, noun_extractor):
         raise DataError(

@@ -83,11 +83,7 @@ class CatalogueSpec:
         return max(len(kinds()), -(-self.families // KINDS_PER_BRAND))
 
     def __post_init__(self) -> None:
-        """Validate the values.
-
-        Raises:
-            DataError: a value is out of range.
-        """
+        """Raise DataError if a value is out of range."""
         if self.products < 1 or self.seed < 0:
             raise DataError("the number of products must be at least 1, the seed at least 0")
         if not 1 <= self.lookalikes <= MAX_LOOKALIKES:

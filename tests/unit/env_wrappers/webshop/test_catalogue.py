@@ -293,7 +293,7 @@ def test_the_catalogue_holds_what_the_files_say(
     for text in {text for p in products for text in (p.asin, p.category, p.query)} | {"?", ""}:
         for column in ("asin", "category", "query"):
             wanted = [product.index for product in products if getattr(product, column) == text]
-            assert found.find(column, text).tolist() == wanted
+            assert list(found.find(column, text)) == wanted
 
 
 def test_products_are_counted_from_0(data: Path) -> None:

@@ -337,7 +337,7 @@ def test_all_recorded_rewards(
     purchases = recorded("webshop_rewards")
     assert len(purchases) == 2000
     for goal_index, asin, chosen, reward, breakdown in purchases:
-        wish, (index,) = goals[goal_index], catalogue.find("asin", asin).tolist()
+        wish, (index,) = goals[goal_index], catalogue.find("asin", asin)
         given_score, shown = score(
             catalogue[index],
             chosen,

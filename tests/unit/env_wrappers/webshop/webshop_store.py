@@ -97,7 +97,7 @@ def available_actions(session: Session) -> dict[str, Any]:
 
 def product_of(shop: Shop, asin: str) -> Product:
     """Return the product with this asin."""
-    return shop.catalogue[int(shop.catalogue.find("asin", asin)[0])]
+    return shop.catalogue[shop.catalogue.find("asin", asin)[0]]
 
 
 def open_product(session: Session, asin: str) -> Session:
