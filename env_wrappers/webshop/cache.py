@@ -59,7 +59,7 @@ def content_hash(file: Path, roots: Sequence[Path]) -> str:
         DataError: the file cannot be read.
     """
     try:
-        stamp = _stamp(file)
+        stamp = _stamp(file)  # before reading: a file that changes meanwhile is read again
         for root in roots:
             remembered, digest = _read_hashes(root).get(str(file), ((), ""))
             if remembered == stamp:

@@ -1,8 +1,8 @@
 """A read-only catalogue of all products of a store, shared within a process, with search.
 
 Data derived from the files is built once and cached on disk (see ``cache.py``): records, which are
-read on access, and columns and a search index, which are mapped into memory. Memory use therefore
-does not grow with the number of products, and opening it again does not read the original data.
+read on access, and columns and a search index, which are mapped into memory. So memory use does not
+grow with the number of products, and opening it again does not read the original data.
 """
 
 import functools
@@ -63,9 +63,9 @@ class Catalogue:
 
     Attributes:
         folder: the folder of the derived data.
-        facts: facts from the build: ``data_hash``, of the contents of the data files and of the
+        facts: from the build: ``data_hash``, the hash of the data files' contents and of the
             requested number of products; number of records ``skipped``, by reason ("nan", "long",
-            "duplicate"); the names of the data ``files``.
+            "duplicate"); names of the data ``files``.
         columns: per product, prices (``lower`` and ``upper``, which is NaN if there is only one),
             number of synthetic (``goals``) and ``human`` goals, and 64-bit hashes of ``asin``,
             ``category`` and ``query``.
@@ -102,13 +102,9 @@ class Catalogue:
         return self._listing(index)
 
     def find(self, column: str, text: str) -> Sequence[int]:
-        """Return the indices, ascending, of the products with this text.
+        """Return the indices, ascending, of the products with this "asin", "category" or "query".
 
         Two texts are mistaken for each other with a probability of 1 in 2**64.
-
-        Args:
-            column: "asin", "category" or "query".
-            text: the whole text.
         """
         return np.flatnonzero(self.columns[column] == text_hashes([text])).data
 

@@ -49,8 +49,8 @@ def score(
         nouns: extracts the nouns of titles.
 
     Returns:
-        The score, from 0 to 1: `r_type` times the fraction of the goal's attributes, options and
-        price limit that are met. And its parts, with the original's keys:
+        The score, from 0 to 1, which is ``r_type`` times the fraction of the goal's attributes,
+        options and price limit that are met; and its parts, with the original's keys:
 
         - ``r_type``: 1, 0.5, 0.1 or 0: how well the kind of product matches.
         - ``r_att``: fraction of the goal's attributes that the product has; 0 if it has none.
@@ -61,7 +61,7 @@ def score(
         - ``r_option``: fraction of the goal's options that were chosen. As in the original,
           ``r_option`` and ``w_option`` are missing if the goal has no options.
         - ``r_price``: whether the price is within the limit.
-        - ``noun_extractor``: its name; scores of different ones are not comparable.
+        - ``noun_extractor``: name of `nouns`; scores of different ones are not comparable.
     """
     wanted = _wanted_options(goal)
     parts = len(goal.attributes) + len(wanted) + 1
