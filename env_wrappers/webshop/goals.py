@@ -9,6 +9,7 @@ import functools
 import random
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,23 @@ class GoalList:
         if limit != NO_LIMIT:
             text += f", and price lower than {limit:.2f} dollars"
         return Goal(place, product, text, source.attributes, limit, options)
+
+    @functools.cached_property
+    def weights(self) -> np.ndarray:
+        """Weight of each goal when the original draws one.
+
+        It is 1 for a human goal, and for a synthetic one the mean over its attributes of 1 / the
+        number of goals with the attribute.
+        """
+        if self.kind == "human":
+            return np.ones(len(self))
+        sizes = np.diff(self.starts, append=len(self))  # goals of each instruction
+        found = [self[index].attributes for index in np.argsort(self.order)[self.starts]]
+        counts = Counter[str]()
+        for attributes, size in zip(found, sizes.tolist(), strict=True):
+            counts.update(dict.fromkeys(attributes, size))
+        means = [np.mean([1 / counts[name] for name in attributes]) for attributes in found]
+        return np.repeat(means, sizes)[self.order]
 
 
 def open_goals(

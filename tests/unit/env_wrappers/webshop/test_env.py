@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import env_wrappers  # noqa: F401 (registers the environment)
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.env import MAX_ACTION, WebShopEnv
 from env_wrappers.webshop.goals import split_goals
+from tests.unit.env_wrappers.webshop.webshop_data import entry, item, write_data
 from tests.unit.env_wrappers.webshop.webshop_store import SHIRT, TOWELS, product_of, write_store
 
 INFO: dict[str, Any] = {
@@ -132,6 +134,28 @@ def test_splits_play_their_own_goals(data: Path) -> None:
     for copy in (env, pickle.loads(pickle.dumps(env))):
         _, info = copy.reset(options={"goal": 7})
         assert (info["game"], copy._session.goal.index) == ("train_products/7", places[7])
+
+
+def test_goals_can_be_filtered(data: Path) -> None:
+    """They keep their names."""
+    goals = _make(data)._shop.goals
+    env = _make(
+        data, filter_goals=lambda index, goal: goal.product == goals[5].product or index == 9
+    )
+    assert [env.reset(seed=task)[1]["game"] for task in (0, 1, 2)] == ["test/5", "test/9", "test/5"]
+    assert env.reset(options={"goal": 1})[1]["goal"] == goals[9].instruction
+    with pytest.raises(DataError, match="filter_goals leaves no goal in test"):
+        _make(data, filter_goals=lambda index, goal: False)
+
+
+def test_without_a_seed_the_originals_weights_draw(tmp_path: Path) -> None:
+    """Among the goals of the split that the filter accepts."""
+    entries = {"B1": entry("A towel"), "B2": entry("A mop", "dry"), "B3": entry("A brush", "dry")}
+    data = write_data(tmp_path / "data", items=[*map(item, entries)], entries=entries)
+    env = _make(data, filter_goals=lambda index, goal: "A brush" not in goal.instruction)
+    env.reset(seed=0)
+    drawn = Counter(env.reset()[1]["goal"][:5] for _ in range(3_000))
+    assert drawn["A tow"] / 3_000 == pytest.approx(2 / 3, abs=0.05)
 
 
 def test_a_goal_can_be_asked_for(env: WebShopEnv) -> None:

@@ -5,6 +5,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,18 @@ KINDS: tuple[GoalKind, GoalKind] = ("synthetic", "human")
 @pytest.fixture
 def small(tmp_path: Path) -> Catalogue:
     return open_catalogue(write_data(tmp_path / "data"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights(tmp_path: Path, kind: GoalKind) -> None:
+    """Computed from the goals themselves, as the original does."""
+    entries = ENTRIES | {"B3": entry("A soft mop", "soft", "blue")}
+    catalogue = open_catalogue(write_data(tmp_path / "data", entries=entries))
+    found = open_goals(catalogue, kind, price_seed=7)
+    counts = Counter(name for goal in found for name in goal.attributes)
+    expected = [np.mean([1 / counts[name] for name in goal.attributes]) for goal in found]
+    assert sorted(set(expected)) == ([1] if kind == "human" else [1 / 5, (1 / 5 + 1) / 2])
+    assert found.weights.tolist() == pytest.approx(expected)
 
 
 # --- the real store ----------------------------------------------------------------------------
