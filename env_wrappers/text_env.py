@@ -211,8 +211,7 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
             DataError: the task does not exist.
         """
         if task is None:
-            index = int(self.np_random.integers(self.num_tasks)) if seed is None else seed
-            return index % self.num_tasks
+            return self._draw() if seed is None else seed % self.num_tasks
         try:
             index = operator.index(task)
         except TypeError:
@@ -223,6 +222,10 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
                 "(0 is the first)"
             )
         return index
+
+    def _draw(self) -> int:
+        """Return the index of a random task."""
+        return int(self.np_random.integers(self.num_tasks))
 
     def _require_open(self) -> None:
         if self._closed:

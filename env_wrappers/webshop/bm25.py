@@ -46,13 +46,18 @@ def build_index(documents: Iterable[tuple[str, str]], folder: Path) -> None:
         identifiers.append(identifier)
         words.extend(map(vocabulary.__getitem__, analyze(text)))
         ends.append(len(words))
-    hashes = _hashes(vocabulary)
+    hashes = text_hashes(vocabulary)
     order = np.argsort(hashes)
-    columns = np.argsort(order)[np.array(words)]  # position of each word among the sorted hashes
-    occurrences = (np.ones(len(words), np.float32), columns, np.array(ends))
-    counts = csr_array(occurrences, shape=(len(identifiers), len(hashes))).tocsc()
+    places = np.argsort(order).astype(np.int32)  # of words among the sorted hashes
+    # The order of identifiers decides between equal scores. Lucene's byte order equals character
+    # order.
+    numbers = np.array(sorted(range(len(identifiers)), key=identifiers.__getitem__), np.int32)
+    counts = csr_array(
+        (np.ones(len(words), np.float32), places[np.array(words)], np.array(ends)),
+        shape=(len(identifiers), len(hashes)),
+    )[numbers].tocsc()
     counts.sum_duplicates()
-    lengths = np.diff(ends)
+    lengths = np.diff(ends)[numbers]
     folder.mkdir()
     save_array(folder / "words.npy", hashes[order])
     filled = int(np.count_nonzero(lengths))
@@ -61,7 +66,7 @@ def build_index(documents: Iterable[tuple[str, str]], folder: Path) -> None:
     save_array(folder / "documents.npy", counts.indices)
     scaled = counts.data * _inverse_norms(lengths)[counts.indices]
     save_array(folder / "occurrences.npy", scaled)
-    save_array(folder / "ranks.npy", _ranks(identifiers))
+    save_array(folder / "numbers.npy", numbers)
 
 
 class Index:
@@ -76,16 +81,12 @@ class Index:
         self._words = load_array(folder / "words.npy")  # sorted hashes of the words
         self._weights = load_array(folder / "weights.npy")  # weight of each word
         self._starts = load_array(folder / "starts.npy")  # first posting of each word, and the end
-        # Per posting: the document (ascending within a word), and the count scaled by its length.
+        # Per posting: the document, in the order of identifiers, and the count over its length.
         self._documents = load_array(folder / "documents.npy")
         self._occurrences = load_array(folder / "occurrences.npy")
-        self._ranks = load_array(folder / "ranks.npy")  # of documents, ordered by identifier
+        self._numbers = load_array(folder / "numbers.npy")  # of documents, in that order
 
-    def __len__(self) -> int:
-        """Return the number of documents."""
-        return len(self._ranks)
-
-    def search(self, query: str, limit: int = 50) -> np.ndarray:
+    def search(self, query: str, limit: int) -> tuple[int, ...]:
         """Return the numbers of the best-matching documents, best first.
 
         All words count; the time for a long query is bounded by analysing it and adding up all
@@ -96,7 +97,7 @@ class Index:
             limit: maximum number of documents returned, at least 1.
         """
         counts = Counter(analyze(query))
-        hashes = _hashes(counts)
+        hashes = text_hashes(counts)
         documents, scores = [np.empty(0, np.int32)], [np.empty(0, np.float32)]
         rows = np.searchsorted(self._words, hashes).tolist()
         for row, value, times in zip(rows, hashes, counts.values(), strict=True):
@@ -110,22 +111,13 @@ class Index:
         totals = np.bincount(np.concatenate(documents), np.concatenate(scores))  # in float64
         found = np.flatnonzero(totals)
         best = totals[found].astype(np.float32)
-        ranks = self._ranks[found]
         if len(found) > limit:
-            chosen = _choose(best, ranks, limit)
-            found, best, ranks = found[chosen], best[chosen], ranks[chosen]
-        return found[np.lexsort((ranks, -best))]
-
-
-def _choose(scores: np.ndarray, ranks: np.ndarray, limit: int) -> np.ndarray:
-    """Return the unordered positions of the `limit` highest scores; lower ranks win ties."""
-    last = np.partition(scores, -limit)[-limit]
-    better = np.flatnonzero(scores > last)
-    equal = np.flatnonzero(scores == last)
-    wanted = limit - len(better)
-    if len(equal) > wanted:  # common: documents of equal length that contain a word once
-        equal = equal[np.argpartition(ranks[equal], wanted - 1)[:wanted]]
-    return np.concatenate((better, equal))
+            last = np.partition(best, -limit)[-limit]
+            above, equal = np.flatnonzero(best > last), np.flatnonzero(best == last)
+            chosen = np.concatenate((above, equal))[:limit]
+            found, best = found[chosen], best[chosen]
+        ranked = found[np.argsort(-best, kind="stable")]
+        return tuple(self._numbers[ranked].tolist())
 
 
 def quantise_length(length: int) -> int:
@@ -154,12 +146,8 @@ def _inverse_norms(lengths: np.ndarray) -> np.ndarray:
     return (one / (K1 * ((one - B) + B * kept / average)))[which]
 
 
-def _hashes(words: Iterable[str]) -> np.ndarray:
-    digests = (blake2b(word.encode(), digest_size=8).digest() for word in words)
+def text_hashes(texts: Iterable[str]) -> np.ndarray:
+    """Return a 64-bit hash of each text."""
+    encoded = (text.encode("utf-8", "surrogatepass") for text in texts)
+    digests = (blake2b(text, digest_size=8).digest() for text in encoded)
     return np.frombuffer(b"".join(digests), dtype="<u8")
-
-
-def _ranks(identifiers: list[str]) -> np.ndarray:
-    """Return each identifier's rank; Lucene's byte order equals character order."""
-    order = sorted(range(len(identifiers)), key=identifiers.__getitem__)
-    return np.argsort(order).astype(np.int32)

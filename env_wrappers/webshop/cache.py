@@ -14,7 +14,7 @@ from env_wrappers.datasets import new_directory
 from env_wrappers.errors import DataError
 from env_wrappers.files import file_hash, read_json, user_cache, write_atomically
 
-FORMAT = 3
+FORMAT = 4
 """Version of all derived data; folders of another version are not used."""
 
 _HASHES = "hashes.json"
@@ -56,29 +56,27 @@ def content_hash(file: Path, roots: Sequence[Path]) -> str:
     """Return the SHA-256 of a file; the first writable root remembers it until the file changes.
 
     Raises:
-        DataError: the file cannot be read, or changes while it is read.
+        DataError: the file cannot be read.
     """
     try:
-        before = stamp(file)
+        stamp = _stamp(file)  # before reading: a file that changes meanwhile is read again
         for root in roots:
             remembered, digest = _read_hashes(root).get(str(file), ((), ""))
-            if remembered == before:
+            if remembered == stamp:
                 return digest
         digest = file_hash(file)
-        if stamp(file) != before:
-            raise DataError(f"{file} changes while it is read; try again when it is complete")
     except OSError as error:
         raise DataError(f"cannot read {file}: {error.strerror}; make it readable") from error
     for root in roots:
         with contextlib.suppress(OSError):
             root.mkdir(mode=0o755, parents=True, exist_ok=True)
-            hashes = _read_hashes(root) | {str(file): (before, digest)}
+            hashes = _read_hashes(root) | {str(file): (stamp, digest)}
             write_atomically(root / _HASHES, json.dumps(hashes, indent=1))
             break
     return digest
 
 
-def stamp(file: Path) -> tuple[int, ...]:
+def _stamp(file: Path) -> tuple[int, ...]:
     """Return metadata that changes with a file: size, mtime, ctime and inode."""
     status = file.stat()
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
@@ -112,11 +110,6 @@ def load_array(path: Path) -> np.ndarray:
         ValueError: the file is not an array.
     """
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:
-        if "empty" not in str(error):
-            raise
-        array = np.load(path, allow_pickle=False)  # an empty array cannot be mapped
+        return np.asarray(np.load(path, mmap_mode="r"))  # slicing an np.memmap is slow
     except EOFError as error:
         raise ValueError(f"{path.name} is an empty file") from error
-    return np.asarray(array)  # slicing an np.memmap is slow

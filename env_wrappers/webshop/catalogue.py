@@ -1,35 +1,61 @@
 """A read-only catalogue of all products of a store, shared within a process, with search.
 
-Data derived from the files is built once and cached on disk (see ``cache.py``). Opening it again
-maps files into memory and does not read the original data.
+Data derived from the files is built once and cached on disk (see ``cache.py``): records, which are
+read on access, and columns and a search index, which are mapped into memory. So memory use does not
+grow with the number of products, and opening it again does not read the original data.
 """
 
-import contextlib
 import functools
 import hashlib
 import json
-import operator
+import math
+import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from env_wrappers.errors import DataError
 from env_wrappers.files import read_json
-from env_wrappers.webshop import store as stores
-from env_wrappers.webshop.bm25 import Index, build_index
-from env_wrappers.webshop.cache import FORMAT, cache_roots, content_hash, ensure_folder
+from env_wrappers.webshop.bm25 import Index, build_index, text_hashes
+from env_wrappers.webshop.cache import (
+    FORMAT,
+    cache_roots,
+    content_hash,
+    ensure_folder,
+    load_array,
+    save_array,
+)
 from env_wrappers.webshop.records import Listing, Product
 from env_wrappers.webshop.source import Sources, find_sources, read_listings
-from env_wrappers.webshop.store import Store, write_store
 
-_FACTS = "facts.json"
-_SEARCH = "search"
+NO_INSTRUCTION, NOT_IN_ATTRIBUTES = -1, -2
+"""Values of the column "goals" of products without synthetic goals: the attributes file has no
+instruction for them, or lacks them."""
+
+_FACTS, _RECORDS, _SEARCH = "facts.json", "records.jsonl", "search"
+_COLUMNS = np.dtype(
+    [
+        ("end", np.int64),  # of the record, in the file of records
+        ("lower", np.float64),  # price
+        ("upper", np.float64),  # price, or NaN if there is only one
+        ("goals", np.int64),  # number of synthetic goals
+        ("human", np.int64),  # number of human goals
+        ("asin", np.uint64),  # these three as hashes
+        ("category", np.uint64),
+        ("query", np.uint64),
+    ]
+)
+MAX_HITS = 50
+"""Maximum number of products that a search for words finds."""
+_MOST_GOALS = 2**40  # of one product: a bound on counts, so that sums cannot overflow
 _CACHED_LISTINGS = 4_096  # about 5 KB each
 _CACHED_SEARCHES = 8_192  # about 2 KB each
 _LONGEST_CACHED_QUERY = 1_000
+_listings = TypeAdapter(Listing)
 
 
 class Catalogue:
@@ -37,11 +63,12 @@ class Catalogue:
 
     Attributes:
         folder: the folder of the derived data.
-        data_hash: hash of the contents of the data files and of the requested number of products.
-        facts: counts from the build: ``products``; the records ``skipped`` ("nan", "long",
-            "duplicate"); products ``without_attributes`` and the first of them; the names of the
-            data ``files``.
-        store: the underlying files.
+        facts: from the build: ``data_hash``, the hash of the data files' contents and of the
+            requested number of products; number of records ``skipped``, by reason ("nan", "long",
+            "duplicate"); names of the data ``files``.
+        columns: per product, prices (``lower`` and ``upper``, which is NaN if there is only one),
+            number of synthetic (``goals``) and ``human`` goals, and 64-bit hashes of ``asin``,
+            ``category`` and ``query``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,65 +79,50 @@ class Catalogue:
         """
         self.folder = folder
         self.facts: dict[str, Any] = read_json(folder / _FACTS)
-        self.store = Store(folder)
+        self.columns = {n: load_array(folder / f"{n}.npy") for n in _COLUMNS.names or ()}
+        self._records = (folder / _RECORDS).open("rb", buffering=0)
         self._index = Index(folder / _SEARCH)
-        self.data_hash: str = self.facts["data_hash"]
-        self._listing = functools.lru_cache(_CACHED_LISTINGS)(self.store.read)
-        self._search = functools.lru_cache(_CACHED_SEARCHES)(self._search_anew)
+        self._listing = functools.lru_cache(_CACHED_LISTINGS)(self._read)
+        self._search = functools.lru_cache(_CACHED_SEARCHES)(self._index.search)
 
     def __len__(self) -> int:
         """Return the number of products."""
-        return len(self.store)
+        return len(self.columns["end"])
 
     def __iter__(self) -> Iterator[Product]:
         """Yield all products in order."""
         return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, index: int) -> Product:
-        """Return a product.
-
-        Raises:
-            IndexError: ``index`` is out of range.
-        """
+        """Return a product."""
         return self.listing(index).product
 
     def listing(self, index: int) -> Listing:
-        """Return a product with the wishes that goals are made from.
-
-        Raises:
-            IndexError: ``index`` is out of range.
-        """
-        index = operator.index(index)
-        if not 0 <= index < len(self):
-            raise IndexError(f"no product {index}: there are {len(self)} (0 is the first)")
+        """Return a product with its instructions; raise DataError if it can no longer be read."""
         return self._listing(index)
 
-    def index_of(self, asin: str) -> int | None:
-        """Return the index of the product with this asin, or None."""
-        found = self._having("asin", asin)
-        return int(found[0]) if len(found) else None
+    def find(self, column: str, text: str) -> Sequence[int]:
+        """Return the indices, ascending, of the products with this "asin", "category" or "query".
 
-    def in_category(self, name: str) -> np.ndarray:
-        """Return the indices of a department's products, ascending."""
-        return self._having("category", name)
+        Two texts are mistaken for each other with a probability of 1 in 2**64.
+        """
+        return np.flatnonzero(self.columns[column] == text_hashes([text])).data
 
-    def of_query(self, text: str) -> np.ndarray:
-        """Return the indices of the products listed under exactly this query, ascending."""
-        return self._having("query", text)
+    def search(self, query: str) -> tuple[int, ...]:
+        """Return the indices of the `MAX_HITS` products that best match a query, best first."""
+        search = self._search if len(query) <= _LONGEST_CACHED_QUERY else self._index.search
+        return search(query, MAX_HITS)
 
-    def search(self, query: str, limit: int = 50) -> tuple[int, ...]:
-        """Return the indices of the products that best match a query, best first."""
-        search = self._search if len(query) <= _LONGEST_CACHED_QUERY else self._search_anew
-        return search(query, limit)
-
-    def _having(self, field: str, text: str) -> np.ndarray:
-        found = self.store.find(field, text)
-        # Comparing one result rules out another text with the same hash.
-        known = len(found) > 0 and getattr(self[int(found[0])], field) == text
-        return found if known else found[:0]
-
-    def _search_anew(self, query: str, limit: int) -> tuple[int, ...]:
-        return tuple(self._index.search(query, limit).tolist())
+    def _read(self, index: int) -> Listing:
+        ends = self.columns["end"]
+        start, end = int(ends[index - 1]) if index else 0, int(ends[index])
+        try:
+            return _listings.validate_json(os.pread(self._records.fileno(), end - start, start))
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{self.folder}: record {index} is damaged; remove the folder to have it built "
+                "again"
+            ) from error
 
 
 def open_catalogue(data: str | Path | None = None, num_products: int | None = None) -> Catalogue:
@@ -133,9 +145,6 @@ def open_catalogue(data: str | Path | None = None, num_products: int | None = No
     roots = cache_roots(sources.folder)
     data_hash = _hash(sources, roots, num_products)
     name = f"{data_hash[:32]}-v{FORMAT}"
-    for root in roots:
-        with contextlib.suppress(OSError):
-            return _open(root / name)
 
     def build(folder: Path) -> None:
         facts = _build(folder, sources, num_products) | {"data_hash": data_hash}
@@ -173,15 +182,52 @@ def _hash(sources: Sources, roots: Sequence[Path], num_products: int | None) -> 
 
 
 def _build(folder: Path, sources: Sources, num_products: int | None) -> dict[str, Any]:
+    """Write all but the facts into an empty folder; return the facts."""
     skipped: Counter[str] = Counter(nan=0, long=0, duplicate=0)
-    facts = write_store(read_listings(sources, num_products, skipped), folder)
-    if not facts["products"]:
+    listings = read_listings(sources, num_products, skipped)
+    table = np.fromiter(_write_records(listings, folder / _RECORDS), _COLUMNS)
+    if not len(table):
         raise DataError(
             f"{sources.products} holds no products (passed over: {sum(skipped.values())}); "
             "fetch or generate the file again"
         )
-    build_index(stores.documents(Store(folder)), folder / _SEARCH)
-    return facts | {
-        "skipped": dict(skipped),
-        "files": [file.name for file in sources.files],
-    }
+    for name in _COLUMNS.names or ():
+        save_array(folder / f"{name}.npy", table[name])
+    build_index(_documents(folder / _RECORDS), folder / _SEARCH)
+    return {"skipped": dict(skipped), "files": [file.name for file in sources.files]}
+
+
+def _write_records(listings: Iterable[Listing], path: Path) -> Iterator[tuple[Any, ...]]:
+    """Write products to a file; yield the row of each for the columns."""
+    with path.open("wb") as file:
+        end = 0
+        for listing in listings:
+            product = listing.product
+            end += file.write(_listings.dump_json(listing) + b"\n")
+            yield (
+                *(end, *(*product.prices, math.nan)[:2]),
+                *(_count_goals(listing), len(listing.human)),
+                *text_hashes((product.asin, product.category, product.query)),
+            )
+
+
+def _count_goals(listing: Listing) -> int:
+    """Return the value of the column "goals"."""
+    if listing.synthetic is None:
+        return NO_INSTRUCTION if listing.in_attributes else NOT_IN_ATTRIBUTES
+    return min(math.prod(map(len, listing.product.options.values())), _MOST_GOALS)
+
+
+def _documents(records: Path) -> Iterator[tuple[str, str]]:
+    """Yield each product's asin and searchable text."""
+    with records.open("rb") as file:
+        for line in file:
+            product = _listings.validate_json(line).product
+            yield product.asin, searchable_text(product)
+
+
+def searchable_text(product: Product) -> str:
+    """Return the text that searches match: title, description, first feature and options."""
+    options = ", and ".join(f"{name}: {', '.join(v)}" for name, v in product.options.items())
+    first = product.bullets[0] if product.bullets else ""
+    return " ".join((product.title, product.description, first, options)).lower()

@@ -10,8 +10,7 @@ from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
 from env_wrappers.files import file_hash, read_json
 from env_wrappers.webshop.catalogue import open_catalogue
-from env_wrappers.webshop.goals import PRODUCT_SPLITS, GoalList, split_goals
-from env_wrappers.webshop.goals import Kind as GoalKind
+from env_wrappers.webshop.goals import PRODUCT_SPLITS, GoalKind, GoalList, split_goals
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import NotFoundError, oracle_actions
@@ -85,14 +84,14 @@ def check_catalogue(
     folder = find_sources(data).folder
     catalogue = open_catalogue(folder)
     shops: dict[GoalKind, Shop] = {}
-    if (catalogue.store.goals > 0).any():
+    if (catalogue.columns["goals"] > 0).any():
         shops["synthetic"] = open_shop(folder, "synthetic")
-    if catalogue.store.human.any():
+    if catalogue.columns["human"].any():
         shops["human"] = open_shop(folder, "human")
     if not shops:
         raise DataError(
-            f"{folder}: no goal for any of the {len(catalogue)} products: {ATTRIBUTES} has no "
-            f'"instruction" for them, nor {HUMAN} a wish; fetch or generate the files again'
+            f"{folder}: no goal for any of the {len(catalogue)} products: neither {ATTRIBUTES} nor "
+            f'{HUMAN} has an "instruction" for them; fetch or generate the files again'
         )
     goals = {kind: GoalCheck(len(shop.goals), _splits(shop.goals)) for kind, shop in shops.items()}
     chosen = [(k, goal) for k, shop in shops.items() for goal in _evenly(len(shop.goals), limit)]
@@ -130,9 +129,8 @@ def why_missed(shop: Shop, goal: int) -> str | None:
 
 
 def _evenly(count: int, limit: int | None) -> Sequence[int]:
-    if limit is None or limit >= count:
-        return range(count)
-    return [place * count // limit for place in range(limit)]
+    number = count if limit is None else min(limit, count)
+    return [place * count // number for place in range(number)]
 
 
 def _splits(goals: GoalList) -> dict[str, int]:

@@ -1,12 +1,17 @@
 """The Gymnasium environment of WebShop."""
 
+import copy
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from env_wrappers.errors import DataError
 from env_wrappers.text_env import TextEnv
 from env_wrappers.webshop import pages
 from env_wrappers.webshop.goals import split_goals
+from env_wrappers.webshop.records import Goal
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import open_shop
 
@@ -19,7 +24,8 @@ class WebShopEnv(TextEnv):
 
     ``reset(seed=s)`` plays the goal ``s % num_tasks`` of the split, so all environments with the
     same arguments play the same goal for the same seed. ``reset(options={"goal": i})`` plays goal
-    ``i`` of the split. ``reset()`` draws a goal from ``np_random``.
+    ``i`` of the split. ``reset()`` draws a goal from ``np_random``, with the original's weights
+    (``goals.GoalList.weights``).
 
     "Buy Now" terminates the episode; after ``max_steps`` steps it is truncated. Any string is a
     valid action: one that the store does not understand leaves the page unchanged, as does, unlike
@@ -31,7 +37,7 @@ class WebShopEnv(TextEnv):
     (name of the goal, such as "test/17"), goal (the instruction), state_hash (see ``Session``),
     inadmissible (bool: the last action had no effect), inadmissible_count (number of such actions
     in this episode), task_score (score of the purchase, 0 before) and score_details (its breakdown,
-    see ``reward.Score.as_dict``; None before).
+    see ``reward.score``; None before).
 
     Attributes:
         num_tasks: number of goals in the split.
@@ -54,6 +60,7 @@ class WebShopEnv(TextEnv):
         observation_mode: Literal["text", "text_rich", "url"] = "text",
         show_attributes: bool = False,
         nouns: str = "auto",
+        filter_goals: Callable[[int, Goal], bool] | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Open the store and select the goals.
@@ -69,6 +76,8 @@ class WebShopEnv(TextEnv):
                 ``success_reward`` times its score.
             observation_mode: format of the observations; see ``pages.MODES``.
             show_attributes: whether products have a sub page that lists their attributes.
+            filter_goals: whether to use a goal, given its index and itself; None: use all goals of
+                the split.
             render_mode: "ansi" or None; see ``TextEnv``.
 
         Raises:
@@ -87,10 +96,23 @@ class WebShopEnv(TextEnv):
         self._tasks = f" in {split}"
         self._dense = reward == "score"
         self._mode = observation_mode
-        self.num_tasks = len(split_goals(shop.goals, split))
+        indices = split_goals(shop.goals, split)
+        self._places: Sequence[int] = range(len(indices))  # of the goals that are used
+        if filter_goals is not None:
+            used = (filter_goals(index, shop.goals[index]) for index in indices)
+            self._places = [place for place, is_used in enumerate(used) if is_used]
+        self.num_tasks = len(self._places)
+        if not self.num_tasks:
+            raise DataError(f"filter_goals leaves no goal in {split}: accept at least one")
+
+    def _draw(self) -> int:
+        """Draw by the original's weights of goals."""
+        goals = self._shop.goals
+        weights = goals.weights[np.asarray(split_goals(goals, self._split))[self._places]]
+        return int(self.np_random.choice(self.num_tasks, p=weights / weights.sum()))
 
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
-        place = self._choose(seed, task)
+        place = self._places[self._choose(seed, task)]
         self._session.start(split_goals(self._shop.goals, self._split)[place])
         goal = self._session.goal
         return self._session.observation(self._mode), {
@@ -113,19 +135,18 @@ class WebShopEnv(TextEnv):
         }
 
     def _save(self) -> Any:
-        return self._session.save()
+        return copy.copy(self._session)
 
     def _load(self, episode: Any) -> None:
-        self._session.load(episode)
+        self._session = copy.copy(episode)
 
     def _info(self) -> dict[str, Any]:
         session = self._session
-        score = session.score
         return {
             "admissible_actions": session.actions,
-            "won": score is not None and score.reward == 1,
+            "won": session.page.score == 1,
             "state_hash": session.state_hash,
             "inadmissible": session.ignored,
-            "task_score": 0.0 if score is None else score.reward,
-            "score_details": None if score is None else score.as_dict(),
+            "task_score": session.page.score,
+            "score_details": session.score_details,
         }

@@ -2,8 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import chain, repeat
 from pathlib import Path
 
 from env_wrappers.datasets import is_generated, new_directory, write_manifest
@@ -14,6 +16,7 @@ GENERATOR_VERSION = 3
 ITEMS, ATTRIBUTES, HUMAN = "items_shuffle.json", "items_ins_v2.json", "items_human_ins.json"
 
 _PROGRESS = 1000  # products between two calls of on_progress
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def generate(
@@ -27,12 +30,12 @@ def generate(
 
     Args:
         out: the directory to create.
+        spec: what to generate.
         on_progress: called at intervals with the number of products made and the total.
 
     Raises:
         DataError: `out` holds something else.
     """
-    out = Path(out)
     if is_generated(out, GENERATOR_VERSION, asdict(spec)):
         return
     with new_directory(out) as partial:
@@ -47,44 +50,31 @@ def _write(
     """Write the files; return the number of products, by department too, and of instructions."""
     counts: Counter[str] = Counter()
     with (
-        _JsonFile(folder / ITEMS, "[]") as items,
-        _JsonFile(folder / ATTRIBUTES, "{}") as attributes,
-        _JsonFile(folder / HUMAN, "{}") as human,
+        _json_file(folder / ITEMS, "[]") as add_item,
+        _json_file(folder / ATTRIBUTES, "{}") as add_attributes,
+        _json_file(folder / HUMAN, "{}") as add_human,
     ):
         for done, number in enumerate(order_of(spec), start=1):
-            item, entry, wishes = make_product(spec, number)
-            items.add(item)
-            attributes.add(entry, item["asin"])
-            if wishes:
-                human.add(wishes, item["asin"])
+            item, entry, human = make_product(spec, number)
+            asin = _encode(item["asin"])
+            add_item(_encode(item))
+            add_attributes(f"{asin}: {_encode(entry)}")
+            if human:
+                add_human(f"{asin}: {_encode(human)}")
             counts["products"] += 1
             counts[item["category"]] += 1
             counts["instructions"] += "instruction" in entry
-            counts["human instructions"] += len(wishes)
+            counts["human instructions"] += len(human)
             if done % _PROGRESS == 0 or done == spec.products:
                 on_progress(done, spec.products)
     return counts
 
 
-class _JsonFile:
-    """A JSON list or object that is written one entry per line."""
-
-    def __init__(self, path: Path, brackets: str):
-        self._file = path.open("w", encoding="utf-8")
-        self._separator, self._end = f"{brackets[0]}\n", f"{brackets[1]}\n"
-
-    def __enter__(self) -> "_JsonFile":
-        return self
-
-    def add(self, value: object, key: str | None = None) -> None:
-        """Append an entry; for an object, with its key."""
-        name = "" if key is None else f"{_ENCODER.encode(key)}: "
-        self._file.write(f"{self._separator}{name}{_ENCODER.encode(value)}")
-        self._separator = ",\n"
-
-    def __exit__(self, *error: object) -> None:
-        with self._file:
-            self._file.write(("\n" if self._separator == ",\n" else self._separator) + self._end)
-
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
+@contextmanager
+def _json_file(path: Path, brackets: str) -> Iterator[Callable[[str], object]]:
+    """Yield a function that adds an entry to a JSON list or object, one per line."""
+    separators = chain(["\n"], repeat(",\n"))
+    with path.open("w", encoding="utf-8") as file:
+        file.write(brackets[0])
+        yield lambda entry: file.write(next(separators) + entry)
+        file.write(f"\n{brackets[1]}\n")

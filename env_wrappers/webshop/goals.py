@@ -9,7 +9,9 @@ import functools
 import random
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -17,12 +19,11 @@ import numpy as np
 
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.cache import ensure_folder, load_array, save_array
-from env_wrappers.webshop.catalogue import Catalogue
+from env_wrappers.webshop.catalogue import NOT_IN_ATTRIBUTES, Catalogue
 from env_wrappers.webshop.records import Goal
 from env_wrappers.webshop.source import HUMAN
-from env_wrappers.webshop.store import NO_WISH
 
-Kind = Literal["synthetic", "human"]
+GoalKind = Literal["synthetic", "human"]
 
 NO_LIMIT = 1_000_000.0
 """Price limit in dollars of a goal without one."""
@@ -51,80 +52,73 @@ _CHOICES = 4  # a limit is drawn from this many values above the price
 _MOST_GOALS = 500_000_000  # take 2 GB while shuffled
 _ARRAYS = ("prices", "limits", "products", "starts", "order")
 
-_Arrays = dict[str, np.ndarray]
 
-
+@dataclass(frozen=True, eq=False)
 class GoalList:
-    """The goals of a catalogue in shuffled order, created on access."""
+    """The goals of a catalogue in shuffled order, created on access; see :func:`open_goals`.
 
-    def __init__(self, catalogue: Catalogue, kind: Kind, arrays: _Arrays) -> None:
-        """Initialize from arrays; use :func:`open_goals` instead.
+    Attributes:
+        catalogue: the products.
+        kind: the kind of goals.
+        prices: price of each product in dollars, which is drawn if the product has a range.
+        limits, products, starts: price limit and product of each instruction, in the order of
+            products, and index of its first goal before shuffling.
+        order: the shuffled goal indices.
+    """
 
-        Args:
-            catalogue: the products.
-            kind: the kind of goals.
-            arrays: ``prices`` per product; per wish, in the order of products: ``limits``,
-                ``products`` and ``starts``, the index of its first goal before shuffling;
-                ``order``, the shuffled goal indices.
-        """
-        self._catalogue = catalogue
-        self._kind = kind
-        self._prices = arrays["prices"]
-        self._limits = arrays["limits"]
-        self._products = arrays["products"]
-        self._starts = arrays["starts"]
-        self._order = arrays["order"]
+    catalogue: Catalogue
+    kind: GoalKind
+    prices: np.ndarray
+    limits: np.ndarray
+    products: np.ndarray
+    starts: np.ndarray
+    order: np.ndarray
 
     def __len__(self) -> int:
         """Return the number of goals."""
-        return len(self._order)
+        return len(self.order)
 
     def __getitem__(self, index: int) -> Goal:
-        """Return a goal by its index, which may be negative.
-
-        Raises:
-            IndexError: ``index`` is out of range.
-        """
-        try:
-            place = range(len(self))[index]
-        except IndexError:
-            raise IndexError(f"no goal {index}: there are {len(self)} (0 is the first)") from None
-        number = int(self._order[place])
-        wish = int(np.searchsorted(self._starts, number, side="right")) - 1
-        product, limit = int(self._products[wish]), float(self._limits[wish])
-        listing = self._catalogue.listing(product)
+        """Return a goal; raise IndexError if there is none."""
+        place = range(len(self))[index]
+        number = int(self.order[place])
+        row = int(np.searchsorted(self.starts, number, side="right")) - 1
+        product, limit = int(self.products[row]), float(self.limits[row])
+        listing = self.catalogue.listing(product)
         options: Mapping[str, str] | tuple[str, ...]
-        if self._kind == "human":
-            source = listing.human[wish - int(np.searchsorted(self._products, product))]
-            text, options = source.instruction.strip("."), source.options
+        if self.kind == "human":
+            source = listing.human[row - int(np.searchsorted(self.products, product))]
+            text, options = source.text.strip("."), source.options
         else:
-            assert listing.made is not None
-            source = listing.made
-            options = _combination(listing.product.options, number - int(self._starts[wish]))
+            assert listing.synthetic is not None
+            source = listing.synthetic
+            options = _combination(listing.product.options, number - int(self.starts[row]))
             chosen = ", and ".join(f"{name}: {value}" for name, value in options.items())
-            text = f"{source.instruction} with {chosen}" if chosen else source.instruction
+            text = f"{source.text} with {chosen}" if chosen else source.text
         if limit != NO_LIMIT:
             text += f", and price lower than {limit:.2f} dollars"
         return Goal(place, product, text, source.attributes, limit, options)
 
-    def of_products(self, start: int, stop: int) -> Sequence[int]:
-        """Return the indices, ascending, of the goals of a share of the products.
+    @functools.cached_property
+    def weights(self) -> np.ndarray:
+        """Weight of each goal when the original draws one.
 
-        Args:
-            start, stop: range of the last decimal digit of the hash of a product's asin.
+        It is 1 for a human goal, and for a synthetic one the mean over its attributes of 1 / the
+        number of goals with the attribute.
         """
-        digits = self._catalogue.store.asins[self._products] % 10
-        sizes = np.diff(self._starts, append=len(self))
-        chosen = np.repeat((start <= digits) & (digits < stop), sizes)[self._order]
-        return array("I", np.flatnonzero(chosen).astype(np.uint32).tobytes())
-
-    def price(self, product_index: int) -> float:
-        """Return a product's price in dollars, which is drawn if the product has a range."""
-        return float(self._prices[product_index])
+        if self.kind == "human":
+            return np.ones(len(self))
+        sizes = np.diff(self.starts, append=len(self))  # goals of each instruction
+        found = [self[index].attributes for index in np.argsort(self.order)[self.starts]]
+        counts = Counter[str]()
+        for attributes, size in zip(found, sizes.tolist(), strict=True):
+            counts.update(dict.fromkeys(attributes, size))
+        means = [np.mean([1 / counts[name] for name in attributes]) for attributes in found]
+        return np.repeat(means, sizes)[self.order]
 
 
 def open_goals(
-    catalogue: Catalogue, kind: Kind, price_seed: int, shuffle_seed: int = 233
+    catalogue: Catalogue, kind: GoalKind, price_seed: int, shuffle_seed: int = 233
 ) -> GoalList:
     """Return the goals of a catalogue; draws are made once and stored in the catalogue's folder.
 
@@ -151,13 +145,13 @@ def open_goals(
         arrays = {name: load_array(folder / f"{name}.npy") for name in _ARRAYS}
     except (OSError, ValueError):  # not writable, or damaged: this process makes its own draws
         arrays = _draw(catalogue, kind, price_seed, shuffle_seed)
-    return GoalList(catalogue, kind, arrays)
+    return GoalList(catalogue, kind, **arrays)
 
 
 def check_goals(kind: str, price_seed: int, shuffle_seed: int) -> None:
     """Raise DataError for invalid arguments of `open_goals`."""
-    if kind not in get_args(Kind):
-        raise DataError(f"unknown kind of goals {kind!r}: choose {' or '.join(get_args(Kind))}")
+    if kind not in get_args(GoalKind):
+        raise DataError(f"unknown kind of goals {kind!r}: choose {' or '.join(get_args(GoalKind))}")
     for name, seed in (("price_seed", price_seed), ("shuffle_seed", shuffle_seed)):
         # Both seeds are part of a folder name.
         if type(seed) is not int or seed not in _SEEDS:
@@ -177,7 +171,11 @@ def split_goals(goals: GoalList, split: str) -> Sequence[int]:
         places = range(len(goals))[start:stop]
         reason = f"it starts at goal {start}, and there are {len(goals)}"
     elif split in PRODUCT_SPLITS:
-        places = goals.of_products(*PRODUCT_SPLITS[split])
+        start, stop = PRODUCT_SPLITS[split]
+        digits = goals.catalogue.columns["asin"][goals.products] % 10
+        sizes = np.diff(goals.starts, append=len(goals))
+        chosen = np.repeat((start <= digits) & (digits < stop), sizes)[goals.order]
+        places = np.flatnonzero(chosen).data
         reason = f"none of the {len(goals)} goals is of its products"
     else:
         known = ", ".join((*SPLITS, *PRODUCT_SPLITS))
@@ -189,25 +187,36 @@ def split_goals(goals: GoalList, split: str) -> Sequence[int]:
 
 def _check_attributes(catalogue: Catalogue) -> None:
     """Refuse data on which the original crashes, a sign of files that do not match."""
-    lacking = catalogue.facts["without_attributes"]
-    if lacking:
+    lacking = np.flatnonzero(catalogue.columns["goals"] == NOT_IN_ATTRIBUTES)
+    if len(lacking):
         products, attributes, *_ = catalogue.facts["files"]
         raise DataError(
-            f"{lacking} of {len(catalogue)} products in {products} have no entry in {attributes}, "
-            f"the first is {catalogue.facts['first_without_attributes']}: take files that belong "
+            f"{len(lacking)} of {len(catalogue)} products in {products} have no entry in "
+            f"{attributes}, the first is {catalogue[lacking[0]].asin}: take files that belong "
             "together, or human goals"
         )
 
 
-def _draw(catalogue: Catalogue, kind: Kind, price_seed: int, shuffle_seed: int) -> _Arrays:
+def _draw(
+    catalogue: Catalogue, kind: GoalKind, price_seed: int, shuffle_seed: int
+) -> dict[str, np.ndarray]:
     """Make all random draws, in the original's order."""
-    products, sizes = _wishes(catalogue, kind)
+    columns = catalogue.columns
+    if kind == "human":
+        products = np.repeat(np.arange(len(catalogue)), columns["human"])
+        sizes = np.ones_like(products)
+    else:
+        products = np.flatnonzero(columns["goals"] >= 0)
+        sizes = columns["goals"][products]
     starts = np.concatenate(([0], np.cumsum(sizes)))
     count = int(starts[-1])
     if not 0 < count <= _MOST_GOALS:
         raise _wrong_count(catalogue, kind, count)
     rng = random.Random(price_seed)
-    prices = _draw_prices(catalogue, rng)  # all prices are drawn before the first limit
+    lower, upper = columns["lower"], columns["upper"]
+    prices = lower.copy()  # all prices are drawn before the first limit
+    for index in np.flatnonzero(~np.isnan(upper)):
+        prices[index] = rng.uniform(lower[index], upper[index])
     limits = [_draw_limit(price, rng) for price in prices[products].tolist()]
     order = array("I", range(count))  # shuffled like the original's list of goals
     random.Random(shuffle_seed).shuffle(order)
@@ -220,17 +229,7 @@ def _draw(catalogue: Catalogue, kind: Kind, price_seed: int, shuffle_seed: int) 
     }
 
 
-def _wishes(catalogue: Catalogue, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-    """Return the product of each wish, and its number of goals."""
-    if kind == "human":
-        per_product = catalogue.store.human
-        products = np.repeat(np.arange(len(per_product)), per_product)
-        return products, np.ones(len(products), dtype=np.int64)
-    products = np.flatnonzero(catalogue.store.goals != NO_WISH)
-    return products, catalogue.store.goals[products]
-
-
-def _wrong_count(catalogue: Catalogue, kind: Kind, count: int) -> DataError:
+def _wrong_count(catalogue: Catalogue, kind: GoalKind, count: int) -> DataError:
     if count:
         return DataError(
             f"{count} {kind} goals are too many (at most {_MOST_GOALS}): take fewer products, or "
@@ -247,14 +246,6 @@ def _wrong_count(catalogue: Catalogue, kind: Kind, count: int) -> DataError:
     )
 
 
-def _draw_prices(catalogue: Catalogue, rng: random.Random) -> np.ndarray:
-    lower, upper = catalogue.store.lower, catalogue.store.upper
-    prices = lower.copy()
-    for index in np.flatnonzero(~np.isnan(upper)).tolist():
-        prices[index] = rng.uniform(float(lower[index]), float(upper[index]))
-    return prices
-
-
 def _draw_limit(price: float, rng: random.Random) -> float:
     """Return the larger of two multiples of ten dollars drawn from those just above a price."""
     above = bisect_right(_LIMITS, price)
@@ -265,8 +256,5 @@ def _draw_limit(price: float, rng: random.Random) -> float:
 def _combination(options: Mapping[str, Sequence[str]], number: int) -> dict[str, str]:
     """Return one value per option group, groups sorted; the last group varies fastest."""
     names = sorted(options)
-    chosen = {}
-    for name in reversed(names):
-        number, place = divmod(number, len(options[name]))
-        chosen[name] = options[name][place]
-    return {name: chosen[name] for name in names}
+    places = np.unravel_index(number, tuple(len(options[name]) for name in names))
+    return {name: options[name][int(place)] for name, place in zip(names, places, strict=True)}

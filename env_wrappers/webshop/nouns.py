@@ -15,6 +15,7 @@ EXTRACTORS = ("auto", "spacy", "words")
 SPACY_MODEL = "en_core_web_sm"
 _TITLES = 1 << 13  # cached titles: some ten megabytes
 _WORD = re.compile(r"[^\W_]+")
+_NOUN_TAGS = ("NOUN", "PROPN")
 
 
 @dataclass(frozen=True)
@@ -65,34 +66,28 @@ def _spacy() -> NounExtractor:
     return NounExtractor(f"spacy {SPACY_MODEL} {model.meta['version']}", find)
 
 
-_NOUN_TAGS = frozenset({"NOUN", "PROPN"})
-
-
 # spaCy splits "28g" into a number and a unit, but not "10pcs".
 _UNIT = re.compile(r"^\d+(?=(?:km|m|dm|cm|mm|nm|ft|kg|g|mg|lb|oz|kb|mb|gb|tb)$)")
 _SINGLE_LETTERS = frozenset("gkt")  # gram, thousand, T-shirt; others are sizes and list items
 _ADJECTIVE = re.compile(r".{3,}(able|ible|less|ous|ive|ish|est|ed|ly|al|ic|proof)")
 
 
-@functools.cache
-def _seldom_nouns() -> tuple[frozenset[str], frozenset[str]]:
-    lists = json.loads(resources.files(__package__).joinpath("seldom_nouns.json").read_bytes())
-    return frozenset(lists["always"]), frozenset(lists["in_small_letters"])
+_LISTS = json.loads(resources.files(__package__).joinpath("seldom_nouns.json").read_bytes())
+_NEVER, _SELDOM = frozenset(_LISTS["always"]), frozenset(_LISTS["in_small_letters"])
 
 
 @functools.lru_cache(maxsize=_TITLES)
 def _find_words(title: str) -> tuple[str, ...]:
-    never, seldom = _seldom_nouns()
     found = []
     for raw in _WORD.findall(title):
         written = _UNIT.sub("", raw)
         word = written.lower()
-        if written.isnumeric() or word in never:
+        if written.isnumeric() or word in _NEVER:
             continue
         if len(word) == 1 and word not in _SINGLE_LETTERS:
             continue
         # spaCy tags most capitalised words as names.
-        if not written[0].isupper() and (word in seldom or _ADJECTIVE.fullmatch(word)):
+        if not written[0].isupper() and (word in _SELDOM or _ADJECTIVE.fullmatch(word)):
             continue
         found.append(word)
     return tuple(found)

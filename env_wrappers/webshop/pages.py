@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import NamedTuple
 
 from env_wrappers.webshop.records import Product
 
@@ -50,18 +49,7 @@ class Role(Enum):
     OPTION = "option"
 
 
-class Node(NamedTuple):
-    """A non-empty text on a page."""
-
-    role: Role
-    text: str
-
-
-class Target(NamedTuple):
-    """Target of a click: a button, a product, or an option of the named group."""
-
-    role: Role
-    group: str = ""
+_Elements = Iterator[tuple[Role, str]]  # texts of a page, from top to bottom
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +69,7 @@ class Page:
         sub_page: one of ``SUB_PAGES`` on a sub page.
         chosen: option group to the value clicked, in the order in which groups were first clicked.
         visited: identifiers of the products opened since the index page.
-        score: score of the purchase, at the end.
+        score: score of the purchase, at the end; 0 before.
     """
 
     session: str
@@ -94,37 +82,31 @@ class Page:
     results: tuple[Product, ...] = ()
     product: Product | None = None
     sub_page: str = ""
-    chosen: Mapping[str, str] = field(default_factory=dict)
+    chosen: dict[str, str] = field(default_factory=dict)
     visited: frozenset[str] = frozenset()
     score: float = 0.0
 
     @property
     def item(self) -> Product:
-        """The current product.
-
-        Raises:
-            ValueError: this page has none.
-        """
-        if self.product is None:
-            raise ValueError(f"the {self.kind} page shows no single product")
+        """The current product, on pages that show one."""
+        assert self.product is not None
         return self.product
 
 
 def url(page: Page) -> str:
     """Return the address of a page, unescaped as in the original."""
-    words = "+".join(page.keywords)
+    results = ["+".join(page.keywords), str(page.number)]
     match page.kind:
         case Kind.INDEX:
             return f"{ADDRESS}/{page.session}"
         case Kind.RESULTS:
-            parts = [words, str(page.number)]
+            parts = results
         case Kind.ITEM:
-            parts = [page.item.asin, words, str(page.number), json.dumps(dict(page.chosen))]
+            parts = [page.item.asin, *results, json.dumps(page.chosen)]
         case Kind.SUB_PAGE:
-            where = [page.item.asin, words, str(page.number)]
-            parts = [*where, page.sub_page, str(dict(page.chosen))]
+            parts = [page.item.asin, *results, page.sub_page, str(page.chosen)]
         case Kind.DONE:
-            parts = [page.item.asin, str(dict(page.chosen))]
+            parts = [page.item.asin, str(page.chosen)]
     return "/".join([ADDRESS, page.kind.value, page.session, *parts])
 
 
@@ -141,7 +123,7 @@ def apparent_kind(page: Page) -> Kind:
 
 def text(page: Page) -> str:
     """Return the texts of a page, joined by ``SEPARATOR``."""
-    return SEPARATOR.join([node.text.strip() for node in nodes(page)])
+    return SEPARATOR.join([words.strip() for _, words in _shown(page)])
 
 
 def text_rich(page: Page) -> str:
@@ -149,7 +131,7 @@ def text_rich(page: Page) -> str:
     address = url(page)
     lines: list[str] = []
     clicked: list[str] = []
-    for role, words in nodes(page):
+    for role, words in _shown(page):
         if role is Role.TEXT:
             lines.append(words)
         elif role is Role.BUTTON:
@@ -174,67 +156,39 @@ MODES: Mapping[str, Callable[[Page], str]] = {"text": text, "text_rich": text_ri
 """Observation modes by name."""
 
 
-def clickables(page: Page) -> dict[str, Target]:
-    """Return lower-cased text to target of all clickable elements, in the original's order.
+def clickables(page: Page) -> list[str]:
+    """Return the lower-cased texts of all clickable elements, in the original's order.
 
-    If several have the same text, the last target is used at the position of the first.
+    Buttons come first. If several elements have the same text, it is listed once.
     """
-    found = dict.fromkeys((name.lower() for name in _buttons(page)), Target(Role.BUTTON))
-    if page.kind is Kind.RESULTS:
-        found |= dict.fromkeys((p.asin.lower() for p in page.results), Target(Role.LINK))
-    elif page.kind is Kind.ITEM:
-        for group, values in page.item.options.items():
-            found |= dict.fromkeys(values, Target(Role.OPTION, group))
-    return found
+    clickable = [element for element in _ELEMENTS[page.kind](page) if element[0] is not Role.TEXT]
+    clickable.sort(key=lambda element: element[0] is not Role.BUTTON)
+    return list(dict.fromkeys(words.lower() for _, words in clickable))
 
 
-def nodes(page: Page) -> list[Node]:
-    """Return the texts on a page, from top to bottom."""
-    return [Node(role, shown) for role, words in _RAW[page.kind](page) if (shown := _shown(words))]
+def _shown(page: Page) -> _Elements:
+    """Yield the texts that HTML shows: blanks alone become one, or nothing with a line break."""
+    for role, words in _ELEMENTS[page.kind](page):
+        if words.strip(_HTML_BLANKS):
+            yield role, words
+        elif words and "\n" not in words:
+            yield role, " "
 
 
-def _shown(words: str) -> str:
-    """Return text as HTML shows it: blanks alone become one, or nothing with a line break."""
-    if words.strip(_HTML_BLANKS):
-        return words
-    return " " if words and "\n" not in words else ""
-
-
-def _buttons(page: Page) -> tuple[str, ...]:
-    match page.kind:
-        case Kind.INDEX:
-            return (SEARCH,)
-        case Kind.RESULTS:
-            return (BACK_TO_SEARCH, *([PREVIOUS] if page.number > 1 else []), NEXT)
-        case Kind.ITEM:
-            return (BACK_TO_SEARCH, PREVIOUS, *_sub_pages(page), BUY_NOW)
-        case Kind.SUB_PAGE:
-            return (BACK_TO_SEARCH, PREVIOUS)
-        case Kind.DONE:
-            return ()
-
-
-def _sub_pages(page: Page) -> tuple[str, ...]:
-    return SUB_PAGES if page.show_attributes else SUB_PAGES[:-1]
-
-
-_Raw = Iterator[tuple[Role, str]]
-
-
-def _index(page: Page) -> _Raw:
+def _index(page: Page) -> _Elements:
     yield Role.TEXT, "WebShop"
     yield Role.TEXT, "Instruction: "
     yield Role.TEXT, page.instruction
     yield Role.BUTTON, SEARCH
 
 
-def _head(page: Page) -> _Raw:
+def _head(page: Page) -> _Elements:
     yield Role.TEXT, "Instruction:"
     yield Role.TEXT, page.instruction
     yield Role.BUTTON, BACK_TO_SEARCH
 
 
-def _results(page: Page) -> _Raw:
+def _results(page: Page) -> _Elements:
     yield from _head(page)
     yield Role.TEXT, f"Page {page.number} (Total results: {page.total})"
     if page.number > 1:
@@ -246,7 +200,7 @@ def _results(page: Page) -> _Raw:
         yield Role.TEXT, product.price_tag
 
 
-def _item(page: Page) -> _Raw:
+def _item(page: Page) -> _Elements:
     product = page.item
     yield from _head(page)
     yield Role.BUTTON, PREVIOUS
@@ -257,11 +211,12 @@ def _item(page: Page) -> _Raw:
     yield Role.TEXT, product.title
     yield Role.TEXT, f"Price: {product.price_tag}"
     yield Role.TEXT, "Rating: N.A."
-    for name in (*_sub_pages(page), BUY_NOW):
+    for name in SUB_PAGES if page.show_attributes else SUB_PAGES[:-1]:
         yield Role.BUTTON, name
+    yield Role.BUTTON, BUY_NOW
 
 
-def _sub_page(page: Page) -> _Raw:
+def _sub_page(page: Page) -> _Elements:
     product = page.item
     yield from _head(page)
     yield Role.BUTTON, PREVIOUS
@@ -278,9 +233,9 @@ def _sub_page(page: Page) -> _Raw:
                 yield Role.TEXT, line
 
 
-def _done(page: Page) -> _Raw:
+def _done(page: Page) -> _Elements:
     """Yield the receipt; like the original's, with most fields empty or "None"."""
-    chosen = json.dumps(dict(page.chosen), sort_keys=True).translate(_AS_JSON_IN_HTML)
+    chosen = json.dumps(page.chosen, sort_keys=True).translate(_AS_JSON_IN_HTML)
     for words in (
         *("Thank you for shopping with us!", "Your code: ", "None"),
         *(" (Paste it in your MTurk interface.)", "Purchased"),
@@ -293,7 +248,7 @@ def _done(page: Page) -> _Raw:
         yield Role.TEXT, words
 
 
-_RAW: Mapping[Kind, Callable[[Page], _Raw]] = {
+_ELEMENTS: Mapping[Kind, Callable[[Page], _Elements]] = {
     Kind.INDEX: _index,
     Kind.RESULTS: _results,
     Kind.ITEM: _item,

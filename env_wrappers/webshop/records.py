@@ -60,32 +60,32 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Instruction:
     """The source of one or more goals.
 
     Attributes:
-        instruction: the wish in words.
+        text: the instruction, without price limit.
         attributes: attributes that the product must have; never empty.
-        options: wanted option values; only in human wishes.
+        options: wanted option values; only in human instructions.
     """
 
-    instruction: str
+    text: str
     attributes: tuple[str, ...]
     options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A product with its wishes.
+    """A product with its instructions.
 
     Attributes:
         product: the product.
         in_attributes: whether the attributes file contains the product.
-        made: the wish made from its attributes, if any.
-        human: the wishes that people wrote for it.
+        synthetic: the instruction made from its attributes, if any.
+        human: the instructions that people wrote for it.
     """
 
     product: Product
     in_attributes: bool
-    made: Wish | None
-    human: tuple[Wish, ...]
+    synthetic: Instruction | None
+    human: tuple[Instruction, ...]

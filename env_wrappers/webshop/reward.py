@@ -3,7 +3,6 @@
 import functools
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 
 from env_wrappers.webshop.nouns import NounExtractor
@@ -27,48 +26,8 @@ _NOT_IN_WORDS = re.compile(r"\W")
 _TEXTS = 1 << 14  # cached texts: some megabytes
 _PAIRS = 1 << 16  # cached pairs: about 20 megabytes
 
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """Score of a purchase and its components.
-
-    Attributes:
-        reward: from 0 to 1; `r_type` times the fraction of the goal's attributes, options and
-            price limit that are met.
-        r_type: 1, 0.5, 0.1 or 0: how well the kind of product matches.
-        r_att: fraction of the goal's attributes that the product has; 0 if the goal has none.
-        w_att: weight of the attributes in the reward.
-        query_match: whether both products were collected with the same query.
-        category_match: whether two parts of their category paths are equal.
-        title_score: fraction of the nouns in the title of the goal's product that this title has.
-        r_option: fraction of the goal's options that were chosen; None if the goal has none.
-        w_option: weight of the options in the reward; None if the goal has none.
-        r_price: whether the price is within the limit.
-        w_price: weight of the price in the reward.
-        noun_extractor: name of the noun extractor; scores of different ones are not comparable.
-    """
-
-    reward: float
-    r_type: float
-    r_att: float
-    w_att: float
-    query_match: bool
-    category_match: bool
-    title_score: float
-    r_option: float | None
-    w_option: float | None
-    r_price: bool
-    w_price: float
-    noun_extractor: str
-
-    def as_dict(self) -> dict[str, float | bool | str]:
-        """Return the components with the original's keys, and `noun_extractor`.
-
-        As in the original, `r_option` and `w_option` are missing if the goal has no options.
-        """
-        parts = asdict(self)
-        del parts["reward"]
-        return {name: value for name, value in parts.items() if value is not None}
+ScoreDetails = dict[str, float | bool | str]
+"""The parts of a score; see :func:`score`."""
 
 
 def score(
@@ -78,7 +37,7 @@ def score(
     goal: Goal,
     goal_product: Product,
     nouns: NounExtractor,
-) -> Score:
+) -> tuple[float, ScoreDetails]:
     """Score the purchase of `product` exactly as the original does, including its quirks.
 
     Args:
@@ -88,31 +47,48 @@ def score(
         goal: the goal.
         goal_product: the product that the goal was made from.
         nouns: extracts the nouns of titles.
+
+    Returns:
+        The score, from 0 to 1, which is ``r_type`` times the fraction of the goal's attributes,
+        options and price limit that are met; and its parts, with the original's keys:
+
+        - ``r_type``: 1, 0.5, 0.1 or 0: how well the kind of product matches.
+        - ``r_att``: fraction of the goal's attributes that the product has; 0 if it has none.
+        - ``w_att``, ``w_option``, ``w_price``: weights of attributes, options and price.
+        - ``query_match``: whether both products were collected with the same query.
+        - ``category_match``: whether two parts of their category paths are equal.
+        - ``title_score``: fraction of the nouns in the wanted title that the product's has.
+        - ``r_option``: fraction of the goal's options that were chosen. As in the original,
+          ``r_option`` and ``w_option`` are missing if the goal has no options.
+        - ``r_price``: whether the price is within the limit.
+        - ``noun_extractor``: name of `nouns`; scores of different ones are not comparable.
     """
     wanted = _wanted_options(goal)
     parts = len(goal.attributes) + len(wanted) + 1
     attributes = sum(_has_attribute(product, attribute) for attribute in goal.attributes)
-    options = _count_chosen(tuple(chosen.values()), wanted)
+    names = [_normalised(value) for value in chosen.values()]
+    options = sum(any(_alike(name, option) for name in names) for option in wanted)
     within_limit = price <= goal.price_limit
     query_match = product.query == goal_product.query
     shared = _categories(product.product_category) & _categories(goal_product.product_category)
     category_match = len(shared) >= 2
     title_score = _title_score(nouns.find(product.title), nouns.find(goal_product.title))
     r_type = _type_score(query_match or category_match, title_score)
-    return Score(
-        reward=(attributes + options + within_limit) / parts * r_type,
-        r_type=r_type,
-        r_att=attributes / len(goal.attributes) if goal.attributes else 0.0,
-        w_att=len(goal.attributes) / parts,
-        query_match=query_match,
-        category_match=category_match,
-        title_score=title_score,
-        r_option=options / len(wanted) if wanted else None,
-        w_option=len(wanted) / parts if wanted else None,
-        r_price=within_limit,
-        w_price=1 / parts,
-        noun_extractor=nouns.name,
+    of_options = (
+        {"r_option": options / len(wanted), "w_option": len(wanted) / parts} if wanted else {}
     )
+    return (attributes + options + within_limit) / parts * r_type, {
+        "r_type": r_type,
+        "r_att": attributes / len(goal.attributes) if goal.attributes else 0.0,
+        "w_att": len(goal.attributes) / parts,
+        "query_match": query_match,
+        "category_match": category_match,
+        "title_score": title_score,
+        **of_options,
+        "r_price": within_limit,
+        "w_price": 1 / parts,
+        "noun_extractor": nouns.name,
+    }
 
 
 def _type_score(related: bool, title_score: float) -> float:
@@ -158,11 +134,6 @@ def first_color(option: Container[str]) -> str | None:
     equal the word.
     """
     return next((color for color in COLORS if color in option), None)
-
-
-def _count_chosen(values: Sequence[str], wanted: Sequence[str]) -> int:
-    names = [_normalised(value) for value in values]
-    return sum(any(_alike(name, option) for name in names) for option in wanted)
 
 
 def _normalised(value: str) -> str:

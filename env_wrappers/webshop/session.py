@@ -9,12 +9,10 @@ import hashlib
 import json
 import random
 from dataclasses import replace
-from typing import Any
 
 from env_wrappers.webshop import pages
-from env_wrappers.webshop.pages import Kind, Page, Role, Target
-from env_wrappers.webshop.records import Goal
-from env_wrappers.webshop.reward import Score
+from env_wrappers.webshop.pages import Kind, Page
+from env_wrappers.webshop.reward import ScoreDetails
 from env_wrappers.webshop.shop import Shop
 
 ANY_SEARCH = "search[<your query>]"
@@ -39,33 +37,21 @@ class Session:
     Attributes:
         show_attributes: whether products have a sub page of attributes.
         page: the current page.
+        clickables: the lower-cased texts of its clickable elements.
         goal: the current goal.
-        score: score of the last purchase; None before.
+        score_details: parts of the score of the last purchase; None before.
         ignored: whether the last action had no effect.
     """
 
-    show_attributes: bool
-    page: Page
-    goal: Goal
-    score: Score | None
-    ignored: bool
-    _clickables: dict[str, Target] | None  # of the current page; None: not computed yet
-
     def __init__(self, shop: Shop, show_attributes: bool = False) -> None:
-        """Enter a shop."""
         self._shop = shop
         self.show_attributes = show_attributes
 
     def start(self, goal: int) -> None:
-        """Restart on the index page, with the goal of this index.
-
-        Raises:
-            IndexError: ``goal`` is out of range.
-        """
+        """Restart on the index page, with the goal of this index."""
         self.goal = self._shop.goals[goal]
-        self.score = None
+        self.score_details: ScoreDetails | None = None
         self.ignored = False
-        self._name = str(goal)
         self._rng = random.Random(goal)
         self._drawn = 0  # number of searches for random products
         self._show(self._index())
@@ -83,42 +69,15 @@ class Session:
             return 0.0, False
         return page.score, True
 
-    def save(self) -> Any:
-        """Return the state of the session, for ``load`` of a session in the same shop."""
-        values = self.goal, self.score, self.ignored, self._name, self._drawn, self._rng
-        return self.page, values
-
-    def load(self, saved: Any) -> None:
-        """Set the state to one that ``save`` returned."""
-        page, values = saved
-        self.goal, self.score, self.ignored, self._name, self._drawn, self._rng = values
-        self._show(page)
-
     def observation(self, mode: str) -> str:
         """Return the page in one of ``pages.MODES``."""
         return pages.MODES[mode](self.page)
 
     @property
-    def clickables(self) -> dict[str, Target]:
-        """The clickable elements of the page; see ``pages.clickables``."""
-        if self._clickables is None:
-            self._clickables = pages.clickables(self.page)
-        return self._clickables
-
-    @property
-    def has_search_bar(self) -> bool:
-        """Whether the page shows a search bar; searches work on every page, though."""
-        return self.page.kind is Kind.INDEX
-
-    @property
     def actions(self) -> list[str]:
-        """The actions that the page offers; any words can be searched for with a search bar."""
+        """The actions that the page offers; only the index page shows a search bar."""
         clicks = [f"click[{name}]" for name in self.clickables]
-        return [ANY_SEARCH, *clicks] if self.has_search_bar else clicks
-
-    def available_actions(self) -> dict[str, Any]:
-        """Return the original's dict: has_search_bar (bool), clickables (list of str)."""
-        return {"has_search_bar": self.has_search_bar, "clickables": list(self.clickables)}
+        return [ANY_SEARCH, *clicks] if self.page.kind is Kind.INDEX else clicks
 
     @property
     def state_hash(self) -> str:
@@ -137,7 +96,7 @@ class Session:
 
     def _show(self, page: Page) -> None:
         self.page = page
-        self._clickables = None
+        self.clickables = pages.clickables(page)
 
     def _next(self, action: str) -> Page | None:
         """Return the page that an action leads to, or None if the action is ignored."""
@@ -177,13 +136,15 @@ class Session:
         return replace(page, kind=Kind.ITEM, sub_page="")
 
     def _index(self) -> Page:
-        return Page(self._name, self.goal.instruction, show_attributes=self.show_attributes)
+        return Page(
+            str(self.goal.index), self.goal.instruction, show_attributes=self.show_attributes
+        )
 
     def _results(self, keywords: tuple[str, ...], number: int) -> Page | None:
         """Return a results page, keeping the visited products but not the product and options."""
         if keywords[0] == "<r>":
             self._drawn += 1
-            self._rng = copy.copy(self._rng)  # saved states share the generator
+            self._rng = copy.copy(self._rng)  # copies of the session share it
         found = self._shop.find(keywords, self._rng)
         if found is None:
             return None
@@ -194,19 +155,20 @@ class Session:
             keywords=keywords,
             number=number,
             total=len(found),
-            results=tuple(self._shop.catalogue[int(index)] for index in shown),
+            results=tuple(self._shop.catalogue[index] for index in shown),
             visited=self.page.visited,
         )
 
     def _item(self, name: str) -> Page | None:
         """Open a product, or choose an option of the current one."""
-        page, target = self.page, self.clickables[name]
-        if target.role is Role.OPTION:
-            return replace(page, chosen={**page.chosen, target.group: name})
-        index = self._shop.catalogue.index_of(name.upper())
-        if index is None:  # a lower-case identifier: the original looks for upper case
+        page = self.page
+        if page.kind is Kind.ITEM:  # an option; of groups with the same value, the last counts
+            group = [group for group, values in page.item.options.items() if name in values][-1]
+            return replace(page, chosen={**page.chosen, group: name})
+        found = self._shop.catalogue.find("asin", name.upper())
+        if not found:  # a lower-case identifier: the original looks for upper case
             return None
-        product = self._shop.catalogue[index]
+        product = self._shop.catalogue[found[0]]
         visited = page.visited | {product.asin}
         return replace(page, kind=Kind.ITEM, product=product, results=(), visited=visited)
 
@@ -214,5 +176,5 @@ class Session:
         product = self.page.product
         if product is None:
             return None
-        self.score = self._shop.score(product, self.page.chosen, self.goal)
-        return replace(self.page, kind=Kind.DONE, score=self.score.reward)
+        score, self.score_details = self._shop.score(product, self.page.chosen, self.goal)
+        return replace(self.page, kind=Kind.DONE, score=score)

@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import numpy as np
-
 from env_wrappers.errors import DataError
-from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
+from env_wrappers.webshop.catalogue import MAX_HITS, Catalogue, open_catalogue
 from env_wrappers.webshop.goals import GoalList, check_goals, open_goals
 from env_wrappers.webshop.nouns import NounExtractor, make_noun_extractor
 from env_wrappers.webshop.records import Goal, Product
-from env_wrappers.webshop.reward import Score, score
+from env_wrappers.webshop.reward import ScoreDetails, score
 from env_wrappers.webshop.source import find_sources
-
-MAX_HITS = 50
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,11 +38,9 @@ class Shop:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a call that opens the shop again, because its data is memory-mapped."""
-        return _open_again, (self.catalogue.data_hash, self.nouns.name, *self.opened_with)
+        return _open_again, (self.catalogue.facts["data_hash"], self.nouns.name, *self.opened_with)
 
-    def find(
-        self, keywords: Sequence[str], rng: random.Random
-    ) -> Sequence[int] | np.ndarray | None:
+    def find(self, keywords: Sequence[str], rng: random.Random) -> Sequence[int] | None:
         """Return the products that a search finds, as indices in display order.
 
         The first keyword can be a command: ``<r>`` returns products drawn with ``rng``, ``<c>`` a
@@ -60,14 +54,16 @@ class Shop:
             case ["<a>", *_] | ["<c>"]:
                 return None
             case ["<c>", department, *_]:
-                return self.catalogue.in_category(department.strip())
+                return self.catalogue.find("category", department.strip())
             case ["<q>", *words]:
-                return self.catalogue.of_query(" ".join(words).strip())
+                return self.catalogue.find("query", " ".join(words).strip())
         return self.catalogue.search(" ".join(keywords))
 
-    def score(self, product: Product, chosen: Mapping[str, str], goal: Goal) -> Score:
-        """Score the purchase of a product with the chosen options (group to value)."""
-        price = self.goals.price(product.index)
+    def score(
+        self, product: Product, chosen: Mapping[str, str], goal: Goal
+    ) -> tuple[float, ScoreDetails]:
+        """Score the purchase of a product with the chosen options; see ``reward.score``."""
+        price = float(self.goals.prices[product.index])
         wanted = self.catalogue[goal.product]
         return score(product, chosen, price, goal, wanted, self.nouns)
 
@@ -112,13 +108,9 @@ _shops: dict[tuple[Any, ...], Shop] = {}
 
 
 def _open_again(data_hash: str, noun_extractor: str, data: Path, *settings: Any) -> Shop:
-    """Open a pickled shop.
-
-    Raises:
-        DataError: it cannot be opened on this machine, or would differ.
-    """
+    """Open a pickled shop; raise DataError if it cannot be opened here, or would differ."""
     shop = open_shop(data, *settings)
-    if (shop.catalogue.data_hash, shop.nouns.name) != (data_hash, noun_extractor):
+    if (shop.catalogue.facts["data_hash"], shop.nouns.name) != (data_hash, noun_extractor):
         raise DataError(
             f"{data} is not the store that was pickled: its files, or the noun extractor "
             f"({noun_extractor!r} then, {shop.nouns.name!r} now), have changed"

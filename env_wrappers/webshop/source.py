@@ -1,4 +1,4 @@
-"""Read WebShop's data files: products, attributes with synthetic wishes, and human wishes.
+"""Read WebShop's data files: products, attributes with synthetic instructions, and human ones.
 
 The files of the full store take gigabytes, so products are streamed. All values are validated;
 errors name a record by its file, number and field.
@@ -12,15 +12,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import BaseModel, BeforeValidator, TypeAdapter, model_validator
 
 from env_wrappers.errors import DataError
 from env_wrappers.files import open_regular, validate_json
-from env_wrappers.webshop.records import Listing, Product, Wish
+from env_wrappers.webshop.records import Instruction, Listing, Product
 
 DATA_VARIABLE = "WEBSHOP_DATA"
 """Environment variable that names the data directory."""
@@ -41,14 +40,13 @@ _CHUNK = 1 << 20  # characters read at a time
 _LONGEST_VALUE = 1 << 24  # characters of one product: a bound on memory in damaged files
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(NamedTuple):
     """The data files of a store.
 
     Attributes:
         products: JSON list of products.
-        attributes: JSON object of attributes and synthetic wishes, by asin.
-        human: JSON object of human wishes, by asin; None if missing.
+        attributes: JSON object of attributes and synthetic instructions, by asin.
+        human: JSON object of human instructions, by asin; None if missing.
     """
 
     products: Path
@@ -63,7 +61,7 @@ class Sources:
     @property
     def files(self) -> tuple[Path, ...]:
         """All existing files."""
-        return tuple(file for file in (self.products, self.attributes, self.human) if file)
+        return tuple(file for file in self if file)
 
 
 def find_sources(data: str | Path | None = None) -> Sources:
@@ -81,23 +79,21 @@ def find_sources(data: str | Path | None = None) -> Sources:
     origin = f" (from {DATA_VARIABLE})" if data is None else ""
     try:
         folder = Path(named).expanduser().resolve()
-        if not folder.is_dir():
-            raise DataError(f"no WebShop data: {folder}{origin} is not a directory; {_REMEDY}")
         # Path.glob finds nothing in an unreadable folder.
-        names = [file.name for file in folder.iterdir()]
-        return Sources(
-            products=_only_match(folder, names, PRODUCTS),
-            attributes=_only_match(folder, names, ATTRIBUTES),
-            human=folder / HUMAN if HUMAN in names else None,
-        )
+        names = [file.name for file in folder.iterdir()] if folder.is_dir() else None
     except (OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
         raise DataError(f"cannot read {str(named)!r}{origin}: {error}; {_REMEDY}") from error
+    if names is None:
+        raise DataError(f"no WebShop data: {folder}{origin} is not a directory; {_REMEDY}")
+    return Sources(
+        products=_only_match(folder, names, PRODUCTS),
+        attributes=_only_match(folder, names, ATTRIBUTES),
+        human=folder / HUMAN if HUMAN in names else None,
+    )
 
 
 def read_listings(
-    sources: Sources, num_products: int | None = None, skipped: Counter[str] | None = None
+    sources: Sources, num_products: int | None, skipped: Counter[str]
 ) -> Iterator[Listing]:
     """Yield the store's products in file order.
 
@@ -107,13 +103,12 @@ def read_listings(
     Args:
         sources: the files.
         num_products: read only the first `num_products` records; None reads all.
-        skipped: counter of the skipped records: "nan", "long" and "duplicate".
+        skipped: counts the skipped records: "nan", "long" and "duplicate".
 
     Raises:
         DataError: a file cannot be read, is not JSON, or has an invalid record.
     """
-    skipped = Counter() if skipped is None else skipped
-    made = _read_object(sources.attributes)
+    attributes = _read_object(sources.attributes)
     human = _read_object(sources.human) if sources.human else {}
     seen: set[str] = set()
     for number, (_, record, raw) in enumerate(_values(sources.products, "[]"), start=1):
@@ -126,16 +121,18 @@ def read_listings(
             continue
         item = validate_json(_items, raw, f"product {number} ({asin!r}) in {sources.products}")
         place = f"entry {asin!r} in {sources.attributes}"
-        entry = validate_json(_entries, made.get(item.asin, "{}"), place)
+        entry = validate_json(_entries, attributes.get(item.asin, "{}"), place)
         place = f"entry {asin!r} in {sources.human}"
-        wishes = validate_json(_human_wishes, human.get(item.asin, "[]"), place)
+        written = validate_json(_human_instructions, human.get(item.asin, "[]"), place)
+        text, wanted = entry.instruction, entry.instruction_attributes
         yield Listing(
             product=_product(len(seen), item, entry),
-            in_attributes=item.asin in made,
-            made=None if entry.instruction is None else _wish(entry),
-            # The original makes no goal without attributes.
+            in_attributes=item.asin in attributes,
+            synthetic=Instruction(text, wanted) if text is not None and wanted else None,
             human=tuple(
-                _wish(w, w.instruction_options) for w in wishes if w.instruction_attributes
+                Instruction(h.instruction, h.instruction_attributes, h.instruction_options)
+                for h in written
+                if h.instruction_attributes  # the original makes no goal without attributes
             ),
         )
         seen.add(item.asin)
@@ -267,9 +264,9 @@ class _Item(BaseModel, strict=True):
 
 
 class _Entry(BaseModel, strict=True):
-    attributes: list[str] = ["DUMMY_ATTR"]  # matches nothing
+    attributes: tuple[str, ...] = ("DUMMY_ATTR",)  # matches nothing
     instruction: str | None = None
-    instruction_attributes: list[str] | None = None
+    instruction_attributes: tuple[str, ...] | None = None
 
     @model_validator(mode="after")
     def _instruction_has_attributes(self) -> Self:
@@ -278,14 +275,14 @@ class _Entry(BaseModel, strict=True):
         return self
 
 
-class _HumanWish(BaseModel, strict=True):
+class _HumanInstruction(BaseModel, strict=True):
     instruction: str
-    instruction_attributes: list[str]
-    instruction_options: list[str]
+    instruction_attributes: tuple[str, ...]
+    instruction_options: tuple[str, ...]
 
 
 _items, _entries = TypeAdapter(_Item), TypeAdapter(_Entry)
-_human_wishes = TypeAdapter(list[_HumanWish])
+_human_instructions = TypeAdapter(list[_HumanInstruction])
 
 
 def _product(index: int, item: _Item, entry: _Entry) -> Product:
@@ -306,9 +303,5 @@ def _product(index: int, item: _Item, entry: _Entry) -> Product:
         category=item.category,
         query=item.query.lower().strip(),
         product_category=item.product_category,
-        attributes=tuple(entry.attributes),
+        attributes=entry.attributes,
     )
-
-
-def _wish(wish: _Entry | _HumanWish, options: Sequence[str] = ()) -> Wish:
-    return Wish(wish.instruction or "", tuple(wish.instruction_attributes or ()), tuple(options))

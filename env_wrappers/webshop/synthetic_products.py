@@ -15,7 +15,7 @@ import random
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.vocabulary import Kind, fill, kinds, vocabulary
@@ -39,6 +39,8 @@ _BY_EDITION = 0.5  # fraction of the families that differ in the edition
 _IN_TITLE = 3  # further attributes that a title names
 _EXTRAS_NAMED = 0.7  # rate of the exponential number of them that an instruction names
 _PARAPHRASED = 0.5  # fraction of the traits in human instructions
+
+_Value = TypeVar("_Value")
 
 _DESCRIPTIONS = (
     "{brand} makes this {material} {kind} to be {trait}. Made for {purpose}.",
@@ -81,11 +83,7 @@ class CatalogueSpec:
         return max(len(kinds()), -(-self.families // KINDS_PER_BRAND))
 
     def __post_init__(self) -> None:
-        """Validate the values.
-
-        Raises:
-            DataError: a value is out of range.
-        """
+        """Raise DataError if a value is out of range."""
         if self.products < 1 or self.seed < 0:
             raise DataError("the number of products must be at least 1, the seed at least 0")
         if not 1 <= self.lookalikes <= MAX_LOOKALIKES:
@@ -228,12 +226,11 @@ def _kind_of(seed: int, brand: int, slot: int) -> Kind:
 def _options(rng: random.Random, kind: Kind) -> dict[str, list[str]]:
     draw = rng.random()
     count = 0 if draw < _NO_OPTIONS else 1 if draw < _NO_OPTIONS + _ONE_OPTION else 2
-    chosen = sorted(rng.sample(range(len(kind.options)), count))
-    groups = list(kind.options.items())
-    return {groups[i][0]: _some(rng, groups[i][1], rng.choice(_VALUES)) for i in chosen}
+    groups = _some(rng, list(kind.options.items()), count)
+    return {name: _some(rng, values, rng.choice(_VALUES)) for name, values in groups}
 
 
-def _some(rng: random.Random, values: Sequence[str], count: int) -> list[str]:
+def _some(rng: random.Random, values: Sequence[_Value], count: int) -> list[_Value]:
     """Return `count` of the values, or all if there are fewer, in their order."""
     places = rng.sample(range(len(values)), min(count, len(values)))
     return [values[place] for place in sorted(places)]

@@ -11,9 +11,9 @@ letters "ℹ", "Ⓜ", "🅰", "🅱", and more than 255 joining characters befor
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
 from functools import cache, lru_cache
 from itertools import accumulate
+from typing import Any
 
 import regex
 
@@ -155,12 +155,11 @@ def _term(word: str) -> str | None:
 def _stem(word: str) -> str:
     """Return the Porter stem, with words counted and compared in UTF-16 units as in Lucene."""
     units = "".join(c if c <= "\uffff" else c + _SECOND_UNIT for c in word)
-    return _porter()(units).replace(_SECOND_UNIT, "")
+    return _porter().stem(units, to_lowercase=False).replace(_SECOND_UNIT, "")
 
 
 @cache
-def _porter() -> Callable[[str], str]:
+def _porter() -> Any:
     from nltk.stem.porter import PorterStemmer  # imported here because nltk loads scipy.stats
 
-    stemmer = PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)
-    return lambda word: stemmer.stem(word, to_lowercase=False)
+    return PorterStemmer(mode=PorterStemmer.MARTIN_EXTENSIONS)

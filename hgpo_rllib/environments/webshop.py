@@ -4,7 +4,7 @@ import functools
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 
@@ -32,6 +32,7 @@ SAMPLE = 2000
 """Number of products; with `store.human=1` they have 1,800 human goals, and the last split starts
 at goal 1,500."""
 SHOP_OPTIONS = ("goals", "num_products", "price_seed", "shuffle_seed", "nouns")
+_Shopper = TypeVar("_Shopper", bound=Shopper)
 
 
 class StoreGenerator(TaskGenerator):
@@ -87,17 +88,13 @@ than that the to total want with
 
     def expert_factory(self, config: RunConfig) -> MakeExpert:
         """Return the shopper with bad habits."""
-        return _start_noisy
+        return functools.partial(_start, NoisyShopper)
 
 
 def _start(
-    make: Callable[[str, random.Random], Shopper], info: Info, rng: random.Random
-) -> Shopper:
+    make: Callable[[str, random.Random], _Shopper], info: Info, rng: random.Random
+) -> _Shopper:
     return make(info["goal"], rng)
-
-
-def _start_noisy(info: Info, rng: random.Random) -> NoisyShopper:
-    return NoisyShopper(info["goal"], rng)
 
 
 class WebShop(EnvironmentSpec):

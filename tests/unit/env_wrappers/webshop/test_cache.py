@@ -39,18 +39,13 @@ print(catalogue.folder, catalogue.search("green mops"))
 """
 
 
-@pytest.fixture(autouse=True)
-def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return write_data(tmp_path / "data")
 
 
 def _listings(data: Path, **changed: Any) -> list[Listing]:
-    return list(read_listings(find_sources(write_data(data, **changed))))
+    return list(read_listings(find_sources(write_data(data, **changed)), None, Counter()))
 
 
 def _open_elsewhere(data: Path) -> subprocess.Popen[str]:
@@ -82,7 +77,7 @@ def test_touched_files_are_read_again_and_changed_ones_taken_in(data: Path) -> N
     os.utime(data / ATTRIBUTES, ns=(before.st_atime_ns, before.st_mtime_ns))
     changed = open_catalogue(data)  # although size and time are the same
     assert changed[0].attributes == ("hard",)
-    assert changed.data_hash != found.data_hash
+    assert changed.facts["data_hash"] != found.facts["data_hash"]
     assert found[0].attributes == ("soft",)
     (data / HUMAN).unlink()
     assert open_catalogue(data).listing(1).human == ()

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from env_wrappers.errors import DataError
-from env_wrappers.webshop import source
-from env_wrappers.webshop.catalogue import open_catalogue
+from env_wrappers.webshop import catalogue, source
+from env_wrappers.webshop.catalogue import (
+    NO_INSTRUCTION,
+    NOT_IN_ATTRIBUTES,
+    open_catalogue,
+    searchable_text,
+)
 from env_wrappers.webshop.source import Listing, find_sources, read_listings
-from env_wrappers.webshop.store import Store, searchable_text, write_store
 from tests.unit.env_wrappers.webshop.webshop_data import (
     ATTRIBUTES,
     ENTRIES,
@@ -31,18 +36,13 @@ from tests.unit.env_wrappers.webshop.webshop_data import (
 )
 
 
-@pytest.fixture(autouse=True)
-def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return write_data(tmp_path / "data")
 
 
 def _listings(data: Path, **changed: Any) -> list[Listing]:
-    return list(read_listings(find_sources(write_data(data, **changed))))
+    return list(read_listings(find_sources(write_data(data, **changed)), None, Counter()))
 
 
 # --- what the files say ------------------------------------------------------------------------
@@ -82,8 +82,7 @@ def test_a_product_that_the_attributes_lack_matches_nothing(data: Path) -> None:
     entries = {"B2": {}, "B3": {"attributes": []}}
     found = open_catalogue(write_data(data, entries=entries))
     assert [p.attributes for p in found] == [("DUMMY_ATTR",), ("DUMMY_ATTR",), ()]
-    assert found.facts["without_attributes"] == 1
-    assert found.facts["first_without_attributes"] == "B1"
+    assert found.columns["goals"].tolist() == [NOT_IN_ATTRIBUTES, NO_INSTRUCTION, NO_INSTRUCTION]
 
 
 def test_groups_of_the_same_name_take_the_place_of_the_first(data: Path) -> None:
@@ -102,7 +101,7 @@ def test_records_are_passed_over_as_in_the_original_and_counted(data: Path) -> N
     some = open_catalogue(data, num_products=3)  # counts records, not products
     assert [product.asin for product in some] == ["B1"]
     assert some.facts["skipped"] == {"nan": 1, "long": 0, "duplicate": 1}
-    assert some.data_hash != found.data_hash
+    assert some.facts["data_hash"] != found.facts["data_hash"]
 
 
 def test_searches_look_at_title_description_first_feature_and_options(data: Path) -> None:
@@ -286,33 +285,23 @@ def test_the_catalogue_holds_what_the_files_say(
     tmp_path_factory: pytest.TempPathFactory, content: Any
 ) -> None:
     data = write_data(tmp_path_factory.mktemp("any"), *content)
-    listings = list(read_listings(find_sources(data)))
+    listings = list(read_listings(find_sources(data), None, Counter()))
     found = open_catalogue(data)
     assert [found.listing(index) for index in range(len(found))] == listings
     products = [listing.product for listing in listings]
     assert list(found) == products
     for text in {text for p in products for text in (p.asin, p.category, p.query)} | {"?", ""}:
-        assert found.index_of(text) == next((p.index for p in products if p.asin == text), None)
-        assert found.in_category(text).tolist() == [p.index for p in products if p.category == text]
-        assert found.of_query(text).tolist() == [p.index for p in products if p.query == text]
+        for column in ("asin", "category", "query"):
+            wanted = [product.index for product in products if getattr(product, column) == text]
+            assert list(found.find(column, text)) == wanted
 
 
 def test_products_are_counted_from_0(data: Path) -> None:
     found = open_catalogue(data)
     assert len(found) == 3
     assert found[np.int64(2)].index == 2
-    for index in (3, -1):
-        with pytest.raises(IndexError, match=f"no product {index}: there are 3"):
-            found[index]
-
-
-def test_another_text_of_the_same_hash_is_not_taken_for_it(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = open_catalogue(data)
-    monkeypatch.setattr(found.store, "find", lambda field, text: np.array([1]))
-    assert (found.index_of("B2"), found.index_of("B1")) == (1, None)
-    assert (len(found.in_category("garden")), len(found.in_category("beauty"))) == (1, 0)
+    with pytest.raises(IndexError):
+        found[3]
 
 
 def test_searches_are_remembered_unless_they_are_long(
@@ -320,7 +309,6 @@ def test_searches_are_remembered_unless_they_are_long(
 ) -> None:
     found = open_catalogue(data)
     assert found.search("green towel") == (0, 1, 2)
-    assert found.search("green towel", limit=1) == (0,)
     assert found.search("the") == found.search("") == ()
     long = "green " * 400
     assert found.search(long) == (0,)
@@ -330,20 +318,19 @@ def test_searches_are_remembered_unless_they_are_long(
         found.search(long)
 
 
-def test_writing_a_store_streams(tmp_path: Path, data: Path) -> None:
+def test_building_streams(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     listings = _listings(data)
 
-    def stream() -> Any:
+    def stream(*_: Any) -> Any:
+        (folder,) = (data / ".webshop-cache").glob("*.partial-*")
         for listing in listings * 700:
             yield listing
             written.append((folder / "records.jsonl").stat().st_size)
 
-    folder = tmp_path / "store"
-    folder.mkdir()
-    write_store(stream(), folder)
+    monkeypatch.setattr(catalogue, "read_listings", stream)
+    assert len(open_catalogue(data)) == 2100
     assert written[-1] > 2 * written[len(written) // 3] > 0  # goes to disk as it comes
-    assert len(Store(folder)) == 2100
 
 
 @given(st.lists(st.lists(TEXT | st.none() | st.integers(0, 999))), st.integers(1, 9), st.booleans())
@@ -357,7 +344,7 @@ def test_the_pieces_that_are_read_do_not_matter(value: Any, size: int, ascii_onl
 
 def test_reading_products_streams(data: Path) -> None:
     write_data(data, items=json.dumps([*ITEMS, *([item("nan")] * 1000)]).encode()[:-9])
-    listings = read_listings(find_sources(data))
+    listings = read_listings(find_sources(data), None, Counter())
     assert next(listings).product.asin == "B1"  # long before the file's end is seen to be missing
     with pytest.raises(DataError, match="after product 1002"):
         list(listings)

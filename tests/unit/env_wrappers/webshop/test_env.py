@@ -3,6 +3,7 @@
 import json
 import pickle
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import env_wrappers  # noqa: F401 (registers the environment)
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.env import MAX_ACTION, WebShopEnv
 from env_wrappers.webshop.goals import split_goals
-from tests.unit.env_wrappers.webshop.webshop_store import SHIRT, TOWELS, write_store
+from tests.unit.env_wrappers.webshop.webshop_data import entry, item, write_data
+from tests.unit.env_wrappers.webshop.webshop_store import SHIRT, TOWELS, product_of, write_store
 
 INFO: dict[str, Any] = {
     "admissible_actions": list,
@@ -48,15 +50,13 @@ def env(data: Path) -> WebShopEnv:
 def _goal_of(env: WebShopEnv, asin: str) -> int:
     """The place of a goal made from a product."""
     shop = env._session._shop
-    return next(
-        i for i in range(env.num_tasks) if shop.goals[i].product == shop.catalogue.index_of(asin)
-    )
+    index = product_of(shop, asin).index
+    return next(i for i in range(env.num_tasks) if shop.goals[i].product == index)
 
 
 def _buy(env: WebShopEnv, asin: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
     """Play the steps that buy a product, with the options that the goal names."""
-    product = env._session._shop.catalogue[env._session._shop.catalogue.index_of(asin) or 0]
-    env.step(f"search[{product.title}]")
+    env.step(f"search[{product_of(env._session._shop, asin).title}]")
     env.step(f"click[{asin.lower()}]")
     wanted = env._session.goal.options
     for value in wanted if isinstance(wanted, tuple) else wanted.values():
@@ -106,10 +106,26 @@ def test_splits_play_their_own_goals(data: Path) -> None:
         assert (info["game"], copy._session.goal.index) == ("train_products/7", places[7])
 
 
-def test_a_split_that_is_empty_or_unknown_is_refused(data: Path) -> None:
-    for split in ("train", "holiday"):
-        with pytest.raises(DataError, match=split):
-            _make(data, split=split)
+def test_goals_can_be_filtered(data: Path) -> None:
+    """They keep their names."""
+    goals = _make(data)._shop.goals
+    env = _make(
+        data, filter_goals=lambda index, goal: goal.product == goals[5].product or index == 9
+    )
+    assert [env.reset(seed=task)[1]["game"] for task in (0, 1, 2)] == ["test/5", "test/9", "test/5"]
+    assert env.reset(options={"goal": 1})[1]["goal"] == goals[9].instruction
+    with pytest.raises(DataError, match="filter_goals leaves no goal in test"):
+        _make(data, filter_goals=lambda index, goal: False)
+
+
+def test_without_a_seed_the_originals_weights_draw(tmp_path: Path) -> None:
+    """Among the goals of the split that the filter accepts."""
+    entries = {"B1": entry("A towel"), "B2": entry("A mop", "dry"), "B3": entry("A brush", "dry")}
+    data = write_data(tmp_path / "data", items=[*map(item, entries)], entries=entries)
+    env = _make(data, filter_goals=lambda index, goal: "A brush" not in goal.instruction)
+    env.reset(seed=0)
+    drawn = Counter(env.reset()[1]["goal"][:5] for _ in range(3_000))
+    assert drawn["A tow"] / 3_000 == pytest.approx(2 / 3, abs=0.05)
 
 
 def test_a_goal_can_be_asked_for(env: WebShopEnv) -> None:
@@ -224,6 +240,8 @@ def test_observations_can_be_rich_or_addresses(data: Path) -> None:
         ("observation_mode", "html"),
         ("goals", "animal"),
         ("nouns", "verbs"),
+        ("split", "holiday"),
+        ("split", "train"),  # is empty
     ],
 )
 def test_unknown_arguments_are_refused(data: Path, name: str, value: str) -> None:

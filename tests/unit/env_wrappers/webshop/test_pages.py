@@ -10,26 +10,16 @@ from env_wrappers.webshop import pages
 from env_wrappers.webshop.pages import Kind, Page
 from env_wrappers.webshop.records import Product
 from env_wrappers.webshop.session import Session
-from env_wrappers.webshop.shop import Shop, open_shop
+from env_wrappers.webshop.shop import Shop
 from tests.unit.env_wrappers.webshop.webshop_store import (
     ODD,
     SHIRT,
     TOWELS,
+    available_actions,
     open_product,
     play,
     start,
-    write_store,
 )
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    return open_shop(write_store(tmp_path_factory.mktemp("store") / "data"), nouns="words")
-
-
-@pytest.fixture
-def session(shop: Shop) -> Session:
-    return start(shop)
 
 
 def test_pages_of_results_go_on_beyond_the_last(session: Session) -> None:
@@ -127,12 +117,12 @@ def test_attributes_are_shown_only_where_asked_for(shop: Shop) -> None:
 def test_a_purchase_shows_the_receipt_and_ends_nothing(session: Session) -> None:
     reward, done = play(open_product(session, ODD), "click[kind]").step("click[buy now]")
     assert done
-    assert session.score is not None
-    assert reward == session.score.reward
+    assert session.score_details
+    assert reward == session.page.score
     text = session.observation("text").split(pages.SEPARATOR)
     assert text[5:9] == ["asin", ODD, "options", '{"other": "kind"}']
     assert text[-3:] == [str(reward), "Reward Details", "None"]
-    assert session.available_actions() == {"has_search_bar": False, "clickables": []}
+    assert available_actions(session) == {"has_search_bar": False, "clickables": []}
     assert session.step("click[buy now]") == (0.0, False)
     assert session.ignored
 
@@ -154,11 +144,6 @@ def test_blank_texts_are_what_html_makes_of_them(words: str, shown: list[str]) -
     product = _product(title=words)
     page = Page("0", "buy", kind=Kind.RESULTS, keywords=("x",), number=1, results=(product,))
     assert pages.text(page).split(pages.SEPARATOR)[6:] == [*shown, "$1.0"]
-
-
-def test_a_page_without_a_product_says_so() -> None:
-    with pytest.raises(ValueError, match="index page shows no single product"):
-        _ = Page("0", "buy").item
 
 
 def _product(**fields: Any) -> Product:

@@ -1,8 +1,6 @@
 """The store has several decisions to learn: scripted players that lack one lose many goals."""
 
-import random
 import re
-from collections.abc import Callable
 from dataclasses import fields
 
 import pytest
@@ -10,14 +8,13 @@ import pytest
 from env_wrappers.webshop.generator import generate
 from env_wrappers.webshop.pages import BUY_NOW
 from env_wrappers.webshop.players import BAD_HABITS, PLAYERS, NoisyShopper
-from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import Habits, Shopper
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
+from tests.unit.env_wrappers.webshop.webshop_store import Make, shop_for
 
 GOALS = 200
 WORD = re.compile(r"\w+")
-Make = Callable[[str, random.Random], Shopper]
 
 
 @pytest.fixture(scope="module")
@@ -31,25 +28,9 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Shop]:
     return shops
 
 
-def play(shop: Shop, goal: int, make: Make, steps: int = 15) -> tuple[float, list[str]]:
-    """Return the reward of an episode, and its actions."""
-    session = Session(shop)
-    session.start(goal)
-    shopper = make(session.goal.instruction, random.Random(goal))
-    done: list[str] = []
-    while len(done) < steps:
-        page = session.observation("text")
-        done.append(shopper.act(page, session.actions)[1])
-        reward, bought = session.step(done[-1])
-        assert not session.ignored
-        if bought:
-            return reward, done
-    return 0.0, done
-
-
 def won(shop: Shop, make: Make, steps: int = 15) -> float:
     """Return the share of goals with reward 1."""
-    return sum(play(shop, goal, make, steps)[0] == 1.0 for goal in range(GOALS)) / GOALS
+    return sum(shop_for(shop, goal, make, steps)[0] == 1.0 for goal in range(GOALS)) / GOALS
 
 
 def test_lookalikes_make_goals_harder(stores: dict[int, Shop]) -> None:
@@ -85,7 +66,7 @@ def test_it_repeats_the_search_after_reading(stores: dict[int, Shop]) -> None:
     """Without the words that the titles lack, so that two turns of memory tell what happened."""
     shop, seen = stores[3], 0
     for goal in range(GOALS):
-        _, done = play(shop, goal, Shopper)
+        _, done = shop_for(shop, goal)
         if ["click[features]", "click[back to search]"] in [done[2:4], done[4:6]]:
             again = done[done.index("click[back to search]") + 1]
             assert set(WORD.findall(again)) < set(WORD.findall(done[0]))

@@ -2,10 +2,7 @@
 
 import dataclasses
 import importlib.util
-import json
-import lzma
 import sys
-import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,12 +16,9 @@ from env_wrappers.webshop.catalogue import Catalogue, open_catalogue
 from env_wrappers.webshop.goals import GoalList, open_goals
 from env_wrappers.webshop.nouns import SPACY_MODEL, NounExtractor, make_noun_extractor
 from env_wrappers.webshop.records import Goal, Product
-from env_wrappers.webshop.reward import COLORS, Score, score, token_set_ratio
-from tests.paths import SHARED
+from env_wrappers.webshop.reward import COLORS, score, token_set_ratio
+from tests.unit.env_wrappers.webshop.webshop_store import recorded
 
-REWARDS = SHARED / "parity/webshop_rewards.json.xz"
-TITLE_NOUNS = SHARED / "parity/webshop_title_nouns.json.xz"
-PRODUCTS = SHARED / "data/webshop_1k.tar.xz"
 HAS_SPACY_MODEL = importlib.util.find_spec(SPACY_MODEL) is not None
 
 
@@ -57,11 +51,17 @@ def goal(**changes: Any) -> Goal:
     return dataclasses.replace(Goal(0, 0, "i want a towel", (), 10.0, {}), **changes)
 
 
+def scored(*arguments: Any) -> dict[str, Any]:
+    """Return the parts of a score, and the score as "reward"."""
+    reward, parts = score(*arguments)
+    return {"reward": reward, **parts}
+
+
 def bought(
     wish: Goal, chosen: Mapping[str, str] | None = None, price: float = 5.0, **changes: Any
-) -> Score:
+) -> dict[str, Any]:
     """Return the score for the towel itself, with changes."""
-    return score(product(**changes), chosen or {}, price, wish, product(), given())
+    return scored(product(**changes), chosen or {}, price, wish, product(), given())
 
 
 class TestType:
@@ -75,7 +75,7 @@ class TestType:
         ],
     )
     def test_of_a_short_title(self, changes: dict[str, Any], expected: float) -> None:
-        assert bought(goal(), **changes).r_type == expected
+        assert bought(goal(), **changes)["r_type"] == expected
 
     @pytest.mark.parametrize(
         ("common", "of", "related", "expected"),
@@ -94,24 +94,24 @@ class TestType:
         wanted = [f"word{n}" for n in range(of)]
         nouns = given({"wanted": wanted, "own": [*wanted[:common], "other"]})
         unrelated = {} if related else {"query": "?", "product_category": ""}
-        result = score(
+        result = scored(
             product(title="own", **unrelated), {}, 5.0, goal(), product(title="wanted"), nouns
         )
-        assert (result.r_type, result.title_score) == (expected, common / of)
-        assert result.query_match is result.category_match is related
+        assert (result["r_type"], result["title_score"]) == (expected, common / of)
+        assert result["query_match"] is result["category_match"] is related
 
     def test_repeated_nouns_make_even_the_same_product_less(self) -> None:
         result = bought(goal(), title="Towel towel TOWEL")
-        twice = score(
+        twice = scored(
             product(title="Towel towel"), {}, 5.0, goal(), product(title="Towel towel"), given()
         )
-        assert twice.title_score == 0.5
-        assert result.title_score == 1 / 3
+        assert twice["title_score"] == 0.5
+        assert result["title_score"] == 1 / 3
 
     def test_a_wanted_title_without_nouns(self) -> None:
         wanted = product(title="", query="?", product_category="")
-        result = score(product(), {}, 5.0, goal(), wanted, given())
-        assert (result.title_score, result.r_type) == (0.2, 0.5)
+        result = scored(product(), {}, 5.0, goal(), wanted, given())
+        assert (result["title_score"], result["r_type"]) == (0.2, 0.5)
 
     @pytest.mark.parametrize(
         ("path", "expected"),
@@ -124,7 +124,7 @@ class TestType:
         ],
     )
     def test_two_parts_of_the_path_make_a_category(self, path: str, expected: bool) -> None:
-        assert bought(goal(), product_category=path).category_match is expected
+        assert bought(goal(), product_category=path)["category_match"] is expected
 
 
 class TestAttributes:
@@ -142,8 +142,8 @@ class TestAttributes:
     )
     def test_where_an_attribute_is_found(self, attribute: str, met: bool) -> None:
         result = bought(goal(attributes=(attribute,)))
-        assert (result.r_att, result.w_att) == (float(met), 0.5)
-        assert result.reward == (1.0 if met else 0.5)
+        assert (result["r_att"], result["w_att"]) == (float(met), 0.5)
+        assert result["reward"] == (1.0 if met else 0.5)
 
     @pytest.mark.parametrize(
         ("own", "wanted", "met"),
@@ -151,11 +151,12 @@ class TestAttributes:
     )
     def test_86_is_alike_and_85_is_not(self, own: str, wanted: str, met: bool) -> None:
         assert token_set_ratio(own, wanted) == (86 if met else 85)
-        assert bought(goal(attributes=(wanted,)), attributes=(own,)).r_att == float(met)
+        assert bought(goal(attributes=(wanted,)), attributes=(own,))["r_att"] == float(met)
 
     def test_none_asked_for(self) -> None:
         result = bought(goal())
-        assert (result.reward, result.r_att, result.w_att, result.w_price) == (1.0, 0.0, 0.0, 1.0)
+        assert (result["reward"], result["w_price"]) == (1.0, 1.0)
+        assert (result["r_att"], result["w_att"]) == (0.0, 0.0)
 
 
 class TestOptions:
@@ -180,9 +181,9 @@ class TestOptions:
         self, wanted: dict[str, str], chosen: dict[str, str], met: int
     ) -> None:
         result = bought(goal(options=wanted), chosen)
-        assert result.r_option == met / len(wanted)
-        assert result.w_option == len(wanted) / (len(wanted) + 1)
-        assert result.reward == (met + 1) / (len(wanted) + 1)
+        assert result["r_option"] == met / len(wanted)
+        assert result["w_option"] == len(wanted) / (len(wanted) + 1)
+        assert result["reward"] == (met + 1) / (len(wanted) + 1)
 
     @pytest.mark.parametrize(
         ("wanted", "chosen", "met"),
@@ -197,21 +198,20 @@ class TestOptions:
     def test_of_human_goals(
         self, wanted: tuple[str, ...], chosen: dict[str, str], met: int
     ) -> None:
-        assert bought(goal(options=wanted), chosen).r_option == met / len(wanted)
+        assert bought(goal(options=wanted), chosen)["r_option"] == met / len(wanted)
 
     @pytest.mark.parametrize("nothing", [{}, ()])
     def test_none_asked_for(self, nothing: Any) -> None:
         result = bought(goal(options=nothing), {"color": "pink"})
-        assert (result.r_option, result.w_option, result.reward) == (None, None, 1.0)
-        assert "r_option" not in result.as_dict()
-        assert "w_option" not in result.as_dict()
+        assert result["reward"] == 1.0
+        assert not {"r_option", "w_option"} & result.keys()
 
 
 @pytest.mark.parametrize(("price", "met"), [(9.99, True), (10.0, True), (10.01, False)])
 def test_the_price_may_reach_the_limit(price: float, met: bool) -> None:
     result = bought(goal(attributes=("dry hair",)), price=price)
-    assert result.r_price is met
-    assert result.reward == (1.0 if met else 0.5)
+    assert result["r_price"] is met
+    assert result["reward"] == (1.0 if met else 0.5)
 
 
 @hypothesis.given(
@@ -224,12 +224,12 @@ def test_the_reward_is_the_weighted_sum_of_the_breakdown(
     attributes: list[str], wanted: dict[str, str], chosen: dict[str, str], price: float
 ) -> None:
     result = bought(goal(attributes=tuple(attributes), options=wanted), chosen, price)
-    total = result.r_att * result.w_att + result.r_price * result.w_price
-    total += (result.r_option or 0) * (result.w_option or 0)
-    assert result.reward == pytest.approx(result.r_type * total)
-    assert 0 <= result.reward <= 1
-    assert result.w_att + (result.w_option or 0) + result.w_price == pytest.approx(1)
-    assert result.noun_extractor == result.as_dict()["noun_extractor"] == "given"
+    total = result["r_att"] * result["w_att"] + result["r_price"] * result["w_price"]
+    total += result.get("r_option", 0) * result.get("w_option", 0)
+    assert result["reward"] == pytest.approx(result["r_type"] * total)
+    assert 0 <= result["reward"] <= 1
+    assert result["w_att"] + result.get("w_option", 0) + result["w_price"] == pytest.approx(1)
+    assert result["noun_extractor"] == "given"
 
 
 @pytest.fixture
@@ -320,45 +320,34 @@ class TestNouns:
 @pytest.fixture(scope="module")
 def recorded_nouns() -> NounExtractor:
     """Return the nouns that the original's model saw."""
-    if not TITLE_NOUNS.exists():
-        pytest.skip(f"{TITLE_NOUNS} is not there")
-    return given(json.loads(lzma.decompress(TITLE_NOUNS.read_bytes()))["nouns"])
+    return given(recorded("webshop_title_nouns")["nouns"])
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Catalogue, GoalList]:
+def store(real_data: Path) -> tuple[Catalogue, GoalList]:
     """Return the catalogue of the 1,000 products and its synthetic goals, price seed 7."""
-    if not PRODUCTS.exists():
-        pytest.skip(f"{PRODUCTS} is not there")
-    folder = tmp_path_factory.mktemp("webshop")
-    with tarfile.open(PRODUCTS) as archive:
-        archive.extractall(folder, filter="data")
-    catalogue = open_catalogue(folder / "webshop_1k")
+    catalogue = open_catalogue(real_data)
     return catalogue, open_goals(catalogue, "synthetic", price_seed=7)
 
 
 def test_all_recorded_rewards(
     store: tuple[Catalogue, GoalList], recorded_nouns: NounExtractor
 ) -> None:
-    if not REWARDS.exists():
-        pytest.skip(f"{REWARDS} is not there")
     catalogue, goals = store
-    recorded = json.loads(lzma.decompress(REWARDS.read_bytes()))
-    assert len(recorded) == 2000
-    for goal_index, asin, chosen, reward, breakdown in recorded:
-        wish, index = goals[goal_index], catalogue.index_of(asin)
-        assert index is not None
-        result = score(
+    purchases = recorded("webshop_rewards")
+    assert len(purchases) == 2000
+    for goal_index, asin, chosen, reward, breakdown in purchases:
+        wish, (index,) = goals[goal_index], catalogue.find("asin", asin)
+        given_score, shown = score(
             catalogue[index],
             chosen,
-            goals.price(index),
+            goals.prices[index],
             wish,
             catalogue[wish.product],
             recorded_nouns,
         )
-        shown = result.as_dict()
         assert shown.pop("noun_extractor") == "given"
-        assert result.reward == pytest.approx(reward, abs=1e-9)
+        assert given_score == pytest.approx(reward, abs=1e-9)
         assert shown == pytest.approx(breakdown, abs=1e-9)
         assert list(shown) == list(breakdown)
 
@@ -372,9 +361,8 @@ def test_words_agree_with_the_recorded_nouns(
 
     def types(wish: Goal, index: int) -> list[float]:
         bought, wanted = catalogue[index], catalogue[wish.product]
-        return [
-            score(bought, {}, 1.0, wish, wanted, nouns).r_type for nouns in (words, recorded_nouns)
-        ]
+        extractors = (words, recorded_nouns)
+        return [scored(bought, {}, 1.0, wish, wanted, nouns)["r_type"] for nouns in extractors]
 
     near, far = [], []
     for wish in (goals[number] for number in range(0, len(goals), 40)):

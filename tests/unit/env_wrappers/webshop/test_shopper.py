@@ -14,10 +14,11 @@ from env_wrappers.errors import DataError
 from env_wrappers.webshop.check import check_catalogue, why_missed
 from env_wrappers.webshop.generator import ATTRIBUTES, generate
 from env_wrappers.webshop.records import Goal, Product
-from env_wrappers.webshop.session import ANY_SEARCH, Session
-from env_wrappers.webshop.shop import Shop, open_shop
+from env_wrappers.webshop.session import ANY_SEARCH
+from env_wrappers.webshop.shop import open_shop
 from env_wrappers.webshop.shopper import Shopper, oracle_actions, read_wish
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
+from tests.unit.env_wrappers.webshop.webshop_store import shop_for
 
 SHIRT = Product(
     *(7, "B000000007", "Dafodo Stretchy Linen Polo Shirt", "", ("Stretchy",), (10.0,), "$10.0"),
@@ -49,7 +50,7 @@ class Shelf:
         self.hits, self.by_query = hits, by_query
         self.queries: list[str] = []
 
-    def search(self, query: str, limit: int = 50) -> Sequence[int]:
+    def search(self, query: str) -> Sequence[int]:
         self.queries.append(query)
         return self.by_query.get(query.replace(" ", "_"), self.hits)
 
@@ -187,43 +188,18 @@ class TestWish:
         assert wish.words[:3] == ("tops", "short", "sleeve")
 
 
-def shop_for(shop: Shop, goal: int, noise: float = 0.0) -> tuple[float, list[str]]:
-    """Let a shopper play; with chance `noise` a random click replaces what it does."""
-    rng = random.Random(goal)
-    session = Session(shop)
-    session.start(goal)
-    shopper = Shopper(session.goal.instruction, rng)
-    done: list[str] = []
-    for _ in range(40):
-        admissible = [f"click[{name}]" for name in session.clickables]
-        if session.has_search_bar:
-            admissible.insert(0, ANY_SEARCH)
-        thought, action = shopper.act(session.observation("text"), admissible, (done or [None])[-1])
-        assert 0 < len(thought) < 60
-        assert action in admissible or (
-            session.has_search_bar and action.startswith("search[") and len(action) > 9
-        )
-        if rng.random() < noise:
-            action = rng.choice([a for a in admissible if a != "click[buy now]"])
-        done.append(action)
-        reward, bought = session.step(action)
-        if bought:
-            return reward, done
-    return 0.0, done
-
-
 class TestShopper:
     def test_it_shops_well(self, plain: Path) -> None:
         """Where titles tell all, in three to five actions mostly."""
         shop = open_shop(plain)
-        results = [shop_for(shop, goal) for goal in range(300)]
+        results = [shop_for(shop, goal, steps=40) for goal in range(300)]
         assert sum(reward == 1.0 for reward, _ in results) > 0.95 * len(results)
         assert sum(len(done) <= 5 for _, done in results) > 0.9 * len(results)
 
     def test_it_tells_lookalikes_apart(self, data: Path) -> None:
         """By their pages, mostly within the fifteen steps of an episode."""
         shop = open_shop(data)
-        results = [shop_for(shop, goal) for goal in range(300)]
+        results = [shop_for(shop, goal, steps=40) for goal in range(300)]
         assert sum(reward == 1.0 for reward, _ in results) > 0.9 * len(results)
         in_time = sum(reward == 1.0 and len(done) <= 15 for reward, done in results)
         assert in_time > 0.85 * len(results)
@@ -231,13 +207,13 @@ class TestShopper:
     def test_it_does_not_understand_paraphrases(self, data: Path) -> None:
         """It compares words, so it takes the wanted product for another one."""
         shop = open_shop(data, "human")
-        results = [shop_for(shop, goal)[0] == 1.0 for goal in range(len(shop.goals))]
+        results = [shop_for(shop, goal, steps=40)[0] == 1.0 for goal in range(len(shop.goals))]
         assert 0.2 < sum(results) / len(results) < 0.7
 
     def test_it_recovers_from_perturbed_actions(self, data: Path) -> None:
         """It is told what was done instead, such as another option or another product."""
         shop = open_shop(data)
-        results = [shop_for(shop, goal, noise=0.2) for goal in range(200)]
+        results = [shop_for(shop, goal, steps=40, noise=0.2) for goal in range(200)]
         assert sum(reward == 1.0 for reward, _ in results) > 0.75 * len(results)
 
     def test_equal_seeds_shop_alike(self, data: Path) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,8 @@ from env_wrappers.webshop.catalogue import open_catalogue
 from env_wrappers.webshop.generator import generate
 from env_wrappers.webshop.goals import PRODUCT_SPLITS, SPLITS, GoalList, open_goals, split_goals
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
-from tests.paths import SHARED
 from tests.unit.env_wrappers.webshop.webshop_data import choices, entry, item, said, write_data
 
-ARCHIVE = SHARED / "data/webshop_1k.tar.xz"
 SPLIT_OF = {
     "B000000007": "test_products",
     "B000000011": "test_products",
@@ -26,11 +23,6 @@ SPLIT_OF = {
     "B000000009": "train_products",
 }
 """The splits of some products, which must never change."""
-
-
-@pytest.fixture(autouse=True)
-def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
 
 
 def _asins(path: Path, goals: GoalList, split: str) -> list[str]:
@@ -159,14 +151,10 @@ def test_splits_of_a_generated_store(tmp_path: Path) -> None:
         assert len(asins["train_products"]) / total > 0.7
 
 
-@pytest.mark.skipif(not ARCHIVE.exists(), reason="the original's 1,000 products are not there")
-def test_splits_of_the_genuine_store(tmp_path: Path) -> None:
+def test_splits_of_the_genuine_store(real_data: Path) -> None:
     """479 of 500 canonical test goals (95.8 %) use a product of train; by product, none does."""
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    path = tmp_path / "webshop_1k"
-    goals = open_goals(open_catalogue(path), "synthetic", 0)
-    asins = {split: _asins(path, goals, split) for split in (*SPLITS, *PRODUCT_SPLITS)}
+    goals = open_goals(open_catalogue(real_data), "synthetic", 0)
+    asins = {split: _asins(real_data, goals, split) for split in (*SPLITS, *PRODUCT_SPLITS)}
 
     def shared(split: str, train: str) -> int:
         return sum(asin in set(asins[train]) for asin in asins[split])

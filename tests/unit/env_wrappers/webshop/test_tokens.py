@@ -1,12 +1,8 @@
 """Terms of texts are Lucene's, whatever the text is."""
 
-import json
-import lzma
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,24 +10,15 @@ from hypothesis import strategies as st
 
 from env_wrappers.webshop import tokens
 from env_wrappers.webshop.tokens import analyze
-from tests.paths import SHARED
+from tests.unit.env_wrappers.webshop.webshop_store import recorded
 
-TOKENS = SHARED / "parity/webshop_search_tokens.json.xz"
-needs_recordings = pytest.mark.skipif(
-    not TOKENS.exists(), reason="the recordings of Lucene are not part of the repository"
-)
 ODD_CHARACTERS = "ab1 _.:,'’\"#\u0301\u200d\ufe0f★©Ⓜカひ漢กัא👩🏽🇩𝐚İΣ\x00\t"
 
 
-def _recorded(path: Path) -> Any:
-    return json.loads(lzma.decompress(path.read_bytes()))
-
-
-@needs_recordings
 def test_500_recorded_documents_have_the_same_tokens() -> None:
-    recorded = _recorded(TOKENS)
-    assert len(recorded) == 500
-    assert [asin for asin, text, expected in recorded if analyze(text) != expected] == []
+    documents = recorded("webshop_search_tokens")
+    assert len(documents) == 500
+    assert [asin for asin, text, expected in documents if analyze(text) != expected] == []
 
 
 @pytest.mark.parametrize(

@@ -65,10 +65,10 @@ def test_only_the_wanted_value_meets_a_goal(kind: Kind) -> None:
     for (group, wanted), (other, chosen) in itertools.product(every, every):
         for options in ({group: wanted}, (wanted,)):
             goal = Goal(0, 0, "", (kind.traits[0],), 20.0, options)
-            found = score(product, {other: chosen}, 10.0, goal, product, WORDS)
+            reward, parts = score(product, {other: chosen}, 10.0, goal, product, WORDS)
             met = (group, wanted) == (other, chosen)
-            assert found.r_option == met, (wanted, chosen, options)
-            assert found.reward == (1.0 if met else pytest.approx(2 / 3))
+            assert parts["r_option"] == met, (wanted, chosen, options)
+            assert reward == (1.0 if met else pytest.approx(2 / 3))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

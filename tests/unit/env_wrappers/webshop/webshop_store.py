@@ -1,11 +1,21 @@
-"""A small store in the original's file formats, with what can trip a click, and its customers."""
+"""A small store, with what can trip a click, its customers, and recordings of the original."""
 
 import json
+import lzma
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from env_wrappers.webshop.session import Session
+import pytest
+
+from env_wrappers.webshop.records import Product
+from env_wrappers.webshop.session import ANY_SEARCH, Session
 from env_wrappers.webshop.shop import Shop
+from env_wrappers.webshop.shopper import Shopper
+from tests.paths import SHARED
+
+Make = Callable[[str, random.Random], Shopper]
 
 SHIRT = "B0SHIRT001"
 ODD = "B0ODD00001"
@@ -28,6 +38,14 @@ def write_store(folder: Path) -> Path:
     return folder
 
 
+def recorded(name: str) -> Any:
+    """Return a recording of the original; the repository does not contain them."""
+    path = SHARED / "parity" / f"{name}.json.xz"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    return json.loads(lzma.decompress(path.read_bytes()))
+
+
 def start(shop: Shop, goal: int = 0, show_attributes: bool = False) -> Session:
     """Give a goal to a new customer of a shop."""
     session = Session(shop, show_attributes)
@@ -43,10 +61,48 @@ def play(session: Session, *actions: str) -> Session:
     return session
 
 
+def shop_for(
+    shop: Shop, goal: int, make: Make = Shopper, steps: int = 15, noise: float = 0.0
+) -> tuple[float, list[str]]:
+    """Let a shopper play; with chance `noise` a random click replaces what it does.
+
+    Returns:
+        The reward of the episode, and its actions.
+    """
+    session, slips = start(shop, goal), random.Random(f"slips {goal}")
+    shopper = make(session.goal.instruction, random.Random(goal))
+    done: list[str] = []
+    while len(done) < steps:
+        admissible = session.actions
+        last = done[-1] if done else None
+        thought, action = shopper.act(session.observation("text"), admissible, last)
+        assert 0 < len(thought) < 60
+        searches = ANY_SEARCH in admissible and action.startswith("search[") and len(action) > 9
+        assert action in admissible or searches
+        if slips.random() < noise:
+            action = slips.choice([a for a in admissible if a != "click[buy now]"])
+        done.append(action)
+        reward, bought = session.step(action)
+        assert noise or not session.ignored
+        if bought:
+            return reward, done
+    return 0.0, done
+
+
+def available_actions(session: Session) -> dict[str, Any]:
+    """Return the original's dict of the actions that a page offers."""
+    has_search_bar = ANY_SEARCH in session.actions
+    return {"has_search_bar": has_search_bar, "clickables": session.clickables}
+
+
+def product_of(shop: Shop, asin: str) -> Product:
+    """Return the product with this asin."""
+    return shop.catalogue[shop.catalogue.find("asin", asin)[0]]
+
+
 def open_product(session: Session, asin: str) -> Session:
     """Go to a product's page."""
-    product = session._shop.catalogue[session._shop.catalogue.index_of(asin) or 0]
-    play(session, f"search[{product.title}]")
+    play(session, f"search[{product_of(session._shop, asin).title}]")
     while asin.lower() not in session.clickables:
         play(session, "click[next >]")
     return play(session, f"click[{asin.lower()}]")
