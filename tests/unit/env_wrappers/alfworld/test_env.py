@@ -71,6 +71,11 @@ def test_importing_the_package_loads_no_framework() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_each_task_has_a_type(env: ALFWorldEnv) -> None:
+    types = [env.reset(seed=task)[1]["task_type"] for task in range(env.num_tasks)]
+    assert env.task_types == types
+
+
 def test_a_seed_is_an_index_into_the_games(env: ALFWorldEnv) -> None:
     assert env.num_tasks == len(env.games) == 3
     for seed in range(5):

@@ -47,7 +47,7 @@ def test_an_episode(data: Path) -> None:
     assert observation.startswith("Crafting commands:\ncraft ")
     assert observation.endswith("\n\nGoal: craft lever.")
     assert info["game"] == "lever"
-    assert info["task_type"] == "depth 2"
+    assert info["task_type"] == env.get_wrapper_attr("task_types")[task] == "depth 2"
     observation, reward, terminated, truncated, info = env.step("get 1 stick")
     assert observation == "Could not find stick"
     assert (reward, terminated, truncated) == (0.0, False, False)

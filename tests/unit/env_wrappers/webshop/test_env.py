@@ -260,6 +260,11 @@ def test_the_info_has_the_same_keys_and_kinds_at_every_step(env: WebShopEnv) -> 
         json.dumps(info)
 
 
+def test_each_task_has_a_type(env: WebShopEnv) -> None:
+    types = [env.reset(seed=task)[1]["task_type"] for task in range(env.num_tasks)]
+    assert env.task_types == types
+
+
 def test_admissible_actions_are_in_the_agents_format(env: WebShopEnv) -> None:
     _, info = env.reset(options={"goal": _goal_of(env, SHIRT)})
     assert info["admissible_actions"] == ["search[<your query>]", "click[search]"]
