@@ -88,6 +88,16 @@ class MixtureEnv(gymnasium.Env[str, str]):
         start = self._ends[place - 1] if place else 0
         return list(self.environments)[place], (task - start) % self._sizes[place]
 
+    @property
+    def task_types(self) -> list[str]:
+        """The family of each task, after the name of its environment: "textcraft/depth 2".
+
+        Raises:
+            AttributeError: an environment does not say them.
+        """
+        own = {name: env.get_wrapper_attr("task_types") for name, env in self.environments.items()}
+        return [f"{name}/{own[name][task]}" for name, task in map(self.find, range(self.num_tasks))]
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:

@@ -66,6 +66,11 @@ class ALFWorldEnv(TextEnv):
         self._engine: GameEngine | None = None
         self._state: State | None = None
 
+    @property
+    def task_types(self) -> list[str]:
+        """The family of each task."""
+        return [task_type_of(Path(game)) for game in self.games]
+
     def close(self) -> None:
         """End the episode, and release the engine for other games."""
         super().close()

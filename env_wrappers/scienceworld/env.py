@@ -107,6 +107,11 @@ class ScienceWorldEnv(TextEnv):
         self._actions: list[str] = []  # taken in this episode, to replay it
         self._game: Game | None = None
 
+    @property
+    def task_types(self) -> list[str]:
+        """The name of each task."""
+        return [name for name, _ in self.games]
+
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
         self._forget()
         self._played = self.games[self._choose(seed, task)]

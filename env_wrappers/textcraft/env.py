@@ -75,6 +75,14 @@ class TextCraftEnv(TextEnv):
         self._tasks = f" in {split}"
         self._distractors = distractors
 
+    @property
+    def task_types(self) -> list[str]:
+        """The depth of each goal."""
+        return [self._task_type(goal) for goal in self.goals]
+
+    def _task_type(self, goal: str) -> str:
+        return f"depth {self._book.depth(goal):.0f}"
+
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
         goal = self.goals[self._choose(seed, task)]
         listed = listed_recipes(self._book, goal, self._distractors)
@@ -83,7 +91,7 @@ class TextCraftEnv(TextEnv):
         text = f"Crafting commands:\n{commands}\n\nGoal: craft {words(goal)}."
         return text, {
             "goal": text,
-            "task_type": f"depth {self._book.depth(goal):.0f}",
+            "task_type": self._task_type(goal),
             "game": goal.removeprefix(PREFIX),
         }
 

@@ -111,6 +111,12 @@ class WebShopEnv(TextEnv):
         weights = goals.weights[np.asarray(split_goals(goals, self._split))[self._places]]
         return int(self.np_random.choice(self.num_tasks, p=weights / weights.sum()))
 
+    @property
+    def task_types(self) -> list[str]:
+        """The department of the product of each goal."""
+        goals, catalogue = self._shop.goals, self._shop.catalogue
+        return [catalogue[goals[i].product].category for i in split_goals(goals, self._split)]
+
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
         place = self._places[self._choose(seed, task)]
         self._session.start(split_goals(self._shop.goals, self._split)[place])

@@ -57,11 +57,22 @@ def check_settings(config: RunConfig, split: str) -> gymnasium.Env:
     check_templates(config.agent)
     check_options(config.env)
     try:
-        return make_environment(config.env, split)
+        env = make_environment(config.env, split)
     except (GymnasiumError, ImportError) as error:
         raise ConfigError(f"env.env_id: {' '.join(str(error).split())}") from error
     except TypeError as error:  # a value that the environment cannot use
         raise ConfigError(f"env.options: {' '.join(str(error).split())}") from error
+    _check_curriculum(config, env)
+    return env
+
+
+def _check_curriculum(config: RunConfig, env: gymnasium.Env) -> None:
+    """Raise ConfigError if a curriculum needs families of tasks that the environment lacks."""
+    if config.rollout.curriculum and not env.has_wrapper_attr("task_types"):
+        raise ConfigError(
+            f"rollout.curriculum: {config.env.env_id} has no task_types, the family of each task: "
+            "set rollout.curriculum=false"
+        )
 
 
 def check_options(env: EnvSettings) -> None:
@@ -127,6 +138,7 @@ def check_contract(config: RunConfig, split: str) -> None:
             f"{where}: it cannot be made with {options}: {one_line(error)} ({PAGE})"
         ) from error
     try:
+        _check_curriculum(config, env)
         observation, info = _play_a_step(env)
     except _NotMetError as error:
         raise ConfigError(f"{where}: {error} ({PAGE})") from error

@@ -46,6 +46,7 @@ from hgpo_rllib.policy_server.types import (
     WeightTag,
 )
 from hgpo_rllib.rollout.actors import RunnerActors
+from hgpo_rllib.rollout.curriculum import Curriculum
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.gateway import Gateway, listen
 from hgpo_rllib.rollout.group import (
@@ -120,7 +121,10 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._loop = self._stack.enter_context(start_blocking_portal(name="rollouts"))
         first_env = self._pool(config.train_split).first
         self._spaces = (first_env.observation_space, first_env.action_space)
-        self._tasks = TaskOrder(self.num_tasks(config.train_split), seed=config.seed or 0)
+        seed = config.seed or 0
+        self._tasks = TaskOrder(self.num_tasks(config.train_split), seed)
+        if config.curriculum:
+            self._tasks = Curriculum(first_env.get_wrapper_attr("task_types"), seed)
 
     @override(EnvRunner)
     def sample(self, *, num_groups: int = 1, **kwargs: Any) -> Played:
@@ -147,6 +151,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
                 else:
                     groups.append(group)
         groups.sort(key=lambda group: group.number)
+        for group in sorted(groups + stale + replaced, key=lambda group: group.number):
+            self._tasks.update(group.played[0])
         trajectories, failures = merge_groups([group.played for group in groups])
         discarded = Counter(stale_groups=len(stale), replaced_groups=len(replaced))
         failures += sum((group.played.failures for group in stale + replaced), discarded)
@@ -347,12 +353,14 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             WEIGHTS_SEQ_NO: self._weights_seq_no,
             "task_position": self._stream.position,
             "taken_after": sorted(self._stream.taken),
+            "family_rates": dict(self._tasks.rates),
         }
 
     @override(Checkpointable)
     def set_state(self, state: dict[str, Any]) -> None:
         """Set the weight tag (RLlib's weight sync) or the position in the task order (restore)."""
         self._weights_seq_no = state.get(WEIGHTS_SEQ_NO, self._weights_seq_no)
+        self._tasks.rates |= state.get("family_rates", {})
         if "task_position" in state:
             taken = state.get("taken_after", ())
             self._loop.call(self._stream.restart, state["task_position"], taken)

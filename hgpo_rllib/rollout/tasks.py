@@ -1,6 +1,10 @@
 """The order in which tasks are played."""
 
+from collections.abc import Sequence
+
 import numpy as np
+
+from hgpo_rllib.rollout.trajectory import Trajectory
 
 HELD_OUT_ORDER_SEED = 0
 """Seed of the order of held-out tasks: in sorted order, tasks of one family would be adjacent."""
@@ -16,6 +20,8 @@ class TaskOrder:
         """See the class."""
         self.num_tasks = num_tasks
         self.seed = seed
+        self.rates: dict[str, float] = {}
+        """Success rate of each family of tasks; only a curriculum has them."""
 
     def first(self, count: int) -> list[int]:
         """Return the first `count` task numbers."""
@@ -25,3 +31,6 @@ class TaskOrder:
         """Return the task number at a place, from 0."""
         epoch, index = divmod(place, self.num_tasks)
         return int(np.random.default_rng([self.seed, epoch]).permutation(self.num_tasks)[index])
+
+    def update(self, group: Sequence[Trajectory]) -> None:
+        """Do nothing: the outcomes of a group do not change the order."""

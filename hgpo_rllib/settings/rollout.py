@@ -34,6 +34,9 @@ class RolloutSettings(Section):
     """Dynamic sampling (DAPO, arXiv 2503.14476): the maximum number of groups per iteration that
     are not used because the returns of all members are equal. Groups of the next tasks are played
     instead. Groups without a member left are replaced as well. 0: all groups are used."""
+    curriculum: bool = False
+    """Draw tasks of a family (`task_type`) more often if about half of its episodes succeed, and
+    less often if nearly all or none do (docs/rollouts.md). false: each task once per epoch."""
     max_concurrent_episodes: int = Field(512, ge=1)
     """Maximum number of concurrent episodes. Each has one environment and at most one pending
     request."""

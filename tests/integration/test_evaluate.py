@@ -1,12 +1,16 @@
 """`hgpo evaluate` with the pocket model behind the project's own policy server."""
 
 import json
+import re
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from hgpo_rllib.config import RunConfig, save_config
@@ -50,6 +54,28 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
     again = hgpo(tmp_path, "evaluate", *arguments, "env.max_steps=8")
     assert again.returncode == 0, again.stderr
     assert "nothing left to play" in again.stdout + again.stderr
+
+
+def test_watching_the_policy(run: Path, tmp_path: Path) -> None:
+    """Each page shows a response and how often actions are sampled; Ctrl+C ends all processes."""
+    arguments = ["policy", str(run), "--samples", "8", "--port", "0"]
+    with Command(arguments, tmp_path / "log.txt", "play") as command:
+        deadline = time.monotonic() + 200
+        while (found := re.search(r"http://127\.0\.0\.1:\d+", command.log.read_text())) is None:
+            assert command.process.poll() is None, command.log.read_text()
+            assert time.monotonic() < deadline, command.log.read_text()
+            time.sleep(0.2)
+        with httpx.Client(base_url=found[0], follow_redirects=True, timeout=60) as browser:
+            pages = [browser.get("/").text, browser.post("/steps/1").text]
+            assert browser.get("/steps/1").text.count("Step 1 of 2") == 1
+        for number, page in enumerate(pages, start=1):
+            assert f"Step {number} of {number}" in page
+            assert "&lt;action&gt;" in page, "the response"
+            shares = re.findall(r'class="number">(\d+)%<', page)
+            assert sum(map(int, shares)) == pytest.approx(100, abs=4)
+        command.process.send_signal(signal.SIGINT)
+        assert command.process.wait(60) == 130, command.log.read_text()
+        command.assert_nothing_survives()
 
 
 @pytest.fixture

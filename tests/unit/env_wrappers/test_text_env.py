@@ -51,6 +51,13 @@ def _play_on(env: gymnasium.Env[str, str], info: dict[str, Any], rng: random.Ran
     return seen
 
 
+def test_each_task_has_a_type(make: Make) -> None:
+    env = make()
+    tasks = range(env.get_wrapper_attr("num_tasks"))
+    types = [env.reset(seed=task)[1]["task_type"] for task in tasks]
+    assert env.get_wrapper_attr("task_types") == types
+
+
 # Rendering
 
 

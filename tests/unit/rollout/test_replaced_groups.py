@@ -18,6 +18,7 @@ from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.rollout.group import PlayedGroup
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.stream import GroupStream
+from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.trajectory import have_equal_returns
 from hgpo_rllib.run.metrics import rollout_metrics
 from hgpo_rllib.section import RunStoppedError
@@ -42,6 +43,7 @@ def runner_of(**settings: Any) -> Iterator[HGPOEnvRunner]:
         **{"schedule": "synchronous", "max_staleness": 1, "max_replaced_groups": 0} | settings
     )
     runner._stream, runner._finished = GroupStream(play), []
+    runner._tasks = TaskOrder(1, seed=0)
     runner._versions, runner._weights_seq_no = ["w:0", "w:1", "w:2"], 0
     with start_blocking_portal() as runner._loop:
         yield runner

@@ -48,6 +48,7 @@ def test_an_episode(env: ScienceWorldEnv) -> None:
     observation, info = env.reset(seed=1)
     assert observation.startswith("This room is called the")
     assert (info["game"], info["task_type"], info["won"]) == ("boil/14", "boil", False)
+    assert env.task_types[1] == "boil"
     assert info["goal"].startswith("Your task is to boil")
     assert "look around" in info["admissible_actions"]
     _, reward, terminated, truncated, after = env.step("dance \ud800\n")

@@ -1,0 +1,131 @@
+"""Which tasks a curriculum draws."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.environments.checks import check_settings
+from hgpo_rllib.rollout.curriculum import Curriculum
+from hgpo_rllib.rollout.group import PlayedGroup
+from hgpo_rllib.rollout.stream import GroupStream
+from hgpo_rllib.rollout.trajectory import Trajectory
+from tests.unit.rollout.test_replaced_groups import runner_of
+from tests.unit.rollout.test_rollout import trajectory
+
+FAMILIES = ["solved"] * 30 + ["between"] * 50 + ["hopeless"] * 20
+
+
+def outcome(family: str, wins: int, size: int = 8) -> list[Trajectory]:
+    """A group of which `wins` members win."""
+    played = [trajectory("a", 0 if member < wins else 1) for member in range(size)]
+    return [replace(one, info=one.info | {"task_type": family}) for one in played]
+
+
+def shares(curriculum: Curriculum, draws: int = 4_000) -> dict[str, float]:
+    """Draw tasks and return the share of each family."""
+    counts = Counter(FAMILIES[curriculum.task(number)] for number in range(draws))
+    return {name: count / draws for name, count in counts.items()}
+
+
+def learned(outcomes: Sequence[tuple[str, int]]) -> Curriculum:
+    curriculum = Curriculum(FAMILIES, seed=3)
+    for family, wins in outcomes:
+        curriculum.update(outcome(family, wins))
+    return curriculum
+
+
+def test_all_tasks_have_the_same_chance_at_first() -> None:
+    assert shares(learned([])) == pytest.approx(
+        {"solved": 0.3, "between": 0.5, "hopeless": 0.2}, abs=0.03
+    )
+
+
+def test_families_that_always_or_never_succeed_are_drawn_less() -> None:
+    """A tenth of the weight of one that succeeds half of the time."""
+    known = [("solved", 8), ("hopeless", 0), ("between", 4)] * 60
+    curriculum = learned(known)
+    assert curriculum.rates == pytest.approx({"solved": 1, "hopeless": 0, "between": 0.5}, abs=0.01)
+    assert shares(curriculum) == pytest.approx(
+        {"solved": 3 / 55, "between": 50 / 55, "hopeless": 2 / 55}, abs=0.02
+    )
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(set(FAMILIES))), st.integers(0, 8)), max_size=30))
+def test_the_rates_determine_the_draws(outcomes: list[tuple[str, int]]) -> None:
+    """So a run that restores them draws the same tasks. Each task keeps a chance."""
+    before, restored = learned(outcomes), Curriculum(FAMILIES, seed=3)
+    restored.rates |= before.rates
+    draws = [before.task(number) for number in range(20)]
+    assert [restored.task(number) for number in range(20)] == draws
+    restored.seed = 4
+    assert [restored.task(number) for number in range(20)] != draws
+    assert all(0 <= rate <= 1 for rate in before.rates.values())
+
+
+def test_a_resumed_run_draws_the_same_tasks() -> None:
+    """Outcomes of all groups count, those of replaced groups as well."""
+
+    def tasks(rollouts: int, state: dict[str, Any] | None = None) -> tuple[list[str], dict]:
+        with runner_of(max_replaced_groups=99) as runner:
+            runner._tasks = Curriculum(FAMILIES, seed=3)
+
+            async def play(number: int) -> PlayedGroup:
+                family = FAMILIES[runner._tasks.task(number)]
+                wins = {"solved": 8, "between": number % 9, "hopeless": 0}[family]
+                return [replace(t, group=family) for t in outcome(family, wins)], Counter()
+
+            runner._stream = GroupStream(play)
+            runner.set_state(state or {})
+            played = [runner.sample(num_groups=4).trajectories for _ in range(rollouts)]
+            return [t.group for part in played for t in part], runner.get_state()
+
+    whole, _ = tasks(6)
+    first, state = tasks(2)
+    assert state["family_rates"]["hopeless"] < 0.5 < state["family_rates"]["solved"]
+    second, _ = tasks(4, state)
+    assert first + second == whole
+
+
+def test_lost_groups_change_nothing() -> None:
+    curriculum = learned([])
+    curriculum.update([])
+    assert curriculum.rates == learned([]).rates
+
+
+def test_families_of_a_mixture_belong_to_their_environment() -> None:
+    """The names in `task_types` are those of the info of a reset."""
+    small = {"env_id": "hgpo/TextCraft-v0", "options": {"max_commands": 4}}
+    env = gymnasium.make(
+        "hgpo/Mixture-v0", environments={"a": small, "b": small}, disable_env_checker=True
+    ).unwrapped
+    families = env.get_wrapper_attr("task_types")
+    curriculum = Curriculum(families, seed=0)
+    before = dict(curriculum.rates)
+    task = len(families) - 1
+    _, info = env.reset(seed=task)
+    played = [replace(one, info=info) for one in outcome("any", 8)]
+    curriculum.update(played)
+    changed = {name for name, rate in curriculum.rates.items() if rate != before[name]}
+    assert changed == {families[task]}
+    assert families[task].startswith("b/depth ")
+    env.close()
+
+
+def test_an_environment_without_families_is_an_error() -> None:
+    settings = [
+        "env.env_id=hgpo/Gymnasium-v0",
+        "env.options={name: FrozenLake-v1, actions: [a, b, c, d]}",
+    ]
+    check_settings(load_config(None, settings), "train").close()
+    config = load_config(None, [*settings, "rollout.curriculum=true"])
+    with pytest.raises(
+        ConfigError, match=r"^rollout.curriculum: hgpo/Gymnasium-v0 has no task_types"
+    ):
+        check_settings(config, "train")
