@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from env_wrappers.errors import DataError
-from env_wrappers.webshop.vocabulary import Kind, fill, kinds, vocabulary
+from env_wrappers.webshop.vocabulary import VOCABULARY, Kind, fill, kinds
 
 KINDS_PER_BRAND = 8
 MAX_LOOKALIKES = 6  # below the number of traits of a kind; at most the number of editions
@@ -301,7 +301,7 @@ def _human_instruction(rng: random.Random, asin: str, design: _Design) -> dict[s
 
 def _opening(rng: random.Random, *parts: str) -> str:
     """Return one phrase for each of the parts, some of which are empty."""
-    return " ".join(filter(None, (rng.choice(vocabulary()[part]) for part in parts)))
+    return " ".join(filter(None, (rng.choice(VOCABULARY[part]) for part in parts)))
 
 
 def _wish(rng: random.Random, design: _Design, paraphrased: float = 0.0) -> tuple[str, list[str]]:
@@ -328,7 +328,7 @@ def _wish(rng: random.Random, design: _Design, paraphrased: float = 0.0) -> tupl
     thing += f" with {' and '.join(parts)}" if parts else ""
     thing += f" for {' and '.join(purposes)}" if purposes else ""
     if reworded:
-        thing += f", {' and '.join(vocabulary()['paraphrases'][a] for a in reworded)}"
+        thing += f", {' and '.join(VOCABULARY['paraphrases'][a] for a in reworded)}"
     if kind.singular:
         thing = f"{'an' if thing[0] in 'aeiou' else 'a'} {thing}"
     return thing, attributes
