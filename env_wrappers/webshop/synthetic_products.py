@@ -270,28 +270,28 @@ def _price(rng: random.Random, kind: Kind) -> str:
 
 
 def _synthetic_instruction(rng: random.Random, design: _Design) -> dict[str, Any]:
-    """Return a wish that names brand, kind and what tells the product from its family.
+    """Return an instruction that names brand, kind and what tells the product from its family.
 
     Options and price limit are added when goals are built.
     """
-    wish, attributes = _wish(rng, design)
+    product, attributes = _describe(rng, design)
     opening = _opening(rng, "greetings", "asks")
-    return {"instruction": f"{opening} {wish}", "instruction_attributes": attributes}
+    return {"instruction": f"{opening} {product}", "instruction_attributes": attributes}
 
 
 def _human_instruction(rng: random.Random, asin: str, design: _Design) -> dict[str, Any]:
-    """Return a wish that also names the options, in display order or reversed.
+    """Return an instruction that also names the options, in display order or reversed.
 
     It may give a reason, and says half of the traits in other words.
     """
-    wish, wanted = _wish(rng, design, paraphrased=_PARAPHRASED)
+    product, wanted = _describe(rng, design, paraphrased=_PARAPHRASED)
     chosen = {group: rng.choice(values) for group, values in design.options.items()}
     named = [f", {group} {value}" for group, value in chosen.items()]
     rng.shuffle(named)
     opening = _opening(rng, "greetings", "reasons", "asks")
     return {
         "asin": asin,
-        "instruction": f"{opening} {wish}{''.join(named)}.",
+        "instruction": f"{opening} {product}{''.join(named)}.",
         "attributes": sorted(design.attributes),
         "options": [f"{group}: {value}" for group, value in chosen.items()],
         "instruction_attributes": wanted,
@@ -304,7 +304,9 @@ def _opening(rng: random.Random, *parts: str) -> str:
     return " ".join(filter(None, (rng.choice(VOCABULARY[part]) for part in parts)))
 
 
-def _wish(rng: random.Random, design: _Design, paraphrased: float = 0.0) -> tuple[str, list[str]]:
+def _describe(
+    rng: random.Random, design: _Design, paraphrased: float = 0.0
+) -> tuple[str, list[str]]:
     """Return a description of the product, and the attributes that it names.
 
     The fraction `paraphrased` of the traits is said in other words.
