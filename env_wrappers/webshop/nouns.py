@@ -70,8 +70,6 @@ def _spacy() -> NounExtractor:
 _UNIT = re.compile(r"^\d+(?=(?:km|m|dm|cm|mm|nm|ft|kg|g|mg|lb|oz|kb|mb|gb|tb)$)")
 _SINGLE_LETTERS = frozenset("gkt")  # gram, thousand, T-shirt; others are sizes and list items
 _ADJECTIVE = re.compile(r".{3,}(able|ible|less|ous|ive|ish|est|ed|ly|al|ic|proof)")
-
-
 _LISTS = json.loads(resources.files(__package__).joinpath("seldom_nouns.json").read_bytes())
 _NEVER, _SELDOM = frozenset(_LISTS["always"]), frozenset(_LISTS["in_small_letters"])
 

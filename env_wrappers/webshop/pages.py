@@ -20,8 +20,7 @@ BACK_TO_SEARCH = "Back to Search"
 PREVIOUS = "< Prev"
 NEXT = "Next >"
 BUY_NOW = "Buy Now"
-ATTRIBUTES = "Attributes"
-SUB_PAGES = ("Description", "Features", "Reviews", ATTRIBUTES)
+SUB_PAGES = ("Description", "Features", "Reviews", "Attributes")
 
 _HTML_BLANKS = " \n\t\x0c\r"
 _AS_JSON_IN_HTML = str.maketrans(

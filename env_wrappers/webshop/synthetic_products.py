@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from env_wrappers.errors import DataError
-from env_wrappers.webshop.vocabulary import Kind, fill, kinds, vocabulary
+from env_wrappers.webshop.vocabulary import VOCABULARY, Kind, fill, kinds
 
 KINDS_PER_BRAND = 8
 MAX_LOOKALIKES = 6  # below the number of traits of a kind; at most the number of editions
@@ -270,28 +270,28 @@ def _price(rng: random.Random, kind: Kind) -> str:
 
 
 def _synthetic_instruction(rng: random.Random, design: _Design) -> dict[str, Any]:
-    """Return a wish that names brand, kind and what tells the product from its family.
+    """Return an instruction that names brand, kind and what tells the product from its family.
 
     Options and price limit are added when goals are built.
     """
-    wish, attributes = _wish(rng, design)
+    product, attributes = _describe(rng, design)
     opening = _opening(rng, "greetings", "asks")
-    return {"instruction": f"{opening} {wish}", "instruction_attributes": attributes}
+    return {"instruction": f"{opening} {product}", "instruction_attributes": attributes}
 
 
 def _human_instruction(rng: random.Random, asin: str, design: _Design) -> dict[str, Any]:
-    """Return a wish that also names the options, in display order or reversed.
+    """Return an instruction that also names the options, in display order or reversed.
 
     It may give a reason, and says half of the traits in other words.
     """
-    wish, wanted = _wish(rng, design, paraphrased=_PARAPHRASED)
+    product, wanted = _describe(rng, design, paraphrased=_PARAPHRASED)
     chosen = {group: rng.choice(values) for group, values in design.options.items()}
     named = [f", {group} {value}" for group, value in chosen.items()]
     rng.shuffle(named)
     opening = _opening(rng, "greetings", "reasons", "asks")
     return {
         "asin": asin,
-        "instruction": f"{opening} {wish}{''.join(named)}.",
+        "instruction": f"{opening} {product}{''.join(named)}.",
         "attributes": sorted(design.attributes),
         "options": [f"{group}: {value}" for group, value in chosen.items()],
         "instruction_attributes": wanted,
@@ -301,10 +301,12 @@ def _human_instruction(rng: random.Random, asin: str, design: _Design) -> dict[s
 
 def _opening(rng: random.Random, *parts: str) -> str:
     """Return one phrase for each of the parts, some of which are empty."""
-    return " ".join(filter(None, (rng.choice(vocabulary()[part]) for part in parts)))
+    return " ".join(filter(None, (rng.choice(VOCABULARY[part]) for part in parts)))
 
 
-def _wish(rng: random.Random, design: _Design, paraphrased: float = 0.0) -> tuple[str, list[str]]:
+def _describe(
+    rng: random.Random, design: _Design, paraphrased: float = 0.0
+) -> tuple[str, list[str]]:
     """Return a description of the product, and the attributes that it names.
 
     The fraction `paraphrased` of the traits is said in other words.
@@ -328,7 +330,7 @@ def _wish(rng: random.Random, design: _Design, paraphrased: float = 0.0) -> tupl
     thing += f" with {' and '.join(parts)}" if parts else ""
     thing += f" for {' and '.join(purposes)}" if purposes else ""
     if reworded:
-        thing += f", {' and '.join(vocabulary()['paraphrases'][a] for a in reworded)}"
+        thing += f", {' and '.join(VOCABULARY['paraphrases'][a] for a in reworded)}"
     if kind.singular:
         thing = f"{'an' if thing[0] in 'aeiou' else 'a'} {thing}"
     return thing, attributes

@@ -9,6 +9,16 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+VOCABULARY: Mapping[str, Any] = json.loads(
+    resources.files(__package__).joinpath("vocabulary.json").read_bytes()
+)
+RANDOM_WORDS: Mapping[str, Sequence[Any]] = {
+    "noun": " ".join(VOCABULARY["nouns"]).split(),
+    "adjective": " ".join(VOCABULARY["adjectives"]).split(),
+    "number": range(2, 1000),
+}
+"""Words that no instruction is about."""
+
 _WORD = re.compile("[a-z]+")
 _GAP = re.compile(r"\{(\w+)\}")
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])")
@@ -40,7 +50,7 @@ class Kind:
     parts: tuple[str, ...]
     purposes: tuple[str, ...]
     options: Mapping[str, tuple[str, ...]]
-    price: tuple[float, float]
+    price: Sequence[float]
 
     def phrase(self, attribute: str) -> str:
         """Return an attribute with the preposition that it needs after the name of a product."""
@@ -50,45 +60,34 @@ class Kind:
 
 
 @functools.cache
-def vocabulary() -> Mapping[str, Any]:
-    """Return the content of vocabulary.json."""
-    source = resources.files("env_wrappers.webshop") / "vocabulary.json"
-    content: Mapping[str, Any] = json.loads(source.read_text(encoding="utf-8"))
-    return content
-
-
-@functools.cache
 def kinds() -> Mapping[str, tuple[Kind, ...]]:
     """Return the kinds of products by department."""
-    words = vocabulary()
 
     def read(department: str, root: str, kind: Mapping[str, Any]) -> Kind:
-        groups = (words["options"][name] for name in kind["options"])
-        low, high = kind["price"]
+        groups = (VOCABULARY["options"][name] for name in kind["options"])
         return Kind(
             name=kind["name"],
             department=department,
             path=f"{root} › {kind['path']}",
             singular=kind.get("one", False),
             materials=tuple(kind["materials"]),
-            traits=tuple(words["traits"][kind["pool"]]),
-            parts=(*words["parts"][kind["pool"]], *words["extras"]),
-            purposes=tuple(words["purposes"][kind["pool"]]),
+            traits=tuple(VOCABULARY["traits"][kind["pool"]]),
+            parts=(*VOCABULARY["parts"][kind["pool"]], *VOCABULARY["extras"]),
+            purposes=tuple(VOCABULARY["purposes"][kind["pool"]]),
             options={group["group"]: tuple(group["values"]) for group in groups},
-            price=(float(low), float(high)),
+            price=kind["price"],
         )
 
     return {
         name: tuple(read(name, department["root"], kind) for kind in department["kinds"])
-        for name, department in words["departments"].items()
+        for name, department in VOCABULARY["departments"].items()
     }
 
 
-@functools.cache
 def request_words() -> frozenset[str]:
     """Return the words of instructions that say nothing about the product."""
-    said = vocabulary()
-    return frozenset(_WORD.findall(" ".join((*said["greetings"], *said["reasons"], *said["asks"]))))
+    texts = (*VOCABULARY["greetings"], *VOCABULARY["reasons"], *VOCABULARY["asks"])
+    return frozenset(_WORD.findall(" ".join(texts)))
 
 
 def fill(rng: random.Random, sentences: str, attribute: str = "") -> str:
@@ -101,15 +100,8 @@ def fill(rng: random.Random, sentences: str, attribute: str = "") -> str:
     """
 
     def choose(gap: re.Match[str]) -> str:
-        return attribute if gap[1] == "attribute" else str(rng.choice(random_words()[gap[1]]))
+        return attribute if gap[1] == "attribute" else str(rng.choice(RANDOM_WORDS[gap[1]]))
 
-    text = _GAP.sub(choose, rng.choice(vocabulary()[sentences]))
+    text = _GAP.sub(choose, rng.choice(VOCABULARY[sentences]))
     text = _ARTICLE.sub(r"\1n ", text)
     return text[0].upper() + text[1:]
-
-
-@functools.cache
-def random_words() -> Mapping[str, Sequence[Any]]:
-    """Return words that no instruction is about."""
-    nouns, adjectives = (" ".join(vocabulary()[key]).split() for key in ("nouns", "adjectives"))
-    return {"noun": nouns, "adjective": adjectives, "number": range(2, 1000)}

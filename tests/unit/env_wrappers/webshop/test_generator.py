@@ -27,7 +27,7 @@ from env_wrappers.webshop.synthetic_products import (
     make_product,
     order_of,
 )
-from env_wrappers.webshop.vocabulary import kinds, vocabulary
+from env_wrappers.webshop.vocabulary import VOCABULARY, kinds
 
 SPEC = CatalogueSpec()
 DEPARTMENTS = ("beauty", "electronics", "garden", "fashion", "grocery")
@@ -67,7 +67,7 @@ def texts_of(item: dict[str, Any]) -> str:
 
 def said(attribute: str, wish: str) -> bool:
     """Return whether a wish names an attribute, perhaps in other words."""
-    return attribute in wish or vocabulary()["paraphrases"].get(attribute, attribute) in wish
+    return attribute in wish or VOCABULARY["paraphrases"].get(attribute, attribute) in wish
 
 
 def values_of(item: dict[str, Any]) -> dict[str, list[str]]:
@@ -219,7 +219,7 @@ class TestProducts:
             every = (*kind.traits, *kind.parts, *kind.purposes)
             assert [a for a in every if a in texts_of(item)] == [a for a in every if a in own]
             assert any(attribute in item["name"].lower() for attribute in own)
-            assert not any(text in texts_of(item) for text in vocabulary()["paraphrases"].values())
+            assert not any(text in texts_of(item) for text in VOCABULARY["paraphrases"].values())
             assert len(set(own)) == len(own)
             counts[len(own)] += 1
         assert min(counts) == min(most, 5)
@@ -325,7 +325,7 @@ class TestProducts:
             wish, wanted = record["instruction"], record["instruction_attributes"]
             assert all(attribute in wish for attribute in wanted)
             for human in humans:
-                traits = set(human["instruction_attributes"]) & set(vocabulary()["paraphrases"])
+                traits = set(human["instruction_attributes"]) & set(VOCABULARY["paraphrases"])
                 verbatim += [trait in human["instruction"] for trait in traits]
         assert 0.4 < sum(verbatim) / len(verbatim) < 0.6
 

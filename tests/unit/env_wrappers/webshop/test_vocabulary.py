@@ -16,7 +16,7 @@ from env_wrappers.webshop.synthetic_products import (
     MOST_ATTRIBUTES,
     brand_name,
 )
-from env_wrappers.webshop.vocabulary import Kind, kinds, random_words, request_words, vocabulary
+from env_wrappers.webshop.vocabulary import RANDOM_WORDS, VOCABULARY, Kind, kinds, request_words
 
 DEPARTMENTS = ("beauty", "electronics", "garden", "fashion", "grocery")
 BUTTONS = (
@@ -85,7 +85,7 @@ def test_attributes_are_not_mistaken_for_each_other(kind: Kind) -> None:
 
 def test_every_trait_has_a_paraphrase() -> None:
     """Of its own, without its words side by side."""
-    paraphrases = vocabulary()["paraphrases"]
+    paraphrases = VOCABULARY["paraphrases"]
     assert set(paraphrases) == {trait for kind in KINDS for trait in kind.traits}
     assert len(set(paraphrases.values())) == len(paraphrases)
     for trait, other in itertools.product(paraphrases, paraphrases.values()):
@@ -97,7 +97,7 @@ def test_other_words_tell_nothing() -> None:
     values = (value for kind in KINDS for shown in kind.options.values() for value in shown)
     groups = (group for kind in KINDS for group in kind.options)
     telling = words_of_kinds().union(EDITIONS, *map(str.split, (*values, *groups)))
-    lists = random_words()["noun"], random_words()["adjective"]
+    lists = RANDOM_WORDS["noun"], RANDOM_WORDS["adjective"]
     assert [len(set(words)) for words in lists] == list(map(len, lists))
     assert not telling & {word for words in lists for word in words}
     common = {"evening", "morning", "to", "a"}  # of "morning runs", for example
@@ -117,7 +117,7 @@ def test_values_can_be_clicked() -> None:
 
 def test_words_are_told_apart_from_brands() -> None:
     """A brand is one word that nothing else is called."""
-    words = words_of_kinds().union(EDITIONS, random_words()["noun"], random_words()["adjective"])
+    words = words_of_kinds().union(EDITIONS, RANDOM_WORDS["noun"], RANDOM_WORDS["adjective"])
     brand = re.compile("(?:[bdfgklmnprstvz][aeiou]){2}[bdfgklmnprstvz][ao]")
     assert brand.fullmatch(brand_name(3, 14))
     assert not [word for word in words if brand.fullmatch(word)]
