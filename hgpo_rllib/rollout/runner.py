@@ -152,7 +152,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
                     groups.append(group)
         groups.sort(key=lambda group: group.number)
         for group in sorted(groups + stale + replaced, key=lambda group: group.number):
-            self._tasks.update(group.played[0])
+            self._tasks.update(group.played.trajectories)
         trajectories, failures = merge_groups([group.played for group in groups])
         discarded = Counter(stale_groups=len(stale), replaced_groups=len(replaced))
         failures += sum((group.played.failures for group in stale + replaced), discarded)

@@ -79,7 +79,8 @@ def test_a_resumed_run_draws_the_same_tasks() -> None:
             async def play(number: int) -> PlayedGroup:
                 family = FAMILIES[runner._tasks.task(number)]
                 wins = {"solved": 8, "between": number % 9, "hopeless": 0}[family]
-                return [replace(t, group=family) for t in outcome(family, wins)], Counter()
+                played = [replace(t, group=family) for t in outcome(family, wins)]
+                return PlayedGroup(played, Counter())
 
             runner._stream = GroupStream(play)
             runner.set_state(state or {})
