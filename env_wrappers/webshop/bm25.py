@@ -148,6 +148,7 @@ def _inverse_norms(lengths: np.ndarray) -> np.ndarray:
 
 def text_hashes(texts: Iterable[str]) -> np.ndarray:
     """Return a 64-bit hash of each text."""
-    encoded = (text.encode("utf-8", "surrogatepass") for text in texts)
-    digests = (blake2b(text, digest_size=8).digest() for text in encoded)
+    digests = [
+        blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts
+    ]
     return np.frombuffer(b"".join(digests), dtype="<u8")
