@@ -14,7 +14,6 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -81,7 +80,6 @@ class HGPOConfig(AlgorithmConfig):
     """RLlib config with the settings and defaults of the sections of `hgpo_rllib.config`."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None):
-        """Set the paper's defaults."""
         super().__init__(algo_class=algo_class or HGPO)
         for section in FLAT_SECTIONS.values():
             for name, value in section():
@@ -148,7 +146,6 @@ class HGPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """Return the spec of the language model."""
         return RLModuleSpec(
             module_class=LLMModule,
             model_config={
@@ -182,7 +179,6 @@ class HGPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def get_default_learner_class(self) -> type[HGPOLearner]:
-        """Return the HGPO learner."""
         return HGPOLearner
 
     @classmethod
@@ -228,7 +224,6 @@ class HGPO(Algorithm):
     @classmethod
     @override(Algorithm)
     def get_default_config(cls) -> HGPOConfig:
-        """Return a config with the paper's settings."""
         return HGPOConfig()
 
     @classmethod
@@ -341,11 +336,10 @@ class HGPO(Algorithm):
             scored.steps, scored.advantage, scored.levels, settings.estimator_settings()
         )
         self._check_anchors(scored)
-        rows = SampleBatch(columns | signal_columns(scored))
-        batch = MultiAgentBatch({DEFAULT_MODULE_ID: rows}, env_steps=len(scored.steps))
+        rows = columns | signal_columns(scored)
         steps = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
         results = self.learner_group.update(
-            training_data=whole_batch(self.learner_group, batch),
+            training_data=whole_batch(self.learner_group, rows, len(scored.steps)),
             timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: steps},
         )
         self.metrics.aggregate(results[:1], key=LEARNER_RESULTS)  # equal on all learners
@@ -372,7 +366,6 @@ class HGPO(Algorithm):
 
     @override(Algorithm)
     def get_state(self, *args: Any, **kwargs: Any) -> StateDict:
-        """Return the state for a checkpoint."""
         # Gather for all arguments: `save_to_path` calls this before it saves the first learner,
         # and gathering needs all learners together.
         if self.config.shard_parameters:

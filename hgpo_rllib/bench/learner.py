@@ -183,7 +183,7 @@ _side: dict[str, Any] = {}
 def start(build: Callable[..., Side], run: RunConfig, columns: Columns) -> None:
     """Build this process's side."""
     _side["update"], _side["parameters"] = build(run, columns)
-    _side["before"] = resident()
+    _side["before"] = 0 if torch.cuda.is_initialized() else resident()
 
 
 def update() -> float:
@@ -218,12 +218,16 @@ def peak_flops(choice: ComputeDtype) -> float:
     return 2 * size**3 / min(seconds)
 
 
-def peak_mib() -> float:
-    """Return the peak memory: of the GPU if one is used, else beyond the memory when built."""
+def peak_bytes() -> int:
+    """Return the peak memory of this process: of the GPU if one is used, else of the host."""
     if torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated() / 2**20
-    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10
-    return (highest - _side["before"]) / 2**20
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10
+
+
+def peak_mib() -> float:
+    """Return the peak memory of the update, on the host beyond the memory when built."""
+    return (peak_bytes() - _side["before"]) / 2**20
 
 
 def parameters() -> NDArray[np.float32]:

@@ -2,11 +2,13 @@
 
 import gc
 import logging
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import numpy as np
 import psutil
@@ -15,7 +17,7 @@ import torch
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hgpo_rllib.bench.measure import Row, environment_variable
+from hgpo_rllib.bench.measure import Row
 from hgpo_rllib.policy_server import object_store
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import WeightTag
@@ -110,7 +112,7 @@ def _nodes(count: int, store: int) -> Iterator[list[str]]:
     protect_token()
     with (
         tempfile.TemporaryDirectory(prefix="hgpo-") as folder,
-        environment_variable("RAY_TMPDIR", folder),
+        patch.dict(os.environ, {"RAY_TMPDIR": folder}),
         node_stays_on_loopback(),
     ):
         cluster = Cluster()

@@ -15,10 +15,11 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from ray.exceptions import RayActorError, RayError
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.core.learner.training_data import TrainingData
-from ray.rllib.policy.sample_batch import MultiAgentBatch
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from torch import Tensor
 
 from hgpo_rllib.learner.batching import Columns, last_rows, micro_batches
@@ -35,8 +36,9 @@ class WholeBatches(TrainingData):
         return [(TrainingData(batch_refs=self.batch_refs), {}) for _ in range(num_shards)]
 
 
-def whole_batch(group: LearnerGroup, batch: MultiAgentBatch) -> TrainingData:
-    """Wrap a batch for all learners of a group; remote ones read one copy in the object store."""
+def whole_batch(group: LearnerGroup, columns: Columns, env_steps: int) -> TrainingData:
+    """Return a batch for all learners of a group; remote ones read one copy in the object store."""
+    batch = MultiAgentBatch({DEFAULT_MODULE_ID: SampleBatch(columns)}, env_steps=env_steps)
     if group.is_remote:
         return WholeBatches(batch_refs=[ray.put(batch)])
     return TrainingData(batch=batch)
