@@ -27,6 +27,7 @@ from tests.unit.learner.learner_reference import (
     model_path,
     one_thread,
 )
+from tests.unit.learner.learner_reference import update as update_once
 
 __all__ = ["model_path", "one_thread"]  # fixtures
 STEPS = 8
@@ -35,9 +36,8 @@ COMMON: dict[str, Any] = {"lr": 1e-3, "minibatch_size": 4, "mismatch_alarm": Non
 
 
 def update(learner: HGPOLearner, batch: dict[str, Tensor]) -> dict[str, float]:
-    """One update, as RLlib calls it; returns what it reports."""
-    learner._weights_seq_no += 1
-    learner._update({DEFAULT_MODULE_ID: batch})
+    """One update; returns what it reports."""
+    update_once(learner, batch)
     return {
         name: stats.peek() for name, stats in learner.metrics.reduce()[DEFAULT_MODULE_ID].items()
     }

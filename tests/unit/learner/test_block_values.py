@@ -2,18 +2,20 @@
 
 import pytest
 import torch
-from ray.rllib.core import DEFAULT_MODULE_ID
 
 from tests.unit.learner.learner_reference import (
+    assert_equal,
     critic_of,
+    exact_norms,
     llm_of,
+    logged,
     logp_and_entropy,
     make_columns,
     make_learner,
     model_path,
     one_thread,
+    update,
 )
-from tests.unit.learner.test_critic import exact_norms
 from tests.unit.learner.test_token_values import COMMON, every_kind
 
 __all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
@@ -59,9 +61,6 @@ def test_an_update_is_that_of_plain_losses(model_path: str, kind: dict) -> None:
         of_tokens.append(-ratio * columns["advantage"][row, :length])
     parameters = list(learner.policy.parameters())
     expected = torch.autograd.grad(torch.cat(of_tokens).mean() + 0.5 * value_loss, parameters)
-    learner._weights_seq_no += 1
-    learner._update({DEFAULT_MODULE_ID: columns})
-    logged = learner.metrics.stats[DEFAULT_MODULE_ID]["value_loss"].peek()
-    assert logged == pytest.approx(value_loss.item(), abs=1e-6)
-    for parameter, gradient in zip(parameters, expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=1e-6)
+    update(learner, columns)
+    assert logged(learner)["value_loss"] == pytest.approx(value_loss.item(), abs=1e-6)
+    assert_equal([p.grad for p in parameters], expected, 1e-6)

@@ -8,9 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
-from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from hgpo_rllib.advantages import EstimatorSettings
 from hgpo_rllib.advantages.baselines import gae
@@ -19,25 +17,29 @@ from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
 from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.learner.critic import step_values, value_losses
-from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner.learner_reference import (
     add_values,
+    assert_equal,
     critic_of,
     crossed,
+    exact_norms,
     frozen_of,
     llm_of,
+    logged,
     make_columns,
     make_learner,
     model_path,
     one_thread,
+    parameters_and_gradients,
     reference_update,
+    update,
     value_of,
 )
 from tests.unit.rollout.test_rollout import group
 
-__all__ = ["model_path", "one_thread"]  # fixtures
+__all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
 KINDS = ("head", "separate")
 COMMON: dict[str, Any] = {
     "estimator": "ppo",
@@ -69,17 +71,6 @@ SHAPES: dict[str, dict[str, Any]] = {
 def budget(tokens: int) -> LearnerSettings:
     """So many tokens in a pass."""
     return LearnerSettings(micro_batch_tokens=tokens)
-
-
-def exact_norm(self: Qwen2RMSNorm, hidden: Tensor) -> Tensor:
-    """RMS norm in the type of its input."""
-    return self.weight * hidden * (hidden.square().mean(-1, True) + self.variance_epsilon).rsqrt()
-
-
-@pytest.fixture(autouse=True)
-def exact_norms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model's own norms round to float32: its gradients are no sums of their terms then."""
-    monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
 
 
 class TestValueLosses:
@@ -135,19 +126,6 @@ class TestValueLosses:
         assert loss.equal(value_losses(value, value, target, None)[0])
 
 
-def update(learner: HGPOLearner, columns: dict[str, Tensor]) -> dict[str, Any]:
-    """One update, as RLlib calls it; returns what it logs."""
-    learner._weights_seq_no += 1
-    learner._update({DEFAULT_MODULE_ID: columns})
-    return {k: v.peek() for k, v in learner.metrics.stats[DEFAULT_MODULE_ID].items()}
-
-
-def parameters_and_gradients(*models: torch.nn.Module) -> list[Tensor]:
-    """Return both, of all models, after an update."""
-    parameters = [p for model in models for p in model.parameters()]
-    return [p.detach().clone() for p in parameters] + [p.grad.clone() for p in parameters]
-
-
 @pytest.mark.parametrize(("options", "shape"), crossed(OPTIONS, SHAPES, "clipped"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_those_of_the_reference(
@@ -167,8 +145,7 @@ def test_gradients_are_those_of_the_reference(
     )
     update(learner, columns)
     got = parameters_and_gradients(llm_of(learner), critic_of(learner))
-    for a, b in zip(got, parameters_and_gradients(policy, critic), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-8)
+    assert_equal(got, parameters_and_gradients(policy, critic), 1e-8)
 
 
 def test_the_options_matter(model_path: str) -> None:
@@ -216,8 +193,8 @@ class TestCritic:
         losses = []
         for _ in range(25):
             value = step_values(module, columns, rows, budget(100), torch.device("cpu"))
-            results = update(learner, columns | {"value": torch.from_numpy(value).float()})
-            losses.append(results["value_loss"])
+            update(learner, columns | {"value": torch.from_numpy(value).float()})
+            losses.append(logged(learner)["value_loss"])
         assert losses[0] == pytest.approx(np.mean(target**2) / 2)
         assert losses[-1] < 0.02 * losses[0]
         assert explained_variance(value, target) > 0.95
@@ -264,7 +241,8 @@ class TestCritic:
         columns = add_values(make_columns(llm_of(learner)), learner)
         columns["value_target"][3] = float("inf")
         before = [p.detach().clone() for p in critic_of(learner).parameters()]
-        assert update(learner, columns)["skipped_batches"] == 1
+        update(learner, columns)
+        assert logged(learner)["skipped_batches"] == 1
         after = list(critic_of(learner).parameters())
         assert all(a.equal(b) for a, b in zip(after, before, strict=True))
 

@@ -13,7 +13,6 @@ import torch
 from gymnasium.spaces import Text
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
 from hgpo_rllib.agent import Agent, Span, Turn
@@ -31,6 +30,7 @@ from tests.unit.learner.learner_reference import (
     make_learner,
     model_path,
     one_thread,
+    update,
 )
 
 __all__ = ["model_path", "one_thread"]  # fixtures
@@ -238,8 +238,7 @@ def test_an_update_with_spans(model_path: str) -> None:
             columns["span_start"] = torch.stack([torch.zeros_like(length), length // 2], 1)
             columns["span_end"] = torch.stack([length // 2, length], 1)
             columns["advantage"] = columns["advantage"][:, None].repeat(1, 2)
-        learner._weights_seq_no += 1
-        learner._update({DEFAULT_MODULE_ID: columns})
+        update(learner, columns)
         results.append(llm_of(learner).state_dict())
     for name, tensor in results[0].items():
         assert torch.equal(tensor, results[1][name]), name

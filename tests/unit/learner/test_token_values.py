@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
 from hgpo_rllib.agent import Span
@@ -16,15 +15,18 @@ from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.rollout.scoring import score
 from tests.unit.learner.learner_reference import (
+    assert_equal,
     critic_of,
+    exact_norms,
     llm_of,
+    logged,
     logp_and_entropy,
     make_columns,
     make_learner,
     model_path,
     one_thread,
+    update,
 )
-from tests.unit.learner.test_critic import exact_norms
 from tests.unit.rollout.test_rollout import group
 
 __all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
@@ -135,12 +137,9 @@ def test_an_update_is_that_of_plain_losses(
         value_loss = value_loss + torch.cat(of_turns).mean()
     parameters = list(learner.policy.parameters())
     expected = torch.autograd.grad(torch.cat(of_tokens).mean() + 0.5 * value_loss, parameters)
-    learner._weights_seq_no += 1
-    learner._update({DEFAULT_MODULE_ID: columns})
-    logged = learner.metrics.stats[DEFAULT_MODULE_ID]["value_loss"].peek()
-    assert logged == pytest.approx(value_loss.item(), abs=1e-8)
-    for parameter, gradient in zip(parameters, expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=1e-8)
+    update(learner, columns)
+    assert logged(learner)["value_loss"] == pytest.approx(value_loss.item(), abs=1e-8)
+    assert_equal([p.grad for p in parameters], expected, 1e-8)
 
 
 @every_estimator
@@ -167,9 +166,7 @@ def test_values_become_signals(model_path: str, estimator: str) -> None:
         raw = (target - signals["value"][:, 1:])[present]
         np.testing.assert_allclose(signals["advantage"][present], raw - raw.mean(), atol=1e-5)
         np.testing.assert_allclose(target[:, 0], signals["value_target"][:, 0], atol=1e-6)
-    update = columns | signals
-    learner._weights_seq_no += 1
-    learner._update({DEFAULT_MODULE_ID: update})
+    update(learner, columns | signals)
 
 
 def test_spans_are_refused() -> None:
