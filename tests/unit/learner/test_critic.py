@@ -14,7 +14,7 @@ from hgpo_rllib.advantages import EstimatorSettings
 from hgpo_rllib.advantages.baselines import gae
 from hgpo_rllib.advantages.diagnostics import explained_variance
 from hgpo_rllib.algorithm import HGPOConfig
-from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
+from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.learner.critic import step_values, value_losses
 from hgpo_rllib.rollout.scoring import score
@@ -261,48 +261,6 @@ def test_a_fresh_critic_says_0(model_path: str) -> None:
             assert not {p.data_ptr() for p in own.values()} & {
                 p.data_ptr() for p in of_policy.values()
             }
-
-
-class TestSettings:
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            (
-                {"algorithm": {"estimator": "ppo"}},
-                "algorithm.estimator=ppo needs a critic: set learner.critic=head or "
-                "learner.critic=separate",
-            ),
-            (
-                {"learner": {"critic": "head"}},
-                "learner.critic=head has values that algorithm.estimator=hgpo does not read: set "
-                "learner.critic=none or algorithm.estimator=ppo or ppo_tokens or vetta or "
-                "hiper",
-            ),
-            (
-                {
-                    "algorithm": {"estimator": "ppo"},
-                    "learner": {"critic": "separate", "drop_zero_advantage": True},
-                },
-                "learner: drop_zero_advantage leaves out steps that the critic learns from: set "
-                "drop_zero_advantage=false with a critic",
-            ),
-        ],
-    )
-    def test_what_does_not_go_together(self, change: dict[str, Any], message: str) -> None:
-        """One line, the same for a run file and for the builder."""
-        with pytest.raises(ConfigError) as error:
-            parse_config(change)
-        assert str(error.value) == message
-        flat = {k: v for section in change.values() for k, v in section.items()}
-        with pytest.raises(ValueError, match=message.partition(": ")[2].split(":")[0]):
-            HGPOConfig().training(model_path="x", **flat).validate()
-
-    def test_what_does(self) -> None:
-        """Both kinds with ppo."""
-        for kind in KINDS:
-            run = {"algorithm": {"estimator": "ppo"}, "learner": {"critic": kind}}
-            assert parse_config(run).learner.critic == kind
-            HGPOConfig().training(model_path="x", estimator="ppo", critic=kind).validate()
 
 
 def test_targets_of_lambda_one_are_returns() -> None:

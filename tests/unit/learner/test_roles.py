@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hgpo_rllib.agent import Agent, Span, Turn
-from hgpo_rllib.algorithm import HGPOConfig
-from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
+from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.learner.batching import plan_update, signal_columns, token_batch, token_columns
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import Group, Rollout, play_in_pool
@@ -211,20 +210,6 @@ def test_a_token_gets_the_sum_of_its_spans(turns: list[Turn], drop: bool) -> Non
 def test_a_span_outside_of_its_response_is_refused(span: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match=r"not in a response of 3 tokens"):
         replace(response("", "", 3), spans=(Span(*span, "x"),))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"planner": "grppo"}, "unknown estimator 'grppo'"),
-        ({"planner": "ppo"}, "estimator=ppo needs a critic"),
-    ],
-)
-def test_estimators_of_roles_are_checked(given: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse_config({"algorithm": {"role_estimators": given}})
-    with pytest.raises(ValueError, match=message):
-        HGPOConfig().training(model_path="x", role_estimators=given).validate()
 
 
 def test_an_update_with_spans(model_path: str) -> None:

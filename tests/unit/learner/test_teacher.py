@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hgpo_rllib.agent import Span
-from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
+from hgpo_rllib.config import AlgorithmSettings, ConfigError
 from hgpo_rllib.learner.batching import signal_columns, teacher_columns, token_columns
 from hgpo_rllib.learner.losses import gated_distillation
 from hgpo_rllib.rollout.scoring import score
@@ -167,25 +167,3 @@ def test_distillation_without_advantages(model_path: str) -> None:
         after = learner.policy.parameters()
         changed = any(not a.equal(b) for a, b in zip(before, after, strict=True))
         assert changed == learns
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"estimator": "grpo", "role_estimators": {"planner": "hcapo"}},
-            "algorithm.role_estimators: hcapo reads a teacher, which only algorithm.estimator has: "
-            "choose another estimator for the role",
-        ),
-        (
-            {"estimator": "gear", "role_estimators": {"planner": "grpo"}},
-            "algorithm.role_estimators: gear has advantages of tokens, not of roles: set "
-            "algorithm.role_estimators={} or other estimators",
-        ),
-    ],
-)
-def test_what_does_not_go_together(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        parse_config({"algorithm": change})
-    assert str(error.value) == message
-    parse_config({"algorithm": {"estimator": "hcapo", "role_estimators": {"planner": "grpo"}}})

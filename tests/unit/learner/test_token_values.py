@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hgpo_rllib.agent import Span
 from hgpo_rllib.algorithm import HGPOConfig
-from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
+from hgpo_rllib.config import AlgorithmSettings, ConfigError
 from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.rollout.scoring import score
@@ -179,32 +179,3 @@ def test_spans_are_refused() -> None:
     value = np.zeros((len(columns["response_length"]), 1 + columns["response_ids"].shape[1]))
     with pytest.raises(ConfigError, match="estimator vetta: it has advantages of tokens, and"):
         score(trajectories, AlgorithmSettings(estimator="vetta"), value)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"algorithm": {"estimator": "vetta"}},
-            "algorithm.estimator=vetta needs a critic: set learner.critic=head or "
-            "learner.critic=separate",
-        ),
-        (
-            {
-                "algorithm": {"estimator": "ppo_tokens", "role_estimators": {"planner": "grpo"}},
-                "learner": {"critic": "head"},
-            },
-            "algorithm.role_estimators: ppo_tokens has advantages of tokens, not of roles: set "
-            "algorithm.role_estimators={} or other estimators",
-        ),
-        (
-            {"algorithm": {"estimator": "ppo"}, "learner": {"critic": "head", "critic_layers": 2}},
-            "learner: critic_layers is for a critic with layers of its own: set critic=separate, "
-            "or critic_layers=null",
-        ),
-    ],
-)
-def test_what_does_not_go_together(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        parse_config(change)
-    assert str(error.value) == message
