@@ -210,7 +210,6 @@ class HGPO(Algorithm):
     config: HGPOConfig
 
     def __init__(self, config: HGPOConfig | dict | None = None, **kwargs: Any):
-        """See `Algorithm`."""
         # RLlib drops Tune's trial info (`Algorithm.trial_id` is "default" in every trial). Without
         # a unique id, trials would share one policy server.
         trial = config.get("__trial_info__") if isinstance(config, dict) else None

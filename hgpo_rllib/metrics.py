@@ -63,7 +63,6 @@ class Panel:
 
     @property
     def unit(self) -> Unit:
-        """Unit of the panel's metrics."""
         return self.metrics[0].unit
 
     @property

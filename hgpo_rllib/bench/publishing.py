@@ -69,7 +69,7 @@ def _measure(size: float, nodes: Sequence[str], repeats: int) -> Row:
         .remote()
         for node in nodes
     ]
-    ray.get([replica.ready.remote() for replica in replicas])
+    ray.get([replica.__ray_ready__.remote() for replica in replicas])
     published, everywhere = [], []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -95,9 +95,6 @@ def _measure(size: float, nodes: Sequence[str], repeats: int) -> Row:
 
 class Fetcher:
     """Fetches weights on its node, as a replica does."""
-
-    def ready(self) -> None:
-        """Return when the actor runs."""
 
     async def fetch(self, tag: WeightTag) -> int:
         """Return the number of bytes of the weights, which are then in this node's store."""

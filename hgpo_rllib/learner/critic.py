@@ -27,7 +27,7 @@ class Critic(nn.Module):
     Initial values are 0, so advantages of the first iteration are computed from returns only.
     """
 
-    def __init__(self, hidden_size: int, trunk: PreTrainedModel | None, outputs: int = 1):
+    def __init__(self, hidden_size: int, trunk: PreTrainedModel | None, outputs: int):
         """Create the head.
 
         Args:
@@ -96,26 +96,24 @@ def parameter_groups(module: nn.Module) -> list[list[nn.Parameter]]:
 def step_values(
     module: ValueFunctionAPI,
     columns: Columns,
-    rows: NDArray[np.int64],
     settings: LearnerSettings,
     device: torch.device,
-    of_tokens: bool = False,
+    of_tokens: bool,
 ) -> NDArray[np.float64]:
-    """Compute the values of the responses in these rows, without gradient.
+    """Compute the values of all responses, without gradient.
 
     Collective: all learners must call this together. They divide the rows among themselves.
     `columns`: see `hgpo_rllib.learner.batching.token_columns`.
 
     Returns:
-        Values of turns, shape ``(len(rows),)``. With `of_tokens`, shape ``(len(rows), 1 + R)``: in
-        column 0 the value of the turn, in column 1 + j that before response token j, NaN after
-        the response.
+        Values of turns, shape ``(rows,)``. With `of_tokens`, shape ``(rows, 1 + R)``: in column 0
+        the value of the turn, in column 1 + j that before response token j, NaN after the response.
     """
     lengths, shape = columns["prompt_length"].numpy(), (len(columns["prompt_length"]), 1)
     if of_tokens:
         lengths = lengths + columns["response_length"].numpy()
         shape = (len(lengths), 1 + columns["response_ids"].shape[1])
-    values = torch.full(shape, torch.nan, dtype=torch.float64)
+    values, rows = torch.full(shape, torch.nan, dtype=torch.float64), np.arange(len(lengths))
     with torch.no_grad():
         for part in passes(columns, rows, lengths, settings.micro_batch_tokens):
             if len(part):
@@ -124,8 +122,8 @@ def step_values(
                 values[row, column] = module.compute_values(batch).double().cpu()
             elif settings.shard_parameters:  # take part in the layer gathers of the others
                 module.compute_values(value_batch(columns, rows[:1], device, of_tokens))
-    found = join(values, device).numpy()[rows]
-    return found if of_tokens else found[:, 0]
+    joined = join(values, device).numpy()
+    return joined if of_tokens else joined[:, 0]
 
 
 def value_weights(columns: Columns, steps: NDArray[np.int64], outputs: int) -> Tensor:

@@ -32,7 +32,6 @@ class WholeBatches(TrainingData):
     """Training data that every learner receives in full; RLlib would split it among them."""
 
     def shard(self, num_shards: int, *args: Any, **kwargs: Any) -> list[tuple[TrainingData, dict]]:
-        """Return the same data for every learner."""
         return [(TrainingData(batch_refs=self.batch_refs), {}) for _ in range(num_shards)]
 
 

@@ -18,12 +18,7 @@ from torch import Tensor, nn
 
 from hgpo_rllib.advantages.estimators import VALUES_OF_TOKENS
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_trouble
-from hgpo_rllib.learner.batching import (
-    Columns,
-    MiniBatch,
-    plan_update,
-    token_batch,
-)
+from hgpo_rllib.learner.batching import Columns, MiniBatch, plan_update, token_batch
 from hgpo_rllib.learner.critic import parameter_groups, step_values, value_losses, value_weights
 from hgpo_rllib.learner.distribution import gather, join, passes
 from hgpo_rllib.learner.gradients import GradientSum
@@ -97,7 +92,6 @@ class HGPOLearner(TorchLearner):
 
     @override(TorchLearner)
     def get_parameters(self, module: LLMModule) -> list[nn.Parameter]:
-        """Return the trained parameters."""
         return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
     @override(TorchLearner)
@@ -378,9 +372,8 @@ class HGPOLearner(TorchLearner):
 
     def values(self, columns: Columns) -> NDArray[np.float64]:
         """Return the critic's values of every response, see `step_values`. Collective."""
-        rows = np.arange(len(columns["prompt_length"]))
         of_tokens = self.config.estimator in VALUES_OF_TOKENS
-        return step_values(self.policy, columns, rows, self._settings, self._device, of_tokens)
+        return step_values(self.policy, columns, self._settings, self._device, of_tokens)
 
     def token_logp(self, columns: Columns) -> NDArray[np.float64]:
         """Return the log-probability of every response token, NaN after a response. Collective."""

@@ -58,12 +58,10 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
 
     @override(InferenceOnlyAPI)
     def get_non_inference_attributes(self) -> list[str]:
-        """Return the attributes that an inference-only copy lacks."""
         return ["scorer"]
 
     @override(TorchRLModule)
     def _forward_train(self, batch: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
-        """See `TokenScorer`."""
         return self.scorer(batch)
 
     @override(ValueFunctionAPI)
@@ -93,12 +91,10 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
 
     @override(TorchRLModule)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Load parameters."""
         load_whole_parameters(self, state)
         self.weights_changed()
 
     def shard(self, device: torch.device) -> None:
-        """Shard the parameters over the learners; see `hgpo_rllib.learner.sharding`."""
         self._sharded = True
         self.scorer.shard(device)
         self.weights_changed()

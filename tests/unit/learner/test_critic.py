@@ -16,7 +16,7 @@ from hgpo_rllib.advantages.diagnostics import explained_variance
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.learner.batching import signal_columns, token_columns
-from hgpo_rllib.learner.critic import step_values, value_losses
+from hgpo_rllib.learner.critic import value_losses
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner.learner_reference import (
@@ -66,11 +66,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "three": {"minibatch_size": 3},
     "two epochs": {"minibatch_size": 4, "num_epochs": 2},
 }
-
-
-def budget(tokens: int) -> LearnerSettings:
-    """So many tokens in a pass."""
-    return LearnerSettings(micro_batch_tokens=tokens)
 
 
 class TestValueLosses:
@@ -168,13 +163,12 @@ def test_the_options_matter(model_path: str) -> None:
 class TestCritic:
     def test_values(self, model_path: str, kind: str) -> None:
         """Those of single prompts, in the order of the rows, whatever the size of passes."""
-        learner = make_learner(model_path, critic=kind, **COMMON)
-        columns = make_columns(llm_of(learner), 8)
-        module, critic, rows = learner.policy, critic_of(learner), np.array([5, 0, 7, 2])
-        expected = [value_of(llm_of(learner), critic, columns, row).item() for row in rows]
         for tokens in (1, 20, 10**6):
-            got = step_values(module, columns, rows, budget(tokens), torch.device("cpu"))
-            np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
+            chosen = COMMON | {"micro_batch_tokens": tokens}
+            learner = make_learner(model_path, critic=kind, **chosen)
+            columns, critic = make_columns(llm_of(learner), 8), critic_of(learner)
+            expected = [value_of(llm_of(learner), critic, columns, row).item() for row in range(8)]
+            np.testing.assert_allclose(learner.values(columns), expected, rtol=0, atol=1e-12)
 
     def test_it_begins_as_0_and_learns_the_returns(self, model_path: str, kind: str) -> None:
         """Regression on targets it can tell apart by the prompts, policy signal or not."""
@@ -187,12 +181,11 @@ class TestCritic:
         with torch.no_grad():
             for parameter in critic_of(learner).head.parameters():
                 parameter.zero_()
-        rows, module = np.arange(8), learner.policy
         target = np.array([0.0, 10, 0, 10, 5, 0, 0, 10])
         columns |= {"advantage": torch.zeros(8), "value_target": torch.from_numpy(target).float()}
         losses = []
         for _ in range(25):
-            value = step_values(module, columns, rows, budget(100), torch.device("cpu"))
+            value = learner.values(columns)
             update(learner, columns | {"value": torch.from_numpy(value).float()})
             losses.append(logged(learner)["value_loss"])
         assert losses[0] == pytest.approx(np.mean(target**2) / 2)
