@@ -327,8 +327,9 @@ class HGPO(Algorithm):
         settings = self.config.settings(AlgorithmSettings)
         teacher = None
         if settings.estimator in TEACHERS:
-            told = teacher_columns(columns, self.env_runner.teacher_prompts(trajectories))
-            teacher = on_learners(self.learner_group, HGPOLearner.token_logp, told)
+            prompts = self.env_runner.teacher_prompts(trajectories)
+            teacher_rows = teacher_columns(columns, prompts)
+            teacher = on_learners(self.learner_group, HGPOLearner.token_logp, teacher_rows)
         with self._phase("advantages", "advantage_s"):
             scored = score(trajectories, settings, values, teacher)
         of_groups = diagnostics.summary(

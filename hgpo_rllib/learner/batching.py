@@ -63,9 +63,9 @@ def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
 def teacher_columns(columns: Columns, prompts: list[NDArray[np.int32]]) -> dict[str, Tensor]:
     """Return the columns of all responses with other prompts, of which none share a sequence."""
     kept = ("response_ids", "response_length", "restrictions")
-    told = {key: columns[key] for key in kept if key in columns}
+    responses = {key: columns[key] for key in kept if key in columns}
     lengths = torch.tensor([len(prompt) for prompt in prompts])
-    return told | {"prompt_ids": pad_rows(prompts), "prompt_length": lengths}
+    return responses | {"prompt_ids": pad_rows(prompts), "prompt_length": lengths}
 
 
 def sequences(rows: Sequence[ResponseRow]) -> NDArray[np.int64]:

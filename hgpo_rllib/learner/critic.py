@@ -93,6 +93,7 @@ def parameter_groups(module: nn.Module) -> list[list[nn.Parameter]]:
     return [of_policy, of_critic] if of_critic else [of_policy]
 
 
+@torch.no_grad()
 def step_values(
     module: ValueFunctionAPI,
     columns: Columns,
@@ -114,14 +115,13 @@ def step_values(
         lengths = lengths + columns["response_length"].numpy()
         shape = (len(lengths), 1 + columns["response_ids"].shape[1])
     values, rows = torch.full(shape, torch.nan, dtype=torch.float64), np.arange(len(lengths))
-    with torch.no_grad():
-        for part in passes(columns, rows, lengths, settings.micro_batch_tokens):
-            if len(part):
-                batch = value_batch(columns, part, device, of_tokens)
-                row, column = batch["value_step"].cpu(), batch["value_column"].cpu()
-                values[row, column] = module.compute_values(batch).double().cpu()
-            elif settings.shard_parameters:  # take part in the layer gathers of the others
-                module.compute_values(value_batch(columns, rows[:1], device, of_tokens))
+    for part in passes(columns, rows, lengths, settings.micro_batch_tokens):
+        if len(part):
+            batch = value_batch(columns, part, device, of_tokens)
+            row, column = batch["value_step"].cpu(), batch["value_column"].cpu()
+            values[row, column] = module.compute_values(batch).double().cpu()
+        elif settings.shard_parameters:  # take part in the layer gathers of the others
+            module.compute_values(value_batch(columns, rows[:1], device, of_tokens))
     joined = join(values, device).numpy()
     return joined if of_tokens else joined[:, 0]
 

@@ -79,7 +79,7 @@ def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def learners() -> int:
+def world_size() -> int:
     """Return the number of learners."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
@@ -100,8 +100,8 @@ def passes(
     """
     last, of_row = last_rows(columns, rows)
     parts = [
-        list(micro_batches(share(last, lengths, of, learners()), lengths, max_tokens))
-        for of in range(learners())
+        list(micro_batches(share(last, lengths, of, world_size()), lengths, max_tokens))
+        for of in range(world_size())
     ]
     own = parts[rank()]
     if "sequence" in columns:
@@ -109,11 +109,11 @@ def passes(
     return own + [rows[:0]] * (max(map(len, parts)) - len(own))
 
 
-def gather(value: T) -> list[T]:
+def all_gather(value: T) -> list[T]:
     """Return every learner's value, in rank order."""
-    if learners() == 1:
+    if world_size() == 1:
         return [value]
-    values: list[Any] = [None] * learners()
+    values: list[Any] = [None] * world_size()
     dist.all_gather_object(values, value)
     return values
 
@@ -124,7 +124,7 @@ def join(parts: Tensor, device: torch.device) -> Tensor:
     `parts` is this learner's part, in host memory, NaN elsewhere. At most one learner has each
     element. The learner's `device` is used for the transfer.
     """
-    if learners() == 1:
+    if world_size() == 1:
         return parts
     computed = ~parts.isnan()
     sums = torch.stack([parts.nan_to_num(0.0), computed.to(parts.dtype)]).to(device)

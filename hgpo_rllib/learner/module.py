@@ -14,7 +14,7 @@ from hgpo_rllib.learner import packing
 from hgpo_rllib.learner.critic import Critic, make_critic
 from hgpo_rllib.learner.lora import adapter_form, adapter_shape, add_lora, base_state, merged_state
 from hgpo_rllib.learner.packing import hidden_states
-from hgpo_rllib.learner.sharding import load_whole_parameters, shard, whole_parameters
+from hgpo_rllib.learner.sharding import full_parameters, load_full_parameters, shard
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.engine import transport_module
 from hgpo_rllib.policy_server.publisher import WeightPublisher
@@ -91,7 +91,7 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
 
     @override(TorchRLModule)
     def set_state(self, state: dict[str, Any]) -> None:
-        load_whole_parameters(self, state)
+        load_full_parameters(self, state)
         self.weights_changed()
 
     def shard(self, device: torch.device) -> None:
@@ -103,10 +103,10 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         """Make the next weight sync publish a new version. Collective: all learners call it."""
         self._tag = None
         if self._sharded:
-            self._gathered = whole_parameters(self)
+            self._gathered = full_parameters(self)
 
     def _parameters_now(self) -> dict[str, Tensor]:
-        return self._gathered if self._sharded else whole_parameters(self)
+        return self._gathered if self._sharded else full_parameters(self)
 
     def _publish(self) -> WeightTag:
         if self.model_config["lora_rank"]:

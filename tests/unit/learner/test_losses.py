@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hgpo_rllib.learner.losses import (
-    bounded,
+    cispo_loss,
+    clamp_log_ratio,
     clipped_policy_loss,
     importance_weights,
     kl_estimate,
     mismatch,
-    weighted_policy_loss,
 )
 from hgpo_rllib.settings.learner import KLEstimator
 
@@ -50,7 +50,7 @@ class TestClippedLoss:
         behaviour = torch.tensor([-1.5], dtype=torch.float64)
         logp = (behaviour + np.log(ratio)).requires_grad_()
         got, flag = clipped_policy_loss(
-            bounded(logp - behaviour).exp(), torch.tensor([advantage]), 0.2, 0.3, dual_clip
+            clamp_log_ratio(logp - behaviour).exp(), torch.tensor([advantage]), 0.2, 0.3, dual_clip
         )
         assert got.item() == pytest.approx(loss)
         assert flag.item() is clipped
@@ -61,7 +61,7 @@ class TestClippedLoss:
     def test_extreme_ratios_stay_finite(self) -> None:
         """Neither loss nor gradient overflows when a token's probability changed completely."""
         logp = torch.tensor([-1000.0, 0.0], requires_grad=True)
-        ratio = bounded(logp - torch.tensor([0.0, -1000.0])).exp()
+        ratio = clamp_log_ratio(logp - torch.tensor([0.0, -1000.0])).exp()
         loss, _ = clipped_policy_loss(ratio, torch.tensor([1.0, -1.0]), 0.2, 0.2)
         loss.sum().backward()
         assert loss.isfinite().all()
@@ -79,7 +79,7 @@ class TestCISPO:
         logp = torch.tensor([-1.5], dtype=torch.float64, requires_grad=True)
         given = torch.tensor([advantage], dtype=torch.float64)
         logs = logp - logp.detach() + np.log(ratio)
-        got, flag = weighted_policy_loss(logp, bounded(logs).exp(), given, 0.2, 0.3)
+        got, flag = cispo_loss(logp, clamp_log_ratio(logs).exp(), given, 0.2, 0.3)
         assert got.item() == pytest.approx(-weight * advantage * -1.5)
         assert flag.item() is (ratio != weight)
         got.sum().backward()
