@@ -344,7 +344,7 @@ def token_batch(
 
 
 def value_batch(
-    columns: Columns, rows: NDArray[np.int64], device: torch.device, of_tokens: bool = False
+    columns: Columns, rows: NDArray[np.int64], device: torch.device, of_tokens: bool
 ) -> dict[str, Tensor]:
     """Build right-padded prompts, with responses if `of_tokens`, and the positions of values.
 

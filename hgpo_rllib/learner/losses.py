@@ -35,7 +35,7 @@ def clipped_policy_loss(
     advantage: Tensor,
     clip_low: float,
     clip_high: float,
-    dual_clip: float | None = None,
+    dual_clip: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Compute PPO's clipped surrogate of each token, negated for minimisation.
 
@@ -96,8 +96,8 @@ def importance_weights(
     engine_logp: Tensor,
     response: Tensor,
     level: Level,
-    cap: float | None = None,
-    bounds: tuple[float, float] | None = None,
+    cap: float | None,
+    bounds: tuple[float, float] | None,
 ) -> tuple[Tensor, Tensor]:
     """Compute importance weights: token probability under the learner over the engine's.
 

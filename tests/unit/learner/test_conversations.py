@@ -194,7 +194,7 @@ def test_values_of_prompts(model_path: str, columns: dict[str, Tensor], critic: 
     assert head is not None
     with torch.no_grad():
         expected = [value_of(policy, head, columns, row).item() for row in range(7)]
-    assert value_batch(columns, np.arange(7), CPU)["ids"].shape[0] == 4
+    assert value_batch(columns, np.arange(7), CPU, of_tokens=False)["ids"].shape[0] == 4
     np.testing.assert_allclose(learner.values(columns), expected, rtol=0, atol=1e-8)
 
 

@@ -62,7 +62,7 @@ class TestClippedLoss:
         """Neither loss nor gradient overflows when a token's probability changed completely."""
         logp = torch.tensor([-1000.0, 0.0], requires_grad=True)
         ratio = clamp_log_ratio(logp - torch.tensor([0.0, -1000.0])).exp()
-        loss, _ = clipped_policy_loss(ratio, torch.tensor([1.0, -1.0]), 0.2, 0.2)
+        loss, _ = clipped_policy_loss(ratio, torch.tensor([1.0, -1.0]), 0.2, 0.2, None)
         loss.sum().backward()
         assert loss.isfinite().all()
         assert logp.grad is not None
@@ -181,7 +181,7 @@ class TestImportanceWeights:
         )
         tokens = torch.stack([first, second], 1).flatten()
         weight, _ = importance_weights(
-            learner[tokens], engine[tokens], torch.arange(36).repeat_interleave(2), level, cap=1e9
+            learner[tokens], engine[tokens], torch.arange(36).repeat_interleave(2), level, 1e9, None
         )
         weight = weight.reshape(36, 2)
         whole = weight.prod(1) if level == "token" else weight[:, 0]
@@ -192,7 +192,7 @@ class TestImportanceWeights:
     def test_no_gradient(self) -> None:
         """They weigh the loss; nothing is learned through them."""
         learner = self.LEARNER.clone().requires_grad_()
-        weight, _ = importance_weights(learner, self.ENGINE, self.SEQUENCE, "sequence", 2.0)
+        weight, _ = importance_weights(learner, self.ENGINE, self.SEQUENCE, "sequence", 2.0, None)
         assert not weight.requires_grad
 
 
