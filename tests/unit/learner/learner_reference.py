@@ -120,15 +120,12 @@ def make_learner(model_path: str, **settings: Any) -> HGPOLearner:
     return learner
 
 
-def update(learner: HGPOLearner, columns: dict[str, Tensor]) -> None:
-    """One update, as RLlib calls it."""
+def update(learner: HGPOLearner, columns: dict[str, Tensor]) -> dict[str, float]:
+    """One update, as RLlib calls it; returns what it logs."""
     learner._weights_seq_no += 1
     learner._update({DEFAULT_MODULE_ID: columns})
-
-
-def logged(learner: HGPOLearner) -> dict[str, float]:
-    """What the learner has logged last."""
-    return {k: v.peek() for k, v in learner.metrics.stats[DEFAULT_MODULE_ID].items()}
+    logged = learner.metrics.reduce().get(DEFAULT_MODULE_ID, {})
+    return {name: stats.peek() for name, stats in logged.items()}
 
 
 def parameters_and_gradients(*models: torch.nn.Module) -> list[Tensor]:
@@ -266,6 +263,8 @@ def step_losses(
     """The losses of one step's tokens, by the formulas of docs/algorithm.md."""
     logp, entropy = logp_and_entropy(policy, columns, step)
     advantage = columns["advantage"][step].double()
+    if advantage.ndim:  # of tokens
+        advantage = advantage[: len(logp)]
     if s.drop_zero_advantage and advantage == 0:
         return 0 * logp
     engine = columns["behaviour_logp"][step, : len(logp)].double()

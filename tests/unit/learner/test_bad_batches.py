@@ -26,21 +26,13 @@ from tests.unit.learner.learner_reference import (
     make_learner,
     model_path,
     one_thread,
+    update,
 )
-from tests.unit.learner.learner_reference import update as update_once
 
 __all__ = ["model_path", "one_thread"]  # fixtures
 STEPS = 8
 # Two mini-batches of four steps.
 COMMON: dict[str, Any] = {"lr": 1e-3, "minibatch_size": 4, "mismatch_alarm": None}
-
-
-def update(learner: HGPOLearner, batch: dict[str, Tensor]) -> dict[str, float]:
-    """One update; returns what it reports."""
-    update_once(learner, batch)
-    return {
-        name: stats.peek() for name, stats in learner.metrics.reduce()[DEFAULT_MODULE_ID].items()
-    }
 
 
 def weights_of(learner: HGPOLearner) -> Tensor:

@@ -8,12 +8,12 @@ from tests.unit.learner.learner_reference import (
     critic_of,
     exact_norms,
     llm_of,
-    logged,
     logp_and_entropy,
     make_columns,
     make_learner,
     model_path,
     one_thread,
+    step_losses,
     update,
 )
 from tests.unit.learner.test_token_values import COMMON, every_kind
@@ -54,13 +54,9 @@ def test_an_update_is_that_of_plain_losses(model_path: str, kind: dict) -> None:
         assert output[head].item() == pytest.approx(columns["value"][row, column].item(), abs=1e-6)
         losses[head].append((output[head] - columns["value_target"][row, column]) ** 2 / 2)
     value_loss = torch.stack([torch.stack(part).mean() for part in losses]).sum()
-    of_tokens = []
-    for row, length in enumerate(columns["response_length"].tolist()):
-        logp, _ = logp_and_entropy(llm_of(learner), columns, row)
-        ratio = (logp - columns["behaviour_logp"][row, :length]).exp()
-        of_tokens.append(-ratio * columns["advantage"][row, :length])
+    llm, settings = llm_of(learner), learner._settings
+    of_tokens = [step_losses(llm, llm, None, columns, settings, row) for row in range(7)]
     parameters = list(learner.policy.parameters())
     expected = torch.autograd.grad(torch.cat(of_tokens).mean() + 0.5 * value_loss, parameters)
-    update(learner, columns)
-    assert logged(learner)["value_loss"] == pytest.approx(value_loss.item(), abs=1e-6)
+    assert update(learner, columns)["value_loss"] == pytest.approx(value_loss.item(), abs=1e-6)
     assert_equal([p.grad for p in parameters], expected, 1e-6)

@@ -27,7 +27,6 @@ from tests.unit.learner.learner_reference import (
     exact_norms,
     frozen_of,
     llm_of,
-    logged,
     make_columns,
     make_learner,
     model_path,
@@ -186,8 +185,8 @@ class TestCritic:
         losses = []
         for _ in range(25):
             value = learner.values(columns)
-            update(learner, columns | {"value": torch.from_numpy(value).float()})
-            losses.append(logged(learner)["value_loss"])
+            results = update(learner, columns | {"value": torch.from_numpy(value).float()})
+            losses.append(results["value_loss"])
         assert losses[0] == pytest.approx(np.mean(target**2) / 2)
         assert losses[-1] < 0.02 * losses[0]
         assert explained_variance(value, target) > 0.95
@@ -234,8 +233,7 @@ class TestCritic:
         columns = add_values(make_columns(llm_of(learner)), learner)
         columns["value_target"][3] = float("inf")
         before = [p.detach().clone() for p in critic_of(learner).parameters()]
-        update(learner, columns)
-        assert logged(learner)["skipped_batches"] == 1
+        assert update(learner, columns)["skipped_batches"] == 1
         after = list(critic_of(learner).parameters())
         assert all(a.equal(b) for a, b in zip(after, before, strict=True))
 

@@ -31,8 +31,11 @@ from hgpo_rllib.learner.module import TokenScorer, token_log_probs
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings, dtype_of_passes
 from tests.unit.learner.learner_reference import (
     QWEN,
+    TEMPERATURE,
+    assert_equal,
     build_learner,
     llm_of,
+    logp_and_entropy,
     make_columns,
     model_path,
     update,
@@ -151,27 +154,14 @@ def llm() -> Qwen2ForCausalLM:
 
 
 class TestTokenLogProbs:
-    @pytest.mark.parametrize("temperature", [1.0, 0.7])
-    def test_against_one_sequence_at_a_time(
-        self, llm: Qwen2ForCausalLM, temperature: float
-    ) -> None:
+    def test_against_one_sequence_at_a_time(self, llm: Qwen2ForCausalLM) -> None:
         """Padding, batching and the gathered positions change nothing."""
         source, rows = columns(), np.array([3, 0, 2, 1, 4])
         batch = token_batch(source, rows, CPU)
         with torch.no_grad():
-            got = token_log_probs(llm, batch, temperature)
-        logp, entropy = [], []
-        for step in rows:
-            start = int(source["prompt_length"][step])
-            response = source["response_ids"][step, : source["response_length"][step]].long()
-            prompt = source["prompt_ids"][step, :start].long()
-            with torch.no_grad():
-                logits = llm(input_ids=torch.cat([prompt, response])[None]).logits[0]
-            predicted = (logits[start - 1 : -1].double() / temperature).log_softmax(-1)
-            logp += predicted[torch.arange(len(response)), response].tolist()
-            entropy += (-(predicted.exp() * predicted).sum(-1)).tolist()
-        np.testing.assert_allclose(got["logp"].numpy(), logp, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(got["entropy"].numpy(), entropy, rtol=0, atol=1e-5)
+            got = token_log_probs(llm, batch, TEMPERATURE)
+            alone = [logp_and_entropy(llm, source, step) for step in rows]
+        assert_equal([got["logp"], got["entropy"]], map(torch.cat, zip(*alone, strict=True)), 1e-5)
 
     def test_restricted_tokens(self, llm: Qwen2ForCausalLM) -> None:
         """A distribution over the permitted tokens alone; other tokens keep theirs."""

@@ -14,17 +14,19 @@ from hgpo_rllib.learner.losses import gated_distillation
 from hgpo_rllib.rollout.scoring import score
 from tests.unit.learner.learner_reference import (
     assert_equal,
+    exact_norms,
     llm_of,
     logp_and_entropy,
     make_columns,
     make_learner,
     model_path,
     one_thread,
+    step_losses,
     update,
 )
 from tests.unit.rollout.test_rollout import SETTINGS, group
 
-__all__ = ["model_path", "one_thread"]  # fixtures
+__all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
 COMMON: dict[str, Any] = {
     "kl_coeff": 0,
     "grad_clip": 1e9,
@@ -139,15 +141,12 @@ def test_an_update_with_distillation(model_path: str) -> None:
     columns = make_columns(llm_of(learner))
     generator = torch.Generator().manual_seed(3)
     columns["teacher_logp"] = columns["behaviour_logp"] + torch.randn(7, 5, generator=generator)
-    losses = []
-    for row, length in enumerate(columns["response_length"].tolist()):
-        logp, _ = logp_and_entropy(llm_of(learner), columns, row)
-        ratio = (logp - columns["behaviour_logp"][row, :length]).exp()
-        advantage = columns["advantage"][row]
-        gap = columns["teacher_logp"][row, :length] - logp
+    llm, losses = llm_of(learner), []
+    for row in range(7):
+        logp, _ = logp_and_entropy(llm, columns, row)
+        gap = columns["teacher_logp"][row, : len(logp)] - logp
         gated = torch.sigmoid(5 * gap).detach() * gap
-        clipped = torch.min(ratio * advantage, ratio.clip(0.8, 1.2) * advantage)
-        losses.append(0.3 * gated - clipped)
+        losses.append(0.3 * gated + step_losses(llm, llm, None, columns, learner._settings, row))
     parameters = list(learner.policy.parameters())
     expected = torch.autograd.grad(torch.cat(losses).mean(), parameters)
     update(learner, columns)
