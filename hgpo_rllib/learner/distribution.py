@@ -28,18 +28,14 @@ from hgpo_rllib.section import RunStoppedError
 T = TypeVar("T")
 
 
-class WholeBatches(TrainingData):
-    """Training data that every learner receives in full; RLlib would split it among them."""
-
-    def shard(self, num_shards: int, *args: Any, **kwargs: Any) -> list[tuple[TrainingData, dict]]:
-        return [(TrainingData(batch_refs=self.batch_refs), {}) for _ in range(num_shards)]
-
-
 def whole_batch(group: LearnerGroup, columns: Columns, env_steps: int) -> TrainingData:
-    """Return a batch for all learners of a group; remote ones read one copy in the object store."""
+    """Return the same batch for all learners of a group, which read one copy if they are remote.
+
+    RLlib would split a single batch among them.
+    """
     batch = MultiAgentBatch({DEFAULT_MODULE_ID: SampleBatch(columns)}, env_steps=env_steps)
     if group.is_remote:
-        return WholeBatches(batch_refs=[ray.put(batch)])
+        return TrainingData(batch_refs=[ray.put(batch)] * len(group))
     return TrainingData(batch=batch)
 
 

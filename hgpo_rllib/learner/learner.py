@@ -169,8 +169,7 @@ class HGPOLearner(TorchLearner):
 
     def free_gpu_memory(self) -> None:
         """Free gradients and torch's cache, for an engine that shares the GPU."""
-        for parameter in self._params.values():
-            parameter.grad = None
+        self.get_optimizer().zero_grad()
         torch.cuda.empty_cache()  # does nothing without a GPU
 
     def _log(self, results: dict[str, float]) -> None:
