@@ -92,19 +92,12 @@ class HGPOConfig(AlgorithmConfig):
         self.serve_app: str | None = None  # set by the algorithm: one application per run or trial
         self.env = EnvSettings().env_id
         self.env_runner_cls = HGPOEnvRunner
-        self.num_env_runners = 0
-        self.num_learners = 0
-        self.batch_mode = "complete_episodes"
-        self.framework_str = "torch"
-        self.episodes_to_numpy = False
         self.add_default_connectors_to_learner_pipeline = False
         self.merge_env_runner_states = False
         self.broadcast_env_runner_states = False
-        self.restart_failed_env_runners = True
         self.delay_between_env_runner_restarts_s = 1.0
         self.env_runner_health_probe_timeout_s = 5.0
         self.custom_evaluation_function = evaluate_splits
-        self.evaluation_interval = None
 
     @override(AlgorithmConfig)
     def training(self, **settings: Any) -> Self:
