@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -20,7 +20,6 @@ from ray.rllib.utils.metrics import (
     ENV_RUNNER_SAMPLING_TIMER,
     LEARNER_RESULTS,
     LEARNER_UPDATE_TIMER,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
     SYNCH_WORKER_WEIGHTS_TIMER,
     TIMERS,
 )
@@ -105,8 +104,7 @@ class HGPOConfig(AlgorithmConfig):
         own = {name for section in FLAT_SECTIONS.values() for name in section.model_fields}
         super().training(**{k: v for k, v in settings.items() if k not in own})
         for name in own & settings.keys():
-            if settings[name] is not NotProvided:
-                setattr(self, name, settings[name])
+            setattr(self, name, settings[name])
         return self
 
     def settings(self, section: type[SettingsT]) -> SettingsT:
@@ -330,10 +328,8 @@ class HGPO(Algorithm):
         )
         self._check_anchors(scored)
         rows = columns | signal_columns(scored)
-        steps = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
         results = self.learner_group.update(
-            training_data=whole_batch(self.learner_group, rows, len(scored.steps)),
-            timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: steps},
+            training_data=whole_batch(self.learner_group, rows, len(scored.steps))
         )
         self.metrics.aggregate(results[:1], key=LEARNER_RESULTS)  # equal on all learners
         self.metrics.log_dict(of_groups, key=(LEARNER_RESULTS, DEFAULT_MODULE_ID), window=1)

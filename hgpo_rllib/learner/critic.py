@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from ray.rllib.core.rl_module.apis import ValueFunctionAPI
+from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -95,7 +95,7 @@ def parameter_groups(module: nn.Module) -> list[list[nn.Parameter]]:
 
 @torch.no_grad()
 def step_values(
-    module: ValueFunctionAPI,
+    module: TorchRLModule,
     columns: Columns,
     settings: LearnerSettings,
     device: torch.device,
@@ -119,9 +119,9 @@ def step_values(
         if len(part):
             batch = value_batch(columns, part, device, of_tokens)
             row, column = batch["value_step"].cpu(), batch["value_column"].cpu()
-            values[row, column] = module.compute_values(batch).double().cpu()
+            values[row, column] = module.forward_train(batch)["value"].double().cpu()
         elif settings.shard_parameters:  # take part in the layer gathers of the others
-            module.compute_values(value_batch(columns, rows[:1], device, of_tokens))
+            module.forward_train(value_batch(columns, rows[:1], device, of_tokens))
     joined = join(values, device).numpy()
     return joined if of_tokens else joined[:, 0]
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, ValueFunctionAPI
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.utils.annotations import override
 from torch import Tensor, nn
@@ -25,7 +24,7 @@ EXCLUDED = -1e30
 """Logit of an excluded token: with minus infinity, the entropy and its gradient would be NaN."""
 
 
-class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
+class LLMModule(TorchRLModule):
     """Compute log-probabilities of given tokens, and values. The policy server generates.
 
     ``model_config``: ``model_path`` (HuggingFace directory or name), ``serve_dtype`` (type of the
@@ -39,9 +38,7 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
 
     @override(TorchRLModule)
     def setup(self) -> None:
-        """Load the model on learners; env runners hold no weights."""
-        if self.inference_only:
-            return
+        """Load the model. Only learners build a module: env runners hold no weights."""
         path = self.model_config["model_path"]
         llm = load_model(path)
         if self.model_config["lora_rank"]:
@@ -56,18 +53,9 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         self._publisher = WeightPublisher(dtype, transport)
         self._tag: WeightTag | None = None
 
-    @override(InferenceOnlyAPI)
-    def get_non_inference_attributes(self) -> list[str]:
-        return ["scorer"]
-
     @override(TorchRLModule)
     def _forward_train(self, batch: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
         return self.scorer(batch)
-
-    @override(ValueFunctionAPI)
-    def compute_values(self, batch: dict[str, Tensor], embeddings: Any = None) -> Tensor:
-        """Return the critic's values of a batch, shape ``(values,)``."""
-        return self.forward_train(batch)["value"]
 
     @property
     def llm(self) -> PreTrainedModel:
