@@ -15,7 +15,6 @@ import torch
 from gymnasium.spaces import Text
 from numpy.typing import NDArray
 from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -34,7 +33,6 @@ from hgpo_rllib.learner.batching import (
     token_columns,
 )
 from hgpo_rllib.learner.distribution import passes
-from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.models import load_model, load_tokenizer
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
@@ -155,12 +153,8 @@ def planned_passes(run: RunConfig, columns: Columns) -> dict[str, float]:
 
 def build_ours(run: RunConfig, columns: Columns) -> Side:
     """Build the RLlib learner like the algorithm; return its update and its parameters."""
-    config = HGPOConfig.from_run_config(run)
-    spec = config.get_default_rl_module_spec()
-    spec.observation_space = spec.action_space = Text(1)
-    specs = MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: spec})
-    learner = HGPOLearner(config=config, module_spec=specs)
-    learner.build()
+    spaces = {DEFAULT_MODULE_ID: (Text(1), Text(1))}  # any: the module reads tokens
+    learner = HGPOConfig.from_run_config(run).build_learner(spaces=spaces)
 
     def update_once() -> None:
         learner._weights_seq_no += 1

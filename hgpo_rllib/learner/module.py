@@ -63,9 +63,7 @@ class LLMModule(TorchRLModule):
         return self.scorer.llm
 
     @override(TorchRLModule)
-    def get_state(
-        self, components=None, *, not_components=None, inference_only: bool = False, **kwargs: Any
-    ) -> dict[str, Any]:
+    def get_state(self, *args: Any, inference_only: bool = False, **kwargs: Any) -> dict[str, Any]:
         """Return the parameters, or the tag of the published weights if `inference_only`.
 
         RLlib's weight sync then sends only a tag to the env runners; the weights go only to the

@@ -10,7 +10,6 @@ import pytest
 import torch
 from gymnasium.spaces import Text
 from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
@@ -93,13 +92,7 @@ def build_learner(model_path: str, **settings: Any) -> HGPOLearner:
     """RLlib's learner as the algorithm builds it, without the algorithm."""
     config = HGPOConfig().training(model_path=model_path, temperature=TEMPERATURE, **settings)
     config.debugging(seed=SEED)
-    spec = config.get_default_rl_module_spec()
-    spec.observation_space = spec.action_space = Text(1)
-    learner = HGPOLearner(
-        config=config, module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: spec})
-    )
-    learner.build()
-    return learner
+    return config.build_learner(spaces={DEFAULT_MODULE_ID: (Text(1), Text(1))})
 
 
 def make_learner(model_path: str, **settings: Any) -> HGPOLearner:
