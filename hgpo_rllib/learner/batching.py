@@ -334,12 +334,9 @@ def token_batch(
     if "value_weight" in columns:
         positions = value_positions(columns, rows, of_row, columns["value"].ndim == 2)
         at = positions["value_step"], positions["value_column"]
-        weight, target = (columns[k].view(len(columns[k]), -1)[at] for k in VALUE_COLUMNS[:0:-1])
-        trained = (weight != 0) | ~target.isnan()  # NaN: HiPER trains no value there
-        positions = {key: position[trained] for key, position in positions.items()}
-        at = positions["value_step"], positions["value_column"]
-        of_values = {k: columns[k].view(len(columns[k]), -1)[at] for k in VALUE_COLUMNS}
-        batch |= positions | of_values
+        values = {k: columns[k].view(len(columns[k]), -1)[at] for k in VALUE_COLUMNS}
+        trained = (values["value_weight"] != 0) | ~values["value_target"].isnan()  # NaN: of HiPER
+        batch |= {k: column[trained] for k, column in (positions | values).items()}
     return {key: value.to(device) for key, value in batch.items()}
 
 
