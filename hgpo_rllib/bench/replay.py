@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -60,12 +59,12 @@ def replaying(config: RunConfig, recorded: Sequence[Generation]) -> Iterator[str
     with tempfile.TemporaryDirectory(prefix="hgpo-replay-") as folder:
         file = Path(folder, "responses.pickle")
         file.write_bytes(pickle.dumps(list(recorded)))
-        with (
-            patch.dict(ENGINES, {"replay": __name__}),
-            patch.dict(os.environ, {RESPONSES: str(file)}),
-            PolicyServer(config.model, config.agent, server) as running,
-        ):
-            yield running.app
+        ENGINES["replay"], os.environ[RESPONSES] = __name__, str(file)
+        try:
+            with PolicyServer(config.model, config.agent, server) as running:
+                yield running.app
+        finally:
+            del ENGINES["replay"], os.environ[RESPONSES]
 
 
 class ReplayEngine(Engine):
