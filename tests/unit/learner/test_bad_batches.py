@@ -255,7 +255,7 @@ def test_every_token_is_measured_once(model_path: str) -> None:
     assert results["behaviour_logp_gap"] == pytest.approx(STEPS - 1, abs=1e-6)
 
 
-def test_find_trouble() -> None:
+def test_find_problem() -> None:
     """Infinite values are as bad as those that are none; max_ratio may be off."""
     good = {"loss": -1.0, "grad_norm": 2.0, "critic_grad_norm": 1.0, "ratio_max": 3.0}
     assert find_problem(good, max_ratio=3.0) is None

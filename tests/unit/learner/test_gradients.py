@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.optimizer import learning_rate
-from hgpo_rllib.metrics import declared
+from hgpo_rllib.metrics import find_metric
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 from tests.unit.learner.learner_reference import (
     add_values,
@@ -261,4 +261,4 @@ def test_everything_reported_is_declared(model_path: str) -> None:
         *("value_loss", "value_clip_fraction", "critic_grad_norm"),
     }
     for name in reported:
-        assert declared(name)[0].name == name
+        assert find_metric(name)[0].name == name
