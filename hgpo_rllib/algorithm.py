@@ -10,18 +10,16 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
     ENV_RUNNER_SAMPLING_TIMER,
     LEARNER_RESULTS,
     LEARNER_UPDATE_TIMER,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
     SYNCH_WORKER_WEIGHTS_TIMER,
     TIMERS,
 )
@@ -81,7 +79,6 @@ class HGPOConfig(AlgorithmConfig):
     """RLlib config with the settings and defaults of the sections of `hgpo_rllib.config`."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None):
-        """Set the paper's defaults."""
         super().__init__(algo_class=algo_class or HGPO)
         for section in FLAT_SECTIONS.values():
             for name, value in section():
@@ -94,19 +91,12 @@ class HGPOConfig(AlgorithmConfig):
         self.serve_app: str | None = None  # set by the algorithm: one application per run or trial
         self.env = EnvSettings().env_id
         self.env_runner_cls = HGPOEnvRunner
-        self.num_env_runners = 0
-        self.num_learners = 0
-        self.batch_mode = "complete_episodes"
-        self.framework_str = "torch"
-        self.episodes_to_numpy = False
         self.add_default_connectors_to_learner_pipeline = False
         self.merge_env_runner_states = False
         self.broadcast_env_runner_states = False
-        self.restart_failed_env_runners = True
         self.delay_between_env_runner_restarts_s = 1.0
         self.env_runner_health_probe_timeout_s = 5.0
         self.custom_evaluation_function = evaluate_splits
-        self.evaluation_interval = None
 
     @override(AlgorithmConfig)
     def training(self, **settings: Any) -> Self:
@@ -114,8 +104,7 @@ class HGPOConfig(AlgorithmConfig):
         own = {name for section in FLAT_SECTIONS.values() for name in section.model_fields}
         super().training(**{k: v for k, v in settings.items() if k not in own})
         for name in own & settings.keys():
-            if settings[name] is not NotProvided:
-                setattr(self, name, settings[name])
+            setattr(self, name, settings[name])
         return self
 
     def settings(self, section: type[SettingsT]) -> SettingsT:
@@ -148,7 +137,6 @@ class HGPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """Return the spec of the language model."""
         return RLModuleSpec(
             module_class=LLMModule,
             model_config={
@@ -182,7 +170,6 @@ class HGPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def get_default_learner_class(self) -> type[HGPOLearner]:
-        """Return the HGPO learner."""
         return HGPOLearner
 
     @classmethod
@@ -214,7 +201,6 @@ class HGPO(Algorithm):
     config: HGPOConfig
 
     def __init__(self, config: HGPOConfig | dict | None = None, **kwargs: Any):
-        """See `Algorithm`."""
         # RLlib drops Tune's trial info (`Algorithm.trial_id` is "default" in every trial). Without
         # a unique id, trials would share one policy server.
         trial = config.get("__trial_info__") if isinstance(config, dict) else None
@@ -228,7 +214,6 @@ class HGPO(Algorithm):
     @classmethod
     @override(Algorithm)
     def get_default_config(cls) -> HGPOConfig:
-        """Return a config with the paper's settings."""
         return HGPOConfig()
 
     @classmethod
@@ -333,20 +318,18 @@ class HGPO(Algorithm):
         settings = self.config.settings(AlgorithmSettings)
         teacher = None
         if settings.estimator in TEACHERS:
-            told = teacher_columns(columns, self.env_runner.teacher_prompts(trajectories))
-            teacher = on_learners(self.learner_group, HGPOLearner.token_logp, told)
+            prompts = self.env_runner.teacher_prompts(trajectories)
+            teacher_rows = teacher_columns(columns, prompts)
+            teacher = on_learners(self.learner_group, HGPOLearner.token_logp, teacher_rows)
         with self._phase("advantages", "advantage_s"):
             scored = score(trajectories, settings, values, teacher)
         of_groups = diagnostics.summary(
             scored.steps, scored.advantage, scored.levels, settings.estimator_settings()
         )
         self._check_anchors(scored)
-        rows = SampleBatch(columns | signal_columns(scored))
-        batch = MultiAgentBatch({DEFAULT_MODULE_ID: rows}, env_steps=len(scored.steps))
-        steps = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
+        rows = columns | signal_columns(scored)
         results = self.learner_group.update(
-            training_data=whole_batch(self.learner_group, batch),
-            timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: steps},
+            training_data=whole_batch(self.learner_group, rows, len(scored.steps))
         )
         self.metrics.aggregate(results[:1], key=LEARNER_RESULTS)  # equal on all learners
         self.metrics.log_dict(of_groups, key=(LEARNER_RESULTS, DEFAULT_MODULE_ID), window=1)
@@ -372,7 +355,6 @@ class HGPO(Algorithm):
 
     @override(Algorithm)
     def get_state(self, *args: Any, **kwargs: Any) -> StateDict:
-        """Return the state for a checkpoint."""
         # Gather for all arguments: `save_to_path` calls this before it saves the first learner,
         # and gathering needs all learners together.
         if self.config.shard_parameters:

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import platform
-import resource
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,18 +11,15 @@ from pathlib import Path
 
 import psutil
 import torch
-from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from transformers.utils import logging as transformers_logging
 
 from env_wrappers.errors import DataError
 from hgpo_rllib.advantages.estimators import VALUES_OF_TOKENS
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
-from hgpo_rllib.bench.learner import peak_flops
+from hgpo_rllib.bench.learner import peak_bytes, peak_flops
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.learner.batching import Columns
 from hgpo_rllib.learner.distribution import on_learners, whole_batch
-from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.placement import processes_by_gpu
 from hgpo_rllib.reporting.console import TrainingConsole
@@ -192,10 +188,9 @@ def _learner_step(config: RunConfig, model: ModelSize | None, algorithm: HGPO) -
     count = max(1, config.learner.micro_batch_tokens // turn.tokens)
     count *= max(1, config.cluster.num_learners)
     columns = full_rows(config, count)
-    batch = MultiAgentBatch({DEFAULT_MODULE_ID: SampleBatch(columns)}, env_steps=count)
     for _ in range(REPEATS):
         start = time.perf_counter()
-        group.update(training_data=whole_batch(group, batch))
+        group.update(training_data=whole_batch(group, columns, count))
         seconds = time.perf_counter() - start
     speed = count * turn.tokens / seconds
     found = f"{speed:,.0f} tokens/s with {count} turns of {turn.tokens:,} tokens"
@@ -208,7 +203,7 @@ def _learner_step(config: RunConfig, model: ModelSize | None, algorithm: HGPO) -
         items = estimate.memory(config, model)
         process = estimate.LEARNER if config.cluster.num_learners else estimate.MAIN
         expected = sum(item.size for item in items if item.process == process)
-        measured = on_learners(group, _peak_bytes)
+        measured = on_learners(group, lambda _: peak_bytes())
         yield Check(
             "learner memory",
             f"{measured / GIB:.1f} GiB at most; estimated {expected / GIB:.1f} plus torch and Ray",
@@ -232,10 +227,3 @@ def full_rows(config: RunConfig, count: int) -> Columns:
         shape = (count, 1 + turn.response) if of_tokens else (count,)
         columns["value"] = columns["value_target"] = torch.zeros(shape)
     return columns
-
-
-def _peak_bytes(learner: HGPOLearner) -> int:
-    """Return the peak memory of the learner's process: of the GPU, else of the host."""
-    if torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10

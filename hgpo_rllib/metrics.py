@@ -63,7 +63,6 @@ class Panel:
 
     @property
     def unit(self) -> Unit:
-        """Unit of the panel's metrics."""
         return self.metrics[0].unit
 
     @property
@@ -260,7 +259,7 @@ OF_ENVIRONMENTS = tuple(
 """Those of each environment of a mixture: names in metrics.jsonl, up to that of the environment."""
 
 
-def declared(name: str) -> tuple[Metric, dict[str, str]]:
+def find_metric(name: str) -> tuple[Metric, dict[str, str]]:
     """Return the metric with this name in metrics.jsonl, and the tags of its gauge.
 
     Raises:

@@ -7,7 +7,7 @@ import numpy as np
 from hgpo_rllib.advantages.baselines import step_level, trajectory_level
 from hgpo_rllib.advantages.groups import EstimatorSettings, Level, group_advantage, history_ids
 from hgpo_rllib.advantages.hierarchy import hgpo
-from hgpo_rllib.advantages.steps import NONE, Floats, Ints, StepArrays
+from hgpo_rllib.advantages.steps import Floats, Ints, StepArrays
 
 SIZE_BINS = (1, 2, 3, 5, 9, 17, 33)
 """Smallest group size in each bin of `size_distribution`; the last bin is unbounded."""
@@ -17,11 +17,8 @@ RARELY_SHARED, NEARLY_ALL = 0.1, 0.9
 
 
 def group_sizes(group: Ints) -> Ints:
-    """Return the size of every step's group, shape ``(steps,)``; 0 for a step without a group."""
-    sizes = np.zeros(len(group), np.int64)
-    inside = group != NONE
-    sizes[inside] = np.bincount(group[inside])[group[inside]]
-    return sizes
+    """Return the size of every step's group, shape ``(steps,)``; every step has a group."""
+    return np.bincount(group)[group]
 
 
 def level_sizes(levels: Sequence[Level]) -> Ints:

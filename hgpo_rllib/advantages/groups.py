@@ -16,32 +16,23 @@ ROUNDING = 1e-12  # deviations below this share of a group's values count as rou
 
 @dataclass(frozen=True)
 class EstimatorSettings:
-    """Settings of all estimators; the docstring of each lists the fields that it reads."""
+    """Settings of all estimators; the docstring of each lists the fields that it reads.
+
+    They are fields of the section `algorithm` of a run file and described there (config.py).
+    """
 
     context_length: int = 2
-    """K, the deepest level of shared history."""
     weight_alpha: float = 1.0
-    """α: level k has weight (k + 1)^α."""
     normalize: Normalize = "mean_std"
-    """Divide by the group's standard deviation, or only subtract its mean."""
     contexts: Contexts = "paper"
-    """Groups of early steps, see `context_levels`; `released` also uses weights (k + 2)^α."""
     step_weight: float = 1.0
-    """ω, the weight of GiGPO's and HCAPO's step-level part."""
     gamma: float = 0.95
-    """Discount of the step returns, used again in PPO's temporal differences."""
     gae_lambda: float = 0.95
-    """λ of PPO's generalised advantage estimation."""
     segment_lambda: float = 0.95
-    """HiPER's λ of generalised advantage estimation over segments."""
     token_weight: float = 1.0
-    """α of VETTA, the weight of the token-level part."""
     strategy_share: float = 0.5
-    """StraTA's δ, the share of a strategy's trajectories, the best, whose mean is its value."""
     distance_discount: float = 0.1
-    """GraphGPO's discount for each step of the distance to success."""
     hindsight_smoothing: float = 0.0
-    """HCAPO's weight of the next step's value; 0: none."""
 
 
 @dataclass(frozen=True)

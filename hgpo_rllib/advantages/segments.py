@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hgpo_rllib.advantages.baselines import over_batch
 from hgpo_rllib.advantages.groups import EstimatorSettings
-from hgpo_rllib.advantages.steps import NONE, Floats, StepArrays, next_values
+from hgpo_rllib.advantages.steps import Floats, StepArrays, discounted_sums, next_values
 
 
 class SegmentValues(NamedTuple):
@@ -48,9 +48,7 @@ def hiper(
     Returns:
         Advantages, and the targets of the values. Both of high are 0 where no segment begins.
     """
-    following = np.zeros(len(steps), bool)  # whether the next step begins a segment
-    later = np.flatnonzero(steps.previous != NONE)
-    following[steps.previous[later]] = begins[later]
+    following = next_values(steps, begins, last=0.0) > 0  # whether the next step begins a segment
     high = next_values(steps, value.high, last=0.0)
     low = np.where(following, high, next_values(steps, value.low, last=0.0))
     target = SegmentValues(
@@ -78,8 +76,6 @@ def lambda_returns(
     `following` is V_t, the value of the step after t, and `decay` is λ_t. Reads gamma.
     """
     reward = steps.step_return - settings.gamma * next_values(steps, steps.step_return, last=0.0)
-    result = reward + settings.gamma * (1 - decay) * following
-    for rows in reversed(steps.by_time[1:]):
-        before = steps.previous[rows]
-        result[before] += settings.gamma * decay[before] * result[rows]
-    return result
+    return discounted_sums(
+        steps, reward + settings.gamma * (1 - decay) * following, settings.gamma * decay
+    )

@@ -235,15 +235,16 @@ class StepArrays:
         )
 
 
-def discounted_sums(steps: StepArrays, values: Floats, factor: float) -> Floats:
-    """Return ``y_t = values_t + factor * y_{t+1}`` along each trajectory, shape ``(steps,)``."""
-    result = values.astype(np.float64)
+def discounted_sums(steps: StepArrays, values: Floats, factor: Floats | float) -> Floats:
+    """Return ``y_t = values_t + factor_t * y_{t+1}`` along each trajectory, shape ``(steps,)``."""
+    result, factors = values.astype(np.float64), np.broadcast_to(factor, values.shape)
     for rows in reversed(steps.by_time[1:]):  # all trajectories at once, backwards in time
-        result[steps.previous[rows]] += factor * result[rows]
+        before = steps.previous[rows]
+        result[before] += factors[before] * result[rows]
     return result
 
 
-def next_values(steps: StepArrays, values: Floats, last: Floats | float) -> Floats:
+def next_values(steps: StepArrays, values: NDArray[Any], last: Floats | float) -> Floats:
     """Return the value of each step's next step, shape ``(steps,)``; `last` for last steps."""
     result = np.array(np.broadcast_to(last, values.shape), np.float64)
     later = np.flatnonzero(steps.previous != NONE)

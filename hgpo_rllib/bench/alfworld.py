@@ -5,6 +5,7 @@ then receives the same commands. Times are CPU seconds of the process.
 """
 
 import functools
+import os
 import random
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unittest.mock import patch
 
 from env_wrappers.alfworld.engine import GameEngine, read_content
 from env_wrappers.alfworld.env import ALFWorldEnv
@@ -21,13 +23,13 @@ from env_wrappers.alfworld.planner import recorded_plan
 from env_wrappers.alfworld.translations import SETTING
 from env_wrappers.alfworld.trust import require_alfworld
 from env_wrappers.errors import DataError
-from hgpo_rllib.bench.measure import Row, Tables, environment_variable, new_process, resident, timed
+from hgpo_rllib.bench.measure import Row, Tables, new_process, resident, timed
 
 POLICIES = ("random", "oracle", "nonsense")
 NONSENSE_RATE = 0.05  # share of invalid commands of the third policy, otherwise random
 NONSENSE = ("dance", "", "go to\nnowhere", "“take” the ☕", "take all", " look ", "help")
 GROUP_SIZE = 8
-NO_CACHE = (SETTING, "0")  # of translations
+NO_CACHE = {SETTING: "0"}  # of translations
 _BANNER = "-= Welcome to TextWorld, ALFRED! =-"
 _KITCHENS = range(1, 31)  # numbers of floor plans
 _RESETS = 1000  # resets of a loaded game by the fast engine, to get a measurable time
@@ -74,13 +76,13 @@ def bench_alfworld(
     """
     with (
         tempfile.TemporaryDirectory() as name,
-        environment_variable(SETTING, str(Path(name) / "translations")),
+        patch.dict(os.environ, {SETTING: str(Path(name) / "translations")}),
     ):
         kinds: dict[str, list[str]] = {}
         if data is not None and genuine:
             kinds |= _by_room(_shuffled(data, split, genuine), genuine)
         if generated:
-            with environment_variable(*NO_CACHE):
+            with patch.dict(os.environ, NO_CACHE):
                 generate(Path(name) / "games", GenerationSpec(splits={"train": generated}))
             kinds["generated"] = _shuffled(Path(name) / "games", "train", generated)
         if not kinds:
@@ -196,7 +198,7 @@ def play_fast(game: str, commands: list[str]) -> Episode:
 def _compare(games: list[str], max_steps: int, textworld: ProcessPoolExecutor) -> tuple[Row, Row]:
     # Load a game once before timing, because the first load imports the translator.
     textworld.submit(play_textworld, games[0], max_steps=0).result()
-    with environment_variable(*NO_CACHE):
+    with patch.dict(os.environ, NO_CACHE):
         GameEngine(games[0])
     theirs, ours, first_loads_s = [], [], 0.0
     for game in games:

@@ -14,16 +14,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import combinations_with_replacement, product
-from math import lgamma
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.stats import multinomial
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
-from hgpo_rllib.advantages.groups import compare_levels
-from hgpo_rllib.advantages.hierarchy import hgpo_gae
+from hgpo_rllib.advantages.groups import compare_levels, leave_one_out
 
 OPENS = {("left", "light"): 0.8, ("left", "dark"): 0.6}
 OPENS |= {("right", "light"): 0.5, ("right", "dark"): 0.3}
@@ -119,12 +118,8 @@ def groups(size: int, probability: NDArray[np.float64]) -> tuple[NDArray, NDArra
     """
     count = len(probability)
     members = np.array(list(combinations_with_replacement(range(count), size)))
-    log = np.full(len(members), lgamma(size + 1))
-    factorial = np.array([lgamma(n + 1) for n in range(size + 1)])
-    for j in range(count):
-        times = (members == j).sum(axis=1)
-        log += times * np.log(probability[j]) - factorial[times]
-    return members, np.exp(log)
+    times = np.stack([(members == j).sum(axis=1) for j in range(count)], axis=1)
+    return members, multinomial.pmf(times, size, probability)
 
 
 def estimates(steps: StepArrays) -> pd.DataFrame:
@@ -133,12 +128,10 @@ def estimates(steps: StepArrays) -> pd.DataFrame:
     registered = {name: find_estimator(name)(steps, SETTINGS) for name in ESTIMATORS}
     for gae_lambda in LAMBDAS:
         settings = replace(SETTINGS, gae_lambda=gae_lambda)
-        registered[f"hgpo_gae, λ={gae_lambda}"] = hgpo_gae(steps, settings)
-    sizes = [level.size for level in levels]
+        registered[f"hgpo_gae, λ={gae_lambda}"] = find_estimator("hgpo_gae")(steps, settings)
     as_used = {f"level {k}": level.advantage for k, level in enumerate(levels)}
     of_others = {
-        name: advantage * (size / np.maximum(size - 1, 1))
-        for (name, advantage), size in zip(as_used.items(), sizes, strict=True)
+        f"level {k}": leave_one_out(level.advantage, level.size) for k, level in enumerate(levels)
     }
     parts = {
         "levels": as_used | {"hgpo": registered["hgpo"]},
@@ -147,7 +140,7 @@ def estimates(steps: StepArrays) -> pd.DataFrame:
         | {"hgpo_uncertainty": registered["hgpo_uncertainty"]},
     }
     hall = steps.time == LENGTH - 1
-    counted = {"levels": hall, "grouped": hall & (sizes[-1] > 1)}
+    counted = {"levels": hall, "grouped": hall & (levels[-1].size > 1)}
     columns = {("everywhere", name): values for name, values in registered.items()}
     for part, of_part in parts.items():
         product = {COVARIANCE: of_part["level 0"] * of_part[f"level {DEPTH}"]}

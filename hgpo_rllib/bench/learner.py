@@ -15,7 +15,6 @@ import torch
 from gymnasium.spaces import Text
 from numpy.typing import NDArray
 from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -34,7 +33,6 @@ from hgpo_rllib.learner.batching import (
     token_columns,
 )
 from hgpo_rllib.learner.distribution import passes
-from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.models import load_model, load_tokenizer
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
@@ -155,12 +153,8 @@ def planned_passes(run: RunConfig, columns: Columns) -> dict[str, float]:
 
 def build_ours(run: RunConfig, columns: Columns) -> Side:
     """Build the RLlib learner like the algorithm; return its update and its parameters."""
-    config = HGPOConfig.from_run_config(run)
-    spec = config.get_default_rl_module_spec()
-    spec.observation_space = spec.action_space = Text(1)
-    specs = MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: spec})
-    learner = HGPOLearner(config=config, module_spec=specs)
-    learner.build()
+    spaces = {DEFAULT_MODULE_ID: (Text(1), Text(1))}  # any: the module reads tokens
+    learner = HGPOConfig.from_run_config(run).build_learner(spaces=spaces)
 
     def update_once() -> None:
         learner._weights_seq_no += 1
@@ -183,7 +177,7 @@ _side: dict[str, Any] = {}
 def start(build: Callable[..., Side], run: RunConfig, columns: Columns) -> None:
     """Build this process's side."""
     _side["update"], _side["parameters"] = build(run, columns)
-    _side["before"] = resident()
+    _side["before"] = 0 if torch.cuda.is_initialized() else resident()
 
 
 def update() -> float:
@@ -218,12 +212,16 @@ def peak_flops(choice: ComputeDtype) -> float:
     return 2 * size**3 / min(seconds)
 
 
-def peak_mib() -> float:
-    """Return the peak memory: of the GPU if one is used, else beyond the memory when built."""
+def peak_bytes() -> int:
+    """Return the peak memory of this process: of the GPU if one is used, else of the host."""
     if torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated() / 2**20
-    highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10
-    return (highest - _side["before"]) / 2**20
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10
+
+
+def peak_mib() -> float:
+    """Return the peak memory of the update, on the host beyond the memory when built."""
+    return (peak_bytes() - _side["before"]) / 2**20
 
 
 def parameters() -> NDArray[np.float32]:

@@ -1,13 +1,11 @@
-"""Measure CPU time and memory, and start separate processes with other settings, for benchmarks."""
+"""Measure CPU time and memory, and start separate processes, for benchmarks."""
 
 import gc
 import multiprocessing
-import os
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psutil
@@ -55,16 +53,3 @@ def peak_mib(function: Callable[[], object]) -> float:
 def new_process() -> ProcessPoolExecutor:
     """Start a new process that shares no state with this one."""
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-
-
-@contextmanager
-def environment_variable(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable in the block, also for processes that start in it."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before

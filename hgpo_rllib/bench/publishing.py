@@ -2,11 +2,13 @@
 
 import gc
 import logging
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import numpy as np
 import psutil
@@ -15,7 +17,7 @@ import torch
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hgpo_rllib.bench.measure import Row, environment_variable
+from hgpo_rllib.bench.measure import Row
 from hgpo_rllib.policy_server import object_store
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import WeightTag
@@ -67,7 +69,7 @@ def _measure(size: float, nodes: Sequence[str], repeats: int) -> Row:
         .remote()
         for node in nodes
     ]
-    ray.get([replica.ready.remote() for replica in replicas])
+    ray.get([replica.__ray_ready__.remote() for replica in replicas])
     published, everywhere = [], []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -94,9 +96,6 @@ def _measure(size: float, nodes: Sequence[str], repeats: int) -> Row:
 class Fetcher:
     """Fetches weights on its node, as a replica does."""
 
-    def ready(self) -> None:
-        """Return when the actor runs."""
-
     async def fetch(self, tag: WeightTag) -> int:
         """Return the number of bytes of the weights, which are then in this node's store."""
         weights = await object_store.fetch(tag.weights)
@@ -110,7 +109,7 @@ def _nodes(count: int, store: int) -> Iterator[list[str]]:
     protect_token()
     with (
         tempfile.TemporaryDirectory(prefix="hgpo-") as folder,
-        environment_variable("RAY_TMPDIR", folder),
+        patch.dict(os.environ, {"RAY_TMPDIR": folder}),
         node_stays_on_loopback(),
     ):
         cluster = Cluster()

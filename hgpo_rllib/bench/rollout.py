@@ -21,6 +21,7 @@ from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench import bare_engine
 from hgpo_rllib.bench.measure import Row, Tables, new_process
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings, RunConfig
+from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server import vllm_settings
 from hgpo_rllib.policy_server.client import PolicyClient
@@ -152,8 +153,7 @@ def compare_whole_episodes(config: RunConfig, runner: HGPOEnvRunner, repeats: in
     rollout, split = config.rollout, config.env.train_split
     tasks = list(range(min(rollout.groups_per_iteration, runner.num_tasks(split))))
     each = [task for task in tasks for _ in range(rollout.group_size)]
-    algorithm = runner.config
-    envs = [gym.make(algorithm.env, split=split, **algorithm.env_config) for _ in each]
+    envs = [make_environment(config.env, split) for _ in each]
     rows = []
     for turn in range(1 + repeats):
         start = time.perf_counter()

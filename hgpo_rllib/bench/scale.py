@@ -43,7 +43,6 @@ class MeasuredRunner(HGPOEnvRunner):
     """Env runner that measures its own work."""
 
     def __init__(self, **kwargs: Any):
-        """See `HGPOEnvRunner`."""
         super().__init__(**kwargs)
         self.prompt_s = 0.0
         render = self.renderer.prompt

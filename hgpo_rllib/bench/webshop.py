@@ -42,15 +42,15 @@ def bench_webshop(data: Path | None, products: int, steps: int, environments: in
     with tempfile.TemporaryDirectory() as name:
         if data is None:
             data = Path(name) / "store"
-            _alone(generate, data, CatalogueSpec(products=products))
-            tables["building"] = [_alone(measure_build, data)]
+            _in_new_process(generate, data, CatalogueSpec(products=products))
+            tables["building"] = [_in_new_process(measure_build, data)]
         open_shop(data)  # builds the cache of given data
-        played = _alone(measure_play, data, steps, environments)
-        tables["store"] = [played | _alone(measure_queries, data)]
+        played = _in_new_process(measure_play, data, steps, environments)
+        tables["store"] = [played | _in_new_process(measure_queries, data)]
     return tables
 
 
-def _alone(function: Callable[..., Result], *arguments: Any) -> Result:
+def _in_new_process(function: Callable[..., Result], *arguments: Any) -> Result:
     """Call a function in a new process."""
     with new_process() as process:
         return process.submit(function, *arguments).result()
@@ -71,12 +71,12 @@ def measure_build(data: Path) -> Row:
 
 def measure_play(data: Path, steps: int, environments: int) -> Row:
     """Measure one environment that plays steps, then more that play one episode each."""
-    construction_s, env = timed(lambda: _ready(data))
+    construction_s, env = timed(lambda: _make_environment(data))
     shop = open_shop(data)
     _play(env, 1, seed=-1)  # imports the stemmer
     seconds, played = _play(env, steps)
     before = resident()
-    more = [_ready(data) for _ in range(environments)]
+    more = [_make_environment(data) for _ in range(environments)]
     for seed, one in enumerate(more):
         _play(one, 1, seed)
     return {
@@ -91,7 +91,7 @@ def measure_play(data: Path, steps: int, environments: int) -> Row:
     }
 
 
-def _ready(data: Path) -> WebShopEnv:
+def _make_environment(data: Path) -> WebShopEnv:
     env = WebShopEnv(data, _SPLIT)
     env.reset(seed=0)
     return env

@@ -20,7 +20,7 @@ NUMBERS = {
 SKIPPED = "its optimiser step is left out (learner.on_bad_batch=skip)"
 
 
-def find_trouble(values: Mapping[str, float], max_ratio: float | None) -> str | None:
+def find_problem(values: Mapping[str, float], max_ratio: float | None) -> str | None:
     """Return what is wrong with a mini-batch, or None.
 
     Args:

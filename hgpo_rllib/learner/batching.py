@@ -63,9 +63,9 @@ def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
 def teacher_columns(columns: Columns, prompts: list[NDArray[np.int32]]) -> dict[str, Tensor]:
     """Return the columns of all responses with other prompts, of which none share a sequence."""
     kept = ("response_ids", "response_length", "restrictions")
-    told = {key: columns[key] for key in kept if key in columns}
+    responses = {key: columns[key] for key in kept if key in columns}
     lengths = torch.tensor([len(prompt) for prompt in prompts])
-    return told | {"prompt_ids": pad_rows(prompts), "prompt_length": lengths}
+    return responses | {"prompt_ids": pad_rows(prompts), "prompt_length": lengths}
 
 
 def sequences(rows: Sequence[ResponseRow]) -> NDArray[np.int64]:
@@ -334,17 +334,14 @@ def token_batch(
     if "value_weight" in columns:
         positions = value_positions(columns, rows, of_row, columns["value"].ndim == 2)
         at = positions["value_step"], positions["value_column"]
-        weight, target = (columns[k].view(len(columns[k]), -1)[at] for k in VALUE_COLUMNS[:0:-1])
-        trained = (weight != 0) | ~target.isnan()  # NaN: HiPER trains no value there
-        positions = {key: position[trained] for key, position in positions.items()}
-        at = positions["value_step"], positions["value_column"]
-        of_values = {k: columns[k].view(len(columns[k]), -1)[at] for k in VALUE_COLUMNS}
-        batch |= positions | of_values
+        values = {k: columns[k].view(len(columns[k]), -1)[at] for k in VALUE_COLUMNS}
+        trained = (values["value_weight"] != 0) | ~values["value_target"].isnan()  # NaN: of HiPER
+        batch |= {k: column[trained] for k, column in (positions | values).items()}
     return {key: value.to(device) for key, value in batch.items()}
 
 
 def value_batch(
-    columns: Columns, rows: NDArray[np.int64], device: torch.device, of_tokens: bool = False
+    columns: Columns, rows: NDArray[np.int64], device: torch.device, of_tokens: bool
 ) -> dict[str, Tensor]:
     """Build right-padded prompts, with responses if `of_tokens`, and the positions of values.
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from ray.rllib.core.rl_module.apis import ValueFunctionAPI
+from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -27,7 +27,7 @@ class Critic(nn.Module):
     Initial values are 0, so advantages of the first iteration are computed from returns only.
     """
 
-    def __init__(self, hidden_size: int, trunk: PreTrainedModel | None, outputs: int = 1):
+    def __init__(self, hidden_size: int, trunk: PreTrainedModel | None, outputs: int):
         """Create the head.
 
         Args:
@@ -93,39 +93,37 @@ def parameter_groups(module: nn.Module) -> list[list[nn.Parameter]]:
     return [of_policy, of_critic] if of_critic else [of_policy]
 
 
+@torch.no_grad()
 def step_values(
-    module: ValueFunctionAPI,
+    module: TorchRLModule,
     columns: Columns,
-    rows: NDArray[np.int64],
     settings: LearnerSettings,
     device: torch.device,
-    of_tokens: bool = False,
+    of_tokens: bool,
 ) -> NDArray[np.float64]:
-    """Compute the values of the responses in these rows, without gradient.
+    """Compute the values of all responses, without gradient.
 
     Collective: all learners must call this together. They divide the rows among themselves.
     `columns`: see `hgpo_rllib.learner.batching.token_columns`.
 
     Returns:
-        Values of turns, shape ``(len(rows),)``. With `of_tokens`, shape ``(len(rows), 1 + R)``: in
-        column 0 the value of the turn, in column 1 + j that before response token j, NaN after
-        the response.
+        Values of turns, shape ``(rows,)``. With `of_tokens`, shape ``(rows, 1 + R)``: in column 0
+        the value of the turn, in column 1 + j that before response token j, NaN after the response.
     """
     lengths, shape = columns["prompt_length"].numpy(), (len(columns["prompt_length"]), 1)
     if of_tokens:
         lengths = lengths + columns["response_length"].numpy()
         shape = (len(lengths), 1 + columns["response_ids"].shape[1])
-    values = torch.full(shape, torch.nan, dtype=torch.float64)
-    with torch.no_grad():
-        for part in passes(columns, rows, lengths, settings.micro_batch_tokens):
-            if len(part):
-                batch = value_batch(columns, part, device, of_tokens)
-                row, column = batch["value_step"].cpu(), batch["value_column"].cpu()
-                values[row, column] = module.compute_values(batch).double().cpu()
-            elif settings.shard_parameters:  # take part in the layer gathers of the others
-                module.compute_values(value_batch(columns, rows[:1], device, of_tokens))
-    found = join(values, device).numpy()[rows]
-    return found if of_tokens else found[:, 0]
+    values, rows = torch.full(shape, torch.nan, dtype=torch.float64), np.arange(len(lengths))
+    for part in passes(columns, rows, lengths, settings.micro_batch_tokens):
+        if len(part):
+            batch = value_batch(columns, part, device, of_tokens)
+            row, column = batch["value_step"].cpu(), batch["value_column"].cpu()
+            values[row, column] = module.forward_train(batch)["value"].double().cpu()
+        elif settings.shard_parameters:  # take part in the layer gathers of the others
+            module.forward_train(value_batch(columns, rows[:1], device, of_tokens))
+    joined = join(values, device).numpy()
+    return joined if of_tokens else joined[:, 0]
 
 
 def value_weights(columns: Columns, steps: NDArray[np.int64], outputs: int) -> Tensor:

@@ -15,10 +15,11 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from ray.exceptions import RayActorError, RayError
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.core.learner.training_data import TrainingData
-from ray.rllib.policy.sample_batch import MultiAgentBatch
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from torch import Tensor
 
 from hgpo_rllib.learner.batching import Columns, last_rows, micro_batches
@@ -27,18 +28,14 @@ from hgpo_rllib.section import RunStoppedError
 T = TypeVar("T")
 
 
-class WholeBatches(TrainingData):
-    """Training data that every learner receives in full; RLlib would split it among them."""
+def whole_batch(group: LearnerGroup, columns: Columns, env_steps: int) -> TrainingData:
+    """Return the same batch for all learners of a group, which read one copy if they are remote.
 
-    def shard(self, num_shards: int, *args: Any, **kwargs: Any) -> list[tuple[TrainingData, dict]]:
-        """Return the same data for every learner."""
-        return [(TrainingData(batch_refs=self.batch_refs), {}) for _ in range(num_shards)]
-
-
-def whole_batch(group: LearnerGroup, batch: MultiAgentBatch) -> TrainingData:
-    """Wrap a batch for all learners of a group; remote ones read one copy in the object store."""
+    RLlib would split a single batch among them.
+    """
+    batch = MultiAgentBatch({DEFAULT_MODULE_ID: SampleBatch(columns)}, env_steps=env_steps)
     if group.is_remote:
-        return WholeBatches(batch_refs=[ray.put(batch)])
+        return TrainingData(batch_refs=[ray.put(batch)] * len(group))
     return TrainingData(batch=batch)
 
 
@@ -78,7 +75,7 @@ def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def learners() -> int:
+def world_size() -> int:
     """Return the number of learners."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
@@ -99,8 +96,8 @@ def passes(
     """
     last, of_row = last_rows(columns, rows)
     parts = [
-        list(micro_batches(share(last, lengths, of, learners()), lengths, max_tokens))
-        for of in range(learners())
+        list(micro_batches(share(last, lengths, of, world_size()), lengths, max_tokens))
+        for of in range(world_size())
     ]
     own = parts[rank()]
     if "sequence" in columns:
@@ -108,11 +105,11 @@ def passes(
     return own + [rows[:0]] * (max(map(len, parts)) - len(own))
 
 
-def gather(value: T) -> list[T]:
+def all_gather(value: T) -> list[T]:
     """Return every learner's value, in rank order."""
-    if learners() == 1:
+    if world_size() == 1:
         return [value]
-    values: list[Any] = [None] * learners()
+    values: list[Any] = [None] * world_size()
     dist.all_gather_object(values, value)
     return values
 
@@ -123,7 +120,7 @@ def join(parts: Tensor, device: torch.device) -> Tensor:
     `parts` is this learner's part, in host memory, NaN elsewhere. At most one learner has each
     element. The learner's `device` is used for the transfer.
     """
-    if learners() == 1:
+    if world_size() == 1:
         return parts
     computed = ~parts.isnan()
     sums = torch.stack([parts.nan_to_num(0.0), computed.to(parts.dtype)]).to(device)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hgpo_rllib.learner.distribution import learners
+from hgpo_rllib.learner.distribution import world_size
 
 BUCKET_BYTES = 25 * 2**20  # the default of DistributedDataParallel
 
@@ -29,7 +29,7 @@ class GradientSum:
         self._buckets: list[list[nn.Parameter]] = []
         self._missing: list[int] = []  # how many gradients each bucket waits for
         self._works: list[dist.Work] = []  # of the buckets that are being reduced
-        if learners() > 1 and not sharded:
+        if world_size() > 1 and not sharded:
             self._buckets = buckets(parameters)
             self._bucket_of = {p: n for n, bucket in enumerate(self._buckets) for p in bucket}
             for parameter in parameters:

@@ -17,22 +17,17 @@ from ray.rllib.utils.typing import StateDict
 from torch import Tensor, nn
 
 from hgpo_rllib.advantages.estimators import VALUES_OF_TOKENS
-from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_trouble
-from hgpo_rllib.learner.batching import (
-    Columns,
-    MiniBatch,
-    plan_update,
-    token_batch,
-)
+from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_problem
+from hgpo_rllib.learner.batching import Columns, MiniBatch, plan_update, token_batch
 from hgpo_rllib.learner.critic import parameter_groups, step_values, value_losses, value_weights
-from hgpo_rllib.learner.distribution import gather, join, passes
+from hgpo_rllib.learner.distribution import all_gather, join, passes
 from hgpo_rllib.learner.gradients import GradientSum
 from hgpo_rllib.learner.host_memory import keep_freed_memory
 from hgpo_rllib.learner.lora import without_lora
 from hgpo_rllib.learner.losses import mismatch, token_losses
 from hgpo_rllib.learner.module import LLMModule, TokenScorer
 from hgpo_rllib.learner.optimizer import OffloadedMoments, set_learning_rate
-from hgpo_rllib.learner.sharding import load_whole_optimizer, whole, whole_optimizer
+from hgpo_rllib.learner.sharding import full_optimizer, full_tensor, load_full_optimizer
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.models import load_model
 from hgpo_rllib.section import RunStoppedError
@@ -97,7 +92,6 @@ class HGPOLearner(TorchLearner):
 
     @override(TorchLearner)
     def get_parameters(self, module: LLMModule) -> list[nn.Parameter]:
-        """Return the trained parameters."""
         return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
     @override(TorchLearner)
@@ -140,13 +134,12 @@ class HGPOLearner(TorchLearner):
         self._statistics.add("policy_loss", (losses.policy_loss * weight).sum())
         return loss
 
+    @torch.no_grad()
     def _reference_logp(self, tokens: dict[str, Tensor]) -> Tensor:
-        if self._reference is None:
-            module = self.policy
-            with torch.no_grad(), without_lora(module.llm):
-                return module.forward_train(tokens)["logp"]
-        with torch.no_grad():
+        if self._reference is not None:
             return self._reference(tokens)["logp"]
+        with without_lora(self.policy.llm):
+            return self.policy.forward_train(tokens)["logp"]
 
     @override(TorchLearner)
     def _update(self, batch: dict[str, Any], **kwargs: Any) -> tuple[Any, Any, Any]:
@@ -176,8 +169,7 @@ class HGPOLearner(TorchLearner):
 
     def free_gpu_memory(self) -> None:
         """Free gradients and torch's cache, for an engine that shares the GPU."""
-        for parameter in self._params.values():
-            parameter.grad = None
+        self.get_optimizer().zero_grad()
         torch.cuda.empty_cache()  # does nothing without a GPU
 
     def _log(self, results: dict[str, float]) -> None:
@@ -202,6 +194,7 @@ class HGPOLearner(TorchLearner):
         logger.warning("%s; the policy stays as it is (learner.on_no_signal=skip)", message)
         return True
 
+    @torch.no_grad()
     def _recomputed_logp(self, columns: Columns, rows: NDArray[np.int64]) -> Tensor:
         """Compute the log-probabilities of this learner's share of the rows, NaN elsewhere.
 
@@ -209,13 +202,12 @@ class HGPOLearner(TorchLearner):
         """
         dtype = torch.promote_types(next(iter(self._params.values())).dtype, torch.float32)
         old_logp = torch.full(columns["response_ids"].shape, math.nan, dtype=dtype)
-        with torch.no_grad():
-            for micro in self._passes(columns, rows):
-                tokens = token_batch(columns, micro, self._device)
-                logp = self.policy.forward_train(tokens)["logp"]
-                if "behaviour_logp" in tokens:
-                    self._measure_mismatch(logp, tokens["behaviour_logp"])
-                old_logp[tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
+        for micro in self._passes(columns, rows):
+            tokens = token_batch(columns, micro, self._device)
+            logp = self.policy.forward_train(tokens)["logp"]
+            if "behaviour_logp" in tokens:
+                self._measure_mismatch(logp, tokens["behaviour_logp"])
+            old_logp[tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
         return old_logp
 
     def _passes(self, columns: Columns, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -236,8 +228,8 @@ class HGPOLearner(TorchLearner):
         self._statistics = Statistics()
         for name in ("loss", "policy_loss"):  # 0 if all steps of the mini-batch are dropped
             self._statistics.add(name, torch.zeros((), device=self._device))
-        trouble = self._compute_gradients(columns, plan[number], first=number == 0)
-        if trouble is None:
+        problem = self._compute_gradients(columns, plan[number], first=number == 0)
+        if problem is None:
             optimizer = self.get_optimizer()
             done = self._weights_seq_no - 1  # RLlib already counts the current update
             set_learning_rate(optimizer, self._settings, done)
@@ -246,7 +238,7 @@ class HGPOLearner(TorchLearner):
             return True
         message = (
             f"bad mini-batch {number + 1} of {len(plan)} in update {self._weights_seq_no}: "
-            f"{trouble}; it has {describe_batch(columns, plan[number].steps)}"
+            f"{problem}; it has {describe_batch(columns, plan[number].steps)}"
         )
         if self._settings.on_bad_batch == "stop":
             raise RunStoppedError(f"{message}; {REMEDY}")
@@ -259,24 +251,24 @@ class HGPOLearner(TorchLearner):
         self, columns: dict[str, Tensor], part: MiniBatch, first: bool
     ) -> str | None:
         """Compute a mini-batch's clipped gradients; return what is wrong with them, or None."""
-        trouble = None
+        problem = None
         try:
             self._accumulate_gradients(columns, part, first)
         except torch.OutOfMemoryError as error:
             size = self._settings.micro_batch_tokens
-            trouble = f"out of memory with learner.micro_batch_tokens={size} ({error})"
+            problem = f"out of memory with learner.micro_batch_tokens={size} ({error})"
         self._gradients.complete()
-        troubles, statistics = zip(*gather((trouble, self._statistics.on_host())), strict=True)
+        problems, statistics = zip(*all_gather((problem, self._statistics.cpu())), strict=True)
         if first and "old_logp" in columns:  # all rows are computed, for this and later epochs
             columns["old_logp"] = join(columns["old_logp"], self._device)
-        if any(troubles):
-            return next(filter(None, troubles))
+        if any(problems):
+            return next(filter(None, problems))
         self._statistics = Statistics.of_parts(statistics)
         groups = parameter_groups(self.policy)
         for name, group in zip(("grad_norm", "critic_grad_norm"), groups, strict=False):
             norm = torch.nn.utils.clip_grad_norm_(group, self._settings.grad_clip)
-            self._statistics.add(name, whole(norm).cpu())
-        return find_trouble(self._statistics.values(), self._settings.max_ratio)
+            self._statistics.add(name, full_tensor(norm).cpu())
+        return find_problem(self._statistics.values(), self._settings.max_ratio)
 
     def _complete_old_logp(self, columns: dict[str, Tensor], part: MiniBatch) -> None:
         """Compute the ``old_logp`` missing after a first training pass that ran out of memory.
@@ -319,14 +311,13 @@ class HGPOLearner(TorchLearner):
             ).backward()
 
     def _measure_mismatch(self, learner_logp: Tensor, engine_logp: Tensor) -> None:
-        values = mismatch(learner_logp, engine_logp)
-        for name, value in values.items():
-            if len(value):
-                self._measured.add(name, value)
+        for name, values in mismatch(learner_logp, engine_logp).items():
+            if len(values):
+                self._measured.add(name, values)
 
     def _mismatch(self) -> dict[str, float]:
         """Return the update's mismatch metrics, and warn if the KL exceeds the threshold."""
-        values = Statistics.of_parts(gather(self._measured.on_host())).values()
+        values = Statistics.of_parts(all_gather(self._measured.cpu())).values()
         alarm = self._settings.mismatch_alarm
         kl = values.get("behaviour_kl", 0.0)  # absent if all measured steps were dropped
         if alarm is not None and not kl <= alarm:
@@ -344,7 +335,7 @@ class HGPOLearner(TorchLearner):
 
     def _check_parameters(self) -> None:
         """Stop the run before it saves parameters that are not finite."""
-        if not whole(torch.nn.utils.get_total_norm(self._params.values())).isfinite():
+        if not full_tensor(torch.nn.utils.get_total_norm(self._params.values())).isfinite():
             raise RunStoppedError(
                 f"update {self._weights_seq_no}: the policy's parameters are not finite; the run "
                 "ends and saves nothing: resume it from its last checkpoint with a smaller "
@@ -369,29 +360,28 @@ class HGPOLearner(TorchLearner):
         """Gather the optimiser state on the first learner. Collective: all learners call it."""
         optimizer = self.get_optimizer()
         with self._moments.loaded():
-            self._gathered_optimizer = whole_optimizer(self.policy, optimizer)
+            self._gathered_optimizer = full_optimizer(self.policy, optimizer)
 
     @override(TorchLearner)
     def _set_optimizer_state(self, state: StateDict) -> None:
         with self._moments.loaded():
-            load_whole_optimizer(self.policy, self.get_optimizer(), state)
+            load_full_optimizer(self.policy, self.get_optimizer(), state)
 
     def values(self, columns: Columns) -> NDArray[np.float64]:
         """Return the critic's values of every response, see `step_values`. Collective."""
-        rows = np.arange(len(columns["prompt_length"]))
         of_tokens = self.config.estimator in VALUES_OF_TOKENS
-        return step_values(self.policy, columns, rows, self._settings, self._device, of_tokens)
+        return step_values(self.policy, columns, self._settings, self._device, of_tokens)
 
     def token_logp(self, columns: Columns) -> NDArray[np.float64]:
         """Return the log-probability of every response token, NaN after a response. Collective."""
         logp = self._recomputed_logp(columns, np.arange(len(columns["prompt_length"])))
         return join(logp, self._device).double().numpy()
 
+    @torch.no_grad()
     def score_tokens(self, prompt_ids: np.ndarray, response_ids: np.ndarray) -> np.ndarray:
         """Return the learner's log-probabilities of a response, shape ``(response tokens,)``."""
         ids = torch.from_numpy(np.concatenate([prompt_ids, response_ids]).astype(np.int64))[None]
         position = torch.arange(len(prompt_ids), ids.shape[1])
         batch = {"ids": ids, "row": torch.zeros_like(position), "position": position}
         batch = {key: value.to(self._device) for key, value in batch.items()}
-        with torch.no_grad():
-            return self.policy.forward_train(batch)["logp"].cpu().numpy()
+        return self.policy.forward_train(batch)["logp"].cpu().numpy()

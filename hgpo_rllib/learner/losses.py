@@ -12,7 +12,7 @@ GATE = 5.0  # β of SDAR
 LOG_RATIO_CLAMP = 20.0  # bound on log-probability differences, so that exp() cannot overflow
 
 
-def bounded(log_ratio: Tensor) -> Tensor:
+def clamp_log_ratio(log_ratio: Tensor) -> Tensor:
     """Clamp a difference of log-probabilities to ± `LOG_RATIO_CLAMP`; the gradient is 0 outside."""
     return log_ratio.clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP)
 
@@ -35,7 +35,7 @@ def clipped_policy_loss(
     advantage: Tensor,
     clip_low: float,
     clip_high: float,
-    dual_clip: float | None = None,
+    dual_clip: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Compute PPO's clipped surrogate of each token, negated for minimisation.
 
@@ -56,7 +56,7 @@ def clipped_policy_loss(
     return -objective, cut
 
 
-def weighted_policy_loss(
+def cispo_loss(
     logp: Tensor, ratio: Tensor, advantage: Tensor, clip_low: float, clip_high: float
 ) -> tuple[Tensor, Tensor]:
     """Compute CISPO's loss of each token (arXiv 2506.13585): ``-clip(ratio) * advantage * logp``.
@@ -81,7 +81,7 @@ def kl_estimate(
     The means of k1 and k3 are the KL. As losses, the mean gradient is 0 for k1, that of the KL for
     k2, and that of KL(reference || policy) for k3. `clamp` bounds the estimate on both sides.
     """
-    d = bounded(reference_logp - logp)
+    d = clamp_log_ratio(reference_logp - logp)
     if estimator == "k1":
         estimate = -d
     elif estimator == "k2":
@@ -96,8 +96,8 @@ def importance_weights(
     engine_logp: Tensor,
     response: Tensor,
     level: Level,
-    cap: float | None = None,
-    bounds: tuple[float, float] | None = None,
+    cap: float | None,
+    bounds: tuple[float, float] | None,
 ) -> tuple[Tensor, Tensor]:
     """Compute importance weights: token probability under the learner over the engine's.
 
@@ -109,7 +109,7 @@ def importance_weights(
         Weight of each token, without gradient, and whether it was truncated or set to 0.
     """
     difference = over_response((learner_logp - engine_logp).detach(), response, level)
-    ratio = bounded(difference).exp()
+    ratio = clamp_log_ratio(difference).exp()
     weight = torch.ones_like(ratio) if cap is None else ratio.clamp(max=cap)
     cut = torch.zeros_like(ratio, dtype=torch.bool) if cap is None else ratio > cap
     if bounds is not None:
@@ -124,7 +124,7 @@ def gated_distillation(logp: Tensor, teacher_logp: Tensor) -> Tensor:
     With ``d = teacher_logp - logp``: ``sigmoid(5 d) d``. The gate, the sigmoid, has no gradient. It
     is near 0 where the teacher finds the token less likely. From the released code.
     """
-    d = bounded(teacher_logp - logp)
+    d = clamp_log_ratio(teacher_logp - logp)
     return torch.sigmoid(GATE * d.detach()) * d
 
 
@@ -154,12 +154,12 @@ def token_losses(
     """
     logp, entropy = outputs["logp"], outputs["entropy"]
     # The tokens of a response share its ratio, unless the ratio is that of each token.
-    ratio = bounded(
+    ratio = clamp_log_ratio(
         over_response(logp - tokens["old_logp"], tokens["step"], settings.ratio_level)
     ).exp()
     advantage, bounds = tokens["advantage"], (settings.clip_low, settings.clip_high)
     if settings.policy_loss == "cispo":
-        policy_loss, clipped = weighted_policy_loss(logp, ratio, advantage, *bounds)
+        policy_loss, clipped = cispo_loss(logp, ratio, advantage, *bounds)
     else:
         policy_loss, clipped = clipped_policy_loss(ratio, advantage, *bounds, settings.dual_clip)
     statistics = {"clip_fraction": clipped, "entropy": entropy, "ratio_max": ratio}

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from ray.rllib.core.rl_module.apis import InferenceOnlyAPI, ValueFunctionAPI
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.utils.annotations import override
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from hgpo_rllib.learner import packing
 from hgpo_rllib.learner.critic import Critic, make_critic
 from hgpo_rllib.learner.lora import adapter_form, adapter_shape, add_lora, base_state, merged_state
 from hgpo_rllib.learner.packing import hidden_states
-from hgpo_rllib.learner.sharding import load_whole_parameters, shard, whole_parameters
+from hgpo_rllib.learner.sharding import full_parameters, load_full_parameters, shard
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.engine import transport_module
 from hgpo_rllib.policy_server.publisher import WeightPublisher
@@ -25,7 +24,7 @@ EXCLUDED = -1e30
 """Logit of an excluded token: with minus infinity, the entropy and its gradient would be NaN."""
 
 
-class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
+class LLMModule(TorchRLModule):
     """Compute log-probabilities of given tokens, and values. The policy server generates.
 
     ``model_config``: ``model_path`` (HuggingFace directory or name), ``serve_dtype`` (type of the
@@ -39,9 +38,7 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
 
     @override(TorchRLModule)
     def setup(self) -> None:
-        """Load the model on learners; env runners hold no weights."""
-        if self.inference_only:
-            return
+        """Load the model. Only learners build a module: env runners hold no weights."""
         path = self.model_config["model_path"]
         llm = load_model(path)
         if self.model_config["lora_rank"]:
@@ -56,20 +53,9 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         self._publisher = WeightPublisher(dtype, transport)
         self._tag: WeightTag | None = None
 
-    @override(InferenceOnlyAPI)
-    def get_non_inference_attributes(self) -> list[str]:
-        """Return the attributes that an inference-only copy lacks."""
-        return ["scorer"]
-
     @override(TorchRLModule)
     def _forward_train(self, batch: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
-        """See `TokenScorer`."""
         return self.scorer(batch)
-
-    @override(ValueFunctionAPI)
-    def compute_values(self, batch: dict[str, Tensor], embeddings: Any = None) -> Tensor:
-        """Return the critic's values of a batch, shape ``(values,)``."""
-        return self.forward_train(batch)["value"]
 
     @property
     def llm(self) -> PreTrainedModel:
@@ -77,9 +63,7 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         return self.scorer.llm
 
     @override(TorchRLModule)
-    def get_state(
-        self, components=None, *, not_components=None, inference_only: bool = False, **kwargs: Any
-    ) -> dict[str, Any]:
+    def get_state(self, *args: Any, inference_only: bool = False, **kwargs: Any) -> dict[str, Any]:
         """Return the parameters, or the tag of the published weights if `inference_only`.
 
         RLlib's weight sync then sends only a tag to the env runners; the weights go only to the
@@ -93,12 +77,10 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
 
     @override(TorchRLModule)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Load parameters."""
-        load_whole_parameters(self, state)
+        load_full_parameters(self, state)
         self.weights_changed()
 
     def shard(self, device: torch.device) -> None:
-        """Shard the parameters over the learners; see `hgpo_rllib.learner.sharding`."""
         self._sharded = True
         self.scorer.shard(device)
         self.weights_changed()
@@ -107,10 +89,10 @@ class LLMModule(TorchRLModule, InferenceOnlyAPI, ValueFunctionAPI):
         """Make the next weight sync publish a new version. Collective: all learners call it."""
         self._tag = None
         if self._sharded:
-            self._gathered = whole_parameters(self)
+            self._gathered = full_parameters(self)
 
     def _parameters_now(self) -> dict[str, Tensor]:
-        return self._gathered if self._sharded else whole_parameters(self)
+        return self._gathered if self._sharded else full_parameters(self)
 
     def _publish(self) -> WeightTag:
         if self.model_config["lora_rank"]:

@@ -23,8 +23,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
-WHOLE_OR_TRAINED = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
+FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+PARTIAL = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
 
 
 def shard(scorer: nn.Module, layers: Iterable[nn.Module], device: torch.device) -> None:
@@ -46,31 +46,31 @@ def shard(scorer: nn.Module, layers: Iterable[nn.Module], device: torch.device) 
             module.set_gradient_divide_factor(1.0)
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """Return the full tensor of a result from sharded parameters. Collective."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def whole_parameters(module: nn.Module) -> dict[str, Tensor]:
+def full_parameters(module: nn.Module) -> dict[str, Tensor]:
     """Return the trained parameters in full in host memory; if sharded, on the first learner only.
 
     Collective: if parameters are sharded, all learners must call this together.
     """
     _reshard(module)
-    return get_model_state_dict(module, options=WHOLE)
+    return get_model_state_dict(module, options=FULL)
 
 
-def load_whole_parameters(module: nn.Module, state: dict[str, Any]) -> None:
-    """Load the result of `whole_parameters`; every learner must have the full `state`."""
+def load_full_parameters(module: nn.Module, state: dict[str, Any]) -> None:
+    """Load the result of `full_parameters`; every learner must have the full `state`."""
     missing = {name for name, p in module.named_parameters() if p.requires_grad} - state.keys()
     if missing:
         raise ValueError(f"the checkpoint lacks {', '.join(sorted(missing))}")
     _reshard(module)
-    set_model_state_dict(module, dict(state), options=WHOLE_OR_TRAINED)  # torch adds to it
+    set_model_state_dict(module, dict(state), options=PARTIAL)  # torch adds to it
 
 
-def whole_optimizer(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Return an optimiser's full state by parameter name; see `whole_parameters`.
+def full_optimizer(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    """Return an optimiser's full state by parameter name; see `full_parameters`.
 
     Empty before the first step. Otherwise torch would take a step with learning rate 0 to
     initialise the state.
@@ -78,14 +78,14 @@ def whole_optimizer(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     if not optimizer.state:
         return {}
     _reshard(module)
-    return copy.deepcopy(get_optimizer_state_dict(module, optimizer, options=WHOLE))
+    return copy.deepcopy(get_optimizer_state_dict(module, optimizer, options=FULL))
 
 
-def load_whole_optimizer(module: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load the result of `whole_optimizer`; every learner must have the full `state`."""
+def load_full_optimizer(module: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load the result of `full_optimizer`; every learner must have the full `state`."""
     if state:
         _reshard(module)
-        set_optimizer_state_dict(module, optimizer, state, options=WHOLE)
+        set_optimizer_state_dict(module, optimizer, state, options=FULL)
 
 
 def _reshard(module: nn.Module) -> None:

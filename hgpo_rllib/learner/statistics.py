@@ -39,7 +39,7 @@ class Statistics:
         for name, total in other._totals.items():
             self._combine(name, total, other._counts[name])
 
-    def on_host(self) -> Self:
+    def cpu(self) -> Self:
         """Return a copy in host memory to send to other learners, in one transfer."""
         moved = type(self)()
         moved._counts = self._counts
@@ -61,7 +61,7 @@ class Statistics:
 
     def values(self) -> dict[str, float]:
         """Return means and maxima, in one transfer from the device."""
-        totals = self.on_host()._totals
+        totals = self.cpu()._totals
         return {name: (total / self._counts[name]).item() for name, total in totals.items()}
 
     def _combine(self, name: str, total: Tensor, count: int) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from ray.util.metrics import Gauge
 
-from hgpo_rllib.metrics import EVALUATION_METRICS, declared
+from hgpo_rllib.metrics import EVALUATION_METRICS, find_metric
 
 REFRESH_SECONDS = 5.0
 """Ray reports gauges every 10 seconds, and drops a gauge 20 seconds after it was last set."""
@@ -40,7 +40,7 @@ def sample(name: str, value: float, run: str) -> Sample:
         _, split, evaluated = name.split("/")
         tags, metric = {"split": split}, _EVALUATION[evaluated]
         return Sample(evaluation_gauge(evaluated), {"run": run, **tags}, value, metric.description)
-    metric, tags = declared(name)
+    metric, tags = find_metric(name)
     return Sample(metric.gauge, {"run": run, **tags}, value, metric.description)
 
 

@@ -10,7 +10,6 @@ Aggregation = Literal["token-mean", "seq-mean", "micro-batch-mean"]
 KLEstimator = Literal["k1", "k2", "k3"]
 Level = Literal["token", "sequence"]
 RatioLevel = Literal["token", "sequence", "sequence-mean"]
-PolicyLoss = Literal["ppo", "cispo"]
 CriticKind = Literal["none", "head", "separate"]
 Dtype = Literal["float32", "bfloat16"]
 ComputeDtype = Literal["auto", "float32", "bfloat16"]
@@ -45,7 +44,7 @@ class LearnerSettings(Section):
     `sequence`: the whole response, by the product over its tokens (the paper's Eq. 8, with
     `loss_aggregation=seq-mean`). `sequence-mean`: the whole response, by the geometric mean
     (GSPO, arXiv 2507.18071)."""
-    policy_loss: PolicyLoss = "ppo"
+    policy_loss: Literal["ppo", "cispo"] = "ppo"
     """What the ratio is for: `ppo`: the clipped surrogate (as in the papers). `cispo`: the clipped
     ratio is a constant weight of the log-probability, so clipped tokens keep a gradient (CISPO,
     arXiv 2506.13585)."""

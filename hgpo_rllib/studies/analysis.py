@@ -244,7 +244,7 @@ def _number(name: str, values: Iterable[float | None]) -> str:
     known = [value for value in values if value is not None and not math.isnan(value)]
     if not known:
         return MISSING
-    mean, unit = float(np.mean(known)), metrics.declared(name)[0].unit
+    mean, unit = float(np.mean(known)), metrics.find_metric(name)[0].unit
     if unit == "ratio":
         return f"{_fixed(100 * mean)} %"
     if unit == "s":

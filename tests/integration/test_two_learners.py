@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from hgpo_rllib.learner import gradients
 from hgpo_rllib.learner import learner as learner_module
 from hgpo_rllib.learner import module as llm_module
-from hgpo_rllib.learner.critic import Critic, make_critic, step_values
+from hgpo_rllib.learner.critic import Critic, make_critic
 from hgpo_rllib.learner.distribution import rank as rank_now
 from hgpo_rllib.models import load_model
 from tests.unit.learner.learner_reference import (
@@ -92,9 +92,8 @@ def play(path: str, **chosen: Any) -> Outcome:
     if learner._settings.shard_parameters and learner._reference is not None:
         assert all(isinstance(p, DTensor) for p in learner._reference.parameters())
     if learner._settings.critic != "none":
-        module, rows = learner.policy, np.arange(len(columns["advantage"]))
-        values = step_values(module, columns, rows, learner._settings, torch.device("cpu"))
-        logged.append({str(row): value for row, value in enumerate(values.tolist())})
+        values = learner.values(columns).tolist()
+        logged.append({str(row): value for row, value in enumerate(values)})
     learner.gather_optimizer()
     module = learner.policy
     state = module.get_state()

@@ -167,16 +167,6 @@ def test_equal_returns_give_exactly_zero(states, value: float, settings) -> None
 
 
 @pytest.mark.parametrize("normalize", ["mean", "mean_std"])
-def test_equal_discounted_returns_give_exactly_zero(normalize) -> None:
-    """The same for each group size and discount that a run meets."""
-    settings = EstimatorSettings(normalize=normalize)
-    for size in range(2, 61):
-        for t in range(50):
-            steps = one_step_each([10 * 0.95**t] * size)
-            assert not hgpo(steps, settings).any(), (size, t)
-
-
-@pytest.mark.parametrize("normalize", ["mean", "mean_std"])
 def test_a_large_group_of_equal_returns_gives_exactly_zero(normalize) -> None:
     """A million equal values: the rounding of their sum exceeds what counts as rounding below."""
     value = np.full(1_000_000, 10 * 0.95**7)

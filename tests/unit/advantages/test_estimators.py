@@ -17,7 +17,6 @@ from tests.unit.advantages.advantage_batches import (
     SETTINGS,
     Trajectory,
     arrays,
-    one_step_each,
 )
 
 MEAN = EstimatorSettings(normalize="mean")
@@ -316,14 +315,6 @@ def test_every_estimator_leaves_its_input_alone(name: str) -> None:
         if isinstance(column, np.ndarray):
             column.setflags(write=False)
     assert np.isfinite(find_estimator(name)(steps, EstimatorSettings())).all()
-
-
-@pytest.mark.parametrize("name", ["grpo", "gigpo", "rloo", "hgpo_base_group"])
-def test_trajectory_returns_are_asked_for(name: str) -> None:
-    """The error says what is missing."""
-    steps = replace(one_step_each([1.0, 2.0]), trajectory_return=None)
-    with pytest.raises(ValueError, match="the steps need trajectory_return"):
-        find_estimator(name)(steps, EstimatorSettings())
 
 
 def test_the_example_of_the_docs() -> None:

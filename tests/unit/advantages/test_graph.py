@@ -164,6 +164,10 @@ def test_a_short_way_to_success_is_better_by_hand() -> None:
 @pytest.mark.parametrize(
     ("name", "missing"),
     [
+        ("grpo", "trajectory_return"),
+        ("gigpo", "trajectory_return"),
+        ("rloo", "trajectory_return"),
+        ("hgpo_base_group", "trajectory_return"),
         ("graphgpo", "next_anchor"),
         ("graphgpo", "won"),
         ("graphgpo", "trajectory_return"),
@@ -185,7 +189,7 @@ def test_a_missing_column_is_named(name: str, missing: str) -> None:
     batch: list[Trajectory] = [(0, [0, 1], [1.0, 2.0]), (0, [0, 2], [0.0, 0.0])]
     given = columns(batch) | transitions(batch)
     del given[missing]
-    with pytest.raises(ValueError, match=missing):
+    with pytest.raises(ValueError, match=f"the steps need {missing}"):
         find_estimator(name)(StepArrays.from_columns(**given), EstimatorSettings())
 
 

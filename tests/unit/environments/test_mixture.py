@@ -17,7 +17,7 @@ from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig, load_config
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.evaluation.request import make_request
-from hgpo_rllib.metrics import declared
+from hgpo_rllib.metrics import find_metric
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.rollout.tasks import TaskOrder
@@ -254,4 +254,4 @@ def test_metrics_of_each_environment() -> None:
     assert found["success_rate/household"] != found["success_rate/crafting"]
     assert environment_metrics(group()) == {}
     for name in found:
-        assert declared(name)[1] == {"environment": name.partition("/")[2]}
+        assert find_metric(name)[1] == {"environment": name.partition("/")[2]}

@@ -1,7 +1,7 @@
 """A tiny learner in float64, and its update once more, written as plainly as possible."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ import pytest
 import torch
 from gymnasium.spaces import Text
 from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
+from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.learner.batching import minibatches, row_sequences
@@ -41,6 +41,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def exact_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the modules that import it: the model's own norms round to float32, also gradients."""
+
+    def forward(norm: Qwen2RMSNorm, hidden: Tensor) -> Tensor:
+        squares = hidden.square().mean(-1, True)
+        return norm.weight * hidden * (squares + norm.variance_epsilon).rsqrt()
+
+    monkeypatch.setattr(Qwen2RMSNorm, "forward", forward)
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +92,7 @@ def build_learner(model_path: str, **settings: Any) -> HGPOLearner:
     """RLlib's learner as the algorithm builds it, without the algorithm."""
     config = HGPOConfig().training(model_path=model_path, temperature=TEMPERATURE, **settings)
     config.debugging(seed=SEED)
-    spec = config.get_default_rl_module_spec()
-    spec.observation_space = spec.action_space = Text(1)
-    learner = HGPOLearner(
-        config=config, module_spec=MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: spec})
-    )
-    learner.build()
-    return learner
+    return config.build_learner(spaces={DEFAULT_MODULE_ID: (Text(1), Text(1))})
 
 
 def make_learner(model_path: str, **settings: Any) -> HGPOLearner:
@@ -106,6 +111,25 @@ def make_learner(model_path: str, **settings: Any) -> HGPOLearner:
         for parameter in learner._reference.double().parameters():
             parameter.add_(0.03 * torch.randn_like(parameter))
     return learner
+
+
+def update(learner: HGPOLearner, columns: dict[str, Tensor]) -> dict[str, float]:
+    """One update, as RLlib calls it; returns what it logs."""
+    learner._weights_seq_no += 1
+    learner._update({DEFAULT_MODULE_ID: columns})
+    logged = learner.metrics.reduce().get(DEFAULT_MODULE_ID, {})
+    return {name: stats.peek() for name, stats in logged.items()}
+
+
+def parameters_and_gradients(*models: torch.nn.Module) -> list[Tensor]:
+    """Copies of both, of all models, after an update."""
+    parameters = [p for model in models for p in model.parameters()]
+    return [p.detach().clone() for p in parameters] + [p.grad.clone() for p in parameters]
+
+
+def assert_equal(got: Iterable[Tensor], expected: Iterable[Tensor], tolerance: float) -> None:
+    """Compare, tensor by tensor."""
+    torch.testing.assert_close(list(got), list(expected), rtol=0, atol=tolerance)
 
 
 def llm_of(learner: HGPOLearner) -> PreTrainedModel:
@@ -232,6 +256,8 @@ def step_losses(
     """The losses of one step's tokens, by the formulas of docs/algorithm.md."""
     logp, entropy = logp_and_entropy(policy, columns, step)
     advantage = columns["advantage"][step].double()
+    if advantage.ndim:  # of tokens
+        advantage = advantage[: len(logp)]
     if s.drop_zero_advantage and advantage == 0:
         return 0 * logp
     engine = columns["behaviour_logp"][step, : len(logp)].double()

@@ -14,7 +14,7 @@ from torch import Tensor
 from hgpo_rllib.cli import main
 from hgpo_rllib.config import EvaluationSettings, RunConfig
 from hgpo_rllib.jsonl import ALL
-from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, find_trouble
+from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, find_problem
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.directory import RunDirectory
@@ -26,21 +26,13 @@ from tests.unit.learner.learner_reference import (
     make_learner,
     model_path,
     one_thread,
+    update,
 )
 
 __all__ = ["model_path", "one_thread"]  # fixtures
 STEPS = 8
 # Two mini-batches of four steps.
 COMMON: dict[str, Any] = {"lr": 1e-3, "minibatch_size": 4, "mismatch_alarm": None}
-
-
-def update(learner: HGPOLearner, batch: dict[str, Tensor]) -> dict[str, float]:
-    """One update, as RLlib calls it; returns what it reports."""
-    learner._weights_seq_no += 1
-    learner._update({DEFAULT_MODULE_ID: batch})
-    return {
-        name: stats.peek() for name, stats in learner.metrics.reduce()[DEFAULT_MODULE_ID].items()
-    }
 
 
 def weights_of(learner: HGPOLearner) -> Tensor:
@@ -67,14 +59,14 @@ def one_warning(caplog: pytest.LogCaptureFixture) -> str:
     return record.getMessage()
 
 
-TROUBLES = {
+PROBLEMS = {
     "loss": "the loss is nan",
     "ratio": "a token ratio of 4.85e+08 passes learner.max_ratio=10000",
     "gradient": "the loss is ",  # inf - inf, or inf
 }
 
 
-@pytest.mark.parametrize("kind", TROUBLES)
+@pytest.mark.parametrize("kind", PROBLEMS)
 def test_a_bad_mini_batch_ends_the_run(model_path: str, kind: str) -> None:
     """In one line with the batch's facts, before its optimiser step."""
     learner = make_learner(model_path, **COMMON)
@@ -85,7 +77,7 @@ def test_a_bad_mini_batch_ends_the_run(model_path: str, kind: str) -> None:
         update(learner, batch)
     message = str(error.value)
     assert "\n" not in message
-    assert f"in update 1: {TROUBLES[kind]}" in message
+    assert f"in update 1: {PROBLEMS[kind]}" in message
     assert "it has 4 steps, prompts of " in message
     assert message.endswith(REMEDY)
     first = message.startswith("bad mini-batch 1 of 2")
@@ -93,7 +85,7 @@ def test_a_bad_mini_batch_ends_the_run(model_path: str, kind: str) -> None:
     assert weights_of(learner).isfinite().all()
 
 
-@pytest.mark.parametrize("kind", TROUBLES)
+@pytest.mark.parametrize("kind", PROBLEMS)
 def test_a_bad_mini_batch_is_left_out(
     model_path: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -104,7 +96,7 @@ def test_a_bad_mini_batch_is_left_out(
     poison(batch, kind)
     results = update(learner, batch)
     message = one_warning(caplog)
-    assert TROUBLES[kind] in message
+    assert PROBLEMS[kind] in message
     assert message.endswith(SKIPPED)
     assert results["skipped_batches"] == 1
     for name in ("loss", "grad_norm", "ratio_max", "kl", "entropy"):
@@ -263,16 +255,16 @@ def test_every_token_is_measured_once(model_path: str) -> None:
     assert results["behaviour_logp_gap"] == pytest.approx(STEPS - 1, abs=1e-6)
 
 
-def test_find_trouble() -> None:
+def test_find_problem() -> None:
     """Infinite values are as bad as those that are none; max_ratio may be off."""
     good = {"loss": -1.0, "grad_norm": 2.0, "critic_grad_norm": 1.0, "ratio_max": 3.0}
-    assert find_trouble(good, max_ratio=3.0) is None
-    assert find_trouble(good | {"ratio_max": 1e6}, max_ratio=None) is None
-    assert find_trouble({"loss": 0.0, "grad_norm": 0.0}, max_ratio=3.0) is None
+    assert find_problem(good, max_ratio=3.0) is None
+    assert find_problem(good | {"ratio_max": 1e6}, max_ratio=None) is None
+    assert find_problem({"loss": 0.0, "grad_norm": 0.0}, max_ratio=3.0) is None
     for name in ("loss", "grad_norm", "critic_grad_norm"):
         for value in (float("nan"), float("inf"), float("-inf")):
-            assert find_trouble(good | {name: value}, max_ratio=3.0) is not None
-    assert find_trouble(good | {"ratio_max": 3.1}, max_ratio=3.0) is not None
+            assert find_problem(good | {name: value}, max_ratio=3.0) is not None
+    assert find_problem(good | {"ratio_max": 3.1}, max_ratio=3.0) is not None
 
 
 class PaperAlgorithm:

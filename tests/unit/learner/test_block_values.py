@@ -2,18 +2,20 @@
 
 import pytest
 import torch
-from ray.rllib.core import DEFAULT_MODULE_ID
 
 from tests.unit.learner.learner_reference import (
+    assert_equal,
     critic_of,
+    exact_norms,
     llm_of,
     logp_and_entropy,
     make_columns,
     make_learner,
     model_path,
     one_thread,
+    step_losses,
+    update,
 )
-from tests.unit.learner.test_critic import exact_norms
 from tests.unit.learner.test_token_values import COMMON, every_kind
 
 __all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
@@ -52,16 +54,9 @@ def test_an_update_is_that_of_plain_losses(model_path: str, kind: dict) -> None:
         assert output[head].item() == pytest.approx(columns["value"][row, column].item(), abs=1e-6)
         losses[head].append((output[head] - columns["value_target"][row, column]) ** 2 / 2)
     value_loss = torch.stack([torch.stack(part).mean() for part in losses]).sum()
-    of_tokens = []
-    for row, length in enumerate(columns["response_length"].tolist()):
-        logp, _ = logp_and_entropy(llm_of(learner), columns, row)
-        ratio = (logp - columns["behaviour_logp"][row, :length]).exp()
-        of_tokens.append(-ratio * columns["advantage"][row, :length])
+    llm, settings = llm_of(learner), learner._settings
+    of_tokens = [step_losses(llm, llm, None, columns, settings, row) for row in range(7)]
     parameters = list(learner.policy.parameters())
     expected = torch.autograd.grad(torch.cat(of_tokens).mean() + 0.5 * value_loss, parameters)
-    learner._weights_seq_no += 1
-    learner._update({DEFAULT_MODULE_ID: columns})
-    logged = learner.metrics.stats[DEFAULT_MODULE_ID]["value_loss"].peek()
-    assert logged == pytest.approx(value_loss.item(), abs=1e-6)
-    for parameter, gradient in zip(parameters, expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=1e-6)
+    assert update(learner, columns)["value_loss"] == pytest.approx(value_loss.item(), abs=1e-6)
+    assert_equal([p.grad for p in parameters], expected, 1e-6)

@@ -8,10 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from hgpo_rllib.agent import Turn
 from hgpo_rllib.learner.batching import (
@@ -26,7 +24,9 @@ from hgpo_rllib.rollout.trajectory import ResponseRow
 from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner.learner_reference import (
     add_values,
+    assert_equal,
     critic_of,
+    exact_norms,
     frozen_of,
     llm_of,
     logp_and_entropy,
@@ -34,12 +34,14 @@ from tests.unit.learner.learner_reference import (
     make_learner,
     model_path,
     one_thread,
+    parameters_and_gradients,
     reference_update,
+    update,
     value_of,
 )
 from tests.unit.learner.test_token_values import plain_values
 
-__all__ = ["model_path", "one_thread"]  # fixtures
+__all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
 CPU = torch.device("cpu")
 COMMON: dict[str, Any] = {
     "lr": 3e-3,
@@ -115,17 +117,6 @@ def make_conversations(model: PreTrainedModel) -> dict[str, Tensor]:
     return columns
 
 
-@pytest.fixture(autouse=True)
-def norm_in_double(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute the model's norm in float64; in float32 it rounds the gradients of shared tokens."""
-
-    def forward(norm: Qwen2RMSNorm, hidden: Tensor) -> Tensor:
-        variance = hidden.square().mean(-1, keepdim=True)
-        return norm.weight * hidden * torch.rsqrt(variance + norm.variance_epsilon)
-
-    monkeypatch.setattr(Qwen2RMSNorm, "forward", forward)
-
-
 @pytest.fixture(scope="module")
 def columns(model_path: str) -> dict[str, Tensor]:
     """Return conversations."""
@@ -190,12 +181,9 @@ def test_gradients_are_those_of_separate_rows(
     settings = LearnerSettings(**{k: v for k, v in chosen.items() if k != "estimator"})
     critic = copy.deepcopy(critic_of(learner))
     expected = reference_update(llm_of(learner), frozen_of(learner), with_values, settings, critic)
-    learner._weights_seq_no += 1
-    learner._update({DEFAULT_MODULE_ID: with_values})
-    got = dict(llm_of(learner).named_parameters())
-    for name, parameter in expected.named_parameters():
-        torch.testing.assert_close(got[name], parameter, rtol=0, atol=1e-8)
-        torch.testing.assert_close(got[name].grad, parameter.grad, rtol=0, atol=1e-8)
+    update(learner, with_values)
+    got = parameters_and_gradients(llm_of(learner))
+    assert_equal(got, parameters_and_gradients(expected), 1e-8)
 
 
 @pytest.mark.parametrize("critic", ["head", "separate"])
@@ -206,7 +194,7 @@ def test_values_of_prompts(model_path: str, columns: dict[str, Tensor], critic: 
     assert head is not None
     with torch.no_grad():
         expected = [value_of(policy, head, columns, row).item() for row in range(7)]
-    assert value_batch(columns, np.arange(7), CPU)["ids"].shape[0] == 4
+    assert value_batch(columns, np.arange(7), CPU, of_tokens=False)["ids"].shape[0] == 4
     np.testing.assert_allclose(learner.values(columns), expected, rtol=0, atol=1e-8)
 
 

@@ -8,36 +8,37 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
-from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from hgpo_rllib.advantages import EstimatorSettings
 from hgpo_rllib.advantages.baselines import gae
 from hgpo_rllib.advantages.diagnostics import explained_variance
 from hgpo_rllib.algorithm import HGPOConfig
-from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
+from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.learner.batching import signal_columns, token_columns
-from hgpo_rllib.learner.critic import step_values, value_losses
-from hgpo_rllib.learner.learner import HGPOLearner
+from hgpo_rllib.learner.critic import value_losses
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner.learner_reference import (
     add_values,
+    assert_equal,
     critic_of,
     crossed,
+    exact_norms,
     frozen_of,
     llm_of,
     make_columns,
     make_learner,
     model_path,
     one_thread,
+    parameters_and_gradients,
     reference_update,
+    update,
     value_of,
 )
 from tests.unit.rollout.test_rollout import group
 
-__all__ = ["model_path", "one_thread"]  # fixtures
+__all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
 KINDS = ("head", "separate")
 COMMON: dict[str, Any] = {
     "estimator": "ppo",
@@ -64,22 +65,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "three": {"minibatch_size": 3},
     "two epochs": {"minibatch_size": 4, "num_epochs": 2},
 }
-
-
-def budget(tokens: int) -> LearnerSettings:
-    """So many tokens in a pass."""
-    return LearnerSettings(micro_batch_tokens=tokens)
-
-
-def exact_norm(self: Qwen2RMSNorm, hidden: Tensor) -> Tensor:
-    """RMS norm in the type of its input."""
-    return self.weight * hidden * (hidden.square().mean(-1, True) + self.variance_epsilon).rsqrt()
-
-
-@pytest.fixture(autouse=True)
-def exact_norms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model's own norms round to float32: its gradients are no sums of their terms then."""
-    monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
 
 
 class TestValueLosses:
@@ -135,19 +120,6 @@ class TestValueLosses:
         assert loss.equal(value_losses(value, value, target, None)[0])
 
 
-def update(learner: HGPOLearner, columns: dict[str, Tensor]) -> dict[str, Any]:
-    """One update, as RLlib calls it; returns what it logs."""
-    learner._weights_seq_no += 1
-    learner._update({DEFAULT_MODULE_ID: columns})
-    return {k: v.peek() for k, v in learner.metrics.stats[DEFAULT_MODULE_ID].items()}
-
-
-def parameters_and_gradients(*models: torch.nn.Module) -> list[Tensor]:
-    """Return both, of all models, after an update."""
-    parameters = [p for model in models for p in model.parameters()]
-    return [p.detach().clone() for p in parameters] + [p.grad.clone() for p in parameters]
-
-
 @pytest.mark.parametrize(("options", "shape"), crossed(OPTIONS, SHAPES, "clipped"))
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_those_of_the_reference(
@@ -167,8 +139,7 @@ def test_gradients_are_those_of_the_reference(
     )
     update(learner, columns)
     got = parameters_and_gradients(llm_of(learner), critic_of(learner))
-    for a, b in zip(got, parameters_and_gradients(policy, critic), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-8)
+    assert_equal(got, parameters_and_gradients(policy, critic), 1e-8)
 
 
 def test_the_options_matter(model_path: str) -> None:
@@ -191,13 +162,12 @@ def test_the_options_matter(model_path: str) -> None:
 class TestCritic:
     def test_values(self, model_path: str, kind: str) -> None:
         """Those of single prompts, in the order of the rows, whatever the size of passes."""
-        learner = make_learner(model_path, critic=kind, **COMMON)
-        columns = make_columns(llm_of(learner), 8)
-        module, critic, rows = learner.policy, critic_of(learner), np.array([5, 0, 7, 2])
-        expected = [value_of(llm_of(learner), critic, columns, row).item() for row in rows]
         for tokens in (1, 20, 10**6):
-            got = step_values(module, columns, rows, budget(tokens), torch.device("cpu"))
-            np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
+            chosen = COMMON | {"micro_batch_tokens": tokens}
+            learner = make_learner(model_path, critic=kind, **chosen)
+            columns, critic = make_columns(llm_of(learner), 8), critic_of(learner)
+            expected = [value_of(llm_of(learner), critic, columns, row).item() for row in range(8)]
+            np.testing.assert_allclose(learner.values(columns), expected, rtol=0, atol=1e-12)
 
     def test_it_begins_as_0_and_learns_the_returns(self, model_path: str, kind: str) -> None:
         """Regression on targets it can tell apart by the prompts, policy signal or not."""
@@ -210,12 +180,11 @@ class TestCritic:
         with torch.no_grad():
             for parameter in critic_of(learner).head.parameters():
                 parameter.zero_()
-        rows, module = np.arange(8), learner.policy
         target = np.array([0.0, 10, 0, 10, 5, 0, 0, 10])
         columns |= {"advantage": torch.zeros(8), "value_target": torch.from_numpy(target).float()}
         losses = []
         for _ in range(25):
-            value = step_values(module, columns, rows, budget(100), torch.device("cpu"))
+            value = learner.values(columns)
             results = update(learner, columns | {"value": torch.from_numpy(value).float()})
             losses.append(results["value_loss"])
         assert losses[0] == pytest.approx(np.mean(target**2) / 2)
@@ -283,48 +252,6 @@ def test_a_fresh_critic_says_0(model_path: str) -> None:
             assert not {p.data_ptr() for p in own.values()} & {
                 p.data_ptr() for p in of_policy.values()
             }
-
-
-class TestSettings:
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            (
-                {"algorithm": {"estimator": "ppo"}},
-                "algorithm.estimator=ppo needs a critic: set learner.critic=head or "
-                "learner.critic=separate",
-            ),
-            (
-                {"learner": {"critic": "head"}},
-                "learner.critic=head has values that algorithm.estimator=hgpo does not read: set "
-                "learner.critic=none or algorithm.estimator=ppo or ppo_tokens or vetta or "
-                "hiper",
-            ),
-            (
-                {
-                    "algorithm": {"estimator": "ppo"},
-                    "learner": {"critic": "separate", "drop_zero_advantage": True},
-                },
-                "learner: drop_zero_advantage leaves out steps that the critic learns from: set "
-                "drop_zero_advantage=false with a critic",
-            ),
-        ],
-    )
-    def test_what_does_not_go_together(self, change: dict[str, Any], message: str) -> None:
-        """One line, the same for a run file and for the builder."""
-        with pytest.raises(ConfigError) as error:
-            parse_config(change)
-        assert str(error.value) == message
-        flat = {k: v for section in change.values() for k, v in section.items()}
-        with pytest.raises(ValueError, match=message.partition(": ")[2].split(":")[0]):
-            HGPOConfig().training(model_path="x", **flat).validate()
-
-    def test_what_does(self) -> None:
-        """Both kinds with ppo."""
-        for kind in KINDS:
-            run = {"algorithm": {"estimator": "ppo"}, "learner": {"critic": kind}}
-            assert parse_config(run).learner.critic == kind
-            HGPOConfig().training(model_path="x", estimator="ppo", critic=kind).validate()
 
 
 def test_targets_of_lambda_one_are_returns() -> None:

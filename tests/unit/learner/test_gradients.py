@@ -6,15 +6,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.optimizer import learning_rate
-from hgpo_rllib.metrics import declared
+from hgpo_rllib.metrics import find_metric
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 from tests.unit.learner.learner_reference import (
     add_values,
+    assert_equal,
     crossed,
     frozen_of,
     llm_of,
@@ -22,7 +22,9 @@ from tests.unit.learner.learner_reference import (
     make_learner,
     model_path,
     one_thread,
+    parameters_and_gradients,
     reference_update,
+    update,
 )
 
 __all__ = ["model_path", "one_thread"]  # fixtures
@@ -94,24 +96,6 @@ def columns(model_path: str) -> dict[str, Tensor]:
     return make_columns(llm_of(make_learner(model_path)))
 
 
-def update(learner: HGPOLearner, columns: dict[str, Tensor]) -> None:
-    """One update, as RLlib calls it."""
-    learner._weights_seq_no += 1
-    learner._update({DEFAULT_MODULE_ID: columns})
-
-
-def parameters_and_gradients(learner: HGPOLearner) -> list[Tensor]:
-    """Return both of the model, after an update."""
-    parameters = list(llm_of(learner).parameters())
-    return [p.detach().clone() for p in parameters] + [p.grad.clone() for p in parameters]
-
-
-def assert_equal(got: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    """Compare, entry by entry."""
-    for a, b in zip(got, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
-
-
 @pytest.mark.parametrize(
     ("options", "shape"), crossed(OPTIONS, SHAPES, "defaults", "recomputed", "released")
 )
@@ -125,9 +109,9 @@ def test_gradients_are_those_of_the_reference(
         llm_of(learner), frozen_of(learner), columns, LearnerSettings(**chosen)
     )
     update(learner, columns)
-    reference = [p.detach() for p in expected.parameters()]
-    reference += [p.grad for p in expected.parameters()]
-    assert_equal(parameters_and_gradients(learner), reference, 1e-8)
+    assert_equal(
+        parameters_and_gradients(llm_of(learner)), parameters_and_gradients(expected), 1e-8
+    )
 
 
 def test_the_options_matter(model_path: str, columns: dict[str, Tensor]) -> None:
@@ -136,7 +120,7 @@ def test_the_options_matter(model_path: str, columns: dict[str, Tensor]) -> None
     for name, options in OPTIONS.items():
         learner = make_learner(model_path, **COMMON | options | SHAPES["three"])
         update(learner, columns)
-        results[name] = torch.cat([p.flatten() for p in parameters_and_gradients(learner)])
+        results[name] = torch.cat([p.flatten() for p in parameters_and_gradients(llm_of(learner))])
     same = {("defaults", "k3")}
     names = list(results)
     for i, first in enumerate(names):
@@ -158,7 +142,9 @@ class TestInvariants:
         parts = make_learner(model_path, **chosen | {"micro_batch_tokens": budget})
         for learner in (whole, parts):
             update(learner, batch)
-        assert_equal(parameters_and_gradients(whole), parameters_and_gradients(parts), 1e-10)
+        assert_equal(
+            parameters_and_gradients(llm_of(whole)), parameters_and_gradients(llm_of(parts)), 1e-10
+        )
 
     @slowly
     @given(st.integers(0, 99), st.permutations(range(8)), st.sampled_from(WITHOUT_ORDER))
@@ -171,7 +157,8 @@ class TestInvariants:
         batch = make_columns(llm_of(learners[0]), 8, seed)
         update(learners[0], batch)
         update(learners[1], {key: column[order] for key, column in batch.items()})
-        assert_equal(*map(parameters_and_gradients, learners), 1e-10)
+        first, second = (parameters_and_gradients(llm_of(learner)) for learner in learners)
+        assert_equal(first, second, 1e-10)
 
     @slowly
     @given(
@@ -192,7 +179,9 @@ class TestInvariants:
         batch = make_columns(llm_of(kept), 8, seed)
         for learner in (kept, dropped):
             update(learner, batch)
-        assert_equal(parameters_and_gradients(kept), parameters_and_gradients(dropped), 1e-10)
+        assert_equal(
+            parameters_and_gradients(llm_of(kept)), parameters_and_gradients(llm_of(dropped)), 1e-10
+        )
 
 
 def test_a_mini_batch_without_a_step_left_is_a_step_of_gradient_0(model_path: str) -> None:
@@ -207,7 +196,9 @@ def test_a_mini_batch_without_a_step_left_is_a_step_of_gradient_0(model_path: st
     batch["advantage"] = torch.tensor([0.0] * 7 + [1.0])
     for learner in (kept, dropped):
         update(learner, batch)
-    assert_equal(parameters_and_gradients(kept), parameters_and_gradients(dropped), 1e-12)
+    assert_equal(
+        parameters_and_gradients(llm_of(kept)), parameters_and_gradients(llm_of(dropped)), 1e-12
+    )
 
 
 def forward_passes(learner: HGPOLearner, batch: dict[str, Tensor]) -> int:
@@ -261,8 +252,8 @@ def test_everything_reported_is_declared(model_path: str) -> None:
     """What the learner logs arrives in metrics.jsonl."""
     chosen = COMMON | OPTIONS["weights and mask"] | {"critic": "head", "estimator": "ppo"}
     learner = make_learner(model_path, **chosen)
-    update(learner, add_values(make_columns(llm_of(learner)), learner))
-    reported = set(learner.metrics.reduce()[DEFAULT_MODULE_ID]) - {"num_trainable_parameters"}
+    reported = update(learner, add_values(make_columns(llm_of(learner)), learner)).keys()
+    reported -= {"num_trainable_parameters"}
     assert reported == {
         *("loss", "policy_loss", "kl", "clip_fraction", "entropy", "grad_norm", "ratio_max"),
         *("behaviour_logp_gap", "behaviour_logp_gap_mean", "behaviour_kl"),
@@ -270,4 +261,4 @@ def test_everything_reported_is_declared(model_path: str) -> None:
         *("value_loss", "value_clip_fraction", "critic_grad_norm"),
     }
     for name in reported:
-        assert declared(name)[0].name == name
+        assert find_metric(name)[0].name == name

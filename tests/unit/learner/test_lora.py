@@ -5,7 +5,6 @@ import json
 
 import pytest
 import torch
-from ray.rllib.core import DEFAULT_MODULE_ID
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2ForCausalLM
@@ -24,6 +23,7 @@ from tests.unit.learner.learner_reference import (
     model_path,
     one_thread,
     reference_update,
+    update,
 )
 
 __all__ = ["model_path", "one_thread"]  # fixtures
@@ -44,8 +44,7 @@ def trained(learner: HGPOLearner) -> HGPOLearner:
     """Two updates later."""
     columns = make_columns(llm_of(learner))
     for _ in range(2):
-        learner._weights_seq_no += 1
-        learner._update({DEFAULT_MODULE_ID: columns})
+        update(learner, columns)
     learner.policy.weights_changed()
     return learner
 
@@ -74,14 +73,13 @@ def test_only_adapters_are_trained(trained: HGPOLearner, model_path: str) -> Non
 def test_gradients_are_those_of_the_reference(learner: HGPOLearner, model_path: str) -> None:
     """With the plain model as frozen policy, after one update that took it elsewhere."""
     columns = make_columns(llm_of(learner))
-    learner._weights_seq_no += 1
-    learner._update({DEFAULT_MODULE_ID: columns})
+    update(learner, columns)
     plain = Qwen2ForCausalLM.from_pretrained(model_path).double().requires_grad_(False)
     settings = learner._settings.model_copy(update={"minibatch_size": 100, "grad_clip": 1e9})
     learner._settings = settings
     start = copy.deepcopy(llm_of(learner))
-    learner._weights_seq_no = 1
-    learner._update({DEFAULT_MODULE_ID: columns})
+    learner._weights_seq_no = 0
+    update(learner, columns)
     expected = reference_update(start, plain, columns, settings)
     ours = dict(llm_of(learner).named_parameters())
     compared = 0

@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
-from torch import Tensor
 
-from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.optimizer import OffloadedMoments, learning_rate
 from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner.learner_reference import (
+    assert_equal,
     llm_of,
     make_columns,
     make_learner,
     model_path,
     one_thread,
+    update,
 )
 
 __all__ = ["model_path", "one_thread"]  # fixtures
@@ -44,14 +44,7 @@ def test_steps(enabled: bool) -> None:
             optimizers[0].step()
         optimizers[1].step()
         assert storage(optimizers[0]) == (0 if enabled else 2 * 4 * (12 + 5))
-    for got, expected in zip(*both, strict=True):
-        torch.testing.assert_close(got, expected, rtol=0, atol=0)
-
-
-def play(learner: HGPOLearner, columns: dict[str, Tensor], updates: int) -> None:
-    for _ in range(updates):
-        learner._weights_seq_no += 1
-        learner._update({DEFAULT_MODULE_ID: columns})
+    assert_equal(*both, 0)
 
 
 def test_updates_and_states(model_path: str) -> None:
@@ -62,19 +55,16 @@ def test_updates_and_states(model_path: str) -> None:
         for offload in (False, True, True)
     )
     columns = make_columns(llm_of(plain))
-    play(plain, columns, 2)
-    play(offloaded, columns, 1)
+    for learner in (plain, plain, offloaded):
+        update(learner, columns)
     resumed.policy.set_state(offloaded.policy.get_state())
     resumed._set_optimizer_state(offloaded._get_optimizer_state())
     resumed._weights_seq_no = 1
     for learner in (offloaded, resumed):
         assert storage(learner.get_optimizer(DEFAULT_MODULE_ID)) == 0
-        play(learner, columns, 1)
+        update(learner, columns)
         assert storage(learner.get_optimizer(DEFAULT_MODULE_ID)) == 0
-        for got, expected in zip(
-            llm_of(learner).parameters(), llm_of(plain).parameters(), strict=True
-        ):
-            torch.testing.assert_close(got, expected, rtol=0, atol=0)
+        assert_equal(llm_of(learner).parameters(), llm_of(plain).parameters(), 0)
     assert storage(plain.get_optimizer(DEFAULT_MODULE_ID)) > 0
 
 

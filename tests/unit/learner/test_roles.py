@@ -13,12 +13,10 @@ import torch
 from gymnasium.spaces import Text
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
 from hgpo_rllib.agent import Agent, Span, Turn
-from hgpo_rllib.algorithm import HGPOConfig
-from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
+from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.learner.batching import plan_update, signal_columns, token_batch, token_columns
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import Group, Rollout, play_in_pool
@@ -31,6 +29,7 @@ from tests.unit.learner.learner_reference import (
     make_learner,
     model_path,
     one_thread,
+    update,
 )
 
 __all__ = ["model_path", "one_thread"]  # fixtures
@@ -213,20 +212,6 @@ def test_a_span_outside_of_its_response_is_refused(span: tuple[int, int]) -> Non
         replace(response("", "", 3), spans=(Span(*span, "x"),))
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"planner": "grppo"}, "unknown estimator 'grppo'"),
-        ({"planner": "ppo"}, "estimator=ppo needs a critic"),
-    ],
-)
-def test_estimators_of_roles_are_checked(given: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse_config({"algorithm": {"role_estimators": given}})
-    with pytest.raises(ValueError, match=message):
-        HGPOConfig().training(model_path="x", role_estimators=given).validate()
-
-
 def test_an_update_with_spans(model_path: str) -> None:
     """Two halves with the advantage of the whole are the same update, to the last bit."""
     results = []
@@ -238,8 +223,7 @@ def test_an_update_with_spans(model_path: str) -> None:
             columns["span_start"] = torch.stack([torch.zeros_like(length), length // 2], 1)
             columns["span_end"] = torch.stack([length // 2, length], 1)
             columns["advantage"] = columns["advantage"][:, None].repeat(1, 2)
-        learner._weights_seq_no += 1
-        learner._update({DEFAULT_MODULE_ID: columns})
+        update(learner, columns)
         results.append(llm_of(learner).state_dict())
     for name, tensor in results[0].items():
         assert torch.equal(tensor, results[1][name]), name

@@ -6,24 +6,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ray.rllib.core import DEFAULT_MODULE_ID
 
 from hgpo_rllib.agent import Span
-from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
+from hgpo_rllib.config import AlgorithmSettings, ConfigError
 from hgpo_rllib.learner.batching import signal_columns, teacher_columns, token_columns
 from hgpo_rllib.learner.losses import gated_distillation
 from hgpo_rllib.rollout.scoring import score
 from tests.unit.learner.learner_reference import (
+    assert_equal,
+    exact_norms,
     llm_of,
     logp_and_entropy,
     make_columns,
     make_learner,
     model_path,
     one_thread,
+    step_losses,
+    update,
 )
 from tests.unit.rollout.test_rollout import SETTINGS, group
 
-__all__ = ["model_path", "one_thread"]  # fixtures
+__all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
 COMMON: dict[str, Any] = {
     "kl_coeff": 0,
     "grad_clip": 1e9,
@@ -138,21 +141,16 @@ def test_an_update_with_distillation(model_path: str) -> None:
     columns = make_columns(llm_of(learner))
     generator = torch.Generator().manual_seed(3)
     columns["teacher_logp"] = columns["behaviour_logp"] + torch.randn(7, 5, generator=generator)
-    losses = []
-    for row, length in enumerate(columns["response_length"].tolist()):
-        logp, _ = logp_and_entropy(llm_of(learner), columns, row)
-        ratio = (logp - columns["behaviour_logp"][row, :length]).exp()
-        advantage = columns["advantage"][row]
-        gap = columns["teacher_logp"][row, :length] - logp
+    llm, losses = llm_of(learner), []
+    for row in range(7):
+        logp, _ = logp_and_entropy(llm, columns, row)
+        gap = columns["teacher_logp"][row, : len(logp)] - logp
         gated = torch.sigmoid(5 * gap).detach() * gap
-        clipped = torch.min(ratio * advantage, ratio.clip(0.8, 1.2) * advantage)
-        losses.append(0.3 * gated - clipped)
+        losses.append(0.3 * gated + step_losses(llm, llm, None, columns, learner._settings, row))
     parameters = list(learner.policy.parameters())
     expected = torch.autograd.grad(torch.cat(losses).mean(), parameters)
-    learner._weights_seq_no += 1
-    learner._update({DEFAULT_MODULE_ID: columns})
-    for parameter, gradient in zip(parameters, expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=1e-8)
+    update(learner, columns)
+    assert_equal([p.grad for p in parameters], expected, 1e-8)
 
 
 def test_distillation_without_advantages(model_path: str) -> None:
@@ -164,30 +162,7 @@ def test_distillation_without_advantages(model_path: str) -> None:
         columns = token_columns(trajectories) | signal_columns(scored)
         columns["advantage"][:] = 0
         before = [parameter.clone() for parameter in learner.policy.parameters()]
-        learner._weights_seq_no += 1
-        learner._update({DEFAULT_MODULE_ID: columns})
+        update(learner, columns)
         after = learner.policy.parameters()
         changed = any(not a.equal(b) for a, b in zip(before, after, strict=True))
         assert changed == learns
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"estimator": "grpo", "role_estimators": {"planner": "hcapo"}},
-            "algorithm.role_estimators: hcapo reads a teacher, which only algorithm.estimator has: "
-            "choose another estimator for the role",
-        ),
-        (
-            {"estimator": "gear", "role_estimators": {"planner": "grpo"}},
-            "algorithm.role_estimators: gear has advantages of tokens, not of roles: set "
-            "algorithm.role_estimators={} or other estimators",
-        ),
-    ],
-)
-def test_what_does_not_go_together(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        parse_config({"algorithm": change})
-    assert str(error.value) == message
-    parse_config({"algorithm": {"estimator": "hcapo", "role_estimators": {"planner": "grpo"}}})

@@ -6,25 +6,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
 from hgpo_rllib.agent import Span
 from hgpo_rllib.algorithm import HGPOConfig
-from hgpo_rllib.config import AlgorithmSettings, ConfigError, parse_config
+from hgpo_rllib.config import AlgorithmSettings, ConfigError
 from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.rollout.scoring import score
 from tests.unit.learner.learner_reference import (
+    assert_equal,
     critic_of,
+    exact_norms,
     llm_of,
-    logp_and_entropy,
     make_columns,
     make_learner,
     model_path,
     one_thread,
+    step_losses,
+    update,
 )
-from tests.unit.learner.test_critic import exact_norms
 from tests.unit.rollout.test_rollout import group
 
 __all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
@@ -118,12 +119,10 @@ def test_an_update_is_that_of_plain_losses(
     value = torch.from_numpy(learner.values(columns)).float()
     columns["value"] = value + 0.3 * torch.randn(value.shape, generator=generator)
     columns["value_target"] = value + torch.randn(value.shape, generator=generator)
-    of_tokens, of_turns, of_values = [], [], []
+    llm, settings = llm_of(learner), learner._settings
+    of_tokens = [step_losses(llm, llm, None, columns, settings, row) for row in range(7)]
+    of_turns, of_values = [], []
     for row, length in enumerate(columns["response_length"].tolist()):
-        logp, _ = logp_and_entropy(llm_of(learner), columns, row)
-        ratio = (logp - columns["behaviour_logp"][row, :length]).exp()
-        advantage = columns["advantage"][row, :length]
-        of_tokens.append(-torch.min(ratio * advantage, ratio.clip(0.8, 1.2) * advantage))
         v = plain_values(learner, columns, row)
         old, target = (columns[k][row, : length + 1] for k in ("value", "value_target"))
         clipped = torch.min(torch.max(v, old - 0.2), old + 0.2)
@@ -135,12 +134,8 @@ def test_an_update_is_that_of_plain_losses(
         value_loss = value_loss + torch.cat(of_turns).mean()
     parameters = list(learner.policy.parameters())
     expected = torch.autograd.grad(torch.cat(of_tokens).mean() + 0.5 * value_loss, parameters)
-    learner._weights_seq_no += 1
-    learner._update({DEFAULT_MODULE_ID: columns})
-    logged = learner.metrics.stats[DEFAULT_MODULE_ID]["value_loss"].peek()
-    assert logged == pytest.approx(value_loss.item(), abs=1e-8)
-    for parameter, gradient in zip(parameters, expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=1e-8)
+    assert update(learner, columns)["value_loss"] == pytest.approx(value_loss.item(), abs=1e-8)
+    assert_equal([p.grad for p in parameters], expected, 1e-8)
 
 
 @every_estimator
@@ -167,9 +162,7 @@ def test_values_become_signals(model_path: str, estimator: str) -> None:
         raw = (target - signals["value"][:, 1:])[present]
         np.testing.assert_allclose(signals["advantage"][present], raw - raw.mean(), atol=1e-5)
         np.testing.assert_allclose(target[:, 0], signals["value_target"][:, 0], atol=1e-6)
-    update = columns | signals
-    learner._weights_seq_no += 1
-    learner._update({DEFAULT_MODULE_ID: update})
+    update(learner, columns | signals)
 
 
 def test_spans_are_refused() -> None:
@@ -182,32 +175,3 @@ def test_spans_are_refused() -> None:
     value = np.zeros((len(columns["response_length"]), 1 + columns["response_ids"].shape[1]))
     with pytest.raises(ConfigError, match="estimator vetta: it has advantages of tokens, and"):
         score(trajectories, AlgorithmSettings(estimator="vetta"), value)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"algorithm": {"estimator": "vetta"}},
-            "algorithm.estimator=vetta needs a critic: set learner.critic=head or "
-            "learner.critic=separate",
-        ),
-        (
-            {
-                "algorithm": {"estimator": "ppo_tokens", "role_estimators": {"planner": "grpo"}},
-                "learner": {"critic": "head"},
-            },
-            "algorithm.role_estimators: ppo_tokens has advantages of tokens, not of roles: set "
-            "algorithm.role_estimators={} or other estimators",
-        ),
-        (
-            {"algorithm": {"estimator": "ppo"}, "learner": {"critic": "head", "critic_layers": 2}},
-            "learner: critic_layers is for a critic with layers of its own: set critic=separate, "
-            "or critic_layers=null",
-        ),
-    ],
-)
-def test_what_does_not_go_together(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        parse_config(change)
-    assert str(error.value) == message

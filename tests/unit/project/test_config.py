@@ -211,6 +211,10 @@ class TestErrors:
             ("rollout.group_size=1", r"^rollout\.group_size=1 leaves algorithm\.estimator=hgpo"),
             ("algorithm.normalize=std", r"^algorithm\.normalize: .*mean_std.*got 'std'"),
             ("algorithm.estimator=hgop", r"^algorithm\.estimator: unknown .*'hgop'; known: hgpo, "),
+            (
+                "algorithm.role_estimators={a: hgop}",
+                r"^algorithm\.role_estimators: unknown .*'hgop'",
+            ),
             ("seed=-1", r"^seed: .*greater than or equal to 0 \(got -1\)"),
             ("seed=4294967296", r"^seed: .*less than or equal to 4294967295"),
             ("games.seed=-1", r"^games\.seed: .*greater than or equal to 0"),

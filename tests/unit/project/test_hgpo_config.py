@@ -1,5 +1,6 @@
 """Settings of an RLlib config: fields, ranges, and those of a run file."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,85 @@ def test_validate_refuses_what_a_run_file_may_not_hold(change: dict[str, Any]) -
     HGPOConfig().training(model_path="x").validate()
     with pytest.raises(ValueError, match=next(iter(change))):
         HGPOConfig().training(model_path="x", **change).validate()
+
+
+NEEDS_CRITIC = (
+    "algorithm.estimator=ppo needs a critic: set learner.critic=head or learner.critic=separate"
+)
+OF_TOKENS = "has advantages of tokens, not of roles: set algorithm.role_estimators={} or other"
+OF_THE_ENGINE = (
+    "learner: importance_cap and importance_mask compare the learner with the engine: set "
+    "old_logp=recomputed (with behaviour, the token ratio compares the two itself)"
+)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "learner", "message"),
+    [
+        ({"estimator": "ppo"}, {}, NEEDS_CRITIC),
+        ({"role_estimators": {"planner": "ppo"}}, {}, NEEDS_CRITIC),
+        (
+            {},
+            {"critic": "head"},
+            "learner.critic=head has values that algorithm.estimator=hgpo does not read: set "
+            "learner.critic=none or algorithm.estimator=ppo or ppo_tokens or vetta or hiper",
+        ),
+        (
+            {"estimator": "ppo"},
+            {"critic": "separate", "drop_zero_advantage": True},
+            "learner: drop_zero_advantage leaves out steps that the critic learns from: set "
+            "drop_zero_advantage=false with a critic",
+        ),
+        (
+            {"estimator": "ppo"},
+            {"critic": "head", "critic_layers": 2},
+            "learner: critic_layers is for a critic with layers of its own: set critic=separate, "
+            "or critic_layers=null",
+        ),
+        (
+            {"estimator": "ppo_tokens", "role_estimators": {"planner": "grpo"}},
+            {"critic": "head"},
+            f"algorithm.role_estimators: ppo_tokens {OF_TOKENS} estimators",
+        ),
+        (
+            {"estimator": "gear", "role_estimators": {"planner": "grpo"}},
+            {},
+            f"algorithm.role_estimators: gear {OF_TOKENS} estimators",
+        ),
+        (
+            {"estimator": "grpo", "role_estimators": {"planner": "hcapo"}},
+            {},
+            "algorithm.role_estimators: hcapo reads a teacher, which only algorithm.estimator has: "
+            "choose another estimator for the role",
+        ),
+        ({}, {"importance_cap": 2.0}, OF_THE_ENGINE),
+        ({}, {"importance_mask": (0.5, 2.0)}, OF_THE_ENGINE),
+        (
+            {},
+            {"importance_mask": (2.0, 0.5), "old_logp": "recomputed"},
+            "learner: importance_mask must be [low, high] with low < high",
+        ),
+        (
+            {},
+            {"policy_loss": "cispo", "dual_clip": 3.0},
+            "learner: dual_clip bounds the loss of PPO: set dual_clip=null with policy_loss=cispo",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_together(
+    algorithm: dict[str, Any], learner: dict[str, Any], message: str
+) -> None:
+    """One line, on both ways to a config."""
+    with pytest.raises(ConfigError) as error:
+        parse_config({"algorithm": algorithm, "learner": learner})
+    assert str(error.value) == message
+    config = HGPOConfig().training(model_path="x", **algorithm, **learner)
+    with pytest.raises(ValueError, match=re.escape(message.removeprefix("learner: "))):
+        config.validate()
+
+
+def test_a_teacher_and_estimators_of_roles() -> None:
+    parse_config({"algorithm": {"estimator": "hcapo", "role_estimators": {"planner": "grpo"}}})
 
 
 def test_sharing_parameters() -> None:
