@@ -96,9 +96,7 @@ with you your task actions around picked picking
         """Return the explorer with `warm_start.random_moves`."""
         return functools.partial(explore, random_moves=config.warm_start.random_moves)
 
-    def augment(
-        self, config: RunConfig, examples: Sequence[Example], rng: random.Random
-    ) -> list[Example]:
+    def augment(self, examples: Sequence[Example], rng: random.Random) -> list[Example]:
         """Return the examples: half ask for another object if possible, and half are renumbered.
 
         From the demonstrations alone, a small model learns what usually holds: that the object has

@@ -138,9 +138,7 @@ class DemonstrationGenerator(ABC):
     def expert_factory(self, config: RunConfig) -> MakeExpert:
         """Return the function that creates experts; worker processes unpickle it."""
 
-    def augment(
-        self, config: RunConfig, examples: Sequence[Example], rng: random.Random
-    ) -> Sequence[Example]:
+    def augment(self, examples: Sequence[Example], rng: random.Random) -> Sequence[Example]:
         """Return the examples to clone in place of the demonstrated ones. Default: the same."""
         return examples
 

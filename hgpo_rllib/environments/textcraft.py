@@ -10,7 +10,7 @@ import gymnasium as gym
 
 from env_wrappers.textcraft import players
 from env_wrappers.textcraft.players import Crafter, find_choice, plan
-from env_wrappers.textcraft.recipes import PREFIX, open_book, words
+from env_wrappers.textcraft.recipes import PREFIX, open_book
 from hgpo_rllib.config import EnvSettings, RunConfig
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (
@@ -45,17 +45,14 @@ possible to using you
         moves = config.warm_start.random_moves
         return functools.partial(_craft, data=config.env.data, random_moves=moves)
 
-    def augment(
-        self, config: RunConfig, examples: Sequence[Example], rng: random.Random
-    ) -> list[Example]:
+    def augment(self, examples: Sequence[Example], rng: random.Random) -> list[Example]:
         """Return the examples with commands in another order, and half of them with other items.
 
         There are few goals, and a small model would learn them by heart instead of reading the
-        commands. The other words are those of all items, so that it has seen those of other goals.
+        commands.
         """
         ignored = set(self.function_words.split())
-        items = open_book(config.env.data).items
-        known = sorted({word for item in items for word in words(item).split()} - ignored)
+        known = sorted({word for example in examples for word in _item_words(example[0])} - ignored)
         return [_changed(example, known, rng) for example in examples]
 
 

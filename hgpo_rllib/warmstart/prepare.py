@@ -141,22 +141,22 @@ def make_model_directory(
     warm = config.warm_start
     parts, most = _parts(config), max(map(len, demonstrations.values()))
     shown = [
-        (parts[name], [*examples] * round(most / len(examples)))
+        (_generator(parts[name]), [*examples] * round(most / len(examples)))
         for name, examples in demonstrations.items()
     ]
     rng = random.Random(warm.seed)
     exercises: list[Example] = []
-    for part, examples in shown if warm.exercise_steps else ():
-        exercises += _generator(part).exercises(examples, rng)
+    for generator, examples in shown if warm.exercise_steps else ():
+        exercises += generator.exercises(examples, rng)
     if warm.exercise_steps and not exercises:
         raise ConfigError(
             f"warm_start.exercise_steps: {config.env.env_id} has no exercises with the prompt "
             f"{config.agent.prompt!r}: set it to 0"
         )
-    examples = [e for part, own in shown for e in _generator(part).augment(part, own, rng)]
+    examples = [example for generator, own in shown for example in generator.augment(own, rng)]
     torch.manual_seed(warm.seed)
     sample = examples[:: max(1, len(examples) // TOKENIZER_SAMPLE)]
-    words = [word for part, _ in shown for word in _generator(part).function_words.split()]
+    words = [word for generator, _ in shown for word in generator.function_words.split()]
     tokenizer = train_tokenizer((text for pair in sample for text in pair), words, warm.vocabulary)
     max_length = config.agent.max_prompt_tokens + config.agent.max_response_tokens
     model = make_model(tokenizer, warm.hidden_size, warm.layers, max_length)

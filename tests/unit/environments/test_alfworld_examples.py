@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from env_wrappers.alfworld.env import ALFWorldEnv
-from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments.alfworld import GameGenerator, ask_for_other_objects, explore, renumber
 from hgpo_rllib.environments.spec import Example
 from hgpo_rllib.warmstart.demonstrations import demonstrate
@@ -102,7 +101,7 @@ def test_exercises_end_with_the_thought(examples: list[Example]) -> None:
 def test_half_of_the_examples_are_renumbered() -> None:
     """The others teach the numbers that games have."""
     examples = [("a pen 1, a pen 2, a pen 3", "take pen 3")] * 1000
-    made = GameGenerator().augment(RunConfig(), examples, random.Random(0))
+    made = GameGenerator().augment(examples, random.Random(0))
     kept = sum(example == examples[0] for example in made)
     assert 400 < kept < 600
 

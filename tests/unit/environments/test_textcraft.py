@@ -94,7 +94,7 @@ COMMAND = re.compile(r"craft \d+ .* using .*")
 def test_augmented_examples_have_the_same_solution(config: RunConfig) -> None:
     """The words are replaced one by one, in prompt and response alike."""
     examples = demonstrated(config)
-    changed = SPEC.require_generator().augment(config, examples, random.Random(0))
+    changed = SPEC.require_generator().augment(examples, random.Random(0))
     assert len(changed) == len(examples)
     renamed = 0
     for (prompt, response), (new_prompt, new_response) in zip(examples, changed, strict=True):
