@@ -113,6 +113,8 @@ MakeExpert = Callable[[Info, random.Random], NoisyExpert]
 class DemonstrationGenerator(ABC):
     """Generates the demonstrations from which the pocket model is cloned.
 
+    They are of `warm_start.games` tasks of the train split, evenly spaced in their order.
+
     Attributes:
         name: used in the names of cached directories.
         recipe: source files that affect the demonstrations, besides those shared by all
@@ -125,23 +127,6 @@ class DemonstrationGenerator(ABC):
     recipe: tuple[Path, ...]
     function_words: str
     has_strategies: bool = False
-
-    @abstractmethod
-    def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:
-        """Return all settings that the data of demonstrations depend on."""
-
-    def demonstration_options(self, config: RunConfig) -> dict[str, Any]:
-        """Return the environment arguments for demonstrations.
-
-        `data` is the path given to `make_demonstration_data`, unless it is among them.
-        """
-        return {}
-
-    @abstractmethod
-    def make_demonstration_data(
-        self, config: RunConfig, path: Path, on_progress: Progress
-    ) -> Sequence[str]:
-        """Write the data of demonstrations; return the names of the train split's tasks."""
 
     @abstractmethod
     def expert_factory(self, config: RunConfig) -> MakeExpert:
@@ -157,7 +142,9 @@ class DemonstrationGenerator(ABC):
 
 
 class TaskGenerator(DemonstrationGenerator):
-    """Also generates the data of training and evaluation, for runs with `env.data=null`."""
+    """Also generates data, for runs with `env.data=null`: those of training and evaluation, and
+    those of the tasks that are demonstrated.
+    """
 
     @abstractmethod
     def data_settings(self, config: RunConfig) -> dict[str, Any]:
@@ -166,6 +153,16 @@ class TaskGenerator(DemonstrationGenerator):
     def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:
         """Return the part of `data_settings` that demonstrations depend on. Default: all."""
         return self.data_settings(config)
+
+    def demonstration_options(self, config: RunConfig) -> dict[str, Any]:
+        """Return the environment arguments for demonstrations, other than `data`."""
+        return {}
+
+    @abstractmethod
+    def make_demonstration_data(
+        self, config: RunConfig, path: Path, on_progress: Progress
+    ) -> Sequence[str]:
+        """Write the data of demonstrations; return the names of the train split's tasks."""
 
     @abstractmethod
     def data_size(self, config: RunConfig) -> int:

@@ -5,7 +5,6 @@ import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 
@@ -13,7 +12,7 @@ from env_wrappers.textcraft import players
 from env_wrappers.textcraft.players import Crafter, find_choice, plan
 from env_wrappers.textcraft.recipes import PREFIX, open_book
 from hgpo_rllib.config import EnvSettings, RunConfig
-from hgpo_rllib.environments.checks import check_settings, make_environment
+from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (
     DemonstrationGenerator,
     EnvironmentSpec,
@@ -23,7 +22,6 @@ from hgpo_rllib.environments.spec import (
     MakeExpert,
     MakePlayer,
     OraclePlan,
-    Progress,
 )
 
 WASTEFUL = 0.3
@@ -33,7 +31,7 @@ _WORD = re.compile(r"[a-z]+")
 
 
 class Demonstrations(DemonstrationGenerator):
-    """Demonstrates the first `warm_start.games` goals of the train split."""
+    """Demonstrates goals with the crafter."""
 
     name = "textcraft"
     recipe = (Path(players.__file__), Path(__file__))
@@ -41,22 +39,6 @@ class Demonstrations(DemonstrationGenerator):
 a and commands could craft crafted crafting execute find for get goal got inventory not of on
 possible to using you
 """
-
-    def demonstration_settings(self, config: RunConfig) -> dict[str, Any]:
-        """Return the hash of the recipes."""
-        return {"recipes": open_book(config.env.data).data_hash}
-
-    def demonstration_options(self, config: RunConfig) -> dict[str, Any]:
-        """Return the run's environment options, and its data."""
-        return {**config.env.options, "data": config.env.data}
-
-    def make_demonstration_data(
-        self, config: RunConfig, path: Path, on_progress: Progress
-    ) -> Sequence[str]:
-        """Write nothing; return the names of the goals."""
-        env = make_environment(config.env, "train")
-        goals: list[str] = env.get_wrapper_attr("goals")
-        return goals[: config.warm_start.games]
 
     def expert_factory(self, config: RunConfig) -> MakeExpert:
         """Return the crafter with the run's data and `warm_start.random_moves`."""

@@ -110,8 +110,9 @@ def _facts(results: Results) -> list[str]:
     state = f"{study.size} trials"
     if not results.is_complete:
         state = f"incomplete: {len(records)} of {study.size} trials have finished"
+    arms = f"{len(study.arms)} arm{'s' * (len(study.arms) > 1)}"
     facts = [
-        f"{'No finished trial' if not records else state} ({len(study.arms)} arms, "
+        f"{'No finished trial' if not records else state} ({arms}, "
         f"{len(study.seeds)} seeds, {study.iterations} iterations, run file `{study.base}`).",
         describe_power(study, records),
     ]

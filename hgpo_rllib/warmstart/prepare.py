@@ -52,11 +52,11 @@ def _dependencies(config: RunConfig) -> dict[str, Any]:
     generator = _generator(config)
     recipe = [Path(__file__).parent / name for name in RECIPE]
     strategy = config.agent.strategy_prompt
-    if (games := _given_games(config)) is None:
-        options = generator.demonstration_options(config)
-        data = generator.demonstration_settings(config)
+    if generated := find_environment(config.env.env_id).data_generator(config):
+        options = generated.demonstration_options(config)
+        data = generated.demonstration_settings(config)
     else:
-        options = config.env.options
+        games, options = _train_games(config), config.env.options
         data = {"games": games.list_hash(range(len(games.names))), "hash": games.data_hash}
     return {
         "env": config.env.env_id,
@@ -75,7 +75,7 @@ def _dependencies(config: RunConfig) -> dict[str, Any]:
 def make_demonstrations(config: RunConfig, on_progress: Progress) -> Demonstrations:
     """Demonstrate tasks, for each environment of a mixture.
 
-    They are tasks of the train split of `env.data`, or generated for this where that is null.
+    They are tasks of the train split, or generated for this if the run's data are generated.
     """
     parts, path, games = _parts(config), model_path(config), 2 * config.warm_start.games
 
@@ -93,14 +93,15 @@ def _demonstrate(
     assert config.agent.memory_length is not None, "RunConfig ties it where it is not set"
     generator = _generator(config)
     with partial_directory(path.with_name(f"{path.name}-demonstrations")) as partial:
-        if (games := _given_games(config)) is None:
+        if generated := find_environment(config.env.env_id).data_generator(config):
             data = partial / "data"
-            names = generator.make_demonstration_data(
+            names = generated.make_demonstration_data(
                 config, data, lambda n, total: on_progress(n * warm.games // total)
             )
             tasks = dict(enumerate(names))
-            options = {"data": str(data)} | generator.demonstration_options(config)
+            options = {"data": str(data)} | generated.demonstration_options(config)
         else:
+            games = _train_games(config)
             total, count = len(games.names), min(warm.games, len(games.names))
             tasks = {n * total // count: games.names[n * total // count] for n in range(count)}
             given = {"data": config.env.data, "split": config.env.train_split}
@@ -178,10 +179,7 @@ def make_model_directory(
     return path
 
 
-def _given_games(config: RunConfig) -> Games | None:
-    """Return the training games in `env.data`; None where demonstrations have data of their own."""
-    if config.env.data is None or not isinstance(_generator(config), TaskGenerator):
-        return None
+def _train_games(config: RunConfig) -> Games:
     split = config.env.train_split
     with contextlib.closing(make_environment(config.env, split)) as env:
         return find_environment(config.env.env_id).games(env, config.env, split)
