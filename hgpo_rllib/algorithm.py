@@ -151,7 +151,6 @@ class HGPOConfig(AlgorithmConfig):
                 "compute_dtype": self.compute_dtype,
                 "gradient_checkpointing": self.gradient_checkpointing,
                 "compile": self.compile,
-                "unpadded_attention": self.unpadded_attention,
                 "critic": self.critic,
                 "critic_layers": self.critic_layers,
                 "critic_outputs": {"vetta": 2, HIPER: 3}.get(self.estimator, 1),

@@ -292,9 +292,8 @@ def token_batch(
 
     Returns:
         ``ids`` (sequences, L): one sequence per row, except that rows of a conversation share one;
-        ``length`` (sequences,): their number of tokens without padding; ``row`` and ``position``
-        (tokens,): index of each response token in ``ids``; ``step`` and ``offset`` (tokens,): index
-        of it in the response columns; those of ``behaviour_logp``, ``old_logp``, ``teacher_logp``,
+        ``row`` and ``position`` (tokens,): index of each response token in ``ids``; ``step`` and
+        ``offset`` (tokens,): index of it in the response columns; those of ``behaviour_logp``, ``old_logp``, ``teacher_logp``,
         ``advantage`` and ``weight`` that `columns` has (tokens,). If `columns` has
         ``restrictions``: ``restricted`` and ``restriction`` (restrictions,): index of each
         restricted token in the flat arrays, and the permitted ``id`` or excluded ``~id``. If
@@ -323,7 +322,7 @@ def token_batch(
         of_steps["advantage"] = (of_steps["advantage"] * (begun & ~over)).sum(1)
     elif "advantage" in columns and columns["advantage"].ndim == 2:
         of_steps["advantage"] = columns["advantage"][step, offset]
-    batch = {"ids": ids, "length": length, "row": row, "position": position}
+    batch = {"ids": ids, "row": row, "position": position}
     batch |= {"step": step, "offset": offset} | of_tokens | of_steps
     if "restrictions" in columns:
         restrictions = columns["restrictions"][index]
@@ -346,20 +345,18 @@ def value_batch(
     """Build right-padded prompts, with responses if `of_tokens`, and the positions of values.
 
     Returns:
-        ``ids`` (sequences, L); ``length`` (sequences,), as in `token_batch`; ``value_step`` and
-        ``value_column`` (values,): index of each value in the value columns, whose column 0 is the
-        value of a turn and column 1 + j that before response token j; ``value_row`` and
-        ``value_position`` (values,): index in ``ids`` of the token at which it is computed, the
-        last one of the prompt for columns 0 and 1.
+        ``ids`` (sequences, L); ``value_step`` and ``value_column`` (values,): index of each value
+        in the value columns, whose column 0 is the value of a turn and column 1 + j that before
+        response token j; ``value_row`` and ``value_position`` (values,): index in ``ids`` of the
+        token at which it is computed, the last one of the prompt for columns 0 and 1.
     """
     last, of_row = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))
     if of_tokens:
-        whole = token_batch(columns, rows, device)
-        batch = {key: whole[key] for key in ("ids", "length")}
+        ids = token_batch(columns, rows, device)["ids"]
     else:
-        length = columns["prompt_length"][last]
-        batch = {"ids": columns["prompt_ids"][last, : int(length.max())].long(), "length": length}
-    batch |= value_positions(columns, rows, of_row, of_tokens)
+        width = int(columns["prompt_length"][last].max())
+        ids = columns["prompt_ids"][last, :width].long()
+    batch = {"ids": ids} | value_positions(columns, rows, of_row, of_tokens)
     return {key: value.to(device) for key, value in batch.items()}
 
 

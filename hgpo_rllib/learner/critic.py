@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 
 from hgpo_rllib.learner.batching import Columns, value_batch
 from hgpo_rllib.learner.distribution import join, passes
-from hgpo_rllib.learner.packing import hidden_states
 from hgpo_rllib.models import load_model
 from hgpo_rllib.settings.learner import CriticKind, LearnerSettings
 
@@ -48,19 +47,32 @@ class Critic(nn.Module):
         Attention is causal, so tokens after a position do not affect its value.
 
         Args:
-            batch: ``ids``, ``length``, ``value_row``, ``value_position`` and ``value_column``, see
+            batch: ``ids``, ``value_row``, ``value_position`` and ``value_column``, see
                 `hgpo_rllib.learner.batching.value_batch`.
             hidden: the policy's hidden states of ``ids``; ignored by a critic with a trunk.
         """
         position = batch["value_position"]
         if self.trunk is not None:
             ids = batch["ids"][:, : max(position.tolist(), default=0) + 1]
-            hidden = hidden_states(self.trunk, ids, batch["length"].clamp(max=ids.shape[1]))
+            hidden = hidden_states(self.trunk, ids)
         assert hidden is not None, "a critic without trunk reads the policy's hidden states"
         outputs = self.head(hidden[batch["value_row"], position])
         column = batch["value_column"].clamp(max=outputs.shape[1] - 1)
         value = outputs.gather(1, column[:, None])[:, 0]
         return value.to(torch.promote_types(value.dtype, torch.float32))
+
+
+def hidden_states(llm: PreTrainedModel, ids: Tensor) -> Tensor:
+    """Return the hidden states of the last layer, shape ``(rows, L, width)``.
+
+    Rows are right padded and attention is causal, so no mask is needed; those of padding have no
+    meaning.
+
+    Args:
+        llm: a causal language model, or its decoder.
+        ids: shape ``(rows, L)``.
+    """
+    return llm.base_model(input_ids=ids, use_cache=False).last_hidden_state
 
 
 def make_critic(

@@ -9,10 +9,8 @@ from ray.rllib.utils.annotations import override
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from hgpo_rllib.learner import packing
-from hgpo_rllib.learner.critic import Critic, make_critic
+from hgpo_rllib.learner.critic import Critic, hidden_states, make_critic
 from hgpo_rllib.learner.lora import adapter_form, adapter_shape, add_lora, base_state, merged_state
-from hgpo_rllib.learner.packing import hidden_states
 from hgpo_rllib.learner.sharding import full_parameters, load_full_parameters, shard
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.engine import transport_module
@@ -135,8 +133,6 @@ class TokenScorer(nn.Module):
         self.entropy_gradient: bool = config["entropy_gradient"]
         self.compute_dtype: ComputeDtype = config["compute_dtype"]
         for trunk in self._trunks():
-            if config["unpadded_attention"]:
-                packing.enable(trunk)
             if config["gradient_checkpointing"]:
                 trunk.gradient_checkpointing_enable({"use_reentrant": False})
             if config["compile"]:
@@ -154,7 +150,7 @@ class TokenScorer(nn.Module):
     def _score(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         outputs, hidden = {}, None
         if "position" in batch or (self.critic is not None and self.critic.trunk is None):
-            hidden = hidden_states(self.llm, batch["ids"], batch.get("length"))
+            hidden = hidden_states(self.llm, batch["ids"])
         if "position" in batch:
             options = (self.temperature, self.entropy_gradient)
             outputs = token_log_probs(self.llm, batch, *options, hidden=hidden)
@@ -213,7 +209,7 @@ def token_log_probs(
         the model's type if it is wider.
     """
     if hidden is None:
-        hidden = hidden_states(llm, batch["ids"], batch.get("length"))
+        hidden = hidden_states(llm, batch["ids"])
     log_probs = _log_probs(llm, hidden[batch["row"], batch["position"] - 1], temperature, batch)
     tokens = batch["ids"][batch["row"], batch["position"]]
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):

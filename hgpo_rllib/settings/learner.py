@@ -132,9 +132,6 @@ class LearnerSettings(Section):
     compile: bool = False
     """Compile the layers of the model with torch.compile. The first pass is slow, later passes
     are faster on GPUs."""
-    unpadded_attention: bool = False
-    """Compute no padding in bfloat16 passes on GPUs, with torch's `varlen_attn`. Does not change
-    results; saves at most 5 % of the tokens. It was never run on a GPU."""
     offload_optimizer: bool = False
     """Keep AdamW's moments in host memory between optimiser steps. Saves 8 bytes of GPU memory per
     trained parameter during passes, and costs two transfers per step; does not change results."""

@@ -338,7 +338,7 @@ class TestHowPassesAreComputed:
         scorer = TokenScorer(
             llm,
             None,
-            config | {"compile": False, "unpadded_attention": False, "compute_dtype": "bfloat16"},
+            config | {"compile": False, "compute_dtype": "bfloat16"},
         )
         batch = token_batch(make_columns(llm), np.arange(7), CPU)
         with torch.no_grad():

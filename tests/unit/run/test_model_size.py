@@ -141,7 +141,7 @@ class TestFormulas:
     def test_a_frozen_model_is_as_large(self, tied: bool) -> None:
         config = tiny_qwen(tie_word_embeddings=tied)
         options = {"temperature": 1.0, "entropy_gradient": False, "gradient_checkpointing": False}
-        options |= {"compile": False, "unpadded_attention": False, "compute_dtype": "bfloat16"}
+        options |= {"compile": False, "compute_dtype": "bfloat16"}
         scorer = TokenScorer(Qwen2ForCausalLM(config), None, options)
         scorer.freeze(torch.device("cpu"))
         size = sum(p.numel() * p.element_size() for p in scorer.parameters())
