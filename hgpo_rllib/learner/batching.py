@@ -293,11 +293,11 @@ def token_batch(
     Returns:
         ``ids`` (sequences, L): one sequence per row, except that rows of a conversation share one;
         ``row`` and ``position`` (tokens,): index of each response token in ``ids``; ``step`` and
-        ``offset`` (tokens,): index of it in the response columns; those of ``behaviour_logp``, ``old_logp``, ``teacher_logp``,
-        ``advantage`` and ``weight`` that `columns` has (tokens,). If `columns` has
-        ``restrictions``: ``restricted`` and ``restriction`` (restrictions,): index of each
-        restricted token in the flat arrays, and the permitted ``id`` or excluded ``~id``. If
-        `columns` has ``value_weight``: the positions of values (see `value_batch`), ``value``,
+        ``offset`` (tokens,): index of it in the response columns; those of ``behaviour_logp``,
+        ``old_logp``, ``teacher_logp``, ``advantage`` and ``weight`` that `columns` has (tokens,).
+        If `columns` has ``restrictions``: ``restricted`` and ``restriction`` (restrictions,): index
+        of each restricted token in the flat arrays, and the permitted ``id`` or excluded ``~id``.
+        If `columns` has ``value_weight``: the positions of values (see `value_batch`), ``value``,
         ``value_target`` and ``value_weight`` (values,).
     """
     index = torch.from_numpy(rows)
