@@ -101,7 +101,7 @@ class GoalList:
 
     @functools.cached_property
     def weights(self) -> np.ndarray:
-        """Weight of each goal when the original draws one.
+        """Weight of each goal when the original draws one; the first use reads all products.
 
         It is 1 for a human goal, and for a synthetic one the mean over its attributes of 1 / the
         number of goals with the attribute.
