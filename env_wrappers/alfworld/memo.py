@@ -16,9 +16,10 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from types import CodeType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import fast_downward
 import textworld
@@ -170,13 +171,6 @@ def _things_named(text: str) -> tuple[frozenset[Placeholder], frozenset[str]]:
     return frozenset(placeholders), frozenset(names)
 
 
-def changing_predicates(state: Any) -> frozenset[str]:
-    """Return the names of the predicates that an action of the loaded game can change."""
-    return frozenset(
-        effect.literal.predicate for action in state.task.actions for effect in action.effects
-    )
-
-
 # --- text -----------------------------------------------------------------------------------------
 
 
@@ -274,22 +268,15 @@ def _separated(items: list[tuple[Any, Context]], context: Context) -> list[tuple
 # --- translation and parsing -------------------------------------------------------------------
 
 
-@contextmanager
-def _memoised_logic(**more: Any) -> Iterator[None]:
-    """Make TextWorld's loader use the cached functions within the block."""
-    patches: dict[str, Any] = {
-        "fast_downward": SimpleNamespace(**vars(fast_downward) | {"pddl2sas": _translate}),
-        "_parse_and_convert": _parse_document,
-        "ContextSensitiveGrammar": MemoGrammar,
-    } | more
-    saved = {name: getattr(pddl_logic, name) for name in patches}
-    for name, value in patches.items():
-        setattr(pddl_logic, name, value)
-    try:
-        yield
-    finally:
-        for name, value in saved.items():
-            setattr(pddl_logic, name, value)
+def _memoised_logic(**more: Any) -> Any:
+    """Return a context in which TextWorld's loader uses the cached functions."""
+    return patch.multiple(
+        pddl_logic,
+        fast_downward=SimpleNamespace(**vars(fast_downward) | {"pddl2sas": _translate}),
+        _parse_and_convert=_parse_document,
+        ContextSensitiveGrammar=MemoGrammar,
+        **more,
+    )
 
 
 def _translate(
