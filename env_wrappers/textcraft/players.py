@@ -161,16 +161,14 @@ class Crafter:
         thought = words(self._goal)
         recipe = self._choice.recipes[self._goal]
         while True:
-            items: list[str] = []
-            missing = None
-            for part in recipe.ingredients:
-                held = [i for i in part.items if self._workshop.inventory.get(i, 0) >= part.count]
-                if not held:
-                    missing = part
-                    break
-                items.append(min(held))
-            if missing is None:
-                return thought, recipe.action(items)
+            inventory = self._workshop.inventory
+            held = [
+                [item for item in part.items if inventory.get(item, 0) >= part.count]
+                for part in recipe.ingredients
+            ]
+            if all(held):
+                return thought, recipe.action([min(items) for items in held])
+            missing = recipe.ingredients[held.index([])]
             item = self._choice.item(missing.name)
             thought += f": {missing.count} {words(missing.name)}"
             if item not in self._choice.recipes:
