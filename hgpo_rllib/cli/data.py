@@ -1,6 +1,5 @@
 """`hgpo data …`: generate and check games and stores; write demonstrations and recorded steps."""
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,7 +64,9 @@ def generate_alfworld(
     ] = GAMES.max_receptacles,
     workers: Annotated[
         int | None,
-        typer.Option(help="number of processes; does not affect the games (default: one per core)"),
+        typer.Option(
+            help="number of processes; does not affect the games (default: up to one per core)"
+        ),
     ] = None,
 ) -> None:
     """Generate solvable ALFWorld games; a second call with the same options does nothing.
@@ -87,9 +88,10 @@ def generate_alfworld(
         rooms=_names(rooms),
         max_receptacles=max_receptacles,
     )
-    workers = workers or os.cpu_count() or 1
     total = sum(spec.splits.values())
-    generate_data(out, "games", total, lambda advance: generate(out, spec, advance, workers))
+    generate_data(
+        out, "games", total, lambda advance: generate(out, spec, advance, workers or None)
+    )
 
 
 @check_app.command("alfworld")

@@ -14,7 +14,7 @@ import gymnasium as gym
 from env_wrappers.errors import DataError
 from hgpo_rllib.advantages.estimators import TEACHERS
 from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
-from hgpo_rllib.environments.checks import check_contract
+from hgpo_rllib.environments.checks import check_contract, check_settings
 
 Info = Mapping[str, Any]
 """The info returned by an environment's ``reset`` and ``step``."""
@@ -165,10 +165,6 @@ class TaskGenerator(DemonstrationGenerator):
         """Write the data of demonstrations; return the names of the train split's tasks."""
 
     @abstractmethod
-    def data_size(self, config: RunConfig) -> int:
-        """Return the total amount that `make_data` generates, in the unit of its progress."""
-
-    @abstractmethod
     def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
         """Write the data of training and evaluation."""
 
@@ -294,3 +290,16 @@ class EnvironmentSpec:
                 "generate tasks: name a model"
             )
         return self.generator
+
+
+class BuiltInSpec(EnvironmentSpec):
+    """Spec of an environment of `env_wrappers`, which meets the contract."""
+
+    def check(self, config: RunConfig, split: str) -> None:
+        """Check the settings; the environment reads its data when it is created."""
+        check_settings(config, split).close()
+
+
+def prompts_of(name: str) -> dict[str, str]:
+    """Return the `EnvironmentSpec.prompts` of the templates NAME_full, NAME_react, …"""
+    return {agent: f"{name}_{agent}" for agent in ("full", "react", "reflexion")}
