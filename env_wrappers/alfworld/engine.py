@@ -5,13 +5,12 @@ TextWorld engine per game, an episode holds only a ``State``, and each transitio
 Threads may share engines; a lock serializes calls to TextWorld, whose parsers are global.
 """
 
-import contextlib
 import functools
 import hashlib
 import re
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,13 +34,6 @@ _free_cores: list[Core] = []
 # and the functions that `memo` replaces in TextWorld's modules are global to the process.
 # Reentrant, because `get_engine` loads engines, and one engine can make another call `forget`.
 _textworld = threading.RLock()
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Hold the TextWorld lock; also a decorator."""
-    with _textworld:
-        yield
 
 
 class _Operator(NamedTuple):
@@ -78,7 +70,6 @@ class State:
 class GameEngine:
     """A loaded game; ``reset`` and ``step`` are pure functions of their arguments."""
 
-    @_alone()
     def __init__(self, game: str | Path | Mapping[str, Any], trusted: bool = False) -> None:
         """Load a game.
 
@@ -89,38 +80,39 @@ class GameEngine:
         Raises:
             DataError: the game cannot be read or parsed, or requires ``trusted``.
         """
-        core = _free_cores.pop() if _free_cores else Core()
-        # The core can be reused once no episode references this engine.
-        weakref.finalize(self, _free_cores.append, core)
-        name = "a game" if isinstance(game, Mapping) else game
-        try:
-            content = game if isinstance(game, Mapping) else read_content(Path(game))
-            core.load(content, trusted)
-            first = core.reset()
-        except DataError as error:
-            raise DataError(f"cannot load {name}: {error}") from None
-        # On a broken file TextWorld raises any exception, and its translator raises SystemExit.
-        except (Exception, SystemExit) as error:
-            first_line = str(error).strip().partition("\n")[0]
-            raise DataError(
-                f"cannot load {name}: {type(error).__name__}: {first_line}; "
-                "remove the file or fetch it again"
-            ) from error
-        self._core = core
-        self._logical = core._pddl_state
-        self._changing = frozenset(
-            effect.literal.predicate
-            for action in self._logical.task.actions
-            for effect in action.effects
-        )
-        self._read = _predicates_read(core, self._changing)
-        # Only needed for loading; megabytes for a kitchen.
-        self._logical.task = self._logical.sas = core._game_data = None
-        self._operators: dict[_Operator, _Operator] = {}
-        self._states: dict[bytes, State] = {}
-        self._root = self._state_of(first, None)
-        _engines.add(self)
-        self._intro = first["feedback"].replace(_BANNER, "").strip()
+        with _textworld:
+            core = _free_cores.pop() if _free_cores else Core()
+            # The core can be reused once no episode references this engine.
+            weakref.finalize(self, _free_cores.append, core)
+            name = "a game" if isinstance(game, Mapping) else game
+            try:
+                content = game if isinstance(game, Mapping) else read_content(Path(game))
+                core.load(content, trusted)
+                first = core.reset()
+            except DataError as error:
+                raise DataError(f"cannot load {name}: {error}") from None
+            # On a broken file TextWorld raises any exception, and its translator raises SystemExit.
+            except (Exception, SystemExit) as error:
+                first_line = str(error).strip().partition("\n")[0]
+                raise DataError(
+                    f"cannot load {name}: {type(error).__name__}: {first_line}; "
+                    "remove the file or fetch it again"
+                ) from error
+            self._core = core
+            self._logical = core._pddl_state
+            self._changing = frozenset(
+                effect.literal.predicate
+                for action in self._logical.task.actions
+                for effect in action.effects
+            )
+            self._read = _predicates_read(core, self._changing)
+            # Only needed for loading; megabytes for a kitchen.
+            self._logical.task = self._logical.sas = core._game_data = None
+            self._operators: dict[_Operator, _Operator] = {}
+            self._states: dict[bytes, State] = {}
+            self._root = self._state_of(first, None)
+            _engines.add(self)
+            self._intro = first["feedback"].replace(_BANNER, "").strip()
 
     @property
     def names(self) -> dict[str, str]:
@@ -149,11 +141,11 @@ class GameEngine:
             answer = state._answers[key] = self._ask(state, command)
         return answer
 
-    @_alone()
     def _ask(self, state: State, command: str) -> tuple[State, str]:
-        self._restore(state)
-        after, _, _ = self._core.step(command)
-        return self._state_of(after, state), after["feedback"]
+        with _textworld:
+            self._restore(state)
+            after, _, _ = self._core.step(command)
+            return self._state_of(after, state), after["feedback"]
 
     def _restore(self, state: State) -> None:
         """Restore the engine to a previous state."""
@@ -198,12 +190,12 @@ class GameEngine:
                 facts[signature] = known if known and known == current else frozenset(current)
         return facts
 
-    @_alone()
     def forget(self) -> None:
         """Drop all cached states but the first; episodes keep the states that they hold."""
-        for state in self._states.values():
-            state._answers.clear()
-        self._states = {key: s for key, s in self._states.items() if s is self._root}
+        with _textworld:
+            for state in self._states.values():
+                state._answers.clear()
+            self._states = {key: s for key, s in self._states.items() if s is self._root}
 
     def _can_change(self, name: str) -> bool:
         return name.removeprefix("not_") in self._changing
@@ -255,7 +247,6 @@ def _cached_engine(game: str, trusted: bool) -> GameEngine:
     return GameEngine(game, trusted)
 
 
-@_alone()
 def get_engine(game: str | Path, trusted: bool = False) -> GameEngine:
     """Return the engine of a game file, shared within this process.
 
@@ -264,7 +255,8 @@ def get_engine(game: str | Path, trusted: bool = False) -> GameEngine:
     Raises:
         DataError: see ``GameEngine``.
     """
-    return _cached_engine(str(game), trusted)
+    with _textworld:
+        return _cached_engine(str(game), trusted)
 
 
 def read_content(game: Path) -> Mapping[str, Any]:

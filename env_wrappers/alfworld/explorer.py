@@ -218,10 +218,8 @@ class Explorer:
         return thought, f"go to {self.rng.choice(first or new or sorted(reachable))}"
 
     def _first(self, receptacle: str, admissible: Sequence[str]) -> str:
-        for place in self.order:
-            if kind(place) == receptacle and f"go to {place}" in admissible:
-                return place
-        return self.order[0]
+        places = (place for place in self.order if kind(place) == receptacle)
+        return next((p for p in places if f"go to {p}" in admissible), self.order[0])
 
 
 def _offered(start: str, admissible: Sequence[str]) -> str | None:

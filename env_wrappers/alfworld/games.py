@@ -189,10 +189,14 @@ def is_supported(game: Path) -> bool:
     return not any("movable" in part or "Sliced" in part for part in game.parts[-3:])
 
 
+def find_tree(data: str | Path | None) -> Path:
+    """Return the folder ``json_2.1.1`` of a data directory; see ``find_games``."""
+    named = os.environ.get(DATA_VARIABLE) or _DEFAULT_DATA
+    root = Path(named if data is None else data).expanduser()
+    return root if root.name == TREE else root / TREE
+
+
 def _split_folder(data: str | Path | None, split: str) -> tuple[Path, str]:
     """Return the folder of a split, and the source of the path if it is not an argument."""
-    named = os.environ.get(DATA_VARIABLE) or _DEFAULT_DATA
     source = f" (from {DATA_VARIABLE} or its default)" if data is None else ""
-    check_name(split)
-    root = Path(named if data is None else data).expanduser()
-    return (root if root.name == TREE else root / TREE) / split, source
+    return find_tree(data) / check_name(split), source

@@ -142,9 +142,7 @@ def generate_game(
     plan = oracle_plan(task_type, room, contents, goal, engine.names)
     if why_not_won(engine, plan) is not None:
         return None
-    label = "-".join(
-        [task_type, goal.target, "None", goal.destination or goal.lamp, str(room.scene)]
-    )
+    label = f"{task_type}-{goal.target}-None-{goal.destination or goal.lamp}-{room.scene}"
     folder = out / TREE / split / label / name
     folder.mkdir(parents=True, exist_ok=True)
     game |= {"solvable": True, "walkthrough": plan}

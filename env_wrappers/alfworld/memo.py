@@ -153,11 +153,6 @@ def _parts(symbols: Iterable[Any]) -> Iterator[Any]:
                 yield from _parts([symbol.symbol])
 
 
-def _names(expression: str) -> set[str]:
-    nodes = ast.walk(ast.parse(expression, mode="eval"))
-    return {node.id for node in nodes if isinstance(node, ast.Name)}
-
-
 @functools.lru_cache(maxsize=4096)
 def _things_named(text: str) -> tuple[frozenset[Placeholder], frozenset[str]]:
     """Return the placeholders of a text's queries, and the names in its expressions."""
@@ -165,7 +160,8 @@ def _things_named(text: str) -> tuple[frozenset[Placeholder], frozenset[str]]:
     names: set[str] = set()
     for part in _parts(parse_symbols(text)):
         if isinstance(part, textgen.EvalSymbol):
-            names |= _names(part.expression)
+            nodes = ast.walk(ast.parse(part.expression, mode="eval"))
+            names |= {node.id for node in nodes if isinstance(node, ast.Name)}
         elif isinstance(part, textgen.ConditionalSymbol) and part.given:
             placeholders |= set(parse_query(part.given).placeholders)
     return frozenset(placeholders), frozenset(names)

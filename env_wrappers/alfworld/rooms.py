@@ -18,10 +18,9 @@ ROOM_SCENES: dict[str, tuple[str, range]] = {
 }
 """Room name ("livingroom") to ALFWorld's name ("LivingRoom") and scene numbers."""
 
-OFFICIAL_UNSEEN_SCENES = frozenset({10, 219, 308, 424})
-"""The floor plans of the official ``valid_unseen`` games, one per room."""
-# ALFRED's scripts count the official ones as training scenes; its published split does not.
-UNSEEN_SCENES = OFFICIAL_UNSEEN_SCENES | frozenset(tables.TEST_SCENE_NUMBERS)
+# The first four are those of the official ``valid_unseen`` games, one per room. ALFRED's scripts
+# count them as training scenes; its published split does not.
+UNSEEN_SCENES = frozenset({10, 219, 308, 424, *tables.TEST_SCENE_NUMBERS})
 
 FURNITURE = sorted(tables.RECEPTACLES - tables.MOVABLE_RECEPTACLES_SET)
 FITS = {kind: frozenset(objects) for kind, objects in tables.VAL_RECEPTACLE_OBJECTS.items()}

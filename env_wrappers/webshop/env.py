@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, check_known
 from env_wrappers.text_env import TextEnv
 from env_wrappers.webshop import pages
 from env_wrappers.webshop.goals import split_goals
@@ -75,12 +75,8 @@ class WebShopEnv(TextEnv):
             DataError: the data is unusable, or an argument is unknown or out of range.
         """
         super().__init__(max_steps, success_reward, render_mode)
-        for name, value, known in (
-            ("reward", reward, REWARDS),
-            ("observation_mode", observation_mode, pages.MODES),
-        ):
-            if value not in known:
-                raise DataError(f"unknown {name} {value!r}: choose {', '.join(known)}")
+        check_known("reward", reward, REWARDS)
+        check_known("observation_mode", observation_mode, pages.MODES)
         self._shop = shop = open_shop(data, goals, num_products, price_seed, shuffle_seed, nouns)
         self._session = Session(shop, show_attributes)
         self._split = split

@@ -89,9 +89,7 @@ def generate_alfworld(
         max_receptacles=max_receptacles,
     )
     total = sum(spec.splits.values())
-    generate_data(
-        out, "games", total, lambda advance: generate(out, spec, advance, workers or None)
-    )
+    generate_data(out, "games", total, lambda advance: generate(out, spec, advance, workers))
 
 
 @check_app.command("alfworld")
@@ -109,15 +107,11 @@ def check_alfworld(
 ) -> None:
     """Count the games per split and family, and name broken files (exit code 1)."""
     from env_wrappers.alfworld.check import check_tree
+    from env_wrappers.alfworld.games import find_tree
 
-    if data is None:
-        # The alfworld package's own default if the environment variable is not set.
-        from alfworld.info import ALFWORLD_DATA
-
-        data = Path(ALFWORLD_DATA)
     with progress("checking games") as on_progress:
         found = check_tree(data, replay, trusted, on_progress)
-    _print_games(data, found, replay)
+    _print_games(data or find_tree(None).parent, found, replay)
     if found.broken:
         raise typer.Exit(1)
 

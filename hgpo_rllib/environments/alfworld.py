@@ -176,11 +176,7 @@ def _spec(
 
 
 def explore(info: Info, rng: random.Random, random_moves: float = 0.0) -> Explorer:
-    """Return the explorer, which searches at random for the objects of the goal.
-
-    Raises:
-        DataError: the goal is not beside the game file.
-    """
+    """Return the explorer, which searches at random; `goal_of` raises its errors."""
     goal = goal_of(Path(info["game"]))
     return Explorer(goal, info["admissible_actions"], rng, random_moves)
 

@@ -1,10 +1,11 @@
 """Base classes of environment specs, for training and evaluation."""
 
 import hashlib
+import itertools
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -73,15 +74,18 @@ class PlanFollower:
     """Expert that plays a plan."""
 
     def __init__(self, plan: OraclePlan):
-        """Initialize with the plan; its fallback is not used."""
+        """Initialize with the plan."""
         thoughts = plan.thoughts or [""] * len(plan.actions)
-        self._rest = iter(zip(thoughts, plan.actions, strict=True))
+        self._rest: Iterator[tuple[str, str]] = zip(thoughts, plan.actions, strict=True)
+        if plan.fallback is not None:
+            fallback = itertools.repeat((plan.fallback_reason, plan.fallback))
+            self._rest = itertools.chain(self._rest, fallback)
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
         """Return the next thought and action of the plan, regardless of the observation.
 
         Raises:
-            DataError: the plan ended without winning.
+            DataError: the plan ended without winning, and has no fallback.
         """
         turn = next(self._rest, None)
         if turn is None:
