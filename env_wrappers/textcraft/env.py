@@ -6,8 +6,8 @@ from typing import Any
 
 from env_wrappers.errors import DataError, check_known
 from env_wrappers.text_env import TextEnv
+from env_wrappers.textcraft.game import CraftingGame
 from env_wrappers.textcraft.recipes import PREFIX, Recipe, RecipeBook, open_book, words
-from env_wrappers.textcraft.workshop import Workshop
 
 MAX_ACTION = 16_384  # characters
 SPLITS = {"train": (0, 1), "dev": (2,), "test": (3,)}
@@ -77,7 +77,7 @@ class TextCraftEnv(TextEnv):
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
         goal = self.goals[self._choose(seed, task)]
         listed = listed_recipes(self._book, goal, self._distractors)
-        self._workshop = Workshop(self._book, goal, listed)
+        self._game = CraftingGame(self._book, goal, listed)
         commands = "\n".join(recipe.command for recipe in listed)
         text = f"Crafting commands:\n{commands}\n\nGoal: craft {words(goal)}."
         return text, {
@@ -87,25 +87,25 @@ class TextCraftEnv(TextEnv):
         }
 
     def _act(self, action: str) -> tuple[str, float, bool]:
-        observation = self._workshop.act(action if len(action) <= MAX_ACTION else "")
-        won = self._workshop.won
+        observation = self._game.act(action if len(action) <= MAX_ACTION else "")
+        won = self._game.won
         return observation, self._success_reward * won, won
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {"data": self.data_hash, "distractors": self._distractors}
 
     def _save(self) -> Any:
-        return self._workshop.copy()
+        return self._game.copy()
 
     def _load(self, episode: Any) -> None:
-        self._workshop = episode.copy()
+        self._game = episode.copy()
 
     def _info(self) -> dict[str, Any]:
         return {
-            "admissible_actions": self._workshop.actions,
-            "won": self._workshop.won,
-            "state_hash": self._workshop.state_hash,
-            "inadmissible": self._workshop.failed,
+            "admissible_actions": self._game.actions,
+            "won": self._game.won,
+            "state_hash": self._game.state_hash,
+            "inadmissible": self._game.failed,
         }
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from env_wrappers.errors import DataError
+from env_wrappers.textcraft.game import CraftingGame
 from env_wrappers.textcraft.recipes import Recipe, RecipeBook, words
-from env_wrappers.textcraft.workshop import Workshop
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,12 +136,12 @@ class Crafter:
         self._random_gets = random_gets
         self._goal = goal
         self._choice = find_choice(book, goal)
-        self._workshop = Workshop(book, goal, [])  # follows the episode
+        self._game = CraftingGame(book, goal, [])  # follows the episode
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
         """Return thought and action. The thought leads from the goal to what is missing."""
         if last is not None:
-            self._workshop.act(last)
+            self._game.act(last)
         thought, action = self._next()
         gets = [other for other in admissible if other.startswith("get ")]
         if gets and self._rng.random() < self._random_gets:
@@ -161,7 +161,7 @@ class Crafter:
         thought = words(self._goal)
         recipe = self._choice.recipes[self._goal]
         while True:
-            inventory = self._workshop.inventory
+            inventory = self._game.inventory
             held = [
                 [item for item in part.items if inventory.get(item, 0) >= part.count]
                 for part in recipe.ingredients

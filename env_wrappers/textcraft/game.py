@@ -18,7 +18,7 @@ class ActionError(Exception):
     """The action has no effect; the message is the observation."""
 
 
-class Workshop:
+class CraftingGame:
     """State of an episode: the inventory, and whether the goal has been crafted.
 
     Observations equal the original's, except where the original can raise an exception: numbers of
@@ -51,8 +51,8 @@ class Workshop:
         )
         self._always = [*amounts, _INVENTORY]
 
-    def copy(self) -> "Workshop":
-        """Return a workshop in the same state; actions in one do not change the other."""
+    def copy(self) -> "CraftingGame":
+        """Return a game in the same state; actions in one do not change the other."""
         other = copy.copy(self)
         other.inventory = dict(self.inventory)
         return other
