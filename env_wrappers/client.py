@@ -56,9 +56,8 @@ class ClientEnv(gymnasium.Env[str, str]):
         """Start a task; see the class."""
         super().reset(seed=seed)
         drawn = self.np_random.integers(self.num_tasks) if seed is None else seed % self.num_tasks
-        game = f"{self._split}/{drawn}"
-        named = {"goal": "", "game": game, "task_type": self._name}
-        return "", {**named, "admissible_actions": [], "won": False}
+        info = {"goal": "", "game": f"{self._split}/{drawn}", "task_type": self._name}
+        return "", {**info, "admissible_actions": [], "won": False}
 
     def step(self, action: str) -> NoReturn:
         """Raise DataError."""

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 from gymnasium.spaces import Discrete
 
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, check_known
 from env_wrappers.text_env import TextEnv
 
 FIRST_SEED = {"train": 0, "test": 1_000_000}
@@ -29,9 +29,6 @@ class GymnasiumEnv(TextEnv):
     Task ``i`` is the environment after ``reset(seed=i)``, in the split "test" after
     ``reset(seed=1_000_000 + i)``. An episode is won if it terminates with a reward of at least
     ``success_reward`` in its last step.
-
-    Attributes:
-        num_tasks: number of tasks in the split.
     """
 
     _task_option = "game"
@@ -63,7 +60,7 @@ class GymnasiumEnv(TextEnv):
             split: "train" or "test".
             max_steps: steps after which an episode is truncated, in place of the registered limit.
             success_reward: see the class.
-            render_mode: "ansi" or None; see ``TextEnv``.
+            render_mode: see ``TextEnv``.
 
         Raises:
             DataError: an argument is unknown or out of range.
@@ -72,8 +69,7 @@ class GymnasiumEnv(TextEnv):
         super().__init__(max_steps, success_reward, render_mode)
         if data is not None:
             raise DataError("hgpo/Gymnasium-v0 has no data: leave env.data out, see arguments")
-        if split not in FIRST_SEED:
-            raise DataError(f"unknown split {split!r}: choose {', '.join(FIRST_SEED)}")
+        check_known("split", split, FIRST_SEED)
         if not 1 <= num_tasks <= FIRST_SEED["test"]:
             raise DataError(f"num_tasks is from 1 to {FIRST_SEED['test']:,}, not {num_tasks}")
         self.num_tasks = num_tasks
@@ -91,8 +87,6 @@ class GymnasiumEnv(TextEnv):
             raise DataError(f"{name} has {space.n} actions: actions has to name each, in order")
         if any(action != action.strip().lower() for action in self._actions):
             raise DataError("actions has to be in lower case, without spaces around: agents are")
-        self._won = self._refused = False
-        self._state = ""  # hash of the last observation
 
     def _make(self, **render: str) -> gymnasium.Env[Any, Any]:
         return gymnasium.make(
@@ -121,7 +115,7 @@ class GymnasiumEnv(TextEnv):
         return self._text(observation), float(reward), bool(terminated or truncated)
 
     def _text(self, observation: Any) -> str:
-        self._state = hashlib.sha256(str(observation).encode()).hexdigest()[:16]
+        self._state_hash = hashlib.sha256(str(observation).encode()).hexdigest()[:16]
         if isinstance(observation, str):
             return observation
         if self._env.render_mode != "ansi":
@@ -136,17 +130,17 @@ class GymnasiumEnv(TextEnv):
             "admissible_actions": self._actions or [ANY_ACTION],
             "won": self._won,
             "inadmissible": self._refused,
-            "state_hash": self._state,
+            "state_hash": self._state_hash,
         }
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {"name": self._name, "arguments": self._arguments}
 
     def _save(self) -> Any:
-        return copy.deepcopy(self._env), self._won, self._refused, self._state
+        return copy.deepcopy(self._env), self._won, self._refused, self._state_hash
 
     def _load(self, episode: Any) -> None:
-        env, self._won, self._refused, self._state = episode
+        env, self._won, self._refused, self._state_hash = episode
         self._env = copy.deepcopy(env)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, check_known
 from env_wrappers.spaces import AnyText
 
 MAX_TASKS = 1_000_000
@@ -55,8 +55,8 @@ class MixtureEnv(gymnasium.Env[str, str]):
             DataError: there is no such environment, or the weights differ too much.
         """
         name, _, part = split.rpartition(".")
-        if name and name not in environments:
-            raise DataError(f"unknown environment {name!r}: choose {', '.join(environments)}")
+        if name:
+            check_known("environment", name, environments)
         chosen = {name: environments[name]} if name else environments
         self.environments = {
             key: gymnasium.make(

@@ -28,13 +28,23 @@ class Snapshot:
 class TextEnv(gymnasium.Env[str, str], abc.ABC):
     """Base class of the text environments.
 
+    ``reset(seed=s)`` plays task ``s % num_tasks``, so all environments with the same arguments play
+    the same task for the same seed. ``reset(options={"game": i})`` plays task ``i``; some
+    environments call it "goal". ``reset()`` draws a task from ``np_random``.
+
+    After ``max_steps`` steps an episode is truncated. Any string is a valid action.
+
+    ``info`` contains admissible_actions (list of str), won (bool), task_type, game (name of the
+    task), goal (the task in words), state_hash (equal in equal states), inadmissible (bool: the
+    last action had no effect) and inadmissible_count (number of such actions in this episode).
+
     With ``render_mode="ansi"``, ``render()`` returns the last observation. Copies and pickles
     continue from the same state with the same results.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium's convention)
     num_tasks: int
-    """Number of tasks."""
+    """Number of tasks in the split."""
     _task_option: str
     """Key in ``reset(options=...)`` that selects the task."""
     _task_values: str
@@ -47,7 +57,7 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
 
         Args:
             max_steps: steps after which an episode is truncated.
-            success_reward: reward for reaching the goal.
+            success_reward: reward of the step that reaches the goal; other steps earn 0.
             render_mode: "ansi" or None.
 
         Raises:

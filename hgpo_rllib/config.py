@@ -360,7 +360,7 @@ def parse_config(data: dict[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from error
+        raise ConfigError(explain(error, RunConfig)) from error
 
 
 def save_config(config: RunConfig, path: Path) -> None:
@@ -383,16 +383,16 @@ def _apply(data: dict[str, Any], override: str) -> None:
         raise ConfigError(f"{key}: {value!r} is not a YAML value") from error
 
 
-def _explain(error: ValidationError) -> str:
+def explain(error: ValidationError, section: type[Section], place: str = "") -> str:
+    """Return the first error of a section; `place` is the key of the section."""
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
+    key = ".".join([place] * bool(place) + [str(part) for part in first["loc"]])
     if first["type"] != "extra_forbidden":
         message = first["msg"].removeprefix("Value error, ")
         message = message[:1].lower() + message[1:]
         if first["type"] == "value_error" and isinstance(first["input"], dict):  # of a section
             return f"{key}: {message}" if key else message
         return f"{key}: {message} (got {first['input']!r})"
-    section: type[Section] = RunConfig
     for part in first["loc"][:-1]:
         section = type(getattr(section(), str(part)))
     return f"unknown config key {key}; known here: {', '.join(section.model_fields)}"

@@ -13,7 +13,7 @@ from env_wrappers.alfworld.games import (
     GAME_FILE,
     TASK_TYPES,
     TREE,
-    DataError,
+    find_tree,
     game_files,
     hash_of_games,
     is_supported,
@@ -22,10 +22,9 @@ from env_wrappers.alfworld.games import (
 from env_wrappers.alfworld.planner import why_not_won
 from env_wrappers.alfworld.trust import require_alfworld
 from env_wrappers.datasets import MANIFEST
+from env_wrappers.errors import DataError
 from env_wrappers.files import read_json, read_regular, validate_json
 from env_wrappers.processes import map_in_processes
-
-UNKNOWN_FAMILY = "unknown"
 
 _Text = Annotated[str, StringConstraints(pattern=r"\S")]
 
@@ -74,7 +73,7 @@ class TreeCheck:
 
 
 def check_tree(
-    data: Path,
+    data: Path | None,
     replay: bool = False,
     trusted: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -82,7 +81,7 @@ def check_tree(
     """Check every game file of a data directory.
 
     Args:
-        data: the directory holding ``json_2.1.1``, or ``json_2.1.1`` itself.
+        data: see ``find_games``.
         replay: also play each recorded walkthrough, at about a second per game.
         trusted: accept any grammar and PDDL domain; grammar code may run when a game is played.
         on_progress: called after each game with the number checked and the total.
@@ -90,8 +89,7 @@ def check_tree(
     Raises:
         DataError: the directory is missing, unreadable, or contains no game file.
     """
-    data = Path(data).expanduser()
-    tree = data if data.name == TREE else data / TREE
+    tree = find_tree(data)
     if not tree.is_dir():
         raise DataError(f"no ALFWorld games: {tree} is not a directory. {_EXPECTED}")
     unreadable: list[OSError] = []
@@ -122,7 +120,7 @@ def check_tree(
 def check_game(file: Path, replay: bool, trusted: bool = False) -> GameCheck:
     """Check one game file."""
     name, split = Path(*file.parts[-5:]).as_posix(), file.parts[-4]
-    family = UNKNOWN_FAMILY
+    family = "unknown"
     try:
         found = task_type_of(file)
         if found not in TASK_TYPES:

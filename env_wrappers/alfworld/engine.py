@@ -5,20 +5,19 @@ TextWorld engine per game, an episode holds only a ``State``, and each transitio
 Threads may share engines; a lock serializes calls to TextWorld, whose parsers are global.
 """
 
-import contextlib
 import functools
 import hashlib
 import re
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from textworld import GameState
 
-from env_wrappers.alfworld.memo import Core, changing_predicates
+from env_wrappers.alfworld.memo import Core
 from env_wrappers.errors import DataError
 from env_wrappers.files import read_json
 
@@ -28,8 +27,6 @@ STATES_KEPT = 2048
 
 _BANNER = "-= Welcome to TextWorld, ALFRED! =-"
 _WORD = re.compile(r"\S+")
-# On a broken file TextWorld raises any exception, and its translator raises SystemExit.
-_LOAD_ERRORS = (Exception, SystemExit)
 
 _free_cores: list[Core] = []
 
@@ -39,16 +36,18 @@ _free_cores: list[Core] = []
 _textworld = threading.RLock()
 
 
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Hold the TextWorld lock; also a decorator."""
-    with _textworld:
-        yield
+class _Operator(NamedTuple):
+    """The attributes needed to apply an operator (the engine's own object takes 1 kB)."""
+
+    id: int
+    nb_effect_atoms: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
 class State:
     """A state of a game, valid while its engine exists.
+
+    The private attributes are what restores the engine to the state, and the answers given in it.
 
     Attributes:
         admissible: the commands that have an effect here, sorted, without "help".
@@ -60,35 +59,17 @@ class State:
     admissible: tuple[str, ...]
     won: bool
     state_hash: str
-    _snapshot: "_Snapshot" = field(repr=False)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Snapshot:
-    """Everything needed to restore the engine to a state."""
-
-    state_id: int
-    facts: dict[Any, frozenset[Any]]  # only those whose signature can change
-    operators: tuple["_Operator", ...]
-    commands: list[str]
-    actions: list[Any]
-    answers: dict[str | None, tuple[State, str]] = field(default_factory=dict)
-
-
-class _Operator:
-    """The attributes needed to apply an operator (the engine's own object takes 1 kB)."""
-
-    __slots__ = ("id", "nb_effect_atoms")
-
-    def __init__(self, operator: Any) -> None:
-        self.id = operator.id
-        self.nb_effect_atoms = operator.nb_effect_atoms
+    _id: int
+    _facts: dict[Any, frozenset[Any]]  # only those whose signature can change
+    _operators: tuple[_Operator, ...]
+    _commands: list[str]
+    _actions: list[Any]
+    _answers: dict[str | None, tuple["State", str]] = field(default_factory=dict)
 
 
 class GameEngine:
     """A loaded game; ``reset`` and ``step`` are pure functions of their arguments."""
 
-    @_alone()
     def __init__(self, game: str | Path | Mapping[str, Any], trusted: bool = False) -> None:
         """Load a game.
 
@@ -99,33 +80,39 @@ class GameEngine:
         Raises:
             DataError: the game cannot be read or parsed, or requires ``trusted``.
         """
-        core = _free_cores.pop() if _free_cores else Core()
-        # The core can be reused once no episode references this engine.
-        weakref.finalize(self, _free_cores.append, core)
-        name = "a game" if isinstance(game, Mapping) else game
-        try:
-            content = game if isinstance(game, Mapping) else read_content(Path(game))
-            core.load(content, trusted)
-            first = core.reset()
-        except DataError as error:
-            raise DataError(f"cannot load {name}: {error}") from None
-        except _LOAD_ERRORS as error:
-            raise DataError(
-                f"cannot load {name}: {type(error).__name__}: {_first_line(error)}; "
-                "remove the file or fetch it again"
-            ) from error
-        self._core = core
-        self._logical = core._pddl_state
-        self._changing = changing_predicates(self._logical)
-        self._read = _predicates_read(self._logical, core)
-        # Only needed for loading; megabytes for a kitchen.
-        self._logical.task = self._logical.sas = core._game_data = None
-        self._operators: dict[tuple[int, int], _Operator] = {}
-        self._states: dict[bytes, State] = {}
-        self._root = self._state_of(first, None)
-        self._root_key = self._digest(self._read)
-        _engines.add(self)
-        self._intro = first["feedback"].replace(_BANNER, "").strip()
+        with _textworld:
+            core = _free_cores.pop() if _free_cores else Core()
+            # The core can be reused once no episode references this engine.
+            weakref.finalize(self, _free_cores.append, core)
+            name = "a game" if isinstance(game, Mapping) else game
+            try:
+                content = game if isinstance(game, Mapping) else read_content(Path(game))
+                core.load(content, trusted)
+                first = core.reset()
+            except DataError as error:
+                raise DataError(f"cannot load {name}: {error}") from None
+            # On a broken file TextWorld raises any exception, and its translator raises SystemExit.
+            except (Exception, SystemExit) as error:
+                first_line = str(error).strip().partition("\n")[0]
+                raise DataError(
+                    f"cannot load {name}: {type(error).__name__}: {first_line}; "
+                    "remove the file or fetch it again"
+                ) from error
+            self._core = core
+            self._logical = core._pddl_state
+            self._changing = frozenset(
+                effect.literal.predicate
+                for action in self._logical.task.actions
+                for effect in action.effects
+            )
+            self._read = _predicates_read(core, self._changing)
+            # Only needed for loading; megabytes for a kitchen.
+            self._logical.task = self._logical.sas = core._game_data = None
+            self._operators: dict[_Operator, _Operator] = {}
+            self._states: dict[bytes, State] = {}
+            self._root = self._state_of(first, None)
+            _engines.add(self)
+            self._intro = first["feedback"].replace(_BANNER, "").strip()
 
     @property
     def names(self) -> dict[str, str]:
@@ -147,77 +134,68 @@ class GameEngine:
         Any string is allowed: a command that the engine does not understand changes nothing.
         """
         command = command.strip()
-        snapshot = state._snapshot
         # All commands that are not understood get the same answer: cache it once, under None.
-        key = command if command in snapshot.commands else None
-        answer = snapshot.answers.get(key)
+        key = command if command in state._commands else None
+        answer = state._answers.get(key)
         if answer is None:
-            answer = snapshot.answers[key] = self._ask(state, command)
+            answer = state._answers[key] = self._ask(state, command)
         return answer
 
-    @_alone()
     def _ask(self, state: State, command: str) -> tuple[State, str]:
-        self._restore(state._snapshot)
-        after, _, _ = self._core.step(command)
-        return self._state_of(after, state._snapshot), after["feedback"]
+        with _textworld:
+            self._restore(state)
+            after, _, _ = self._core.step(command)
+            return self._state_of(after, state), after["feedback"]
 
-    def _restore(self, snapshot: _Snapshot) -> None:
+    def _restore(self, state: State) -> None:
         """Restore the engine to a previous state."""
-        self._core.downward_lib.set_state_id(snapshot.state_id)
+        self._core.downward_lib.set_state_id(state._id)
         facts = self._logical._facts
         for signature in [s for s in facts if self._can_change(s.name)]:
-            if signature not in snapshot.facts:
+            if signature not in state._facts:
                 del facts[signature]
-        for signature, kept in snapshot.facts.items():
+        for signature, kept in state._facts.items():
             facts[signature] = set(kept)
-        self._logical._operators = {operator.id: operator for operator in snapshot.operators}
-        self._core.state = GameState(
-            _valid_commands=snapshot.commands, _valid_actions=snapshot.actions
-        )
+        self._logical._operators = {operator.id: operator for operator in state._operators}
+        self._core.state = GameState(_valid_commands=state._commands, _valid_actions=state._actions)
 
-    def _state_of(self, raw: Mapping[str, Any], before: _Snapshot | None) -> State:
+    def _state_of(self, raw: Mapping[str, Any], before: State | None) -> State:
         """Return the engine's current state; a state seen before is the same object."""
         key = self._digest(self._read)
         state = self._states.get(key)
         if state is None:
             _make_room()
             positive = frozenset(name for name in self._read if not name.startswith("not_"))
+            operators = (
+                _Operator(o.id, o.nb_effect_atoms) for o in self._logical._operators.values()
+            )
             state = self._states[key] = State(
                 admissible=tuple(c for c in raw["admissible_commands"] if c != "help"),
                 won=bool(raw["won"]),
                 state_hash=self._digest(positive).hex(),
-                _snapshot=self._snapshot(raw, before),
+                _id=self._core.downward_lib.get_state_id(),
+                _facts=self._changing_facts(before._facts if before else {}),
+                _operators=tuple(self._operators.setdefault(o, o) for o in operators),  # shared
+                _commands=raw["_valid_commands"],
+                _actions=raw["_valid_actions"],
             )
         return state
 
-    def _snapshot(self, raw: Mapping[str, Any], before: _Snapshot | None) -> _Snapshot:
-        facts: dict[Any, frozenset[Any]] = {}
+    def _changing_facts(self, before: Mapping[Any, frozenset[Any]]) -> dict[Any, frozenset[Any]]:
+        """Return the current facts, sharing sets that are as in the previous state: most are."""
+        facts = {}
         for signature, current in self._logical._facts.items():
             if self._can_change(signature.name):
-                known = before.facts.get(signature) if before else None
-                # Most sets are unchanged since the previous state: share them.
+                known = before.get(signature)
                 facts[signature] = known if known and known == current else frozenset(current)
-        return _Snapshot(
-            state_id=self._core.downward_lib.get_state_id(),
-            facts=facts,
-            operators=tuple(map(self._shared, self._logical._operators.values())),
-            commands=raw["_valid_commands"],
-            actions=raw["_valid_actions"],
-        )
+        return facts
 
-    def _shared(self, operator: Any) -> "_Operator":
-        """Return one record for all states in which the operator has the same effects."""
-        key = (operator.id, operator.nb_effect_atoms)
-        if key not in self._operators:
-            self._operators[key] = _Operator(operator)
-        return self._operators[key]
-
-    @_alone()
     def forget(self) -> None:
         """Drop all cached states but the first; episodes keep the states that they hold."""
-        for state in self._states.values():
-            state._snapshot.answers.clear()
-        self._states = {self._root_key: self._root}
+        with _textworld:
+            for state in self._states.values():
+                state._answers.clear()
+            self._states = {key: s for key, s in self._states.items() if s is self._root}
 
     def _can_change(self, name: str) -> bool:
         return name.removeprefix("not_") in self._changing
@@ -238,17 +216,16 @@ def _make_room() -> None:
         max(kept, key=kept.__getitem__).forget()
 
 
-def _predicates_read(logical: Any, core: Core) -> frozenset[str]:
-    """Return the names of the changing facts that affect future steps.
+def _predicates_read(core: Core, changing: frozenset[str]) -> frozenset[str]:
+    """Return the names of the facts that can change and affect future steps.
 
     These facts occur in preconditions, in the goal or in the text grammar ("not_..." facts, also
     written "!...", only occur there). In ALFWorld this excludes ``checked``, which records what the
     player has examined.
     """
-    changing = changing_predicates(logical)
     if not core.is_alfworld:  # its texts may read any fact
         return changing | {f"not_{name}" for name in changing}
-    task, grammar = logical.task, core._game_data["grammar"]
+    task, grammar = core._pddl_state.task, core._game_data["grammar"]
     asked = _predicates_in(task.goal)
     for action in task.actions:
         asked |= _predicates_in(action.precondition)
@@ -270,7 +247,6 @@ def _cached_engine(game: str, trusted: bool) -> GameEngine:
     return GameEngine(game, trusted)
 
 
-@_alone()
 def get_engine(game: str | Path, trusted: bool = False) -> GameEngine:
     """Return the engine of a game file, shared within this process.
 
@@ -279,7 +255,8 @@ def get_engine(game: str | Path, trusted: bool = False) -> GameEngine:
     Raises:
         DataError: see ``GameEngine``.
     """
-    return _cached_engine(str(game), trusted)
+    with _textworld:
+        return _cached_engine(str(game), trusted)
 
 
 def read_content(game: Path) -> Mapping[str, Any]:
@@ -292,7 +269,3 @@ def read_content(game: Path) -> Mapping[str, Any]:
     if not isinstance(content, Mapping):
         raise TypeError("not a JSON object")
     return content
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0]

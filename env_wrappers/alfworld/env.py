@@ -15,23 +15,14 @@ _TASK_MARK = "Your task is to: "
 class ALFWorldEnv(TextEnv):
     """Household tasks in text: an action is one command, an observation is the engine's answer.
 
-    ``reset(seed=s)`` plays the game ``games[s % num_tasks]``: seeds index the sorted list, so all
-    environments with the same data play the same game for the same seed.
-    ``reset(options={"game": g})`` plays the game ``g``, an index or the path of any solvable game.
-    ``reset()`` draws a game from ``np_random``.
-
-    The reward is ``success_reward`` at the step that reaches the goal, which terminates the
-    episode, and 0 otherwise; after ``max_steps`` steps the episode is truncated. Any string is a
-    valid action: surrounding blanks are dropped, and the engine answers "Nothing happens." to
-    commands that it does not understand.
-
-    ``info`` contains admissible_actions (list of str), won (bool), task_type, game (path), goal
-    (the task description), state_hash (see ``engine.State``), inadmissible (bool: the last action
-    was not admissible) and inadmissible_count (number of such actions in this episode).
+    See ``TextEnv``. ``reset(options={"game": g})`` plays the game ``g``, an index into ``games`` or
+    the path of any solvable game. Surrounding blanks of actions are dropped, and the engine answers
+    "Nothing happens." to commands that it does not understand. In ``info``, game is a path,
+    state_hash is that of ``engine.State``, and inadmissible means that the last action was not
+    among the admissible ones.
 
     Attributes:
         games: paths of the games, sorted.
-        num_tasks: number of games.
     """
 
     _task_option = "game"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from env_wrappers.errors import DataError
 from env_wrappers.files import read_json
 
 APPLIANCES = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
@@ -31,11 +32,18 @@ class Goal:
 
 
 def goal_of(game: Path) -> Goal:
-    """Return the goal of a game from the traj_data.json beside it."""
-    trajectory = read_json(game.parent / "traj_data.json")
-    params = trajectory["pddl_params"]
+    """Return the goal of a game from the traj_data.json beside it.
+
+    Raises:
+        DataError: the file cannot be read, or does not say the goal.
+    """
     keys = ("object_target", "parent_target", "toggle_target")
-    return Goal(trajectory["task_type"], *(str(params.get(key) or "").lower() for key in keys))
+    try:
+        trajectory = read_json(game.parent / "traj_data.json")
+        params = trajectory["pddl_params"]
+        return Goal(trajectory["task_type"], *(str(params.get(key) or "").lower() for key in keys))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(f"the explorer needs traj_data.json beside {game}: {error!r}") from error
 
 
 def kind(name: str) -> str:
@@ -172,28 +180,21 @@ class Explorer:
     def _treat(
         self, held: str, verb: str, appliance: str, admissible: Sequence[str]
     ) -> tuple[str, str]:
-        thought = f"{self.goal.object}: {verb} it"
-        for action in admissible:
-            if action.startswith(f"{verb} {held} with"):
-                return thought, action
-        return thought, f"go to {self._first(appliance, admissible)}"
+        action = _offered(f"{verb} {held} with", admissible)
+        action = action or f"go to {self._first(appliance, admissible)}"
+        return f"{self.goal.object}: {verb} it", action
 
     def _use_lamp(self, admissible: Sequence[str]) -> tuple[str, str]:
         lamp = self.goal.lamp
-        for action in admissible:
-            if action.startswith(f"use {lamp} "):
-                return f"{lamp}: use it", action
-        return self._search(lamp, admissible)
+        action = _offered(f"use {lamp} ", admissible)
+        return (f"{lamp}: use it", action) if action else self._search(lamp, admissible)
 
     def _place(self, held: str, admissible: Sequence[str]) -> tuple[str, str]:
         destination = self.goal.destination
         thought = f"{self.goal.object}: put it in {destination}"
-        for action in admissible:
-            if (
-                action.startswith(f"move {held} to ")
-                and kind(action.split(" to ")[1]) == destination
-            ):
-                return thought, action
+        action = _offered(f"move {held} to {destination} ", admissible)
+        if action:
+            return thought, action
         if self.here and kind(self.here) == destination and f"open {self.here}" in admissible:
             return thought, f"open {self.here}"
         return thought, f"go to {self._first(destination, admissible)}"
@@ -217,7 +218,10 @@ class Explorer:
         return thought, f"go to {self.rng.choice(first or new or sorted(reachable))}"
 
     def _first(self, receptacle: str, admissible: Sequence[str]) -> str:
-        for place in self.order:
-            if kind(place) == receptacle and f"go to {place}" in admissible:
-                return place
-        return self.order[0]
+        places = (place for place in self.order if kind(place) == receptacle)
+        return next((p for p in places if f"go to {p}" in admissible), self.order[0])
+
+
+def _offered(start: str, admissible: Sequence[str]) -> str | None:
+    """Return the first action that starts with some words."""
+    return next((action for action in admissible if action.startswith(start)), None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, check_known
 from env_wrappers.files import check_name, parse_json, read_json, read_regular
 
 TASK_TYPES: tuple[str, ...] = (
@@ -78,10 +78,9 @@ def find_games(
         DataError: the split is missing, a task type is unknown, a file cannot be read or is not
             JSON, or no game is left.
     """
-    wanted = set(TASK_TYPES if task_types is None else task_types)
-    unknown = wanted - set(TASK_TYPES)
-    if unknown:
-        raise DataError(f"unknown task type {min(unknown)!r}: choose from {', '.join(TASK_TYPES)}")
+    wanted = TASK_TYPES if task_types is None else task_types
+    for task_type in wanted:
+        check_known("task type", task_type, TASK_TYPES)
     folder, source = _split_folder(data, split)
     try:
         if not folder.is_dir():
@@ -190,10 +189,14 @@ def is_supported(game: Path) -> bool:
     return not any("movable" in part or "Sliced" in part for part in game.parts[-3:])
 
 
+def find_tree(data: str | Path | None) -> Path:
+    """Return the folder ``json_2.1.1`` of a data directory; see ``find_games``."""
+    named = os.environ.get(DATA_VARIABLE) or _DEFAULT_DATA
+    root = Path(named if data is None else data).expanduser()
+    return root if root.name == TREE else root / TREE
+
+
 def _split_folder(data: str | Path | None, split: str) -> tuple[Path, str]:
     """Return the folder of a split, and the source of the path if it is not an argument."""
-    named = os.environ.get(DATA_VARIABLE) or _DEFAULT_DATA
     source = f" (from {DATA_VARIABLE} or its default)" if data is None else ""
-    check_name(split)
-    root = Path(named if data is None else data).expanduser()
-    return (root if root.name == TREE else root / TREE) / split, source
+    return find_tree(data) / check_name(split), source

@@ -17,9 +17,11 @@ from alfworld.gen import constants as tables
 
 from env_wrappers.alfworld.engine import GameEngine
 from env_wrappers.alfworld.games import GAME_FILE, TASK_TYPES, TREE, game_files, hash_of_games
+from env_wrappers.alfworld.planner import why_not_won
 from env_wrappers.alfworld.problem import goal_sentences, mangle, write_problem
 from env_wrappers.alfworld.rooms import (
     ROOM_SCENES,
+    TREATMENTS,
     Contents,
     Goal,
     Room,
@@ -31,18 +33,13 @@ from env_wrappers.alfworld.rooms import (
 )
 from env_wrappers.alfworld.trust import alfworld_data
 from env_wrappers.datasets import is_generated, new_directory, write_manifest
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, check_known
 from env_wrappers.files import read_json
 from env_wrappers.processes import map_in_processes
 
 GENERATOR_VERSION = 3
 SPLITS = ("train", "valid_seen", "valid_unseen", "test")
 
-_TREATMENTS = {
-    "pick_clean_then_place_in_recep": ("clean", "SinkBasin"),
-    "pick_heat_then_place_in_recep": ("heat", "Microwave"),
-    "pick_cool_then_place_in_recep": ("cool", "Fridge"),
-}
 _DRAWS = 200  # rooms and goals tried per seed
 _SEEDS_PER_GAME = 20  # seeds tried per game
 _SEEDS_PER_DATA_SET = 10_000_000
@@ -70,14 +67,16 @@ class GenerationSpec:
     max_receptacles: int = 60
 
     def __post_init__(self) -> None:
-        """Validate the values.
-
-        Raises:
-            DataError: a value is unknown or out of range.
-        """
-        _check_known("split", self.splits, SPLITS)
-        _check_known("task type", self.task_types, TASK_TYPES)
-        _check_known("room", self.rooms, tuple(ROOM_SCENES))
+        """Raise DataError if a value is unknown or out of range."""
+        for what, values, known in (
+            ("split", self.splits, SPLITS),
+            ("task type", self.task_types, TASK_TYPES),
+            ("room", self.rooms, ROOM_SCENES),
+        ):
+            if not values:
+                raise DataError(f"no {what} given: choose {', '.join(known)}")
+            for value in values:
+                check_known(what, value, known)
         if min(self.splits.values()) < 0 or not any(self.splits.values()):
             raise DataError(f"numbers of games must not be negative, nor all 0: {self.splits}")
         if self.seed < 0 or self.max_receptacles < 1:
@@ -88,7 +87,7 @@ def generate(
     out: Path,
     spec: GenerationSpec,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-    workers: int = 1,
+    workers: int | None = 1,
 ) -> None:
     """Write a data set, or nothing on error; the result does not depend on ``workers``.
 
@@ -97,7 +96,7 @@ def generate(
     Args:
         out: the directory to create.
         on_progress: called after each game with the number made and the total.
-        workers: number of processes.
+        workers: number of processes; None: as many as are worth it.
 
     Raises:
         DataError: ``out`` holds something else, or the spec cannot give that many games.
@@ -141,11 +140,9 @@ def generate_game(
     }
     engine = GameEngine(game)
     plan = oracle_plan(task_type, room, contents, goal, engine.names)
-    if not _wins(engine, plan):
+    if why_not_won(engine, plan) is not None:
         return None
-    label = "-".join(
-        [task_type, goal.target, "None", goal.destination or goal.lamp, str(room.scene)]
-    )
+    label = f"{task_type}-{goal.target}-None-{goal.destination or goal.lamp}-{room.scene}"
     folder = out / TREE / split / label / name
     folder.mkdir(parents=True, exist_ok=True)
     game |= {"solvable": True, "walkthrough": plan}
@@ -189,8 +186,8 @@ def oracle_plan(
         source = contents.inside[target]
         walk.go(source, need_open=True)
         walk.commands.append(f"take {walk.name(target)} from {walk.name(source)}")
-        if task_type in _TREATMENTS:
-            verb, kind = _TREATMENTS[task_type]
+        if task_type in TREATMENTS:
+            verb, kind, _ = TREATMENTS[task_type]
             tool = _first(room, kind)
             walk.go(tool, need_open=False)
             walk.commands.append(f"{verb} {walk.name(target)} with {walk.name(tool)}")
@@ -230,16 +227,6 @@ class _Walk:
 
 def _first(room: Room, kind: str) -> str:
     return min(r for r in room.receptacles if kind_of(r) == kind)
-
-
-def _wins(engine: GameEngine, plan: list[str]) -> bool:
-    """Return whether the plan wins with its last command and not before."""
-    state, _ = engine.reset()
-    for command in plan:
-        if state.won:
-            return False
-        state, _ = engine.step(state, command)
-    return state.won
 
 
 def _traj_data(task_type: str, goal: Goal, scene: int, name: str) -> dict[str, Any]:
@@ -309,11 +296,3 @@ def _count(data: Path, games: Iterable[Path]) -> dict[str, Counter[str]]:
         _, split, label, *_ = Path(name).parts
         counts.setdefault(split, Counter())[label.split("-", 1)[0]] += 1
     return counts
-
-
-def _check_known(what: str, values: Iterable[str], known: tuple[str, ...]) -> None:
-    values = tuple(values)
-    unknown = [value for value in values if value not in known]
-    if unknown or not values:
-        wrong = f"unknown {what} {unknown[0]!r}" if unknown else f"no {what} given"
-        raise DataError(f"{wrong}: choose from {', '.join(known)}")

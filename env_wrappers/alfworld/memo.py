@@ -16,9 +16,10 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from types import CodeType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import fast_downward
 import textworld
@@ -152,11 +153,6 @@ def _parts(symbols: Iterable[Any]) -> Iterator[Any]:
                 yield from _parts([symbol.symbol])
 
 
-def _names(expression: str) -> set[str]:
-    nodes = ast.walk(ast.parse(expression, mode="eval"))
-    return {node.id for node in nodes if isinstance(node, ast.Name)}
-
-
 @functools.lru_cache(maxsize=4096)
 def _things_named(text: str) -> tuple[frozenset[Placeholder], frozenset[str]]:
     """Return the placeholders of a text's queries, and the names in its expressions."""
@@ -164,17 +160,11 @@ def _things_named(text: str) -> tuple[frozenset[Placeholder], frozenset[str]]:
     names: set[str] = set()
     for part in _parts(parse_symbols(text)):
         if isinstance(part, textgen.EvalSymbol):
-            names |= _names(part.expression)
+            nodes = ast.walk(ast.parse(part.expression, mode="eval"))
+            names |= {node.id for node in nodes if isinstance(node, ast.Name)}
         elif isinstance(part, textgen.ConditionalSymbol) and part.given:
             placeholders |= set(parse_query(part.given).placeholders)
     return frozenset(placeholders), frozenset(names)
-
-
-def changing_predicates(state: Any) -> frozenset[str]:
-    """Return the names of the predicates that an action of the loaded game can change."""
-    return frozenset(
-        effect.literal.predicate for action in state.task.actions for effect in action.effects
-    )
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -274,22 +264,15 @@ def _separated(items: list[tuple[Any, Context]], context: Context) -> list[tuple
 # --- translation and parsing -------------------------------------------------------------------
 
 
-@contextmanager
-def _memoised_logic(**more: Any) -> Iterator[None]:
-    """Make TextWorld's loader use the cached functions within the block."""
-    patches: dict[str, Any] = {
-        "fast_downward": SimpleNamespace(**vars(fast_downward) | {"pddl2sas": _translate}),
-        "_parse_and_convert": _parse_document,
-        "ContextSensitiveGrammar": MemoGrammar,
-    } | more
-    saved = {name: getattr(pddl_logic, name) for name in patches}
-    for name, value in patches.items():
-        setattr(pddl_logic, name, value)
-    try:
-        yield
-    finally:
-        for name, value in saved.items():
-            setattr(pddl_logic, name, value)
+def _memoised_logic(**more: Any) -> Any:
+    """Return a context in which TextWorld's loader uses the cached functions."""
+    return patch.multiple(
+        pddl_logic,
+        fast_downward=SimpleNamespace(**vars(fast_downward) | {"pddl2sas": _translate}),
+        _parse_and_convert=_parse_document,
+        ContextSensitiveGrammar=MemoGrammar,
+        **more,
+    )
 
 
 def _translate(

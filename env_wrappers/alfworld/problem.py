@@ -8,6 +8,7 @@ from alfworld.gen import goal_library
 from env_wrappers.alfworld.rooms import FITS, FURNITURE, PORTABLE, Contents, Goal, Room, kind_of
 
 _INDENT = "\n        "
+_MANGLED = str.maketrans({"-": "_minus_", "|": "_bar_", "+": "_plus_", ".": "_dot_"})
 _ABILITIES = {
     "cleanable": "Cleanable",
     "heatable": "Heatable",
@@ -19,14 +20,7 @@ _ABILITIES = {
 
 def mangle(identifier: str) -> str:
     """Return an id with the characters that PDDL does not allow replaced."""
-    for character, word in (
-        ("-", "_minus_"),
-        ("|", "_bar_"),
-        ("+", "_plus_"),
-        (".", "_dot_"),
-    ):
-        identifier = identifier.replace(character, word)
-    return identifier
+    return identifier.translate(_MANGLED)
 
 
 def write_problem(

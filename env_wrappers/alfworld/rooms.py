@@ -18,15 +18,20 @@ ROOM_SCENES: dict[str, tuple[str, range]] = {
 }
 """Room name ("livingroom") to ALFWorld's name ("LivingRoom") and scene numbers."""
 
-OFFICIAL_UNSEEN_SCENES = frozenset({10, 219, 308, 424})
-"""The floor plans of the official ``valid_unseen`` games, one per room."""
-# ALFRED's scripts count the official ones as training scenes; its published split does not.
-UNSEEN_SCENES = OFFICIAL_UNSEEN_SCENES | frozenset(tables.TEST_SCENE_NUMBERS)
+# The first four are those of the official ``valid_unseen`` games, one per room. ALFRED's scripts
+# count them as training scenes; its published split does not.
+UNSEEN_SCENES = frozenset({10, 219, 308, 424, *tables.TEST_SCENE_NUMBERS})
 
 FURNITURE = sorted(tables.RECEPTACLES - tables.MOVABLE_RECEPTACLES_SET)
 FITS = {kind: frozenset(objects) for kind, objects in tables.VAL_RECEPTACLE_OBJECTS.items()}
 PORTABLE = frozenset(o for kinds in FITS.values() for o in kinds if not o.endswith("Sliced"))
 LAMPS = ("DeskLamp", "FloorLamp")
+TREATMENTS = {
+    "pick_clean_then_place_in_recep": ("clean", "SinkBasin", "Cleanable"),
+    "pick_heat_then_place_in_recep": ("heat", "Microwave", "Heatable"),
+    "pick_cool_then_place_in_recep": ("cool", "Fridge", "Coolable"),
+}
+"""Verb, furniture and property of the object, by task type."""
 
 _GRID = 0.25  # metres between two positions of the agent
 _ALWAYS_OPENABLE = ("Fridge", "Microwave", "Safe")
@@ -162,11 +167,7 @@ def choose_goal(rng: random.Random, task_type: str, room: Room) -> Goal | None:
     if task_type == "look_at_obj_in_light":
         lamps = [lamp for lamp in LAMPS if lamp in room.object_types]
         return Goal(rng.choice(targets), lamp=rng.choice(lamps)) if targets and lamps else None
-    tool, treatment = {
-        "pick_clean_then_place_in_recep": ("SinkBasin", "Cleanable"),
-        "pick_heat_then_place_in_recep": ("Microwave", "Heatable"),
-        "pick_cool_then_place_in_recep": ("Fridge", "Coolable"),
-    }.get(task_type, ("", ""))
+    _, tool, treatment = TREATMENTS.get(task_type, ("", "", ""))
     kinds = room.kinds
     if tool:
         if tool not in kinds:

@@ -28,7 +28,6 @@ SETTING = "HGPO_ALFWORLD_CACHE"
 
 _FORMAT = 4
 _OTHERS_CAN_WRITE = 0o022
-_UNREADABLE = (OSError, zlib.error, UnicodeDecodeError)
 
 
 def translate(domain: str, problem: str) -> tuple[Any, str]:
@@ -41,7 +40,7 @@ def translate(domain: str, problem: str) -> tuple[Any, str]:
     entry = folder / f"{_key(domain, problem)}.sas.z" if folder else None
     with translator_arguments():
         if entry:
-            with contextlib.suppress(*_UNREADABLE):
+            with contextlib.suppress(OSError, zlib.error, UnicodeDecodeError):
                 sas = zlib.decompress(entry.read_bytes()).decode()
                 return _parse(domain, problem), sas
         task, sas = fast_downward.pddl2sas(domain, problem)

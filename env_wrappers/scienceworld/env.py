@@ -1,10 +1,11 @@
 """The Gymnasium environment of ScienceWorld."""
 
 import hashlib
+import itertools
 from pathlib import Path
 from typing import Any
 
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, check_known
 from env_wrappers.scienceworld.simulator import SPLITS, Game, jar_hash, variations
 from env_wrappers.text_env import TextEnv
 
@@ -23,23 +24,19 @@ _NOT_UNDERSTOOD = ("No known action", "Unknown action")
 class ScienceWorldEnv(TextEnv):
     """Science experiments in text: ``open door to kitchen``, ``focus on water``.
 
-    ``reset(seed=s)`` plays the game ``s % num_tasks`` of the split; ``reset(options={"game": i})``
-    plays game ``i``; ``reset()`` draws one from ``np_random``. Games are variations of tasks. Their
-    order takes the first variation of every task, then the second of every task, and so on.
+    See ``TextEnv``. Games are variations of tasks. Their order takes the first variation of every
+    task, then the second of every task, and so on.
 
-    A score of 100 wins, and terminates the episode with ``success_reward``; other steps earn 0. A
-    mistake that makes the task impossible, such as focusing on the wrong object, terminates too.
-    After ``max_steps`` steps the episode is truncated. Any string is a valid action.
+    A score of 100 wins, and terminates the episode. A mistake that makes the task impossible, such
+    as focusing on the wrong object, terminates too.
 
-    ``info`` contains admissible_actions (list of str: actions with objects that the simulator calls
-    possible, often hundreds; numbers after an ambiguous action), won (bool), task_score (from 0 to
-    1), task_type (such as "boil"), game ("boil/3"), goal (the task in words), state_hash (hash of
-    what the agent sees and holds, and of the score), inadmissible (bool: the last action was not
-    understood) and inadmissible_count.
+    ``info`` also contains task_score, from 0 to 1. Its admissible_actions are actions with objects
+    that the simulator calls possible, often hundreds, and numbers after an ambiguous action;
+    task_type is such as "boil", game "boil/3"; state_hash is of what the agent sees and holds, and
+    of the score; inadmissible means that the last action was not understood.
 
     Attributes:
         games: task and variation of each game.
-        num_tasks: number of games.
         data_hash: SHA-256 of the simulator's file.
     """
 
@@ -65,9 +62,7 @@ class ScienceWorldEnv(TextEnv):
             tasks: names of tasks; None: all 30.
             max_variations: use only the first variations of a task's split; None: all.
             simplifications: names of `SIMPLIFICATIONS`, separated by commas; "": none.
-            max_steps: steps after which an episode is truncated.
-            success_reward: reward for a score of 100.
-            render_mode: "ansi" or None; see ``TextEnv``.
+            max_steps, success_reward, render_mode: see ``TextEnv``.
 
         Raises:
             DataError: a package is missing, or an argument is unknown or out of range.
@@ -75,31 +70,24 @@ class ScienceWorldEnv(TextEnv):
         super().__init__(max_steps, success_reward, render_mode)
         if data is not None:
             raise DataError("ScienceWorld's data come with its package: leave env.data out")
-        if split not in SPLITS:
-            raise DataError(f"unknown split {split!r}: choose {', '.join(SPLITS)}")
+        check_known("split", split, SPLITS)
         if max_variations is not None and max_variations < 1:
             raise DataError(f"max_variations must be at least 1, not {max_variations}")
         names = simplifications.split(",") if simplifications else []
         for name in names:
-            if name not in SIMPLIFICATIONS:
-                known = ", ".join(SIMPLIFICATIONS)
-                raise DataError(f"unknown simplification {name!r}: choose from {known}")
+            check_known("simplification", name, SIMPLIFICATIONS)
         if "easy" in names and len(names) > 1:
             raise DataError("the simplification 'easy' goes with no other: remove the others")
         found = variations(split)
         for name in tasks or ():
-            if name not in found:
-                raise DataError(f"unknown task {name!r}: choose from {', '.join(found)}")
+            check_known("task", name, found)
         chosen = list(found if tasks is None else dict.fromkeys(tasks))
         if not chosen:
             raise DataError("tasks is empty: name a task, or leave it out for all")
-        ranked = [
-            (rank, name, variation)
-            for name in chosen
-            for rank, variation in enumerate(found[name][:max_variations])
-        ]
-        # A stable sort: within a rank, tasks keep their order.
-        self.games = [(name, number) for _, name, number in sorted(ranked, key=lambda it: it[0])]
+        by_task = ([(name, number) for number in found[name][:max_variations]] for name in chosen)
+        rounds = itertools.zip_longest(*by_task)
+        chosen_games = filter(None, itertools.chain.from_iterable(rounds))
+        self.games: list[tuple[str, int]] = list(chosen_games)
         self.num_tasks = len(self.games)
         self.data_hash = jar_hash()
         self._tasks = f" in {split}"

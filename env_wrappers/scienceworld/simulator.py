@@ -98,7 +98,9 @@ class Game:
     def close(self) -> None:
         """Forget the game; with the last one, end the Java process."""
         with _lock:
-            self._simulator.forget(self)
+            self._simulator.games.discard(self)
+            if not self._simulator.games and self._simulator is _running:
+                stop()
 
 
 @functools.cache
@@ -191,11 +193,6 @@ class _Simulator:
             self._options.parseSimplificationStr(game._used)
             self._current = weakref.ref(game)
 
-    def forget(self, game: "Game") -> None:
-        self.games.discard(game)
-        if not self.games and self is _running:
-            stop()
-
     def stop(self) -> None:
         if self._owner != os.getpid():
             return  # the process of the parent, before a fork
@@ -209,14 +206,11 @@ class _Simulator:
             self._process.kill()
             self._process.wait()
 
-    def _class(self, name: str) -> Any:
-        return self.java.java.lang.Class.forName(name)
-
     def _module(self, name: str) -> Any:
-        return self._class(name).getField("MODULE$").get(None)
+        return self.java.java.lang.Class.forName(name).getField("MODULE$").get(None)
 
     def _private(self, name: str, field: str) -> Any:
-        found = self._class(name).getDeclaredField(field)
+        found = self.java.java.lang.Class.forName(name).getDeclaredField(field)
         found.setAccessible(True)
         return found
 

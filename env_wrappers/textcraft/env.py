@@ -4,10 +4,10 @@ import random
 from pathlib import Path
 from typing import Any
 
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, check_known
 from env_wrappers.text_env import TextEnv
+from env_wrappers.textcraft.game import CraftingGame
 from env_wrappers.textcraft.recipes import PREFIX, Recipe, RecipeBook, open_book, words
-from env_wrappers.textcraft.workshop import Workshop
 
 MAX_ACTION = 16_384  # characters
 SPLITS = {"train": (0, 1), "dev": (2,), "test": (3,)}
@@ -18,25 +18,18 @@ SPLIT_SEED = 0
 class TextCraftEnv(TextEnv):
     """Crafting in text: ``get 1 oak logs``, ``craft 4 oak planks using 1 oak logs``, ``inventory``.
 
-    ``reset(seed=s)`` plays the goal ``s % num_tasks`` of the split, so all environments with the
-    same arguments play the same task for the same seed. ``reset(options={"goal": i})`` plays goal
-    ``i`` of the split. ``reset()`` draws a goal from ``np_random``.
+    See ``TextEnv``; ``reset(options={"goal": i})`` plays goal ``i`` of the split. Crafting the goal
+    terminates the episode. An action that is not understood or not possible changes nothing, as
+    does an action of more than ``MAX_ACTION`` characters.
 
-    Crafting the goal terminates the episode; after ``max_steps`` steps it is truncated. Any string
-    is a valid action: one that is not understood or not possible changes nothing, as does an action
-    of more than ``MAX_ACTION`` characters.
-
-    ``info`` contains admissible_actions (list of str: the listed crafting commands that are
-    possible now, ``get`` for base items in the amounts that listed commands name, and
-    ``inventory``), won (bool), task_type ("depth 2" to "depth 4": recipes that must follow each
-    other), game (the item to craft, such as "oak_sign"), goal (the text of the first observation:
-    commands and goal, because an agent needs the commands in every step), state_hash (see
-    ``Workshop``), inadmissible (bool: the last action had no effect) and inadmissible_count (number
-    of such actions in this episode).
+    In ``info``, admissible_actions are the listed crafting commands that are possible now, ``get``
+    for base items in the amounts that listed commands name, and ``inventory``; task_type is
+    "depth 2" to "depth 4" (recipes that must follow each other); game is the item to craft, such as
+    "oak_sign"; goal is the text of the first observation (commands and goal, because an agent needs
+    the commands in every step).
 
     Attributes:
         goals: ids of the items to craft.
-        num_tasks: number of goals in the split.
     """
 
     _task_option = "goal"
@@ -58,9 +51,7 @@ class TextCraftEnv(TextEnv):
             data: see ``recipes.open_book``.
             split: see ``goals_of``, also for ``max_commands``.
             distractors: largest number of listed commands that the goal does not need.
-            max_steps: steps after which an episode is truncated.
-            success_reward: reward for crafting the goal; other steps earn 0.
-            render_mode: "ansi" or None; see ``TextEnv``.
+            max_steps, success_reward, render_mode: see ``TextEnv``.
 
         Raises:
             DataError: the data is unusable, or an argument is unknown or out of range.
@@ -86,7 +77,7 @@ class TextCraftEnv(TextEnv):
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
         goal = self.goals[self._choose(seed, task)]
         listed = listed_recipes(self._book, goal, self._distractors)
-        self._workshop = Workshop(self._book, goal, listed)
+        self._game = CraftingGame(self._book, goal, listed)
         commands = "\n".join(recipe.command for recipe in listed)
         text = f"Crafting commands:\n{commands}\n\nGoal: craft {words(goal)}."
         return text, {
@@ -96,25 +87,25 @@ class TextCraftEnv(TextEnv):
         }
 
     def _act(self, action: str) -> tuple[str, float, bool]:
-        observation = self._workshop.act(action if len(action) <= MAX_ACTION else "")
-        won = self._workshop.won
+        observation = self._game.act(action if len(action) <= MAX_ACTION else "")
+        won = self._game.won
         return observation, self._success_reward * won, won
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {"data": self.data_hash, "distractors": self._distractors}
 
     def _save(self) -> Any:
-        return self._workshop.copy()
+        return self._game.copy()
 
     def _load(self, episode: Any) -> None:
-        self._workshop = episode.copy()
+        self._game = episode.copy()
 
     def _info(self) -> dict[str, Any]:
         return {
-            "admissible_actions": self._workshop.actions,
-            "won": self._workshop.won,
-            "state_hash": self._workshop.state_hash,
-            "inadmissible": self._workshop.failed,
+            "admissible_actions": self._game.actions,
+            "won": self._game.won,
+            "state_hash": self._game.state_hash,
+            "inadmissible": self._game.failed,
         }
 
 
@@ -153,8 +144,7 @@ def goals_of(book: RecipeBook, split: str, max_commands: int | None) -> list[str
     Raises:
         DataError: there is no such split, or it has no goals.
     """
-    if split not in SPLITS:
-        raise DataError(f"unknown split {split!r}: choose {', '.join(SPLITS)}")
+    check_known("split", split, SPLITS)
     by_depth: dict[float, list[str]] = {}
     for goal in book.goals():
         by_depth.setdefault(book.depth(goal), []).append(goal)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from env_wrappers.errors import DataError
+from env_wrappers.textcraft.game import CraftingGame
 from env_wrappers.textcraft.recipes import Recipe, RecipeBook, words
-from env_wrappers.textcraft.workshop import Workshop
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,12 +136,12 @@ class Crafter:
         self._random_gets = random_gets
         self._goal = goal
         self._choice = find_choice(book, goal)
-        self._workshop = Workshop(book, goal, [])  # follows the episode
+        self._game = CraftingGame(book, goal, [])  # follows the episode
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
         """Return thought and action. The thought leads from the goal to what is missing."""
         if last is not None:
-            self._workshop.act(last)
+            self._game.act(last)
         thought, action = self._next()
         gets = [other for other in admissible if other.startswith("get ")]
         if gets and self._rng.random() < self._random_gets:
@@ -161,16 +161,14 @@ class Crafter:
         thought = words(self._goal)
         recipe = self._choice.recipes[self._goal]
         while True:
-            items: list[str] = []
-            missing = None
-            for part in recipe.ingredients:
-                held = [i for i in part.items if self._workshop.inventory.get(i, 0) >= part.count]
-                if not held:
-                    missing = part
-                    break
-                items.append(min(held))
-            if missing is None:
-                return thought, recipe.action(items)
+            inventory = self._game.inventory
+            held = [
+                [item for item in part.items if inventory.get(item, 0) >= part.count]
+                for part in recipe.ingredients
+            ]
+            if all(held):
+                return thought, recipe.action([min(items) for items in held])
+            missing = recipe.ingredients[held.index([])]
             item = self._choice.item(missing.name)
             thought += f": {missing.count} {words(missing.name)}"
             if item not in self._choice.recipes:

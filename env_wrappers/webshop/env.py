@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, check_known
 from env_wrappers.text_env import TextEnv
 from env_wrappers.webshop import pages
 from env_wrappers.webshop.goals import split_goals
@@ -22,25 +22,16 @@ REWARDS = ("success", "score")
 class WebShopEnv(TextEnv):
     """Shopping in text: an action is ``search[words]`` or ``click[text]``, an observation a page.
 
-    ``reset(seed=s)`` plays the goal ``s % num_tasks`` of the split, so all environments with the
-    same arguments play the same goal for the same seed. ``reset(options={"goal": i})`` plays goal
-    ``i`` of the split. ``reset()`` draws a goal from ``np_random``, with the original's weights
-    (``goals.GoalList.weights``).
-
-    "Buy Now" terminates the episode; after ``max_steps`` steps it is truncated. Any string is a
-    valid action: one that the store does not understand leaves the page unchanged, as does, unlike
+    See ``TextEnv``; ``reset(options={"goal": i})`` plays goal ``i`` of the split, and ``reset()``
+    draws a goal with the original's weights (``goals.GoalList.weights``). "Buy Now" terminates the
+    episode. An action that the store does not understand leaves the page unchanged, as does, unlike
     in the original, an action of more than ``MAX_ACTION`` characters.
 
-    ``info`` contains admissible_actions (list of str: ``search[<your query>]`` if there is a search
-    bar, then ``click[...]`` for all clickable texts in the original's order, some without effect),
-    won (bool: the purchase scored exactly 1), task_type (department of the goal's product), game
-    (name of the goal, such as "test/17"), goal (the instruction), state_hash (see ``Session``),
-    inadmissible (bool: the last action had no effect), inadmissible_count (number of such actions
-    in this episode), task_score (score of the purchase, 0 before) and score_details (its breakdown,
-    see ``reward.score``; None before).
-
-    Attributes:
-        num_tasks: number of goals in the split.
+    In ``info``, admissible_actions are ``search[<your query>]`` if there is a search bar, then
+    ``click[...]`` for all clickable texts in the original's order, some without effect; won means
+    that the purchase scored exactly 1; task_type is the department of the goal's product; game is
+    the name of the goal, such as "test/17". ``info`` also contains task_score (score of the
+    purchase, 0 before) and score_details (its breakdown, see ``reward.score``; None before).
     """
 
     _task_option = "goal"
@@ -78,18 +69,14 @@ class WebShopEnv(TextEnv):
             show_attributes: whether products have a sub page that lists their attributes.
             filter_goals: whether to use a goal, given its index and itself; None: use all goals of
                 the split.
-            render_mode: "ansi" or None; see ``TextEnv``.
+            render_mode: see ``TextEnv``.
 
         Raises:
             DataError: the data is unusable, or an argument is unknown or out of range.
         """
         super().__init__(max_steps, success_reward, render_mode)
-        for name, value, known in (
-            ("reward", reward, REWARDS),
-            ("observation_mode", observation_mode, pages.MODES),
-        ):
-            if value not in known:
-                raise DataError(f"unknown {name} {value!r}: choose {', '.join(known)}")
+        check_known("reward", reward, REWARDS)
+        check_known("observation_mode", observation_mode, pages.MODES)
         self._shop = shop = open_shop(data, goals, num_products, price_seed, shuffle_seed, nouns)
         self._session = Session(shop, show_attributes)
         self._split = split

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, check_known
 from env_wrappers.webshop.cache import ensure_folder, load_array, save_array
 from env_wrappers.webshop.catalogue import NOT_IN_ATTRIBUTES, Catalogue
 from env_wrappers.webshop.records import Goal
@@ -150,8 +150,7 @@ def open_goals(
 
 def check_goals(kind: str, price_seed: int, shuffle_seed: int) -> None:
     """Raise DataError for invalid arguments of `open_goals`."""
-    if kind not in get_args(GoalKind):
-        raise DataError(f"unknown kind of goals {kind!r}: choose {' or '.join(get_args(GoalKind))}")
+    check_known("kind of goals", kind, get_args(GoalKind))
     for name, seed in (("price_seed", price_seed), ("shuffle_seed", shuffle_seed)):
         # Both seeds are part of a folder name.
         if type(seed) is not int or seed not in _SEEDS:
@@ -166,20 +165,18 @@ def split_goals(goals: GoalList, split: str) -> Sequence[int]:
         DataError: the split is unknown or empty.
     """
     places: Sequence[int]
+    check_known("split", split, (*SPLITS, *PRODUCT_SPLITS))
     if split in SPLITS:
         start, stop = SPLITS[split]
         places = range(len(goals))[start:stop]
         reason = f"it starts at goal {start}, and there are {len(goals)}"
-    elif split in PRODUCT_SPLITS:
+    else:
         start, stop = PRODUCT_SPLITS[split]
         digits = goals.catalogue.columns["asin"][goals.products] % 10
         sizes = np.diff(goals.starts, append=len(goals))
         chosen = np.repeat((start <= digits) & (digits < stop), sizes)[goals.order]
         places = np.flatnonzero(chosen).data
         reason = f"none of the {len(goals)} goals is of its products"
-    else:
-        known = ", ".join((*SPLITS, *PRODUCT_SPLITS))
-        raise DataError(f"unknown split {split!r}: choose from {known}")
     if not places:
         raise DataError(f"split {split!r} is empty: {reason}; take another split or more products")
     return places

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, check_known
 
 EXTRACTORS = ("auto", "spacy", "words")
 SPACY_MODEL = "en_core_web_sm"
@@ -42,8 +42,7 @@ def make_noun_extractor(name: str) -> NounExtractor:
     Raises:
         DataError: the name is unknown, or the model is not installed.
     """
-    if name not in EXTRACTORS:
-        raise DataError(f"noun extractor {name!r} is not known: choose {', '.join(EXTRACTORS)}")
+    check_known("noun extractor", name, EXTRACTORS)
     if name == "auto":
         name = "spacy" if importlib.util.find_spec(SPACY_MODEL) else "words"
     return _spacy() if name == "spacy" else NounExtractor("words", _find_words)

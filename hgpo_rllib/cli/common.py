@@ -5,7 +5,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,16 +65,8 @@ def progress(
     `interrupted` is said after Ctrl-C or SIGTERM.
     """
     console = TrainingConsole(sys.stderr)
-    advance: Callable[[int], None] | None = None
     try:
-        with ExitStack() as shown:
-
-            def on_progress(done: int, total: int) -> None:
-                nonlocal advance
-                if advance is None:
-                    advance = shown.enter_context(console.progress(label, total))
-                advance(done)
-
+        with console.progress(label) as on_progress:
             yield on_progress
     except KeyboardInterrupt:
         console.say(f"{label}: interrupted; {interrupted}")

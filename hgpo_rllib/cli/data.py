@@ -1,6 +1,5 @@
 """`hgpo data …`: generate and check games and stores; write demonstrations and recorded steps."""
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,7 +64,9 @@ def generate_alfworld(
     ] = GAMES.max_receptacles,
     workers: Annotated[
         int | None,
-        typer.Option(help="number of processes; does not affect the games (default: one per core)"),
+        typer.Option(
+            help="number of processes; does not affect the games (default: up to one per core)"
+        ),
     ] = None,
 ) -> None:
     """Generate solvable ALFWorld games; a second call with the same options does nothing.
@@ -87,7 +88,6 @@ def generate_alfworld(
         rooms=_names(rooms),
         max_receptacles=max_receptacles,
     )
-    workers = workers or os.cpu_count() or 1
     total = sum(spec.splits.values())
     generate_data(out, "games", total, lambda advance: generate(out, spec, advance, workers))
 
@@ -107,15 +107,11 @@ def check_alfworld(
 ) -> None:
     """Count the games per split and family, and name broken files (exit code 1)."""
     from env_wrappers.alfworld.check import check_tree
+    from env_wrappers.alfworld.games import find_tree
 
-    if data is None:
-        # The alfworld package's own default if the environment variable is not set.
-        from alfworld.info import ALFWORLD_DATA
-
-        data = Path(ALFWORLD_DATA)
     with progress("checking games") as on_progress:
         found = check_tree(data, replay, trusted, on_progress)
-    _print_games(data, found, replay)
+    _print_games(data or find_tree(None).parent, found, replay)
     if found.broken:
         raise typer.Exit(1)
 

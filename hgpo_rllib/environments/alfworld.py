@@ -1,7 +1,6 @@
 """ALFWorld: generated household tasks on TextWorld, demonstrated by the explorer."""
 
 import functools
-import os
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from env_wrappers.errors import DataError
 from hgpo_rllib.config import EnvSettings, RunConfig
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (
-    EnvironmentSpec,
+    BuiltInSpec,
     Example,
     Games,
     Info,
@@ -31,6 +30,7 @@ from hgpo_rllib.environments.spec import (
     Progress,
     TaskGenerator,
     digest,
+    prompts_of,
 )
 
 DEMONSTRATION_SEED_OFFSET = 1000  # seed offset: demonstrated games are in no other split
@@ -66,13 +66,9 @@ with you your task actions around picked picking
         shape = config.games.model_dump(exclude=set(SPLITS))
         return {"games": shape, "generator_version": GENERATOR_VERSION}
 
-    def data_size(self, config: RunConfig) -> int:
-        """Return the number of games."""
-        return sum(_spec(config).splits.values())
-
     def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
         """Generate the three splits."""
-        generate(path, _spec(config), on_progress, workers=os.cpu_count() or 1)
+        generate(path, _spec(config), on_progress, workers=None)
 
     def make_sample(self, config: RunConfig, path: Path) -> None:
         """Write files that are marked as solvable games but cannot be played."""
@@ -89,7 +85,7 @@ with you your task actions around picked picking
         """Generate `warm_start.games` games in the scenes of the train split."""
         splits = {"train": config.warm_start.games}
         spec = _spec(config, splits, DEMONSTRATION_SEED_OFFSET)
-        generate(path, spec, on_progress, workers=os.cpu_count() or 1)
+        generate(path, spec, on_progress, workers=None)
         return [game.parent.name for game in find_games(path, "train")]
 
     def expert_factory(self, config: RunConfig) -> MakeExpert:
@@ -119,14 +115,10 @@ with you your task actions around picked picking
         return [renumber(example, rng) if rng.random() < 0.5 else example for example in thoughts]
 
 
-class ALFWorld(EnvironmentSpec):
+class ALFWorld(BuiltInSpec):
     """See `EnvironmentSpec`."""
 
-    prompts = {  # noqa: RUF012
-        "full": "alfworld_full",
-        "react": "alfworld_react",
-        "reflexion": "alfworld_reflexion",
-    }
+    prompts = prompts_of("alfworld")
     max_steps = 50
     eval_split = "valid_seen"
     parity_shuffles = True
@@ -152,12 +144,18 @@ class ALFWorld(EnvironmentSpec):
 
     def oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan]:
         """Return the function from an info to the walkthrough in its game file."""
-        return functools.partial(recorded, trusted=settings.options.get("trusted", False))
+        trusted = settings.options.get("trusted", False)
+        return lambda info: _with_thoughts(recorded_plan(Path(info["game"]), trusted))
 
     def players(self, settings: EnvSettings) -> dict[str, MakePlayer]:
         """Return the explorer, and the planner, which can take minutes for a game."""
         trusted = settings.options.get("trusted", False)
-        return {"explorer": explore, "planner": functools.partial(follow_plan, trusted=trusted)}
+
+        def follow_plan(info: Info, rng: random.Random) -> PlanFollower:
+            plan = find_plan(Path(info["game"]), PLANNER_SECONDS, trusted)
+            return PlanFollower(_with_thoughts(plan))
+
+        return {"explorer": explore, "planner": follow_plan}
 
 
 def _spec(
@@ -177,34 +175,14 @@ def _spec(
 # --- players -------------------------------------------------------------------------------------
 
 
-def recorded(info: Info, trusted: bool) -> OraclePlan:
-    """Return the walkthrough in the game file."""
-    plan = recorded_plan(Path(info["game"]), trusted)
-    return OraclePlan(plan, thoughts=thoughts_for(plan))
-
-
 def explore(info: Info, rng: random.Random, random_moves: float = 0.0) -> Explorer:
-    """Return the explorer, which searches at random for the objects of the goal.
-
-    Raises:
-        DataError: the goal is not beside the game file.
-    """
-    game = Path(info["game"])
-    try:
-        goal = goal_of(game)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"the explorer needs traj_data.json beside {game}: {error!r}") from error
+    """Return the explorer, which searches at random; `goal_of` raises its errors."""
+    goal = goal_of(Path(info["game"]))
     return Explorer(goal, info["admissible_actions"], rng, random_moves)
 
 
-def follow_plan(info: Info, rng: random.Random, trusted: bool) -> PlanFollower:
-    """Return a player of a plan of Fast Downward.
-
-    Raises:
-        DataError: no plan was found in time.
-    """
-    plan = find_plan(Path(info["game"]), PLANNER_SECONDS, trusted)
-    return PlanFollower(OraclePlan(plan, thoughts=thoughts_for(plan)))
+def _with_thoughts(plan: Sequence[str]) -> OraclePlan:
+    return OraclePlan(plan, thoughts=thoughts_for(plan))
 
 
 def thoughts_for(plan: Sequence[str]) -> list[str]:

@@ -140,7 +140,7 @@ def check_contract(config: RunConfig, split: str) -> None:
     try:
         _check_curriculum(config, env)
         observation, info = _play_a_step(env)
-    except _NotMetError as error:
+    except DataError as error:
         raise ConfigError(f"{where}: {error} ({PAGE})") from error
     finally:
         env.close()
@@ -167,26 +167,23 @@ def _check_prompts(agent: AgentSettings, observation: str, info: dict[str, Any])
         raise ConfigError(f"agent.{setting}: {name}: {one_line(error)} ({PAGE})") from error
 
 
-class _NotMetError(Exception):
-    """The environment does not meet a requirement; the message names it."""
-
-
 def _play_a_step(env: gymnasium.Env) -> tuple[str, dict[str, Any]]:
-    """Play one step of the first task and check all results; return what the reset returned."""
-    try:
-        tasks = env.get_wrapper_attr("num_tasks")
-    except AttributeError:
-        tasks = None
+    """Play one step of the first task and check all results; return what the reset returned.
+
+    Raises:
+        DataError: the environment does not meet a requirement; the message names it.
+    """
+    tasks = env.has_wrapper_attr("num_tasks") and env.get_wrapper_attr("num_tasks")
     if not isinstance(tasks, int) or tasks < 1:
-        raise _NotMetError("it has no num_tasks, the number of tasks of the split, 1 or more")
+        raise DataError("it has no num_tasks, the number of tasks of the split, 1 or more")
     reset = "reset(seed=0)"
     observation, info = _call(reset, 2, lambda: env.reset(seed=0))
     _check_result(reset, observation, info, INFO)
     if not info["admissible_actions"]:
-        raise _NotMetError(f"'admissible_actions' in the info of {reset} is empty")
+        raise DataError(f"'admissible_actions' in the info of {reset} is empty")
     again, other = _call(reset, 2, lambda: env.reset(seed=0))
     if (again, other["goal"]) != (observation, info["goal"]):
-        raise _NotMetError(
+        raise DataError(
             f"{reset} begins another task when it is called again: all members of a group play the "
             "task of one seed"
         )
@@ -202,9 +199,9 @@ def _call(name: str, size: int, call: Callable[[], Any]) -> tuple[Any, ...]:
     try:
         returned = call()
     except Exception as error:
-        raise _NotMetError(f"{name} raises {one_line(error)}") from error
+        raise DataError(f"{name} raises {one_line(error)}") from error
     if not isinstance(returned, tuple) or len(returned) != size:
-        raise _NotMetError(f"{name} does not return {size} things, as Gymnasium has it")
+        raise DataError(f"{name} does not return {size} things, as Gymnasium has it")
     return returned
 
 
@@ -214,10 +211,10 @@ def _check_result(
     """Check that the observation is text, and that the info has the required keys and types."""
     if not isinstance(observation, str):
         kind = type(observation).__name__
-        raise _NotMetError(f"the observation of {name} is no text, but a {kind}")
+        raise DataError(f"the observation of {name} is no text, but a {kind}")
     for key, (kind, use) in demands.items():
         if not isinstance(info, dict) or key not in info:
-            raise _NotMetError(f"the info of {name} has no {key!r}: {use}")
+            raise DataError(f"the info of {name} has no {key!r}: {use}")
         if not isinstance(info[key], kind):
             found = type(info[key]).__name__
-            raise _NotMetError(f"{key!r} in the info of {name} is a {found}: it has to be {use}")
+            raise DataError(f"{key!r} in the info of {name} is a {found}: it has to be {use}")

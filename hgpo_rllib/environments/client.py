@@ -1,11 +1,10 @@
 """Tasks that a client of the gateway plays, with an environment of its own."""
 
 from hgpo_rllib.config import ConfigError, RunConfig
-from hgpo_rllib.environments.checks import check_settings
-from hgpo_rllib.environments.spec import EnvironmentSpec
+from hgpo_rllib.environments.spec import BuiltInSpec
 
 
-class Client(EnvironmentSpec):
+class Client(BuiltInSpec):
     """See `EnvironmentSpec`."""
 
     def check(self, config: RunConfig, split: str) -> None:
@@ -15,4 +14,4 @@ class Client(EnvironmentSpec):
                 f"env.env_id: only clients of the gateway play {self.env_id}: set "
                 "rollout.gateway_port (docs/gateway.md)"
             )
-        check_settings(config, split).close()
+        super().check(config, split)

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 from pydantic import Field, ValidationError
 
-from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
+from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig, explain
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import check_no_strategies
 from hgpo_rllib.environments.spec import EnvironmentSpec, Games, digest
@@ -109,13 +109,7 @@ def _mixed(settings: EnvSettings) -> dict[str, MixedEnvironment]:
         try:
             mixed[name] = MixedEnvironment.model_validate(value)
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join([where, *map(str, first["loc"])])
-            known = f"; known here: {', '.join(MixedEnvironment.model_fields)}"
-            unknown = first["type"] == "extra_forbidden"
-            raise ConfigError(
-                f"unknown config key {key}{known}" if unknown else f"{key}: {first['msg'].lower()}"
-            ) from error
+            raise ConfigError(explain(error, MixedEnvironment, where)) from error
         own, limit = mixed[name].max_steps, settings.max_steps
         if own is not None and own > limit:
             raise ConfigError(f"{where}.max_steps={own} is above env.max_steps={limit}: raise that")

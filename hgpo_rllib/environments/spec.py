@@ -1,10 +1,11 @@
 """Base classes of environment specs, for training and evaluation."""
 
 import hashlib
+import itertools
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -14,7 +15,7 @@ import gymnasium as gym
 from env_wrappers.errors import DataError
 from hgpo_rllib.advantages.estimators import TEACHERS
 from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
-from hgpo_rllib.environments.checks import check_contract
+from hgpo_rllib.environments.checks import check_contract, check_settings
 
 Info = Mapping[str, Any]
 """The info returned by an environment's ``reset`` and ``step``."""
@@ -73,15 +74,18 @@ class PlanFollower:
     """Expert that plays a plan."""
 
     def __init__(self, plan: OraclePlan):
-        """Initialize with the plan; its fallback is not used."""
+        """Initialize with the plan."""
         thoughts = plan.thoughts or [""] * len(plan.actions)
-        self._rest = iter(zip(thoughts, plan.actions, strict=True))
+        self._rest: Iterator[tuple[str, str]] = zip(thoughts, plan.actions, strict=True)
+        if plan.fallback is not None:
+            fallback = itertools.repeat((plan.fallback_reason, plan.fallback))
+            self._rest = itertools.chain(self._rest, fallback)
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
         """Return the next thought and action of the plan, regardless of the observation.
 
         Raises:
-            DataError: the plan ended without winning.
+            DataError: the plan ended without winning, and has no fallback.
         """
         turn = next(self._rest, None)
         if turn is None:
@@ -163,10 +167,6 @@ class TaskGenerator(DemonstrationGenerator):
         self, config: RunConfig, path: Path, on_progress: Progress
     ) -> Sequence[str]:
         """Write the data of demonstrations; return the names of the train split's tasks."""
-
-    @abstractmethod
-    def data_size(self, config: RunConfig) -> int:
-        """Return the total amount that `make_data` generates, in the unit of its progress."""
 
     @abstractmethod
     def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
@@ -294,3 +294,16 @@ class EnvironmentSpec:
                 "generate tasks: name a model"
             )
         return self.generator
+
+
+class BuiltInSpec(EnvironmentSpec):
+    """Spec of an environment of `env_wrappers`, which meets the contract."""
+
+    def check(self, config: RunConfig, split: str) -> None:
+        """Check the settings; the environment reads its data when it is created."""
+        check_settings(config, split).close()
+
+
+def prompts_of(name: str) -> dict[str, str]:
+    """Return the `EnvironmentSpec.prompts` of the templates NAME_full, NAME_react, …"""
+    return {agent: f"{name}_{agent}" for agent in ("full", "react", "reflexion")}

@@ -3,7 +3,7 @@
 import functools
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import gymnasium as gym
@@ -12,16 +12,16 @@ from env_wrappers.textcraft import players
 from env_wrappers.textcraft.players import Crafter, find_choice, plan
 from env_wrappers.textcraft.recipes import PREFIX, open_book
 from hgpo_rllib.config import EnvSettings, RunConfig
-from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (
+    BuiltInSpec,
     DemonstrationGenerator,
-    EnvironmentSpec,
     Example,
     Games,
     Info,
     MakeExpert,
     MakePlayer,
     OraclePlan,
+    prompts_of,
 )
 
 WASTEFUL = 0.3
@@ -78,22 +78,14 @@ def _item_words(prompt: str) -> set[str]:
     return set(_WORD.findall(" ".join(_COMMAND.findall(prompt))))
 
 
-class TextCraft(EnvironmentSpec):
+class TextCraft(BuiltInSpec):
     """See `EnvironmentSpec`."""
 
-    prompts = {  # noqa: RUF012
-        "full": "textcraft_full",
-        "react": "textcraft_react",
-        "reflexion": "textcraft_reflexion",
-    }
+    prompts = prompts_of("textcraft")
     max_steps = 50
     eval_split = "test"
     packages = ("textcraft",)
     generator = Demonstrations()
-
-    def check(self, config: RunConfig, split: str) -> None:
-        """Check the settings; the environment reads all data when it is created."""
-        check_settings(config, split).close()
 
     def games(self, env: gym.Env, settings: EnvSettings, split: str) -> Games:
         """Return the games, named by their goals."""
@@ -101,9 +93,14 @@ class TextCraft(EnvironmentSpec):
         names = tuple(goal.removeprefix(PREFIX) for goal in goals)
         return Games(names, env.get_wrapper_attr("data_hash"))
 
-    def oracle(self, settings: EnvSettings) -> functools.partial[OraclePlan]:
+    def oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan]:
         """Return the function to a shortest plan for a goal."""
-        return functools.partial(_shortest, data=settings.data)
+
+        def shortest(info: Info) -> OraclePlan:
+            goal = PREFIX + info["game"]
+            return OraclePlan(plan(goal, find_choice(open_book(settings.data), goal)))
+
+        return shortest
 
     def players(self, settings: EnvSettings) -> dict[str, MakePlayer]:
         """Return the crafter, also with the habit of its demonstrations."""
@@ -113,8 +110,3 @@ class TextCraft(EnvironmentSpec):
 
 def _craft(info: Info, rng: random.Random, data: str | None, random_moves: float = 0.0) -> Crafter:
     return Crafter(open_book(data), PREFIX + info["game"], rng, random_moves)
-
-
-def _shortest(info: Info, data: str | None) -> OraclePlan:
-    goal = PREFIX + info["game"]
-    return OraclePlan(plan(goal, find_choice(open_book(data), goal)))

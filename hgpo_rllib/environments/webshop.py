@@ -4,7 +4,7 @@ import functools
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium as gym
 
@@ -16,9 +16,8 @@ from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import NotFoundError, Shopper, oracle_actions
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from hgpo_rllib.config import EnvSettings, RunConfig
-from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (
-    EnvironmentSpec,
+    BuiltInSpec,
     Games,
     Info,
     MakeExpert,
@@ -26,13 +25,13 @@ from hgpo_rllib.environments.spec import (
     OraclePlan,
     Progress,
     TaskGenerator,
+    prompts_of,
 )
 
 SAMPLE = 2000
 """Number of products; with `store.human=1` they have 1,800 human goals, and the last split starts
 at goal 1,500."""
 SHOP_OPTIONS = ("goals", "num_products", "price_seed", "shuffle_seed", "nouns")
-_Shopper = TypeVar("_Shopper", bound=Shopper)
 
 
 class StoreGenerator(TaskGenerator):
@@ -52,16 +51,8 @@ than that the to total want with
         return {"store": config.store.model_dump(), "generator_version": GENERATOR_VERSION}
 
     def demonstration_options(self, config: RunConfig) -> dict[str, Any]:
-        """Return the run's environment options and train split.
-
-        The default split is left out, so that the names of cached models stay the same.
-        """
-        split = config.env.train_split
-        return config.env.options | ({} if split == "train" else {"split": split})
-
-    def data_size(self, config: RunConfig) -> int:
-        """Return the number of products."""
-        return config.store.products
+        """Return the run's environment options and train split."""
+        return config.env.options | {"split": config.env.train_split}
 
     def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:
         """Generate the catalogue."""
@@ -88,30 +79,20 @@ than that the to total want with
 
     def expert_factory(self, config: RunConfig) -> MakeExpert:
         """Return the shopper with bad habits."""
-        return functools.partial(_start, NoisyShopper)
+        return _noisy_shopper
 
 
-def _start(
-    make: Callable[[str, random.Random], _Shopper], info: Info, rng: random.Random
-) -> _Shopper:
-    return make(info["goal"], rng)
+def _noisy_shopper(info: Info, rng: random.Random) -> NoisyShopper:
+    return NoisyShopper(info["goal"], rng)
 
 
-class WebShop(EnvironmentSpec):
+class WebShop(BuiltInSpec):
     """See `EnvironmentSpec`."""
 
-    prompts = {  # noqa: RUF012
-        "full": "webshop_full",
-        "react": "webshop_react",
-        "reflexion": "webshop_reflexion",
-    }
+    prompts = prompts_of("webshop")
     max_steps = 15
     eval_split = "test"
     generator = StoreGenerator()
-
-    def check(self, config: RunConfig, split: str) -> None:
-        """Check the settings; the environment reads all data when it is created."""
-        check_settings(config, split).close()
 
     def games(self, env: gym.Env, settings: EnvSettings, split: str) -> Games:
         """Return the games, named by product and instruction."""
@@ -126,7 +107,11 @@ class WebShop(EnvironmentSpec):
 
     def players(self, settings: EnvSettings) -> dict[str, MakePlayer]:
         """Return the shoppers to compare with."""
-        return {name: functools.partial(_start, make) for name, make in PLAYERS.items()}
+
+        def player(make: Callable[[str, random.Random], Shopper]) -> MakePlayer:
+            return lambda info, rng: make(info["goal"], rng)
+
+        return {name: player(make) for name, make in PLAYERS.items()}
 
 
 def _purchase(info: Info, settings: EnvSettings) -> OraclePlan:

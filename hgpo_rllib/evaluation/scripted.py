@@ -3,6 +3,7 @@
 import functools
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -12,8 +13,8 @@ from env_wrappers.errors import DataError
 from hgpo_rllib.agent import Agent, BeginAgent, Turn
 from hgpo_rllib.agent.parsing import ANY_SEARCH
 from hgpo_rllib.config import ConfigError, EnvSettings
-from hgpo_rllib.environments import OraclePlan, find_environment
-from hgpo_rllib.environments.spec import Expert
+from hgpo_rllib.environments import find_environment
+from hgpo_rllib.environments.spec import Expert, PlanFollower
 from hgpo_rllib.play.terminal import QUIT, make_console, plain, read_action, show
 from hgpo_rllib.section import RunStoppedError
 
@@ -32,9 +33,9 @@ def begin_scripted(name: str, settings: EnvSettings) -> BeginAgent:
     if name == "human":
         return functools.partial(HumanAgent, make_console())
     environment = find_environment(settings.env_id)
-    find_plan, players = environment.oracle(settings), environment.players(settings)
-    if name == "oracle" and find_plan is not None:
-        return functools.partial(OracleAgent, find_plan)
+    find_plan, players = environment.oracle(settings), dict(environment.players(settings))
+    if find_plan is not None:  # only players have thoughts in the records of episodes
+        players["oracle"] = lambda info, rng: PlanFollower(replace(find_plan(info), thoughts=()))
     if name not in players:
         raise ConfigError(f"--agent {name}: there is none for {settings.env_id}")
     return functools.partial(PlayerAgent, players[name])
@@ -55,35 +56,6 @@ class RandomAgent(Agent):
         return Turn(observation, action)
 
 
-class OracleAgent(Agent):
-    """Play a winning plan."""
-
-    def __init__(
-        self,
-        find_plan: Callable[[Mapping[str, Any]], OraclePlan],
-        info: Mapping[str, Any],
-        group: str,
-        name: str,
-    ):
-        """See `BeginAgent`; `find_plan` is the result of `EnvironmentSpec.oracle`."""
-        self._plan = find_plan(info)
-        self._rest = iter(self._plan.actions)
-        self._game = info["game"]
-
-    async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
-        """See `Agent`.
-
-        Raises:
-            DataError: the plan ended before the game was won, and has no fallback.
-        """
-        action = next(self._rest, None)
-        if action is not None:
-            return Turn(observation, action)
-        if self._plan.fallback is None:
-            raise DataError(f"{self._game}: the oracle's plan ends before the goal is reached")
-        return Turn(observation, self._plan.fallback, self._plan.fallback_reason)
-
-
 class PlayerAgent(Agent):
     """Act as a scripted player that sees only text."""
 
@@ -99,8 +71,16 @@ class PlayerAgent(Agent):
         self._last: str | None = None
 
     async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
-        """See `Agent`."""
-        thought, self._last = self._player.act(observation, info["admissible_actions"], self._last)
+        """See `Agent`.
+
+        Raises:
+            DataError: the player cannot go on; the message names the game.
+        """
+        offered = info["admissible_actions"]
+        try:
+            thought, self._last = self._player.act(observation, offered, self._last)
+        except DataError as error:
+            raise DataError(f"{info['game']}: {error}") from error
         return Turn(observation, self._last, thought)
 
 

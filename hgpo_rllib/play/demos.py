@@ -6,7 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,7 +19,7 @@ from hgpo_rllib.agent import TextRenderer
 from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
-from hgpo_rllib.environments.spec import MakePlayer, PlanFollower
+from hgpo_rllib.environments.spec import Info, MakePlayer, PlanFollower
 from hgpo_rllib.warmstart.demonstrations import play
 
 FORMAT = "hgpo-demo-1"
@@ -89,7 +89,11 @@ def find_expert(name: str, settings: EnvSettings) -> MakePlayer:
     environment = find_environment(settings.env_id)
     experts = dict(environment.players(settings))
     if find_plan := environment.oracle(settings):
-        experts = {ORACLE: lambda info, rng: PlanFollower(find_plan(info)), **experts}
+
+        def follow_oracle(info: Info, rng: random.Random) -> PlanFollower:
+            return PlanFollower(replace(find_plan(info), fallback=None))
+
+        experts = {ORACLE: follow_oracle, **experts}
     if name not in experts:
         known = ", ".join(experts) or "none"
         raise ConfigError(f"--expert: unknown {name!r}, choose from {known}")

@@ -23,6 +23,7 @@ PROGRESS_SHARE = 0.1
 LOGGERS = ("hgpo_rllib", "env_wrappers")
 
 Row = Mapping[str, Any]
+OnProgress = Callable[[int, int], None]
 
 # Metric, heading, width and format of each column of an iteration's line.
 COLUMNS = (
@@ -149,29 +150,27 @@ class TrainingConsole:
             raise
         self.say(f"{name}: {duration(self._clock() - start)}")
 
-    def progress(
-        self, description: str, total: int
-    ) -> AbstractContextManager[Callable[[int], None]]:
-        """Yield `advance(done)`, to be called with the number done so far, out of `total`."""
-        return self._bar(description, total) if self._live else self._plain(description, total)
+    def progress(self, description: str) -> AbstractContextManager[OnProgress]:
+        """Yield `on_progress(done, total)`, whose first call shows the progress."""
+        return self._bar(description) if self._live else self._plain(description)
 
     @contextmanager
-    def _bar(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
+    def _bar(self, description: str) -> Iterator[OnProgress]:
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=self.console, transient=True) as progress:
-            task = progress.add_task(description, total=total)
-            yield lambda done: progress.update(task, completed=done)
+        with Progress(*columns, console=self.console, transient=True) as bar:
+            task = bar.add_task(description, total=None, visible=False)
+            yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
     @contextmanager
-    def _plain(self, description: str, total: int) -> Iterator[Callable[[int], None]]:
+    def _plain(self, description: str) -> Iterator[OnProgress]:
         said_at, said = self._clock(), 0
 
-        def advance(done: int) -> None:
+        def on_progress(done: int, total: int) -> None:
             nonlocal said_at, said
             late = self._clock() - said_at >= PROGRESS_SECONDS
             far = done - said >= PROGRESS_SHARE * total
@@ -180,7 +179,7 @@ class TrainingConsole:
                 said_at, said = self._clock(), done
                 self.say(f"{description}: {done}/{total}")
 
-        yield advance
+        yield on_progress
 
     def iteration(self, metrics: Row) -> None:
         """Print one aligned line for a training iteration."""

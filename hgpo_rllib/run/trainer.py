@@ -97,9 +97,8 @@ def prepare_inputs(config: RunConfig, console: TrainingConsole) -> RunConfig:
         generator = find_environment(part.env.env_id).data_generator(part)
         if generator is None:
             return part.env.data
-        total = generator.data_size(part)
-        with console.phase("data"), console.progress("generating data", total) as advance:
-            return str(prepare.make_data(part, lambda done, _: advance(done)))
+        with console.phase("data"), console.progress("generating data") as on_progress:
+            return str(prepare.make_data(part, on_progress))
 
     complete = find_environment(config.env.env_id).with_data(config, find_data)
     model = config.model
@@ -114,15 +113,13 @@ def prepare_inputs(config: RunConfig, console: TrainingConsole) -> RunConfig:
 def make_pocket_model(config: RunConfig, console: TrainingConsole) -> None:
     """Demonstrate tasks and train the pocket model on the demonstrations."""
     steps = config.warm_start.exercise_steps + config.warm_start.optimizer_steps
-    parts = find_environment(config.env.env_id).parts(config)
-    games = 2 * config.warm_start.games * len(parts)
-    label = "demonstrating tasks"
-    with console.phase("demonstrations"), console.progress(label, games) as advance:
-        examples = prepare.make_demonstrations(config, lambda done, _: advance(done))
+    with console.phase("demonstrations"), console.progress("demonstrating tasks") as on_progress:
+        examples = prepare.make_demonstrations(config, on_progress)
     console.say(f"{sum(map(len, examples.values()))} demonstrated steps")
-    label = "cloning the pocket model"
-    with console.phase("cloning"), console.progress(label, steps) as advance:
-        path = prepare.make_model_directory(config, examples, lambda done, _: advance(done))
+    with console.phase("cloning"), console.progress("cloning the pocket model") as on_progress:
+        path = prepare.make_model_directory(
+            config, examples, lambda step, _: on_progress(step, steps)
+        )
     console.say(f"pocket model: {path}")
 
 

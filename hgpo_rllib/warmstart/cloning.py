@@ -6,6 +6,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 HEAD_SIZE = 32  # the smallest that vLLM's attention supports on CPUs
@@ -94,16 +95,12 @@ def _batches(
 
 def _losses(model: Qwen2ForCausalLM, batch: Sequence[Encoded]) -> tuple[Tensor, Tensor]:
     """Return the mean cross-entropy of response tokens and of prompt tokens."""
-    width = max(len(p) + len(r) for p, r in batch)
-    ids = torch.zeros(len(batch), width, dtype=torch.long)
-    is_response = torch.zeros(len(batch), width, dtype=torch.bool)
-    is_prompt = torch.zeros(len(batch), width, dtype=torch.bool)
-    for i, (prompt, response) in enumerate(batch):
-        end = len(prompt) + len(response)
-        ids[i, :end] = torch.tensor(prompt + response)
-        is_prompt[i, : len(prompt)] = True
-        is_response[i, len(prompt) : end] = True
+    ids = pad_sequence([torch.tensor(p + r) for p, r in batch], batch_first=True)
+    starts = torch.tensor([[len(p)] for p, _ in batch])  # of responses
+    ends = torch.tensor([[len(p) + len(r)] for p, r in batch])
+    places = torch.arange(1, ids.shape[1])
     # Padding is on the right and attention is causal, so no mask is needed.
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     losses = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
-    return losses[is_response[:, 1:]].mean(), losses[is_prompt[:, 1:]].mean()
+    is_response = (places >= starts) & (places < ends)
+    return losses[is_response].mean(), losses[places < starts].mean()

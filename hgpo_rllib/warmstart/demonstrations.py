@@ -3,49 +3,15 @@
 import functools
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import gymnasium
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
-from env_wrappers.processes import process_pool
 from hgpo_rllib.agent import Memory, TextRenderer
-from hgpo_rllib.config import AgentSettings
+from hgpo_rllib.config import AgentSettings, WarmStartSettings
 from hgpo_rllib.environments.spec import Example, Expert, Info, MakeExpert, Strategist
-
-
-@dataclass(frozen=True)
-class DemonstrationSpec:
-    """Settings of demonstrations.
-
-    Attributes:
-        env_id: Gymnasium id.
-        env_options: arguments of the environment; must be serialisable as JSON.
-        make_expert: a module-level function, so that worker processes can import it.
-        task_names: names of tasks by their reset seeds; they seed the demonstrations.
-        prompt, memory_length, strategy_prompt, subgoals: as in `hgpo_rllib.config.AgentSettings`.
-        repeats, noise, seed: `demonstrations`, `action_noise` and `seed` of
-            `hgpo_rllib.settings.generated.WarmStartSettings`.
-    """
-
-    env_id: str
-    env_options: dict[str, Any]
-    make_expert: MakeExpert
-    task_names: Mapping[int, str]
-    prompt: str
-    memory_length: int
-    repeats: int
-    noise: float
-    seed: int
-    strategy_prompt: str | None = None
-    subgoals: bool = False
-
-
-def response_text(thought: str, action: str) -> str:
-    """Return a response in the agents' format."""
-    return f"<think>{thought}</think><action>{action}</action>"
 
 
 def subgoal_text(current: str, subgoal: str, action: str) -> str:
@@ -54,47 +20,35 @@ def subgoal_text(current: str, subgoal: str, action: str) -> str:
     return f"<switch>{switch}</switch><subgoal>{subgoal}</subgoal><action>{action}</action>"
 
 
-def demonstrate_all(
-    spec: DemonstrationSpec,
-    workers: int,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+def demonstrate_task(
+    env_id: str,
+    env_options: str,
+    make_expert: MakeExpert,
+    agent: AgentSettings,
+    settings: WarmStartSettings,
+    named_task: tuple[int, str],
 ) -> list[Example]:
-    """Demonstrate every task `repeats` times; keep the episodes worth learning from.
+    """Demonstrate a task several times, in any process; keep the episodes worth learning from.
 
-    The result does not depend on the number of workers.
+    Args:
+        env_id: Gymnasium id.
+        env_options: arguments of the environment, in JSON.
+        make_expert: a module-level function, so that worker processes can import it.
+        agent: see `demonstrate`.
+        settings: number of demonstrations, noise and seed.
+        named_task: reset seed of the task, and its name, which seeds the demonstrations.
     """
+    env, (task, name) = cached_environment(env_id, env_options), named_task
     examples: list[Example] = []
-    with process_pool(workers) as pool:
-        total = len(spec.task_names)
-        work = functools.partial(_demonstrate_task, spec)
-        batches = pool.map(work, spec.task_names, chunksize=4)
-        for done, batch in enumerate(batches, start=1):
-            examples += batch
-            on_progress(done, total)
+    for repeat in range(settings.demonstrations):
+        rng = random.Random(f"{settings.seed}/{name}/{repeat}")
+        examples += demonstrate(env, task, make_expert, agent, settings.action_noise, rng)
     return examples
 
 
-def _demonstrate_task(spec: DemonstrationSpec, task: int) -> list[Example]:
-    env = _environment(spec.env_id, json.dumps(spec.env_options))
-    examples: list[Example] = []
-    for repeat in range(spec.repeats):
-        rng = random.Random(f"{spec.seed}/{spec.task_names[task]}/{repeat}")
-        examples += demonstrate(
-            env,
-            task,
-            spec.make_expert,
-            spec.prompt,
-            spec.memory_length,
-            spec.noise,
-            rng,
-            spec.strategy_prompt,
-            spec.subgoals,
-        )
-    return examples
-
-
-@functools.lru_cache(maxsize=1)  # once per worker process
-def _environment(env_id: str, options: str) -> gymnasium.Env:
+@functools.lru_cache(maxsize=1)
+def cached_environment(env_id: str, options: str) -> gymnasium.Env:
+    """Return the environment that all demonstrations of a process use."""
     return gymnasium.make(env_id, **json.loads(options))
 
 
@@ -102,36 +56,32 @@ def demonstrate(
     env: gymnasium.Env,
     task: int,
     make_expert: MakeExpert,
-    prompt: str,
-    memory_length: int,
+    agent: AgentSettings,
     noise: float,
     rng: random.Random,
-    strategy_prompt: str | None = None,
-    subgoals: bool = False,
 ) -> list[Example]:
     """Demonstrate one episode of a task; return no examples if it is not worth learning from.
 
-    With `strategy_prompt`, the first example is the strategy of the expert, a `Strategist`.
+    With `agent.strategy_prompt`, the first example is the strategy of the expert, a `Strategist`.
+    Prompts are those of `agent.context=window`, with which conversations begin too.
 
     With probability `noise`, a perturbed action is executed, so that the model sees how to
     recover. The response that it learns is still the expert's.
     """
-    started = env.reset(seed=task)
-    expert = make_expert(started[1], rng)
+    observation, info = started = env.reset(seed=task)
+    expert = make_expert(info, rng)
     strategy, first = "", list[Example]()
-    if strategy_prompt is not None:
+    if agent.strategy_prompt is not None:
         strategy = cast(Strategist, expert).strategy()
-        asking = TextRenderer(AgentSettings(prompt=strategy_prompt))
-        first = [(asking.message(started[1]["goal"], started[0], [], 0, []), strategy)]
+        asking = TextRenderer(AgentSettings(prompt=agent.strategy_prompt))
+        first = [(asking.message(info["goal"], observation, [], 0, []), strategy)]
 
     def perturb(admissible: Sequence[str]) -> str | None:
         return expert.perturb(admissible, rng) if rng.random() < noise else None
 
-    renderer = TextRenderer(
-        AgentSettings(prompt=prompt, memory_length=memory_length, subgoals=subgoals)
-    )
-    examples, info = play(env, started, expert, renderer, perturb, strategy)
-    return first + examples if expert.is_worth_learning(info) else []
+    renderer = TextRenderer(agent.model_copy(update={"context": "window"}))
+    examples, last_info = play(env, started, expert, renderer, perturb, strategy)
+    return first + examples if expert.is_worth_learning(last_info) else []
 
 
 def play(
@@ -166,9 +116,10 @@ def play(
         else:
             turns = memory.last(renderer.memory_length)
             text = renderer.message(*given, turns, *renderer.further(memory))
-        response = response_text(thought, action)
         if renderer.has_subgoals:
             response = subgoal_text(memory.subgoal, thought, action)
+        else:
+            response = f"<think>{thought}</think><action>{action}</action>"
         examples.append((text, response))
         last = perturb(admissible) or action
         memory.add(observation, last, response)

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import json
-import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,13 +11,14 @@ from typing import Any
 import torch
 
 from env_wrappers.datasets import new_directory, partial_directory
+from env_wrappers.processes import map_in_processes
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import ConfigError, RunConfig
-from hgpo_rllib.environments import DemonstrationGenerator, TaskGenerator, find_environment
+from hgpo_rllib.environments import EnvironmentSpec, TaskGenerator, find_environment
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import Example, Games, Progress, digest
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
-from hgpo_rllib.warmstart.demonstrations import DemonstrationSpec, demonstrate_all
+from hgpo_rllib.warmstart.demonstrations import cached_environment, demonstrate_task
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 TOKENIZER_SAMPLE = 4000  # number of examples to train the tokenizer
@@ -42,17 +42,17 @@ def make_data(config: RunConfig, on_progress: Progress) -> Path:
 
 def model_path(config: RunConfig) -> Path:
     """Return the cache path of this config's pocket model; the name hashes settings and code."""
-    dependencies = {name: _dependencies(part) for name, part in _parts(config).items()}
+    dependencies = {name: _dependencies(part) for name, part in _spec(config).parts(config).items()}
     single = dependencies.get("")
     return Path(config.cache) / f"pocket-model-{_digest(single or dependencies)}"
 
 
 def _dependencies(config: RunConfig) -> dict[str, Any]:
     """Return all that the pocket model of one environment depends on."""
-    generator = _generator(config)
+    generator = _spec(config).require_generator()
     recipe = [Path(__file__).parent / name for name in RECIPE]
     strategy = config.agent.strategy_prompt
-    if generated := find_environment(config.env.env_id).data_generator(config):
+    if generated := _spec(config).data_generator(config):
         options = generated.demonstration_options(config)
         data = generated.demonstration_settings(config)
     else:
@@ -77,7 +77,8 @@ def make_demonstrations(config: RunConfig, on_progress: Progress) -> Demonstrati
 
     They are tasks of the train split, or generated for this if the run's data are generated.
     """
-    parts, path, games = _parts(config), model_path(config), 2 * config.warm_start.games
+    parts, path = _spec(config).parts(config), model_path(config)
+    games = 2 * config.warm_start.games
 
     def demonstrate(place: int, part: RunConfig) -> list[Example]:
         start, total = place * games, len(parts) * games
@@ -90,37 +91,35 @@ def _demonstrate(
     config: RunConfig, path: Path, on_progress: Callable[[int], None]
 ) -> list[Example]:
     warm = config.warm_start
-    assert config.agent.memory_length is not None, "RunConfig ties it where it is not set"
-    generator = _generator(config)
     with partial_directory(path.with_name(f"{path.name}-demonstrations")) as partial:
-        if generated := find_environment(config.env.env_id).data_generator(config):
+        if generated := _spec(config).data_generator(config):
             data = partial / "data"
             names = generated.make_demonstration_data(
                 config, data, lambda n, total: on_progress(n * warm.games // total)
             )
-            tasks = dict(enumerate(names))
+            tasks = list(enumerate(names))
             options = {"data": str(data)} | generated.demonstration_options(config)
         else:
             games = _train_games(config)
             total, count = len(games.names), min(warm.games, len(games.names))
-            tasks = {n * total // count: games.names[n * total // count] for n in range(count)}
+            seeds = (number * total // count for number in range(count))
+            tasks = [(seed, games.names[seed]) for seed in seeds]
             given = {"data": config.env.data, "split": config.env.train_split}
             options = config.env.options | given
-        spec = DemonstrationSpec(
+        demonstrate = functools.partial(
+            demonstrate_task,
             config.env.env_id,
-            {"max_steps": warm.max_steps, **options},
-            generator.expert_factory(config),
-            tasks,
-            prompt=config.agent.prompt,
-            memory_length=config.agent.memory_length,
-            repeats=warm.demonstrations,
-            noise=warm.action_noise,
-            seed=warm.seed,
-            strategy_prompt=config.agent.strategy_prompt,
-            subgoals=config.agent.subgoals,
+            json.dumps({"max_steps": warm.max_steps, **options}),
+            _spec(config).require_generator().expert_factory(config),
+            config.agent,
+            warm,
         )
-        workers = os.cpu_count() or 1
-        return demonstrate_all(spec, workers, lambda n, total: on_progress(warm.games + n))
+        examples: list[Example] = []
+        for done, shown in enumerate(map_in_processes(demonstrate, tasks), start=1):
+            examples += shown
+            on_progress(warm.games + done)
+        cached_environment.cache_clear()  # the data can change until the next call
+        return examples
 
 
 def make_model_directory(
@@ -138,9 +137,9 @@ def make_model_directory(
         ConfigError: there are no exercises for `warm_start.exercise_steps`.
     """
     warm = config.warm_start
-    parts, most = _parts(config), max(map(len, demonstrations.values()))
+    parts, most = _spec(config).parts(config), max(map(len, demonstrations.values()))
     shown = [
-        (_generator(parts[name]), [*examples] * round(most / len(examples)))
+        (_spec(parts[name]).require_generator(), [*examples] * round(most / len(examples)))
         for name, examples in demonstrations.items()
     ]
     rng = random.Random(warm.seed)
@@ -182,19 +181,15 @@ def make_model_directory(
 def _train_games(config: RunConfig) -> Games:
     split = config.env.train_split
     with contextlib.closing(make_environment(config.env, split)) as env:
-        return find_environment(config.env.env_id).games(env, config.env, split)
+        return _spec(config).games(env, config.env, split)
 
 
-def _parts(config: RunConfig) -> dict[str, RunConfig]:
-    return find_environment(config.env.env_id).parts(config)
-
-
-def _generator(config: RunConfig) -> DemonstrationGenerator:
-    return find_environment(config.env.env_id).require_generator()
+def _spec(config: RunConfig) -> EnvironmentSpec:
+    return find_environment(config.env.env_id)
 
 
 def _data_generator(config: RunConfig) -> TaskGenerator:
-    generator = _generator(config)
+    generator = _spec(config).require_generator()
     assert isinstance(generator, TaskGenerator), "callers ask EnvironmentSpec.data_generator"
     return generator
 

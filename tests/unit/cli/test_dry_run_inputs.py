@@ -119,7 +119,7 @@ def test_sound_inputs(hgpo: Run, games: Path, store: Path, tmp_path: Path) -> No
         (WEBSHOP, "env.data={store} env.options.price_seed=../../x", "env.options.price_seed: "),
         (WEBSHOP, "env.options.shuffle_seed=true", "env.options.shuffle_seed: "),
         (WEBSHOP, "env.options.goals=[human]", "env.options.goals: "),
-        (WEBSHOP, "env.options.nouns=verbs", "noun extractor 'verbs' is not known"),
+        (WEBSHOP, "env.options.nouns=verbs", "unknown noun extractor 'verbs'"),
         (WEBSHOP, "env.options.price=1", "unknown option env.options.price; known here: goals, "),
         (WEBSHOP, "store.products=20", "split 'train' is empty"),
         (WEBSHOP, "store.products=3 env.train_split=train_products", "'train_products' is empty"),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from env_wrappers.alfworld.env import ALFWorldEnv
+from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.environments.alfworld import GameGenerator, ask_for_other_objects, explore, renumber
 from hgpo_rllib.environments.spec import Example
 from hgpo_rllib.warmstart.demonstrations import demonstrate
@@ -18,13 +19,12 @@ from hgpo_rllib.warmstart.demonstrations import demonstrate
 def examples(generated_games: Path) -> list[Example]:
     """Return demonstrations of the generated games."""
     env = ALFWorldEnv(generated_games, split="train", max_steps=60)
+    agent = AgentSettings(prompt="alfworld_compact", memory_length=2)
     return [
         example
         for task in range(len(env.games))
         for seed in range(5)
-        for example in demonstrate(
-            env, task, explore, "alfworld_compact", 2, 0.15, random.Random(seed)
-        )
+        for example in demonstrate(env, task, explore, agent, 0.15, random.Random(seed))
     ]
 
 

@@ -53,9 +53,6 @@ class LostTasks(TaskGenerator):
 
     demonstration_settings = data_settings
 
-    def data_size(self, config):
-        return 1
-
     def make_data(self, config, path, on_progress):
         path.mkdir(parents=True, exist_ok=True)
 
@@ -327,7 +324,7 @@ def test_a_registered_generator_makes_data_and_demonstrations(registered: Path) 
     assert path.name.startswith("lost-tasks-")
     env = gymnasium.make(config.env.env_id, split="train", data=str(path), max_steps=8)
     expert = find_environment(config.env.env_id).require_generator().expert_factory(config)
-    examples = demonstrate(env, 0, expert, config.agent.prompt, 2, 0.0, random.Random(0))
+    examples = demonstrate(env, 0, expert, config.agent, 0.0, random.Random(0))
     assert examples[-1][1].startswith("<think>think</think><action>take ")
 
 

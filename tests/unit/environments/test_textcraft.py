@@ -9,7 +9,7 @@ import pytest
 
 from env_wrappers.errors import DataError
 from env_wrappers.textcraft import recipes
-from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig, load_config
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import TaskGenerator
@@ -36,10 +36,11 @@ def config(tmp_path: Path) -> RunConfig:
 def demonstrated(config: RunConfig, prompt: str = "textcraft_compact") -> list[tuple[str, str]]:
     env = make_environment(config.env, "train")
     make_expert = SPEC.require_generator().expert_factory(config)
+    agent = AgentSettings(prompt=prompt, memory_length=9)
     return [
         example
         for task in range(env.get_wrapper_attr("num_tasks"))
-        for example in demonstrate(env, task, make_expert, prompt, 9, 0.1, random.Random(task))
+        for example in demonstrate(env, task, make_expert, agent, 0.1, random.Random(task))
     ]
 
 

@@ -16,6 +16,7 @@ from env_wrappers.alfworld.generator import GenerationSpec, generate
 from env_wrappers.webshop.generator import generate as generate_store
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from hgpo_rllib.agent.parsing import parse_completion
+from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.environments.alfworld import explore, thoughts_for
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 from tests.unit.cli.command import Run, files, hgpo
@@ -130,22 +131,23 @@ def test_the_explorer_is_the_one_of_the_warm_start(
     )
     assert status == 0, stderr
     env = ALFWorldEnv(generated_games, split="train")
+    agent = AgentSettings(prompt=prompt, memory_length=memory)
     expected = []
     for task, game in enumerate(env.games):
         name = "/".join(Path(game).parts[-3:-1])
         for repeat in range(2):
             rng = NoNoise(random.Random(f"3/{name}/{repeat}"))
-            expected += demonstrate(env, task, explore, prompt, memory, 0.0, rng)
+            expected += demonstrate(env, task, explore, agent, 0.0, rng)
     assert [(r["prompt"], r["response"]) for r in read_demos(out)] == expected
 
 
 def test_thoughts_of_a_plan_are_those_of_the_explorer(generated_games: Path) -> None:
     """Given the actions that the explorer took."""
     env = ALFWorldEnv(generated_games, split="train")
-    player = explore
+    agent = AgentSettings(prompt="alfworld_compact")
     for task in range(env.num_tasks):
         rng = NoNoise(random.Random(0))
-        examples = demonstrate(env, task, player, "alfworld_compact", 2, 0.0, rng)
+        examples = demonstrate(env, task, explore, agent, 0.0, rng)
         responses = [response for _, response in examples]
         thoughts = [r.removeprefix("<think>").partition("</think>")[0] for r in responses]
         assert thoughts_for([parse_completion(r).action for r in responses]) == thoughts

@@ -63,9 +63,9 @@ class TestConsole:
         console = TrainingConsole(stream)
         with (
             console.stage("loading [bold]games[/bold]"),
-            console.progress("rolling out", 3) as tell,
+            console.progress("rolling out") as tell,
         ):
-            tell(3)
+            tell(3, 3)
         console.iteration(metrics_row(1))
         rows = [evaluation_row(0, "all", 0.2, 0.03, 100)]
         console.evaluation(rows)
@@ -104,18 +104,18 @@ class TestConsole:
 
     def test_progress_is_said_rarely(self, stream):
         clock = Clock()
-        with TrainingConsole(stream, clock).progress("steps", 1000) as advance:
+        with TrainingConsole(stream, clock).progress("steps") as advance:
             for done in range(1, 1001):
                 clock.now = done / 10  # 100 s: ten parts of ten seconds
-                advance(done)
+                advance(done, 1000)
         assert events(stream) == [f"steps: {done}/1000" for done in range(100, 1001, 100)]
 
     def test_progress_of_a_short_task_is_said_once(self, stream):
         clock = Clock()
-        with TrainingConsole(stream, clock).progress("steps", 1000) as advance:
+        with TrainingConsole(stream, clock).progress("steps") as advance:
             for done in range(1, 1001):
                 clock.now = done / 250
-                advance(done)
+                advance(done, 1000)
         assert events(stream) == ["steps: 1000/1000"]
 
     def test_iterations_are_aligned_under_a_repeated_header(self, stream):
@@ -136,10 +136,10 @@ class TestConsole:
         monkeypatch.setenv("TERM", "xterm")
         stream = Terminal()
         console = TrainingConsole(stream)
-        with console.stage("generating"), console.progress("games", 2) as advance:
-            advance(1)
+        with console.stage("generating"), console.progress("games") as advance:
+            advance(1, 2)
             console.say("in between")
-            advance(2)
+            advance(2, 2)
         assert "\x1b[" in stream.getvalue()
         assert "in between\n" in stream.getvalue()
         assert re.search(r"generating: \d\.\d s\n", stream.getvalue())

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from env_wrappers.alfworld.env import ALFWorldEnv
 from hgpo_rllib.agent.parsing import find_blocks, find_thought, parse_completion
-from hgpo_rllib.config import load_config
+from hgpo_rllib.config import AgentSettings, load_config
 from hgpo_rllib.environments import alfworld
 from hgpo_rllib.environments.alfworld import GameGenerator, explore
 from hgpo_rllib.environments.spec import Example
@@ -24,6 +24,7 @@ from hgpo_rllib.warmstart.demonstrations import demonstrate
 from hgpo_rllib.warmstart.tokenizer import TAGS, train_tokenizer
 
 MAX_STEPS = 60
+AGENT = AgentSettings(prompt="alfworld_compact", memory_length=2)
 WORDS = GameGenerator.function_words.split()
 TEXTS = [
     "You are in the middle of a room. Looking quickly around you, you see a cabinet 4, a bed 12.",
@@ -79,8 +80,7 @@ def one_thread() -> Iterator[None]:
 
 def play(env: ALFWorldEnv, game: str, noise: float, seed: int) -> list[Example]:
     """Return the demonstration of one game."""
-    task, player = env.games.index(game), explore
-    return demonstrate(env, task, player, "alfworld_compact", 2, noise, random.Random(seed))
+    return demonstrate(env, env.games.index(game), explore, AGENT, noise, random.Random(seed))
 
 
 def offered(prompt: str) -> list[str]:
@@ -168,12 +168,11 @@ class TestDemonstrations:
     def test_strategies(self, generated_games: Path) -> None:
         """The first example; all prompts show it, and the first searches follow it."""
         env = RecordingEnv(generated_games, split="train", max_steps=MAX_STEPS)
+        agent = AGENT.model_copy(update={"strategy_prompt": "strategy_compact"})
         followed = 0
         for task, seed in itertools.product(range(len(env.games)), range(5)):
             rng = random.Random(seed)
-            (prompt, strategy), *turns = demonstrate(
-                env, task, explore, "alfworld_compact", 2, 0.0, rng, "strategy_compact"
-            )
+            (prompt, strategy), *turns = demonstrate(env, task, explore, agent, 0.0, rng)
             assert prompt.endswith("\nStrategy:")
             assert env.observed in prompt
             wanted = re.fullmatch(
@@ -192,11 +191,10 @@ class TestDemonstrations:
 
     def test_subgoals(self, env: RecordingEnv) -> None:
         """The explorer's thoughts: prompts show the current one, and responses keep or switch."""
+        agent = AGENT.model_copy(update={"subgoals": True})
         for task, game in enumerate(env.games):
             rng = random.Random(0)
-            examples = demonstrate(
-                env, task, explore, "alfworld_compact", 2, 0.0, rng, subgoals=True
-            )
+            examples = demonstrate(env, task, explore, agent, 0.0, rng)
             thoughts = [find_thought(response) for _, response in play(env, game, 0.0, 0)]
             current = "None"
             for (prompt, response), thought in zip(examples, thoughts, strict=True):
@@ -222,7 +220,7 @@ class TestDemonstrations:
                 for task in range(len(env.games))
                 for seed in range(20)
                 for _, response in demonstrate(
-                    env, task, make_expert, "alfworld_compact", 2, 0.0, random.Random(seed)
+                    env, task, make_expert, AGENT, 0.0, random.Random(seed)
                 )
             ]
             detours.append(sum(step is not None and step[1] != step[3] for step in steps))

@@ -8,7 +8,6 @@ from gymnasium.error import ResetNeeded
 
 import env_wrappers  # noqa: F401 (registers the environment)
 from env_wrappers.alfworld.env import ALFWorldEnv
-from env_wrappers.errors import DataError
 
 INFO = {
     "admissible_actions": list,
@@ -29,23 +28,6 @@ def _solution(game: Path) -> list[str]:
 @pytest.fixture
 def env(generated_games: Path) -> ALFWorldEnv:
     return ALFWorldEnv(generated_games)
-
-
-def test_a_seed_is_an_index_into_the_games(env: ALFWorldEnv) -> None:
-    assert env.num_tasks == len(env.games) == 3
-    for seed in range(5):
-        _, info = env.reset(seed=seed)
-        assert info["game"] == env.games[seed % 3]
-
-
-def test_a_game_can_be_asked_for(env: ALFWorldEnv) -> None:
-    assert env.reset(options={"game": 2})[1]["game"] == env.games[2]
-    assert env.reset(seed=0, options={"game": env.games[1]})[1]["game"] == env.games[1]
-    assert env.reset(options={"game": Path(env.games[0])})[1]["game"] == env.games[0]
-    with pytest.raises(DataError, match="no game 3: there are 3"):
-        env.reset(options={"game": 3})
-    with pytest.raises(ResetNeeded):
-        env.step("look")
 
 
 def test_members_of_a_group_share_the_engine_but_not_the_episode(generated_games: Path) -> None:

@@ -1,7 +1,6 @@
 """Generated games are genuine, reproducible and kept apart by split."""
 
 import dataclasses
-import hashlib
 import json
 import random
 import re
@@ -40,22 +39,6 @@ def _bytes(root: Path) -> dict[str, bytes]:
 
 def _scenes(root: Path, split: str) -> set[int]:
     return {int(game.parent.parent.name.rsplit("-", 1)[1]) for game in find_games(root, split)}
-
-
-@pytest.mark.parametrize("split", ["train", "valid_seen", "valid_unseen"])
-def test_each_game_is_won_by_its_walkthrough(
-    generated_games: Path, generated_spec: GenerationSpec, split: str
-) -> None:
-    games = find_games(generated_games, split)
-    assert sorted(map(task_type_of, games)) == sorted(generated_spec.task_types)
-    for game in games:
-        engine = GameEngine(game)
-        state, _ = engine.reset()
-        for command in json.loads(game.read_text(encoding="utf-8"))["walkthrough"]:
-            assert not state.won
-            assert command in state.admissible
-            state, _ = engine.step(state, command)
-        assert state.won
 
 
 @pytest.mark.parametrize(
@@ -169,13 +152,6 @@ def test_the_official_unseen_scenes_are_unseen(room: str) -> None:
     assert set(scenes(room, "test")) == train | unseen
 
 
-def test_no_two_games_are_the_same(generated_games: Path) -> None:
-    splits = ("train", "valid_seen", "valid_unseen")
-    games = [game for split in splits for game in find_games(generated_games, split)]
-    problems = [json.loads(g.read_text())["pddl_problem"].split("\n", 1)[1] for g in games]
-    assert len({hashlib.sha256(p.encode()).hexdigest() for p in problems}) == len(games) == 9
-
-
 def test_twins_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Fake:
         """Enough of an engine, and of a plan, for two games that only differ in their name."""
@@ -187,7 +163,7 @@ def test_twins_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(generator, "GameEngine", Fake)
     monkeypatch.setattr(generator, "write_problem", lambda *args: f"problem {args[-1]}\nthe same")
     monkeypatch.setattr(generator, "oracle_plan", lambda *args: [])
-    monkeypatch.setattr(generator, "_wins", lambda *args: True)
+    monkeypatch.setattr(generator, "why_not_won", lambda *args: None)
     with pytest.raises(DataError, match="same game"):
         generate(tmp_path / "out", TINY)
     assert not list(tmp_path.iterdir())

@@ -120,7 +120,7 @@ def test_the_java_process_ends_with_the_last_game_and_with_its_parent(env: Scien
     ("options", "message"),
     [
         ({"split": "valid"}, "unknown split 'valid': choose train, dev, test"),
-        ({"tasks": ["fly"]}, "unknown task 'fly': choose from boil"),
+        ({"tasks": ["fly"]}, "unknown task 'fly': choose boil"),
         ({"tasks": []}, "tasks is empty"),
         ({"simplifications": "hard"}, "unknown simplification 'hard'"),
         ({"simplifications": "easy,openDoors"}, "'easy' goes with no other"),

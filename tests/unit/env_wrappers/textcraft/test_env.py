@@ -154,7 +154,6 @@ def test_splits_of_the_package() -> None:
         ({"split": "valid"}, "unknown split 'valid': choose train, dev, test"),
         ({"distractors": -1}, "distractors must be at least 0, not -1"),
         ({"max_commands": 1}, "no goals in train with max_commands=1: raise it"),
-        ({"max_steps": 0}, "max_steps must be at least 1, not 0"),
     ],
 )
 def test_bad_options(data: Path, options: dict[str, Any], message: str) -> None:

@@ -52,7 +52,7 @@ def compare(original: Any, ours: TextCraftEnv, task: int, actions: Iterator[str]
         expected, reward, terminated, *_ = original.step(action)
         observation, our_reward, won, *_ = ours.step(action)
         assert (observation, our_reward, won) == (expected, 10.0 * reward, terminated), action
-        assert ours._workshop.inventory == original.inventory
+        assert ours._game.inventory == original.inventory
         if won:
             return number
     return 0
@@ -79,7 +79,7 @@ def random_actions(ours: TextCraftEnv, rng: random.Random, count: int) -> Iterat
     """Yield random actions, of which a third are mutated."""
     recipes = [r for goal in ours.goals for r in ours._book.needed_for(goal)]
     for _ in range(count):
-        offered = ours._workshop.actions
+        offered = ours._game.actions
         action = rng.choice(offered)
         if rng.random() < 0.2:
             recipe = rng.choice(recipes)  # also one that is not listed, or lacks ingredients

@@ -7,9 +7,9 @@ import pytest
 
 from env_wrappers.errors import DataError
 from env_wrappers.textcraft.env import SPLITS, TextCraftEnv
+from env_wrappers.textcraft.game import CraftingGame
 from env_wrappers.textcraft.players import find_choice, plan
 from env_wrappers.textcraft.recipes import RecipeBook, open_book
-from env_wrappers.textcraft.workshop import Workshop
 from tests.unit.env_wrappers.textcraft.textcraft_data import (
     item,
     needs_package,
@@ -42,20 +42,20 @@ def test_a_plan(book: RecipeBook) -> None:
 
 def fewest(book: RecipeBook, goal: str, gets: list[str]) -> int:
     """Return the length of a shortest plan by breadth-first search, with these gets."""
-    shop = Workshop(book, goal, book.needed_for(goal))
+    game = CraftingGame(book, goal, book.needed_for(goal))
     start: tuple[tuple[str, int], ...] = ()
     queue, lengths = deque([start]), {start: 0}
     while queue:
         state = queue.popleft()
-        shop.inventory = dict(state)
-        crafts = [action for action in shop.actions if action.startswith("craft")]
+        game.inventory = dict(state)
+        crafts = [action for action in game.actions if action.startswith("craft")]
         for action in [*gets, *crafts]:
-            shop.inventory, shop.won = dict(state), False
-            shop.act(action)
-            if shop.won:
+            game.inventory, game.won = dict(state), False
+            game.act(action)
+            if game.won:
                 return lengths[state] + 1
-            after = tuple(sorted(shop.inventory.items()))
-            if after not in lengths and sum(shop.inventory.values()) <= 24:
+            after = tuple(sorted(game.inventory.items()))
+            if after not in lengths and sum(game.inventory.values()) <= 24:
                 lengths[after] = lengths[state] + 1
                 queue.append(after)
     raise AssertionError(f"no plan for {goal}")

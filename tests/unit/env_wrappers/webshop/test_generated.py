@@ -9,13 +9,14 @@ import pytest
 import env_wrappers  # noqa: F401  registers the environment
 from env_wrappers.webshop.players import NoisyShopper
 from hgpo_rllib.agent.parsing import ANY_SEARCH, parse_completion
-from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig, load_config
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.webshop import StoreGenerator
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 from tests.paths import ROOT
 
 EXAMPLE = ROOT / "tuned_examples/webshop_pocket.yaml"
+AGENT = AgentSettings(prompt="webshop_compact", memory_length=2)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def store(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "store"
     done: list[tuple[int, int]] = []
     StoreGenerator().make_data(config, path, lambda *progress: done.append(progress))
-    assert done[-1] == (300, StoreGenerator().data_size(config))
+    assert done[-1] == (300, 300)
     return path
 
 
@@ -53,9 +54,8 @@ def test_demonstrations_are_of_goals_to_train_on(config: RunConfig, tmp_path: Pa
 
 
 def test_demonstrations_are_of_the_train_split(config: RunConfig, tmp_path: Path) -> None:
-    """`train_products` too; the default split leaves the names of cached models alone."""
+    """Other train splits too, such as `train_products`."""
     generator = StoreGenerator()
-    assert generator.demonstration_options(config) == config.env.options
     settings = ["store.products=300", "warm_start.games=9999", "env.train_split=train_products"]
     by_product = load_config(EXAMPLE, settings)
     path = tmp_path / "store"
@@ -74,7 +74,7 @@ def test_demonstrations_are_kept(config: RunConfig, store: Path, noise: float) -
     for task in range(20):
         rng = random.Random(task)
         player = StoreGenerator().expert_factory(config)
-        examples = demonstrate(env, task, player, "webshop_compact", 2, noise, rng)
+        examples = demonstrate(env, task, player, AGENT, noise, rng)
         kept += bool(examples)
         for prompt, response in examples:
             parsed = parse_completion(response)
@@ -89,13 +89,12 @@ def test_demonstrations_are_kept(config: RunConfig, store: Path, noise: float) -
 def test_strategies_are_followed(config: RunConfig, store: Path) -> None:
     """How to search, and whether to read features: both kinds of both."""
     env = gymnasium.make(config.env.env_id, data=store, max_steps=15, **config.env.options)
+    agent = AGENT.model_copy(update={"strategy_prompt": "strategy_compact"})
     found = set()
     for task in range(40):
         rng = random.Random(task)
         player = StoreGenerator().expert_factory(config)
-        examples = demonstrate(
-            env, task, player, "webshop_compact", 2, 0.0, rng, "strategy_compact"
-        )
+        examples = demonstrate(env, task, player, agent, 0.0, rng)
         if examples:
             (_, strategy), *turns = examples
             words, how = strategy.removeprefix("search ").split(", ")

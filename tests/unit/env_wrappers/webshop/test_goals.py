@@ -218,7 +218,7 @@ def test_goals_are_a_sequence(small: Catalogue) -> None:
 
 
 def test_what_gives_no_goals_is_named(tmp_path: Path, small: Catalogue) -> None:
-    with pytest.raises(DataError, match="unknown kind of goals 'robot': choose synthetic or human"):
+    with pytest.raises(DataError, match="unknown kind of goals 'robot': choose synthetic, human"):
         open_goals(small, "robot", 0)  # type: ignore[arg-type]
     before = sorted(small.folder.rglob("*"))
     for seed in ("../../escaped", "7", 7.0, True, None, 2**63, -(2**63) - 1):

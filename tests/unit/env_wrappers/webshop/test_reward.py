@@ -286,7 +286,7 @@ class TestNouns:
         assert make_noun_extractor("words") is make_noun_extractor("words")
 
     def test_an_unknown_name(self) -> None:
-        with pytest.raises(DataError, match="'wordnet' is not known: choose auto, spacy, words"):
+        with pytest.raises(DataError, match="extractor 'wordnet': choose auto, spacy, words"):
             make_noun_extractor("wordnet")
 
     @pytest.mark.skipif(HAS_SPACY_MODEL, reason=f"{SPACY_MODEL} is installed")

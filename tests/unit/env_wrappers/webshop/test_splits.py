@@ -64,7 +64,7 @@ def test_splits_without_goals_are_refused() -> None:
     for split, count, problem in (
         ("train", 13, "'train' is empty: it starts at goal 1500, and there are 13"),
         ("released_train", 500, "'released_train' is empty"),
-        ("valid", 6910, "unknown split 'valid': choose from test, dev, train, .*train_products"),
+        ("valid", 6910, "unknown split 'valid': choose test, dev, train, .*train_products"),
     ):
         with pytest.raises(DataError, match=problem):
             split_goals(range(count), split)  # type: ignore[arg-type]

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from env_wrappers.textcraft.env import listed_recipes
+from env_wrappers.textcraft.game import CraftingGame
 from env_wrappers.textcraft.recipes import RecipeBook, open_book
-from env_wrappers.textcraft.workshop import Workshop
 from tests.unit.env_wrappers.textcraft.textcraft_data import (
     item,
     recipes,
@@ -24,12 +24,12 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> RecipeBook:
     return open_book(write_recipes(tmp_path_factory.mktemp("t") / "data", recipes() | pair))
 
 
-def begin(book: RecipeBook, goal: str = GOAL) -> Workshop:
-    return Workshop(book, goal, listed_recipes(book, goal, 3))
+def begin(book: RecipeBook, goal: str = GOAL) -> CraftingGame:
+    return CraftingGame(book, goal, listed_recipes(book, goal, 3))
 
 
 def test_an_episode(book: RecipeBook) -> None:
-    shop = begin(book)
+    game = begin(book)
     for action, observation in (
         ("inventory", "Inventory: You are not carrying anything."),
         ("get 1 oak logs", "Got 1 oak logs"),
@@ -38,12 +38,12 @@ def test_an_episode(book: RecipeBook) -> None:
         ("get 1 cobblestone", "Got 1 cobblestone"),
         ("inventory", "Inventory: [oak planks] (2) [stick] (4) [cobblestone] (1) "),
     ):
-        assert shop.act(action) == observation
-        assert not shop.failed
-        assert not shop.won
-    assert shop.act("craft 1 lever using 1 cobblestone, 1 stick") == "Crafted 1 minecraft:lever"
-    assert shop.won
-    assert shop.inventory == {"minecraft:oak_planks": 2, "minecraft:stick": 3, GOAL: 1}
+        assert game.act(action) == observation
+        assert not game.failed
+        assert not game.won
+    assert game.act("craft 1 lever using 1 cobblestone, 1 stick") == "Crafted 1 minecraft:lever"
+    assert game.won
+    assert game.inventory == {"minecraft:oak_planks": 2, "minecraft:stick": 3, GOAL: 1}
 
 
 @pytest.mark.parametrize(
@@ -79,42 +79,42 @@ def test_an_episode(book: RecipeBook) -> None:
     ],
 )
 def test_actions_without_effect(book: RecipeBook, action: str, observation: str) -> None:
-    shop = begin(book)
-    shop.act("get 2 oak logs")
-    shop.act("get 1 coal")
-    before = dict(shop.inventory), shop.state_hash
-    assert shop.act(action) == observation
-    assert shop.failed
-    assert (dict(shop.inventory), shop.state_hash) == before
-    shop.act("inventory")
-    assert not shop.failed
+    game = begin(book)
+    game.act("get 2 oak logs")
+    game.act("get 1 coal")
+    before = dict(game.inventory), game.state_hash
+    assert game.act(action) == observation
+    assert game.failed
+    assert (dict(game.inventory), game.state_hash) == before
+    game.act("inventory")
+    assert not game.failed
 
 
 def test_the_amount_before_the_item_does_not_count(book: RecipeBook) -> None:
     """As in the original, in which one execution gives what the recipe says."""
-    shop = begin(book)
-    shop.act("get 1 oak logs")
-    assert shop.act("craft 99 oak planks using 1 oak logs") == "Crafted 4 minecraft:oak_planks"
+    game = begin(book)
+    game.act("get 1 oak logs")
+    assert game.act("craft 99 oak planks using 1 oak logs") == "Crafted 4 minecraft:oak_planks"
 
 
 def test_an_item_for_two_ingredients(book: RecipeBook) -> None:
     """In the original this raises an error, or leaves a negative amount."""
-    shop = begin(book)
-    shop.inventory = {"minecraft:oak_planks": 1}
+    game = begin(book)
+    game.inventory = {"minecraft:oak_planks": 1}
     twice = "craft 1 pair using 1 oak planks, 1 oak planks"
-    assert shop.act(twice) == "Could not find enough items to craft minecraft:pair"
-    shop.inventory = {"minecraft:oak_planks": 2}
-    assert shop.act(twice) == "Crafted 1 minecraft:pair"
-    assert shop.inventory == {"minecraft:pair": 1}
+    assert game.act(twice) == "Could not find enough items to craft minecraft:pair"
+    game.inventory = {"minecraft:oak_planks": 2}
+    assert game.act(twice) == "Crafted 1 minecraft:pair"
+    assert game.inventory == {"minecraft:pair": 1}
 
 
 def test_offered_actions(book: RecipeBook) -> None:
-    shop = begin(book)
+    game = begin(book)
     gets = [f"get 1 {wood} logs" for wood in ("acacia", "birch", "oak", "spruce")]
-    assert shop.actions[-1] == "inventory"
-    assert set(shop.actions) == {*gets, "get 2 bamboo", "get 1 cobblestone", "inventory"}
-    shop.inventory = {"minecraft:oak_planks": 2, "minecraft:birch_planks": 2}
-    crafts = {action for action in shop.actions if action.startswith("craft")}
+    assert game.actions[-1] == "inventory"
+    assert set(game.actions) == {*gets, "get 2 bamboo", "get 1 cobblestone", "inventory"}
+    game.inventory = {"minecraft:oak_planks": 2, "minecraft:birch_planks": 2}
+    crafts = {action for action in game.actions if action.startswith("craft")}
     assert {
         "craft 4 stick using 2 oak planks",
         "craft 4 stick using 2 birch planks",
@@ -123,11 +123,11 @@ def test_offered_actions(book: RecipeBook) -> None:
 
 
 def test_offered_crafts_need_both_amounts(book: RecipeBook) -> None:
-    shop = Workshop(book, GOAL, book.recipes_of("minecraft:pair"))
-    shop.inventory = {"minecraft:oak_planks": 1}
-    assert shop.actions == ["inventory"]
-    shop.inventory["minecraft:birch_planks"] = 1
-    assert shop.actions[0] == "craft 1 pair using 1 oak planks, 1 birch planks"
+    game = CraftingGame(book, GOAL, book.recipes_of("minecraft:pair"))
+    game.inventory = {"minecraft:oak_planks": 1}
+    assert game.actions == ["inventory"]
+    game.inventory["minecraft:birch_planks"] = 1
+    assert game.actions[0] == "craft 1 pair using 1 oak planks, 1 birch planks"
 
 
 def test_the_hash_is_of_the_items_held(book: RecipeBook) -> None:
@@ -151,20 +151,20 @@ ACTIONS = st.text() | st.lists(WORDS | NUMBERS, max_size=9).map(" ".join)
 @given(st.lists(ACTIONS | st.integers(0, 20), max_size=20))
 def test_no_action_raises(book: RecipeBook, actions: list[str | int]) -> None:
     """An integer is one of the offered actions, so that there are items to use."""
-    shop = begin(book)
+    game = begin(book)
     for action in actions:
-        offered = shop.actions
+        offered = game.actions
         if isinstance(action, int):
             action = offered[action % len(offered)]
-        observation = shop.act(action)
+        observation = game.act(action)
         assert isinstance(observation, str)
-        assert not (shop.failed and action in offered)
-        assert all(count >= 0 for count in shop.inventory.values())
+        assert not (game.failed and action in offered)
+        assert all(count >= 0 for count in game.inventory.values())
 
 
 @given(st.text(alphabet="9", min_size=1, max_size=6000))
 def test_large_numbers(book: RecipeBook, digits: str) -> None:
     """Python converts at most 4300 digits."""
-    shop = begin(book)
+    game = begin(book)
     for action in (f"get {digits} coal", f"craft {digits} stick using {digits} coal", "inventory"):
-        shop.act(action)
+        game.act(action)

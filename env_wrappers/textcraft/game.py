@@ -18,7 +18,7 @@ class ActionError(Exception):
     """The action has no effect; the message is the observation."""
 
 
-class Workshop:
+class CraftingGame:
     """State of an episode: the inventory, and whether the goal has been crafted.
 
     Observations equal the original's, except where the original can raise an exception: numbers of
@@ -51,8 +51,8 @@ class Workshop:
         )
         self._always = [*amounts, _INVENTORY]
 
-    def copy(self) -> "Workshop":
-        """Return a workshop in the same state; actions in one do not change the other."""
+    def copy(self) -> "CraftingGame":
+        """Return a game in the same state; actions in one do not change the other."""
         other = copy.copy(self)
         other.inventory = dict(self.inventory)
         return other
@@ -104,7 +104,9 @@ class Workshop:
         is_group = item in self._book.groups
         if not all(self.inventory.get(name, -1) >= count for name, count in used):
             raise ActionError(f"Could not find enough items to craft {None if is_group else item}")
-        recipe = None if is_group else self._find(item, used)
+        recipes = [] if is_group else self._book.recipes_of(item)
+        fitting = (r for r in recipes if r.item == item and _fits(r.ingredients, used))
+        recipe = next(fitting, None)
         if recipe is None:
             name = f"tag={item!r}, item_id=None" if is_group else f"tag=None, item_id={item!r}"
             tag = f"ItemTagWithCount(item_tag=ItemTag({name}), count={wanted})"
@@ -119,13 +121,6 @@ class Workshop:
         self.inventory[item] = self.inventory.get(item, 0) + recipe.count
         self.won = item == self._goal
         return f"Crafted {recipe.count} {item}"
-
-    def _find(self, item: str, used: list[tuple[str, int]]) -> Recipe | None:
-        """Return the first recipe of the item with exactly these ingredients."""
-        for recipe in self._book.recipes_of(item):
-            if recipe.item == item and _fits(recipe.ingredients, used):
-                return recipe
-        return None
 
     def _has(self, total: dict[str, int]) -> bool:
         return all(self.inventory.get(name, 0) >= count for name, count in total.items())
