@@ -215,6 +215,16 @@ def test_uncertainty_pools_histories_that_do_not_matter() -> None:
     np.testing.assert_allclose(got[1::2], expected)
 
 
+def test_uncertainty_at_a_level_that_splits_no_group() -> None:
+    """It changes nothing, also with six steps, for which 6 * (1 / 6) is not exactly 1."""
+    steps = two_histories([1.0, 2, 4, 8, 16, 32], [3.0, 5, 7, 9, 11, 13])
+    got = [
+        find_estimator("hgpo_uncertainty")(steps, replace(MEAN, context_length=depth))
+        for depth in (1, 2)
+    ]
+    np.testing.assert_array_equal(*got)
+
+
 def test_uncertainty_in_units_of_the_state() -> None:
     """`mean_std` divides by the standard deviation of all steps that share the state."""
     steps = two_histories([2.0, 6.0], [3.0, 9.0])
