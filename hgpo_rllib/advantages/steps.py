@@ -272,7 +272,7 @@ def intern(keys: Keys) -> Ints:
 def intern_pairs(a: Ints, b: Ints) -> Ints:
     """Map distinct pairs (a_i, b_i), where a >= 0 and b >= -1, to ids 0, 1, 2, …"""
     width = b.max(initial=NONE) + 2
-    return np.unique(a * width + (b + 1), return_inverse=True)[1].reshape(-1)
+    return np.unique(a * width + b, return_inverse=True)[1]
 
 
 def _floats(column: Any) -> Floats:

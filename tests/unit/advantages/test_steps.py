@@ -40,6 +40,15 @@ def test_the_penalty_falls_on_the_invalid_step_alone() -> None:
     np.testing.assert_array_equal(steps.trajectory_return, [7.75] * 3)
 
 
+def test_discount_and_penalty_by_default() -> None:
+    """Those of the paper: 0.95 and 0.1."""
+    steps = StepArrays.from_columns(
+        [0, 0], [0, 0], [0, 1], [0, 0], reward=[0.0, 10.0], invalid=[True, False]
+    )
+    np.testing.assert_allclose(steps.step_return, [9.4, 10.0])
+    np.testing.assert_allclose(steps.require("trajectory_return"), [9.9, 9.9])
+
+
 @given(EPISODES, st.floats(0.1, 1), st.randoms(use_true_random=False))
 def test_returns_by_definition(episodes, gamma: float, random) -> None:
     """Each return is the discounted sum of what follows, less the step's own penalty."""
