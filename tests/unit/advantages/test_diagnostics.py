@@ -35,6 +35,7 @@ def test_groups_of_one_and_no_steps() -> None:
     """Means and shares are 0, not unknown."""
     assert diagnostics.mean_size(np.array([[1, 1], [0, 1]])).tolist() == [0, 0]
     assert not diagnostics.size_distribution(np.zeros((2, 0), int)).any()
+    assert diagnostics.size_distribution(np.array([[1]])).sum() == 1
 
 
 def test_released_levels_have_no_group_early() -> None:
@@ -79,6 +80,8 @@ def test_oracle_gaps_by_hand() -> None:
     z = 4 / math.sqrt(32 / 3)
     expected = {"trajectory": 2 / 4, "step": (z - 1 + 1) / 4, "hgpo": ((z + 2) / 3 - 1) / 4}
     assert scaled == pytest.approx(expected, rel=1e-5)
+    unknown = diagnostics.oracle_gaps(replace(STEPS, trajectory_return=None), SETTINGS)
+    assert unknown.keys() == {"step", "hgpo"}
 
 
 def test_gaps_without_twins_are_unknown() -> None:
@@ -114,6 +117,9 @@ def test_summary() -> None:
     assert diagnostics.summary(with_values, advantage, LEVELS, SETTINGS) == summary | {
         "explained_variance": 1.0
     }
+    for column in ("nll", "teacher_nll"):
+        unknown = diagnostics.summary(replace(STEPS, **{column: None}), advantage, LEVELS, SETTINGS)
+        assert unknown.keys() == summary.keys() - {"teacher_gap"}
 
 
 @pytest.mark.parametrize(
@@ -147,6 +153,7 @@ def test_explained_variance() -> None:
     """1 up to a constant, 0 for a constant, less for worse, unknown where returns are equal."""
     returns = np.array([0.0, 1.0, 5.0])
     assert diagnostics.explained_variance(returns + 3, returns) == pytest.approx(1)
+    assert diagnostics.explained_variance(returns / 10, returns / 10) == 1
     assert diagnostics.explained_variance(np.full(3, 7.0), returns) == pytest.approx(0)
     assert diagnostics.explained_variance(-returns, returns) == pytest.approx(-3)
     assert np.isnan(diagnostics.explained_variance(returns, np.ones(3)))
