@@ -142,10 +142,7 @@ def over_batch(values: Floats, normalize: Normalize) -> Floats:
 
 def _compare_trajectories(steps: StepArrays, normalize: Normalize) -> tuple[Floats, Ints]:
     """Return the advantage of each step's trajectory, and the number of those in its task."""
-    first = np.flatnonzero(steps.time == 0)
+    first, of_step = steps.first_steps
     returns = steps.require("trajectory_return")[first]
     advantage, size = group_advantage(steps.task[first], returns, normalize)
-    number = np.zeros(steps.trajectory.max(initial=-1) + 1, np.int64)
-    number[steps.trajectory[first]] = np.arange(len(first))
-    of_step = number[steps.trajectory]
     return advantage[of_step], size[of_step]

@@ -141,7 +141,7 @@ def group_advantage(group: Ints, value: Floats, normalize: Normalize) -> tuple[F
     np.maximum.at(high, group, value)
     deviation = value - group_mean(group, value)
     # A value equal to its group's mean can differ from it by rounding, depending on row order.
-    scale = np.maximum(np.abs(low), np.abs(high))[group]
+    scale = np.maximum(-low, high)[group]  # the largest absolute value
     deviation[np.abs(deviation) <= ROUNDING * scale] = 0.0
     if normalize == "mean_std":
         deviation /= np.sqrt(group_mean(group, deviation**2)) + EPSILON

@@ -145,10 +145,10 @@ def _shrinkage(parent: Ints, group: Ints, value: Floats) -> Floats:
     within = _ratio(group_sum(p, own**2), steps - groups)
     between = _ratio(group_sum(p, (whole - own) ** 2), groups - 1)
     scale = _ratio(steps - group_sum(p, size / totals), groups - 1)  # n_0, by Σ n_c² = Σ_i n_c(i)
-    spread = np.maximum(0.0, _ratio(between - within, scale))[p]
-    noise = within[p] / np.maximum(size - 1, 1)
+    spread = _ratio(between - within, scale)[p]
     usable = (size > 1) & (spread > 0)
-    shrinkage[inside[usable]] = noise[usable] / (noise[usable] + spread[usable])
+    noise = within[p][usable] / (size[usable] - 1)
+    shrinkage[inside[usable]] = noise / (noise + spread[usable])
     return shrinkage
 
 

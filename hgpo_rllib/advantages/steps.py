@@ -115,6 +115,14 @@ class StepArrays:
         previous[order[same + 1]] = order[same]
         return previous
 
+    @cached_property
+    def first_steps(self) -> tuple[NDArray[np.intp], Ints]:
+        """Rows of first steps, and the index in them of each step's trajectory."""
+        rows = np.flatnonzero(self.time == 0)
+        index = np.zeros(self.trajectory.max(initial=NONE) + 1, np.int64)
+        index[self.trajectory[rows]] = np.arange(len(rows))
+        return rows, index[self.trajectory]
+
     def _check_trajectories(self) -> None:
         expected = np.where(self.previous == NONE, 0, self.time[self.previous] + 1)
         for row in self.time_order[(self.time != expected)[self.time_order]]:
@@ -264,7 +272,7 @@ def intern(keys: Keys) -> Ints:
 def intern_pairs(a: Ints, b: Ints) -> Ints:
     """Map distinct pairs (a_i, b_i), where a >= 0 and b >= -1, to ids 0, 1, 2, …"""
     width = b.max(initial=NONE) + 2
-    return np.unique(a * width + (b + 1), return_inverse=True)[1].reshape(-1)
+    return np.unique(a * width + b, return_inverse=True)[1]
 
 
 def _floats(column: Any) -> Floats:

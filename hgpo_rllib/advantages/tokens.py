@@ -8,8 +8,6 @@ closed form of the `gae` over turns and the values of tokens.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from hgpo_rllib.advantages.baselines import over_batch, value_targets
 from hgpo_rllib.advantages.groups import EstimatorSettings, group_mean
 from hgpo_rllib.advantages.steps import Floats, Ints, StepArrays, discounted_sums, next_values
@@ -73,7 +71,7 @@ def undiscounted_return(steps: StepArrays, gamma: float) -> Floats:
 
     Rewards are recovered from the step returns, whose discount is `gamma`.
     """
-    penalty = np.zeros(len(steps)) if steps.penalty is None else steps.penalty
+    penalty = 0.0 if steps.penalty is None else steps.penalty
     discounted = steps.step_return + penalty
     reward = discounted - gamma * next_values(steps, discounted, last=0.0)
     return discounted_sums(steps, reward, 1.0) - penalty

@@ -90,9 +90,9 @@ class LearnerSettings(Section):
     """Exclude tokens from the policy loss whose importance weight is outside [low, high].
     Averages still count them. null: no mask. Requires old_logp=recomputed."""
     critic: CriticKind = "none"
-    """Critic for the estimators `ppo`, `ppo_tokens` and `vetta`, trained in the same updates as the
-    policy. `head`: a linear head on the hidden states of the policy. `separate`: a second model,
-    initialised from the policy (as the released code). `none`: no critic."""
+    """Critic for the estimators `ppo`, `ppo_tokens`, `vetta` and `hiper`, trained in the same
+    updates as the policy. `head`: a linear head on the hidden states of the policy. `separate`: a
+    second model, initialised from the policy (as the released code). `none`: no critic."""
     critic_layers: int | None = Field(None, ge=1)
     """Number of layers of a `separate` critic, the first ones of the policy (VETTA: 2). A
     policy with fewer layers has all of them copied. null: all layers."""

@@ -184,6 +184,14 @@ def test_a_return_at_the_mean_gives_exactly_zero(returns, settings) -> None:
     assert abs(got[returns.index(0.3)]) > 0.09
 
 
+@pytest.mark.parametrize("scale", [1, -1, 2**20])
+def test_rounding_is_relative_to_the_largest_value(scale: int) -> None:
+    """The mean of 0, 0.7 and 1.4 is not exactly 0.7; the smallest value, 0, is no scale."""
+    got = hgpo(one_step_each([0.0, scale * 0.7, scale * 1.4]), EstimatorSettings())
+    assert got[1] == 0
+    assert np.sign(scale) * got[2] > 1
+
+
 @given(BATCHES, st.integers(0, 5), st.sampled_from(["paper", "released"]))
 def test_groups_nest(batch, depth: int, contexts) -> None:
     """G_0 ⊇ … ⊇ G_K, and the groups of whole histories lie inside all of the paper's."""

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,6 +31,13 @@ def test_sizes_by_level() -> None:
     np.testing.assert_allclose(shares[1], np.array([2, 4, 0, 0, 0, 0, 0]) / 6)
 
 
+def test_groups_of_one_and_no_steps() -> None:
+    """Means and shares are 0, not unknown."""
+    assert diagnostics.mean_size(np.array([[1, 1], [0, 1]])).tolist() == [0, 0]
+    assert not diagnostics.size_distribution(np.zeros((2, 0), int)).any()
+    assert diagnostics.size_distribution(np.array([[1]])).sum() == 1
+
+
 def test_released_levels_have_no_group_early() -> None:
     """A first step has none at level 1: size 0, in no bin."""
     settings = EstimatorSettings(context_length=1, contexts="released")
@@ -46,6 +54,10 @@ def test_released_levels_have_no_group_early() -> None:
         (3, "3-4"),
         (4, "3-4"),
         (5, "5-8"),
+        (8, "5-8"),
+        (9, "9-16"),
+        (16, "9-16"),
+        (17, "17-32"),
         (32, "17-32"),
         (33, "33+"),
         (400, "33+"),
@@ -63,6 +75,13 @@ def test_oracle_gaps_by_hand() -> None:
     gaps = diagnostics.oracle_gaps(STEPS, SETTINGS)
     # HGPO: step 1 is (4 + 2 * 2) / 3 = 8 / 3, step 3 is -2 (its level 0 is an exact zero).
     assert gaps == pytest.approx({"trajectory": 1.0, "step": 1.0, "hgpo": (8 / 3 - 2) / 4})
+    # In standard deviations: Oracle 0, 1, 0, -1; by state 0, z, 0, 0; HGPO (z + 2) / 3 for z.
+    scaled = diagnostics.oracle_gaps(STEPS, EstimatorSettings(context_length=1))
+    z = 4 / math.sqrt(32 / 3)
+    expected = {"trajectory": 2 / 4, "step": (z - 1 + 1) / 4, "hgpo": ((z + 2) / 3 - 1) / 4}
+    assert scaled == pytest.approx(expected, rel=1e-5)
+    unknown = diagnostics.oracle_gaps(replace(STEPS, trajectory_return=None), SETTINGS)
+    assert unknown.keys() == {"step", "hgpo"}
 
 
 def test_gaps_without_twins_are_unknown() -> None:
@@ -75,12 +94,12 @@ def test_gaps_without_twins_are_unknown() -> None:
 def test_summary() -> None:
     """Flat names, plain floats."""
     advantage = hgpo(STEPS, SETTINGS) + 0.0
-    advantage[1] = 3.0
+    advantage[:2] = 1.0, 3.0
     summary = diagnostics.summary(STEPS, advantage, LEVELS, SETTINGS)
     assert summary == pytest.approx(
         {
             "advantage_mean": float(sum(advantage)) / 6,
-            "zero_advantage_fraction": 3 / 6,
+            "zero_advantage_fraction": 2 / 6,
             "level_fraction_k0": 5 / 6,
             "level_group_size_k0": 2.6,
             "level_fraction_k1": 4 / 6,
@@ -94,6 +113,13 @@ def test_summary() -> None:
         }
     )
     assert {type(value) for value in summary.values()} == {float}
+    with_values = replace(STEPS, value=STEPS.step_return)
+    assert diagnostics.summary(with_values, advantage, LEVELS, SETTINGS) == summary | {
+        "explained_variance": 1.0
+    }
+    for column in ("nll", "teacher_nll"):
+        unknown = diagnostics.summary(replace(STEPS, **{column: None}), advantage, LEVELS, SETTINGS)
+        assert unknown.keys() == summary.keys() - {"teacher_gap"}
 
 
 @pytest.mark.parametrize(
@@ -127,6 +153,7 @@ def test_explained_variance() -> None:
     """1 up to a constant, 0 for a constant, less for worse, unknown where returns are equal."""
     returns = np.array([0.0, 1.0, 5.0])
     assert diagnostics.explained_variance(returns + 3, returns) == pytest.approx(1)
+    assert diagnostics.explained_variance(returns / 10, returns / 10) == 1
     assert diagnostics.explained_variance(np.full(3, 7.0), returns) == pytest.approx(0)
     assert diagnostics.explained_variance(-returns, returns) == pytest.approx(-3)
     assert np.isnan(diagnostics.explained_variance(returns, np.ones(3)))

@@ -160,7 +160,7 @@ def shrinkage_by_definition(
     """Return B of step i, from the formulas of the docstring."""
     members = defaultdict(list)
     for p, c, value in zip(parent, group, values, strict=True):
-        if p == parent[i]:
+        if p == parent[i] and c is not None:
             members[c].append(value)
     n, g = sum(map(len, members.values())), len(members)
     own = len(members[group[i]])
@@ -175,20 +175,28 @@ def shrinkage_by_definition(
     return noise / (own - 1) / (noise / (own - 1) + spread) if spread > 1e-12 else 1.0
 
 
-@given(BATCHES)
-def test_uncertainty_by_definition(batch) -> None:
+@given(BATCHES, SETTINGS)
+def test_uncertainty_by_definition(batch, settings) -> None:
     """From the coarsest level down: A_k = (1 - B) * (R - mean of the others) + B * A_(k-1)."""
     returns = [value for _, _, values in batch for value in values]
     keys = [
-        [history(k)(task, s, t) for task, s, rs in batch for t in range(len(rs))] for k in range(3)
+        [
+            history(k)(task, states, t) if t >= k or settings.contexts == "paper" else None
+            for task, states, _ in batch
+            for t in range(len(states))
+        ]
+        for k in range(settings.context_length + 1)
     ]
     expected = np.zeros(len(returns))
-    for k in range(3):
-        for i, others in enumerate(others_of(batch, history(k))):
+    for k, level in enumerate(keys):
+        for i, key in enumerate(level):
+            if key is None:  # no group: as at the level before
+                continue
+            others = [returns[j] for j, other in enumerate(level) if other == key and j != i]
             own = returns[i] - np.mean(others) if others else 0.0
-            b = shrinkage_by_definition(keys[k - 1], keys[k], returns, i) if k else 0.0
+            b = shrinkage_by_definition(keys[k - 1], level, returns, i) if k else 0.0
             expected[i] = (1 - b) * own + b * expected[i]
-    got = find_estimator("hgpo_uncertainty")(arrays(batch), MEAN)
+    got = find_estimator("hgpo_uncertainty")(arrays(batch), replace(settings, normalize="mean"))
     np.testing.assert_allclose(got, expected, atol=1e-9)
 
 
@@ -213,6 +221,16 @@ def test_uncertainty_pools_histories_that_do_not_matter() -> None:
     got = find_estimator("hgpo_uncertainty")(two_histories([2.0, 6.0], [2.0, 6.0]), MEAN)
     expected = [2 - 14 / 3, 6 - 10 / 3, 2 - 14 / 3, 6 - 10 / 3]
     np.testing.assert_allclose(got[1::2], expected)
+
+
+def test_uncertainty_at_a_level_that_splits_no_group() -> None:
+    """It changes nothing, also with six steps, for which 6 * (1 / 6) is not exactly 1."""
+    steps = two_histories([1.0, 2, 4, 8, 16, 32], [3.0, 5, 7, 9, 11, 13])
+    got = [
+        find_estimator("hgpo_uncertainty")(steps, replace(MEAN, context_length=depth))
+        for depth in (1, 2)
+    ]
+    np.testing.assert_array_equal(*got)
 
 
 def test_uncertainty_in_units_of_the_state() -> None:
@@ -257,6 +275,15 @@ def test_generalised_advantages_with_values_of_histories(batch, settings) -> Non
     expected = [a - np.mean(groups[task]) for task, a in zip(tasks, raw, strict=True)]
     got = find_estimator("hgpo_gae")(steps, replace(settings, normalize="mean"))
     np.testing.assert_allclose(got, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["hgpo_gae", "gagpo", "ppo"])
+def test_generalised_advantages_in_units_of_the_task(name: str) -> None:
+    """`mean_std` divides by their standard deviation, here over one task."""
+    steps = two_histories([2.0, 6.0], [3.0, 9.0])
+    plain, scaled = (find_estimator(name)(steps, s) for s in (MEAN, EstimatorSettings()))
+    assert plain.std() > 0.1
+    np.testing.assert_allclose(scaled, plain / (plain.std() + 1e-6))
 
 
 def test_base_group_by_hand() -> None:

@@ -105,6 +105,7 @@ def tokens_of(responses: list[Any]) -> TeacherTokens:
 
 @given(RESPONSES)
 @example([(1.5, [(-0.5, -0.5)] * 5 + [(-0.5, 0.0)] + [(-0.5, -0.5)] * 5)])
+@example([(1.5, [(-0.5, 0.0)] + [(-0.5, -0.5)] * 6)])  # the first token, 2.4 deviations away
 @example([(-2.0, [(0, 0)] * 6 + [(0, -3)] + [(0, 0)] * 4 + [(-3, -3)] + [(0, 0)] * 9)])
 def test_gear(responses) -> None:
     """Token by token: a segment lasts until another begins, or the policy is uncertain."""

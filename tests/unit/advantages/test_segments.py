@@ -81,6 +81,7 @@ def test_by_loops(episodes: Episodes, settings: EstimatorSettings) -> None:
     expected = normalized([high[row] for row in rows], settings.normalize)
     np.testing.assert_allclose(advantage.high[rows], expected, atol=1e-6)
     assert not advantage.high[~begins].any()
+    assert not target.high[~begins].any()
     for got, raw in ((advantage.low, low), (advantage.switch, switch)):
         np.testing.assert_allclose(got, normalized(raw.tolist(), settings.normalize), atol=1e-6)
     np.testing.assert_allclose(target.low, low + value.low, atol=1e-9)

@@ -40,6 +40,15 @@ def test_the_penalty_falls_on_the_invalid_step_alone() -> None:
     np.testing.assert_array_equal(steps.trajectory_return, [7.75] * 3)
 
 
+def test_discount_and_penalty_by_default() -> None:
+    """Those of the paper: 0.95 and 0.1."""
+    steps = StepArrays.from_columns(
+        [0, 0], [0, 0], [0, 1], [0, 0], reward=[0.0, 10.0], invalid=[True, False]
+    )
+    np.testing.assert_allclose(steps.step_return, [9.4, 10.0])
+    np.testing.assert_allclose(steps.require("trajectory_return"), [9.9, 9.9])
+
+
 @given(EPISODES, st.floats(0.1, 1), st.randoms(use_true_random=False))
 def test_returns_by_definition(episodes, gamma: float, random) -> None:
     """Each return is the discounted sum of what follows, less the step's own penalty."""
@@ -80,16 +89,18 @@ def test_an_empty_batch() -> None:
 
 
 def test_ids_of_any_kind() -> None:
-    """Integers, whole or in arrays, strings and tuples; equal keys get equal ids."""
+    """Integers, strings, tuples and mixtures, also in arrays; equal keys get equal ids."""
     steps = StepArrays.from_columns(
         task=np.array([70, 70, -3]),
         trajectory=["a", "a", "b"],
         time=np.array([0, 1, 0], np.int8),
         anchor=[("room", 1), "room", ("room", 1)],
+        action=np.array(["look", 1, 1], object),
         step_return=[1, 2, 3],
     )
     assert steps.task[0] == steps.task[1] != steps.task[2]
     assert steps.anchor[0] == steps.anchor[2] != steps.anchor[1]
+    assert steps.require("action").tolist() == [0, 1, 1]
     assert steps.step_return.dtype == np.float64
     assert steps.trajectory_return is None
 
@@ -123,6 +134,7 @@ def table(**changes: object) -> dict[str, object]:
         ({"task": [0, 1, 1, 1]}, "^rows 0 and 1: one trajectory, but task is 0 and 1$"),
         ({"trajectory_return": [5, 6, 1, 1]}, "^rows 0 and 1: .* trajectory_return is 5.0 and 6.0"),
         ({"anchor": ["a", "b", "a"]}, "differ in length: .*'anchor': 3"),
+        ({"next_anchor": ["b", "c"]}, "differ in length: .*'next_anchor': 2"),
         ({"step_return": None, "reward": [0.0] * 3}, "differ in length: .*'reward': 3"),
         (
             {"step_return": None, "reward": [0.0] * 4, "invalid": [True]},

@@ -104,6 +104,8 @@ def test_vetta_by_loops(episodes: Episodes, settings: EstimatorSettings) -> None
     advantage, target = vetta(steps, tokens, settings)
     np.testing.assert_allclose(advantage, expected - expected.mean(), atol=1e-9)
     np.testing.assert_allclose(target, raw + tokens.value, atol=1e-9)
+    scaled, _ = vetta(steps, tokens, replace(settings, normalize="mean_std"))
+    np.testing.assert_allclose(scaled, advantage / (expected.std() + 1e-6), atol=1e-6)
 
 
 @given(EPISODES, SETTINGS)

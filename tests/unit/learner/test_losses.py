@@ -17,8 +17,9 @@ from hgpo_rllib.learner.losses import (
     importance_weights,
     kl_estimate,
     mismatch,
+    token_losses,
 )
-from hgpo_rllib.settings.learner import KLEstimator
+from hgpo_rllib.settings.learner import KLEstimator, LearnerSettings
 
 ESTIMATORS = get_args(KLEstimator)
 
@@ -39,6 +40,7 @@ class TestClippedLoss:
             (2.9, -2.0, 3.0, 5.8, False),
             (3.1, -2.0, 3.0, 6.0, True),  # at most 3 * 2, without gradient
             (0.5, -2.0, 3.0, 1.6, True),  # the lower clip, as ever
+            (1.0, 0.5, 3.0, -0.5, False),
             (3.1, 2.0, 3.0, -2.6, True),  # a positive advantage has the upper clip alone
             (3.1, 0.0, 3.0, 0.0, False),
         ],
@@ -67,6 +69,14 @@ class TestClippedLoss:
         assert loss.isfinite().all()
         assert logp.grad is not None
         assert logp.grad.isfinite().all()
+
+    def test_log_ratios_are_clamped_at_20(self) -> None:
+        """With no gradient outside."""
+        log_ratio = torch.tensor([-1000.0, -19.0, 19.0, 1000.0], requires_grad=True)
+        clamped = clamp_log_ratio(log_ratio)
+        assert clamped.tolist() == [-20, -19, 19, 20]
+        (gradient,) = torch.autograd.grad(clamped.sum(), log_ratio)
+        assert gradient.tolist() == [0, 1, 1, 0]
 
 
 class TestCISPO:
@@ -155,7 +165,10 @@ class TestImportanceWeights:
         [
             ("token", None, None, [1, 1, 1, 1], [0, 0, 0, 0]),
             ("token", 1.6, None, [1.6, 0.5, 1.5, 1], [1, 0, 0, 0]),
+            ("token", 1.0, None, [1, 0.5, 1, 1], [1, 0, 1, 0]),  # 1 is not truncated at 1
             ("token", None, (0.6, 1.8), [0, 0, 1, 1], [1, 1, 0, 0]),
+            ("token", None, (1.0, 1.8), [0, 0, 1, 1], [1, 1, 0, 0]),  # bounds are inside
+            ("token", None, (0.4, 1.0), [0, 1, 0, 1], [1, 0, 1, 0]),
             ("token", 1.2, (0.6, 1.8), [0, 0, 1.2, 1], [1, 1, 1, 0]),
             ("sequence", 1.2, None, [1, 1, 1.2, 1.2], [0, 0, 1, 1]),
             ("sequence", None, (0.9, 1.4), [1, 1, 0, 0], [0, 0, 1, 1]),
@@ -194,6 +207,22 @@ class TestImportanceWeights:
         learner = self.LEARNER.clone().requires_grad_()
         weight, _ = importance_weights(learner, self.ENGINE, self.SEQUENCE, "sequence", 2.0, None)
         assert not weight.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("chosen", "more"),
+    [
+        ({}, set()),
+        ({"importance_cap": 2.0}, {"importance_weight", "importance_cut_fraction"}),
+        ({"importance_mask": (0.5, 2.0)}, {"importance_weight", "importance_cut_fraction"}),
+    ],
+)
+def test_statistics_are_of_what_is_configured(chosen: dict[str, Any], more: set[str]) -> None:
+    zeros, step = torch.zeros(2), torch.zeros(2, dtype=torch.long)
+    tokens = {"old_logp": zeros, "behaviour_logp": zeros, "advantage": zeros, "step": step}
+    settings = LearnerSettings(old_logp="recomputed", **chosen)
+    losses = token_losses(settings, tokens, {"logp": zeros, "entropy": zeros}, None)
+    assert losses.statistics.keys() == {"clip_fraction", "entropy", "ratio_max"} | more
 
 
 def test_mismatch_is_the_kl_from_the_engine() -> None:
