@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import ray
 import torch
@@ -27,6 +28,7 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.learner.batching import minibatches, row_sequences, signal_columns, token_columns
 from hgpo_rllib.policy_server import object_store
 from hgpo_rllib.policy_server.publisher import WeightPublisher
+from hgpo_rllib.reporting import style
 from hgpo_rllib.results.runs import Run
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.scoring import score
@@ -37,6 +39,11 @@ SCHEDULES = (("synchronous", 0), ("one_step_off", 1), ("asynchronous", 1), ("asy
 UPDATES = 3  # per schedule, after one that is not measured
 PROFILED_GROUPS = 32
 PROFILE_ROWS = 16
+PLOTTED = {
+    "cpu_ms_per_step": "CPU, ms per step",
+    "orchestration_ms": "Orchestration, ms per step",
+    "steps_per_s": "Steps per second",
+}
 
 
 class MeasuredRunner(HGPOEnvRunner):
@@ -267,3 +274,21 @@ def compare_schedules(config: RunConfig, app: str) -> list[Row]:
             }
         )
     return rows
+
+
+def figure(rollouts: Sequence[Row]) -> bytes:
+    """Return a PNG of how rollouts grow with the number of episodes, a curve per number of runners.
+
+    Args:
+        rollouts: the table ``rollouts`` of `bench_scale`.
+    """
+    runners = sorted({row["runners"] for row in rollouts})
+    with mpl.rc_context(style.STYLE):
+        drawn, panels = style.grid(len(PLOTTED), 3.0)
+        for axes, (key, title) in zip(panels, PLOTTED.items(), strict=True):
+            for count in runners:
+                rows = [row for row in rollouts if row["runners"] == count]
+                axes.loglog([row["episodes"] for row in rows], [row[key] for row in rows], "o-")
+            axes.set(title=title, xlabel="concurrent episodes")
+        style.legend_above(drawn, [f"{count} env runner processes" for count in runners])
+        return style.png(drawn)

@@ -130,10 +130,11 @@ def scale(
         list[int] | None,
         typer.Option(min=1, help="steps in a batch of the learner; can be repeated"),
     ] = None,
+    figure: Annotated[Path | None, typer.Option(help="path of a figure of the growth")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure rollouts, schedules and the learner's input, with a run's responses and latencies."""
-    from hgpo_rllib.bench.scale import bench_scale
+    from hgpo_rllib.bench import scale
     from hgpo_rllib.reporting.console import TrainingConsole
     from hgpo_rllib.results import load_run
     from hgpo_rllib.run.cluster import ray_cluster
@@ -142,7 +143,7 @@ def scale(
     config = load_config(run / "config.yaml", overrides or []).without_learners()
     console = TrainingConsole(sys.stderr)
     with ray_cluster(config), console.stage("replaying the run's responses"):
-        tables = bench_scale(
+        tables = scale.bench_scale(
             recorded,
             config,
             episodes or [64, 512, 4096],
@@ -150,6 +151,8 @@ def scale(
             steps or [10_000, 100_000, 1_000_000],
             console.say,
         )
+    if figure is not None:
+        write_atomically(figure, scale.figure(tables["rollouts"]))
     show(tables, as_json)
 
 

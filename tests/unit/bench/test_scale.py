@@ -7,7 +7,7 @@ import numpy as np
 
 from hgpo_rllib.bench.publishing import GB, store_bytes
 from hgpo_rllib.bench.replay import ReplayEngine
-from hgpo_rllib.bench.scale import repeated
+from hgpo_rllib.bench.scale import figure, repeated
 from hgpo_rllib.policy_server.types import Generation, Prompt, PublishedWeights, Sampling
 from hgpo_rllib.rollout.trajectory import Trajectory
 
@@ -43,3 +43,12 @@ def test_the_engine_returns_recorded_responses_after_their_latency() -> None:
 
 def test_a_store_holds_the_weights_that_it_is_made_for() -> None:
     assert store_bytes(3) > 3 * GB
+
+
+def test_the_figure_has_all_numbers_of_runners() -> None:
+    """Each has a curve, so the figure changes if one is left out."""
+    measured = {"cpu_ms_per_step": 2.0, "orchestration_ms": 1.0, "steps_per_s": 90.0}
+    rows = [{"runners": r, "episodes": e, **measured} for r in (0, 2) for e in (64, 512)]
+    drawn = figure(rows)
+    assert drawn.startswith(b"\x89PNG")
+    assert drawn != figure(rows[:2])
