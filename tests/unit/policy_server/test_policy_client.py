@@ -1,6 +1,7 @@
 """Asking a policy server whose replicas die, and waiting while none runs; with a paper server."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,18 +33,18 @@ LOST = [
 ENGINE_DIED = RayTaskError("generate", "", EngineDiedError("the engine has ended"))
 
 
-class PaperServer:
-    """A handle whose first calls fail as listed; then it answers each prompt with itself."""
+class FakeServer:
+    """A handle whose first calls fail as listed; then it returns the prompts."""
 
     def __init__(self, *failures: Exception, seconds: float = 0) -> None:
         self.failures = list(failures)
         self.seconds = seconds
-        """That each answer takes."""
+        """Time that each call takes."""
         self.calls: list[tuple[Sequence[Any], WeightTag]] = []
         self.sessions: list[str] = []
         self.generate = self
 
-    def options(self, session_id: str) -> "PaperServer":
+    def options(self, session_id: str) -> "FakeServer":
         self.sessions.append(session_id)
         return self
 
@@ -58,7 +59,7 @@ class PaperServer:
         return list(prompts)
 
 
-class DeadServer(PaperServer):
+class DeadServer(FakeServer):
     """Every call loses its replica."""
 
     async def remote(self, prompts: Sequence[Any], *args: Any) -> list[Any]:
@@ -67,14 +68,14 @@ class DeadServer(PaperServer):
 
 
 def replicas(
-    server: PaperServer, running: Callable[[], int] = lambda: 1, max_outage_s: float = 60
+    server: FakeServer, running: Callable[[], int] = lambda: 1, max_outage_s: float = 60
 ) -> Replicas:
     """Time is real here, in hundredths of a second."""
     return Replicas(server, running, max_outage_s, poll_interval_s=0.01, retry_interval_s=0.001)  # type: ignore[arg-type]
 
 
 def ask(
-    server: PaperServer, running: Callable[[], int] = lambda: 1, max_outage_s: float = 60
+    server: FakeServer, running: Callable[[], int] = lambda: 1, max_outage_s: float = 60
 ) -> list[Any]:
     """The answers to two prompts."""
     asked = replicas(server, running, max_outage_s)
@@ -83,14 +84,14 @@ def ask(
 
 def test_lost_prompts_are_asked_again_under_the_same_weights() -> None:
     """Whatever way the replica was lost; its successor must serve the present weights."""
-    server = PaperServer(*LOST, ENGINE_DIED.as_instanceof_cause())
+    server = FakeServer(*LOST, ENGINE_DIED.as_instanceof_cause())
     assert ask(server) == [[1], [2]]
     assert server.calls == [([[1], [2]], WEIGHTS)] * (len(LOST) + 2)
 
 
 def test_a_dead_replica_may_be_hit_for_as_long_as_an_outage_may_last() -> None:
     """Serve may take minutes to replace it: what counts is the time, not how often."""
-    server = PaperServer(*(ActorDiedError() for _ in range(100)))
+    server = FakeServer(*(ActorDiedError() for _ in range(100)))
     assert ask(server) == [[1], [2]]
     assert len(server.calls) == 101
 
@@ -103,7 +104,7 @@ def test_a_prompt_that_kills_every_replica_is_given_up() -> None:
 
 def test_other_errors_are_not_repeated() -> None:
     """A prompt that is too long fails on every replica."""
-    server = PaperServer(ValueError("prompt too long"))
+    server = FakeServer(ValueError("prompt too long"))
     with pytest.raises(ValueError, match="too long"):
         ask(server)
     assert len(server.calls) == 1
@@ -112,7 +113,7 @@ def test_other_errors_are_not_repeated() -> None:
 def test_the_console_says_why_a_replica_was_lost_once(caplog: pytest.LogCaptureFixture) -> None:
     """One line for all requests that it had, without Ray's traceback."""
     failures = [ENGINE_DIED.as_instanceof_cause() for _ in range(8)]
-    policy = Replicas(PaperServer(*failures), lambda: 1, 60, retry_interval_s=0)  # type: ignore[arg-type]
+    policy = Replicas(FakeServer(*failures), lambda: 1, 60, retry_interval_s=0)  # type: ignore[arg-type]
 
     async def work() -> None:
         await asyncio.gather(*(policy.generate([[1]], SAMPLING, WEIGHTS) for _ in range(8)))
@@ -124,7 +125,7 @@ def test_the_console_says_why_a_replica_was_lost_once(caplog: pytest.LogCaptureF
     assert describe(ValueError("several\nlines")) == "ValueError: several"
 
 
-async def generate_all(server: PaperServer, prompts: list[Any]) -> list[Any]:
+async def generate_all(server: FakeServer, prompts: list[Any]) -> list[Any]:
     policy = PolicyClient(replicas(server), SAMPLING, WEIGHTS)
     answers = await asyncio.gather(
         *(policy.generate(prompt) for prompt in prompts), return_exceptions=True
@@ -135,17 +136,17 @@ async def generate_all(server: PaperServer, prompts: list[Any]) -> list[Any]:
 
 def test_prompts_that_wait_together_share_calls_and_get_their_own_answers() -> None:
     prompts = [[number] for number in range(MAX_BATCH + 4)]
-    server = PaperServer(ActorDiedError())
+    server = FakeServer(ActorDiedError())
     assert asyncio.run(generate_all(server, prompts)) == prompts
     assert [len(call) for call, _ in server.calls] == [MAX_BATCH, 4, MAX_BATCH]
 
 
 def test_a_refused_prompt_fails_alone() -> None:
     refused = RequestFailedError("too long")
-    assert asyncio.run(generate_all(PaperServer(), [[1], refused, [2]])) == [[1], refused, [2]]
+    assert asyncio.run(generate_all(FakeServer(), [[1], refused, [2]])) == [[1], refused, [2]]
 
     async def one() -> None:
-        await PolicyClient(replicas(PaperServer()), SAMPLING, WEIGHTS).generate(refused)
+        await PolicyClient(replicas(FakeServer()), SAMPLING, WEIGHTS).generate(refused)
 
     with pytest.raises(RequestFailedError, match="too long"):
         asyncio.run(one())
@@ -155,8 +156,8 @@ def test_sessions_have_calls_of_their_own_where_there_are_several_replicas() -> 
     """Each names its session, by which Serve chooses the replica."""
     prompts = [Prompt([number], session="ab"[number % 2]) for number in range(MAX_BATCH + 2)]
 
-    async def work(by_session: bool) -> PaperServer:
-        server = PaperServer()
+    async def work(by_session: bool) -> FakeServer:
+        server = FakeServer()
         policy = PolicyClient(replicas(server), SAMPLING, WEIGHTS, by_session)
         assert await asyncio.gather(*map(policy.generate, prompts)) == prompts
         return server
@@ -169,7 +170,7 @@ def test_sessions_have_calls_of_their_own_where_there_are_several_replicas() -> 
 
 
 def test_new_weights_count_from_the_next_call() -> None:
-    server = PaperServer()
+    server = FakeServer()
 
     async def work() -> None:
         policy = PolicyClient(replicas(server), SAMPLING, WEIGHTS)
@@ -182,7 +183,7 @@ def test_new_weights_count_from_the_next_call() -> None:
 
 
 def test_an_error_reaches_everyone_of_the_call() -> None:
-    answers = asyncio.run(generate_all(PaperServer(ValueError("no")), [[1], [2]]))
+    answers = asyncio.run(generate_all(FakeServer(ValueError("no")), [[1], [2]]))
     assert [type(answer) for answer in answers] == [ValueError, ValueError]
 
 
@@ -190,11 +191,23 @@ class TestOutage:
     """No replica runs, and Serve lets requests wait without an error."""
 
     def test_long_work_is_left_alone_while_replicas_run(self) -> None:
-        assert ask(PaperServer(seconds=0.3), lambda: 1, max_outage_s=0.05) == [[1], [2]]
+        assert ask(FakeServer(seconds=0.3), lambda: 1, max_outage_s=0.05) == [[1], [2]]
 
     def test_an_outage_is_survived_and_told(self, caplog: pytest.LogCaptureFixture) -> None:
-        counts = iter([1, 0, 0, 1, 0, 0, *[1] * 1000])
-        assert ask(PaperServer(seconds=0.3), lambda: next(counts), max_outage_s=5) == [[1], [2]]
+        counts, counted = [1, 0, 0, 1, 0, 0, 1], threading.Event()
+
+        def running() -> int:
+            if counts:
+                return counts.pop(0)
+            counted.set()
+            return 1
+
+        class SlowServer(FakeServer):
+            async def remote(self, prompts: Sequence[Any], *args: Any) -> list[Any]:
+                await asyncio.to_thread(counted.wait, 30)
+                return list(prompts)
+
+        assert ask(SlowServer(), running, max_outage_s=5) == [[1], [2]]
         messages = [record.message for record in caplog.records]
         assert [("no replica" in m, "runs again" in m) for m in messages] == [
             (True, False),
@@ -203,11 +216,11 @@ class TestOutage:
 
     def test_a_lasting_outage_names_the_setting(self) -> None:
         with pytest.raises(RunStoppedError, match=r"policy_server\.max_outage_s"):
-            ask(PaperServer(seconds=60), lambda: 0, max_outage_s=0.05)
+            ask(FakeServer(seconds=60), lambda: 0, max_outage_s=0.05)
 
     def test_a_short_outage_after_a_long_time_is_no_long_outage(self) -> None:
         counts = iter([*[1] * 20, 0, *[1] * 1000])
-        assert ask(PaperServer(seconds=0.5), lambda: next(counts), max_outage_s=0.15) == [[1], [2]]
+        assert ask(FakeServer(seconds=0.5), lambda: next(counts), max_outage_s=0.15) == [[1], [2]]
 
     def test_requests_that_wait_share_the_looks(self) -> None:
         """Serve's controller is asked by one of them."""
@@ -218,7 +231,7 @@ class TestOutage:
             looks += 1
             return 1
 
-        policy = replicas(PaperServer(seconds=0.2), running)
+        policy = replicas(FakeServer(seconds=0.2), running)
 
         async def work() -> None:
             await asyncio.gather(*(policy.generate([[1]], SAMPLING, WEIGHTS) for _ in range(50)))
@@ -228,7 +241,7 @@ class TestOutage:
 
     def test_a_request_that_is_cancelled_leaves_no_other_behind(self) -> None:
         async def work() -> None:
-            policy = replicas(PaperServer(seconds=60))
+            policy = replicas(FakeServer(seconds=60))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(policy.generate([[1]], SAMPLING, WEIGHTS), 0.05)
             await asyncio.sleep(0)
