@@ -16,10 +16,9 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import CodeType, SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import fast_downward
 import textworld
@@ -264,15 +263,20 @@ def _separated(items: list[tuple[Any, Context]], context: Context) -> list[tuple
 # --- translation and parsing -------------------------------------------------------------------
 
 
-def _memoised_logic(**more: Any) -> Any:
-    """Return a context in which TextWorld's loader uses the cached functions."""
-    return patch.multiple(
-        pddl_logic,
-        fast_downward=SimpleNamespace(**vars(fast_downward) | {"pddl2sas": _translate}),
-        _parse_and_convert=_parse_document,
-        ContextSensitiveGrammar=MemoGrammar,
-        **more,
-    )
+@contextmanager
+def _memoised_logic(**more: Any) -> Iterator[None]:
+    """Make TextWorld's loader use the cached functions within the block."""
+    patches: dict[str, Any] = {
+        "fast_downward": SimpleNamespace(**vars(fast_downward) | {"pddl2sas": _translate}),
+        "_parse_and_convert": _parse_document,
+        "ContextSensitiveGrammar": MemoGrammar,
+    } | more
+    saved = {name: getattr(pddl_logic, name) for name in patches}
+    vars(pddl_logic).update(patches)
+    try:
+        yield
+    finally:
+        vars(pddl_logic).update(saved)
 
 
 def _translate(

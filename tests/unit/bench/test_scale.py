@@ -4,10 +4,11 @@ import asyncio
 import time
 
 import numpy as np
+import pytest
 
 from hgpo_rllib.bench.publishing import GB, store_bytes
 from hgpo_rllib.bench.replay import ReplayEngine
-from hgpo_rllib.bench.scale import figure, repeated
+from hgpo_rllib.bench.scale import PLOTTED, figure, repeated
 from hgpo_rllib.policy_server.types import Generation, Prompt, PublishedWeights, Sampling
 from hgpo_rllib.rollout.trajectory import Trajectory
 
@@ -45,10 +46,12 @@ def test_a_store_holds_the_weights_that_it_is_made_for() -> None:
     assert store_bytes(3) > 3 * GB
 
 
-def test_the_figure_has_all_numbers_of_runners() -> None:
-    """Each has a curve, so the figure changes if one is left out."""
+@pytest.mark.parametrize("key", PLOTTED)
+@pytest.mark.parametrize("runners", [0, 2])
+def test_the_figure_shows_all_numbers(key: str, runners: int) -> None:
+    """Each has a point: if it changes, so does the figure."""
     measured = {"cpu_ms_per_step": 2.0, "orchestration_ms": 1.0, "steps_per_s": 90.0}
     rows = [{"runners": r, "episodes": e, **measured} for r in (0, 2) for e in (64, 512)]
-    drawn = figure(rows)
-    assert drawn.startswith(b"\x89PNG")
-    assert drawn != figure(rows[:2])
+    before = figure(rows)
+    next(row for row in rows if row["runners"] == runners)[key] *= 3
+    assert figure(rows) != before
