@@ -322,7 +322,7 @@ class HGPO(Algorithm):
             teacher = on_learners(self.learner_group, HGPOLearner.token_logp, teacher_rows)
         with self._phase("advantages", "advantage_s"):
             scored = score(trajectories, settings, values, teacher)
-        of_groups = diagnostics.summary(
+        group_results = diagnostics.summary(
             scored.steps, scored.advantage, scored.levels, settings.estimator_settings()
         )
         self._check_anchors(scored)
@@ -331,10 +331,10 @@ class HGPO(Algorithm):
             training_data=whole_batch(self.learner_group, rows, len(scored.steps))
         )
         self.metrics.aggregate(results[:1], key=LEARNER_RESULTS)  # equal on all learners
-        self.metrics.log_dict(of_groups, key=(LEARNER_RESULTS, DEFAULT_MODULE_ID), window=1)
+        self.metrics.log_dict(group_results, key=(LEARNER_RESULTS, DEFAULT_MODULE_ID), window=1)
         reported = self.metrics.peek((LEARNER_RESULTS, DEFAULT_MODULE_ID))
-        of_update = {name: float(value) for name, value in reported.items() if name in METRICS}
-        return scored, of_groups | of_update
+        update_results = {name: float(value) for name, value in reported.items() if name in METRICS}
+        return scored, group_results | update_results
 
     def _check_anchors(self, scored: ScoredTrajectories) -> None:
         """Log a warning, once, if comparisons by state are of no use to the estimator."""

@@ -143,14 +143,14 @@ def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None
             "learner.critic=separate"
         )
     by_role = algorithm.role_estimators.values()
-    if by_role and (of_tokens := {*VALUES_OF_TOKENS, "gear"}.intersection(named)):
+    if by_role and (per_token := {*VALUES_OF_TOKENS, "gear"}.intersection(named)):
         raise ValueError(
-            f"algorithm.role_estimators: {min(of_tokens)} has advantages of tokens, not of roles: "
+            f"algorithm.role_estimators: {min(per_token)} has advantages of tokens, not of roles: "
             "set algorithm.role_estimators={} or other estimators"
         )
-    if of_teacher := TEACHERS.keys() & by_role:
+    if with_teacher := TEACHERS.keys() & by_role:
         raise ValueError(
-            f"algorithm.role_estimators: {min(of_teacher)} reads a teacher, which only "
+            f"algorithm.role_estimators: {min(with_teacher)} reads a teacher, which only "
             "algorithm.estimator has: choose another estimator for the role"
         )
     if not reads_values and learner.critic != "none":
@@ -166,15 +166,15 @@ def check_strategies(
 ) -> None:
     """Raise a ValueError for strategies without an estimator of theirs, or vice versa."""
     others = dict(algorithm.role_estimators)
-    of_strategies = others.pop(STRATEGY, None)
+    strategy_estimator = others.pop(STRATEGY, None)
     if agent.strategy_prompt is None:
-        if STRATA in (algorithm.estimator, of_strategies, *others.values()):
+        if STRATA in (algorithm.estimator, strategy_estimator, *others.values()):
             raise ValueError(
                 f"algorithm: {STRATA} compares strategies, and the agent writes none: set "
                 "agent.strategy_prompt=strategy_full, or another estimator"
             )
         return
-    if of_strategies != STRATA or STRATA in (algorithm.estimator, *others.values()):
+    if strategy_estimator != STRATA or STRATA in (algorithm.estimator, *others.values()):
         raise ValueError(
             f"agent.strategy_prompt needs algorithm.role_estimators={{{STRATEGY}: {STRATA}}}, and "
             "another algorithm.estimator for the actions, such as grpo or hgpo"

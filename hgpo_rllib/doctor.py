@@ -223,7 +223,7 @@ def full_rows(config: RunConfig, count: int) -> Columns:
         "behaviour_logp": torch.zeros(count, turn.response),
     }
     if config.learner.critic != "none":
-        of_tokens = config.algorithm.estimator in VALUES_OF_TOKENS
-        shape = (count, 1 + turn.response) if of_tokens else (count,)
+        per_token = config.algorithm.estimator in VALUES_OF_TOKENS
+        shape = (count, 1 + turn.response) if per_token else (count,)
         columns["value"] = columns["value_target"] = torch.zeros(shape)
     return columns

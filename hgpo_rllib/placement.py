@@ -75,7 +75,7 @@ class Demand:
         sums = {part: _sum(*amounts) for part, amounts in parts.items() if amounts}
         return " and ".join(
             f"{amount:g} {name} ("
-            + ", ".join(f"{part} {of_part.get(name, 0):g}" for part, of_part in sums.items())
+            + ", ".join(f"{part} {amounts.get(name, 0):g}" for part, amounts in sums.items())
             + ")"
             for name, amount in self.total.items()
         )

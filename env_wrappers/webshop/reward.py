@@ -74,7 +74,7 @@ def score(
     category_match = len(shared) >= 2
     title_score = _title_score(nouns.find(product.title), nouns.find(goal_product.title))
     r_type = _type_score(query_match or category_match, title_score)
-    of_options = (
+    option_score = (
         {"r_option": options / len(wanted), "w_option": len(wanted) / parts} if wanted else {}
     )
     return (attributes + options + within_limit) / parts * r_type, {
@@ -84,7 +84,7 @@ def score(
         "query_match": query_match,
         "category_match": category_match,
         "title_score": title_score,
-        **of_options,
+        **option_score,
         "r_price": within_limit,
         "w_price": 1 / parts,
         "noun_extractor": nouns.name,

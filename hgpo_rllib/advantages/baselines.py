@@ -142,7 +142,7 @@ def over_batch(values: Floats, normalize: Normalize) -> Floats:
 
 def _compare_trajectories(steps: StepArrays, normalize: Normalize) -> tuple[Floats, Ints]:
     """Return the advantage of each step's trajectory, and the number of those in its task."""
-    first, of_step = steps.first_steps
+    first, inverse = steps.first_steps
     returns = steps.require("trajectory_return")[first]
     advantage, size = group_advantage(steps.task[first], returns, normalize)
-    return advantage[of_step], size[of_step]
+    return advantage[inverse], size[inverse]

@@ -59,11 +59,11 @@ def hiper(
         switch=lambda_returns(steps, high, np.where(following, 0.0, 1.0), settings),
     )
     raw = SegmentValues(*(of - own for of, own in zip(target, value, strict=True)))
-    of_segments = np.zeros(len(steps))
-    of_segments[begins] = over_batch(raw.high[begins], settings.normalize)
+    high = np.zeros(len(steps))
+    high[begins] = over_batch(raw.high[begins], settings.normalize)
     return SegmentValues(
         over_batch(raw.low, settings.normalize),
-        of_segments,
+        high,
         over_batch(raw.switch, settings.normalize),
     ), target._replace(high=np.where(begins, target.high, 0.0))
 

@@ -19,7 +19,7 @@ def strata(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     A reconstruction from summaries: rounding and δ were not found.
     Reads normalize, strategy_share; needs trajectory_return.
     """
-    first, of_step = steps.first_steps
+    first, inverse = steps.first_steps
     returns = steps.require("trajectory_return")[first]
     if steps.parent is None:
         task, strategy = steps.task, steps.trajectory
@@ -33,4 +33,4 @@ def strata(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     best = order[rank < np.maximum(1, np.rint(settings.strategy_share * count))[of[order]]]
     value = np.bincount(of[best], returns[best]) / np.bincount(of[best])
     advantage, _ = group_advantage(task[first[start]], value, settings.normalize)
-    return advantage[of][of_step]
+    return advantage[of][inverse]

@@ -39,7 +39,7 @@ class TextRenderer:
         self.memory_length = settings.memory_length or 0
         self.inadmissible_is_invalid = settings.inadmissible_is_invalid
         self.has_subgoals = settings.subgoals
-        self._of_tasks: dict[Any, Self] = {}
+        self._task_renderers: dict[Any, Self] = {}
 
     def for_task(self, info: Mapping[str, Any]) -> Self:
         """Return the renderer of a task, given its first info.
@@ -51,14 +51,14 @@ class TextRenderer:
         own = settings.get("prompt"), settings.get("memory_length")
         if own == (None, None):
             return self
-        if own not in self._of_tasks:
+        if own not in self._task_renderers:
             renderer = copy.copy(self)
             if own[0] is not None:
                 renderer.template = load_template(own[0])
             if own[1] is not None:
                 renderer.memory_length = own[1]
-            self._of_tasks[own] = renderer
-        return self._of_tasks[own]
+            self._task_renderers[own] = renderer
+        return self._task_renderers[own]
 
     def message(
         self,

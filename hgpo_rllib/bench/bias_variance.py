@@ -130,21 +130,21 @@ def estimates(steps: StepArrays) -> pd.DataFrame:
         settings = replace(SETTINGS, gae_lambda=gae_lambda)
         registered[f"hgpo_gae, λ={gae_lambda}"] = find_estimator("hgpo_gae")(steps, settings)
     as_used = {f"level {k}": level.advantage for k, level in enumerate(levels)}
-    of_others = {
+    without_step = {
         f"level {k}": leave_one_out(level.advantage, level.size) for k, level in enumerate(levels)
     }
     parts = {
         "levels": as_used | {"hgpo": registered["hgpo"]},
-        "grouped": of_others
+        "grouped": without_step
         | {"hgpo": registered["hgpo_leave_one_out"]}
         | {"hgpo_uncertainty": registered["hgpo_uncertainty"]},
     }
     hall = steps.time == LENGTH - 1
     counted = {"levels": hall, "grouped": hall & (levels[-1].size > 1)}
     columns = {("everywhere", name): values for name, values in registered.items()}
-    for part, of_part in parts.items():
-        product = {COVARIANCE: of_part["level 0"] * of_part[f"level {DEPTH}"]}
-        for name, values in (of_part | product).items():
+    for part, by_name in parts.items():
+        product = {COVARIANCE: by_name["level 0"] * by_name[f"level {DEPTH}"]}
+        for name, values in (by_name | product).items():
             columns[part, name] = np.where(counted[part], values, np.nan)
     return pd.DataFrame(columns)
 

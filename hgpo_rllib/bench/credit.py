@@ -215,9 +215,9 @@ def sampled_columns(
     All steps of `played` are scored together, as one batch.
     """
     scored = score(played, settings)
-    steps, of_estimators = scored.steps, settings.estimator_settings()
+    steps, estimator_settings = scored.steps, settings.estimator_settings()
     estimates = {
-        name: function(steps, of_estimators)
+        name: function(steps, estimator_settings)
         for name, function in ESTIMATORS.items()
         if name not in (*NEEDS_CRITIC, *TEACHERS, STRATA)
     }

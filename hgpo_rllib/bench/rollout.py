@@ -130,7 +130,7 @@ def describe_requests(
         "ratio": (tokens / seconds) / (bare_tokens / bare_seconds),
         "added_ms_a_request": 1000 * (seconds - bare_seconds) / len(answers),
         "latency_ms": 1000 * statistics.mean(latency for _, latency in answers),
-        "of_it_engine_ms": 1000 * statistics.mean(answer.engine_s for answer, _ in answers),
+        "engine_ms": 1000 * statistics.mean(answer.engine_s for answer, _ in answers),
     }
 
 
@@ -210,7 +210,7 @@ def describe_episodes(played: Sequence[Trajectory], seconds: float, lock_steps_p
         "lock_step_steps_per_s": lock_steps_per_s,
         "ratio": len(steps) / seconds / lock_steps_per_s,
         "request_ms": 1000 * statistics.mean(step.turn.request_s for step in steps),
-        "of_it_engine_ms": 1000 * statistics.mean(step.turn.engine_s for step in steps),
+        "engine_ms": 1000 * statistics.mean(step.turn.engine_s for step in steps),
         "env_ms": 1000 * statistics.mean(step.env_s for step in steps),
     }
 

@@ -165,10 +165,10 @@ def model_folder(model: str) -> Path:
         raise ConfigError(f"{model} cannot be fetched from the hub ({reason})") from error
 
 
-def versions(of_environment: Iterable[str], asks_model: bool) -> dict[str, str]:
+def versions(environment_packages: Iterable[str], asks_model: bool) -> dict[str, str]:
     """Return the versions of Python and of installed packages that results may depend on."""
     found = {"python": platform.python_version()}
-    for package in (*PACKAGES, *of_environment, *(MODEL_PACKAGES if asks_model else ())):
+    for package in (*PACKAGES, *environment_packages, *(MODEL_PACKAGES if asks_model else ())):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

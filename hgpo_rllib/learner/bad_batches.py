@@ -44,7 +44,7 @@ def describe_batch(columns: Columns, rows: NDArray[np.int64]) -> str:
     advantage = columns["advantage"].numpy()[rows]
     present = np.arange(columns["behaviour_logp"].shape[1]) < lengths[:, None]
     logp = columns["behaviour_logp"].numpy()[rows][present]
-    zeros = sum(not np.any(of_row) for of_row in advantage)
+    zeros = sum(not np.any(row) for row in advantage)
     return (
         f"{len(rows)} steps, prompts of {_span(prompts)} and responses of {_span(lengths)} tokens, "
         f"{lengths.sum()} response tokens; advantages {_span(advantage)}, "

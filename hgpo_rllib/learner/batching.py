@@ -96,10 +96,10 @@ def last_rows(
     """Return the last row of each sequence among `rows`, and the index in it of each row's one."""
     if "sequence" not in columns:
         return rows, np.arange(len(rows))
-    numbers, of_row = np.unique(row_sequences(columns)[rows], return_inverse=True)
+    numbers, sequence = np.unique(row_sequences(columns)[rows], return_inverse=True)
     last = np.zeros(len(numbers), np.int64)
-    np.maximum.at(last, of_row, rows)
-    return last, of_row
+    np.maximum.at(last, sequence, rows)
+    return last, sequence
 
 
 def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
@@ -133,14 +133,15 @@ def _span_columns(
 ) -> dict[str, Tensor]:
     """Return ``advantage`` by role; with spans also ``span_start`` and ``span_end``."""
     spans = [turn.spans or (Span(0, len(turn.response_ids), turn.role),) for turn in turns]
-    count, flat = [len(of_row) for of_row in spans], [span for of_row in spans for span in of_row]
+    flat = [span for row_spans in spans for span in row_spans]
+    count = [len(row_spans) for row_spans in spans]
     step_of_span = np.repeat(step, count)
     advantage = scored.advantage[step_of_span]
-    for role, of_role in scored.role_advantages.items():
-        mine = np.array([span.role == role for span in flat])
-        if not mine.any():
+    for role, values in scored.role_advantages.items():
+        selected = np.array([span.role == role for span in flat])
+        if not selected.any():
             logger.warning("algorithm.role_estimators: no response has the role %r", role)
-        advantage[mine] = of_role[step_of_span[mine]]
+        advantage[selected] = values[step_of_span[selected]]
     columns = {"advantage": torch.from_numpy(advantage.astype(np.float32))}
     if spanned:
         columns["span_start"] = torch.tensor([span.start for span in flat])
@@ -214,11 +215,11 @@ def minibatches(
     rows = len(sequence)
     parts = max(1, round(rows / size))
     equal = np.cumsum([len(part) for part in np.array_split(np.arange(rows), parts)])
-    _, of_row, lengths = np.unique(sequence, return_inverse=True, return_counts=True)
+    _, row, lengths = np.unique(sequence, return_inverse=True, return_counts=True)
     for _ in range(epochs):
         shuffled = rng.permutation(len(lengths))
         place = np.argsort(shuffled)  # of each sequence in the new order
-        order = np.argsort(place[of_row], kind="stable")
+        order = np.argsort(place[row], kind="stable")
         ends = np.cumsum(lengths[shuffled])
         cuts = np.unique(ends[np.searchsorted(ends, equal)])
         yield from np.split(order, cuts[:-1])
@@ -301,7 +302,7 @@ def token_batch(
         ``value_target`` and ``value_weight`` (values,).
     """
     index = torch.from_numpy(rows)
-    last, of_row = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))
+    last, sequence = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))
     prompt_length, response_length = (
         columns[key][index] for key in ("prompt_length", "response_length")
     )
@@ -312,18 +313,18 @@ def token_batch(
     ids[: len(last), : prompts.shape[1]] = prompts
     response_index = torch.arange(columns["response_ids"].shape[1])
     flat, offset = (response_index[None] < response_length[:, None]).nonzero(as_tuple=True)
-    step, row = index[flat], of_row[flat]
+    step, row = index[flat], sequence[flat]
     position = prompt_length[flat] + offset
     ids[row, position] = columns["response_ids"][step, offset].long()
-    of_tokens = {k: columns[k][step, offset] for k in TOKEN_COLUMNS if k in columns}
-    of_steps = {k: columns[k][step] for k in STEP_COLUMNS if k in columns}
+    per_token = {k: columns[k][step, offset] for k in TOKEN_COLUMNS if k in columns}
+    per_step = {k: columns[k][step] for k in STEP_COLUMNS if k in columns}
     if "span_start" in columns:
         begun, over = (columns[k][step] <= offset[:, None] for k in ("span_start", "span_end"))
-        of_steps["advantage"] = (of_steps["advantage"] * (begun & ~over)).sum(1)
+        per_step["advantage"] = (per_step["advantage"] * (begun & ~over)).sum(1)
     elif "advantage" in columns and columns["advantage"].ndim == 2:
-        of_steps["advantage"] = columns["advantage"][step, offset]
+        per_step["advantage"] = columns["advantage"][step, offset]
     batch = {"ids": ids, "row": row, "position": position}
-    batch |= {"step": step, "offset": offset} | of_tokens | of_steps
+    batch |= {"step": step, "offset": offset} | per_token | per_step
     if "restrictions" in columns:
         restrictions = columns["restrictions"][index]
         restricted, entry = (restrictions[..., 0] >= 0).nonzero(as_tuple=True)
@@ -331,7 +332,7 @@ def token_batch(
         first = response_length.cumsum(0) - response_length
         batch |= {"restricted": first[restricted] + token, "restriction": code}
     if "value_weight" in columns:
-        positions = value_positions(columns, rows, of_row, columns["value"].ndim == 2)
+        positions = value_positions(columns, rows, sequence, columns["value"].ndim == 2)
         at = positions["value_step"], positions["value_column"]
         values = {k: columns[k].view(len(columns[k]), -1)[at] for k in VALUE_COLUMNS}
         trained = (values["value_weight"] != 0) | ~values["value_target"].isnan()  # NaN: of HiPER
@@ -340,9 +341,9 @@ def token_batch(
 
 
 def value_batch(
-    columns: Columns, rows: NDArray[np.int64], device: torch.device, of_tokens: bool
+    columns: Columns, rows: NDArray[np.int64], device: torch.device, per_token: bool
 ) -> dict[str, Tensor]:
-    """Build right-padded prompts, with responses if `of_tokens`, and the positions of values.
+    """Build right-padded prompts, with responses if `per_token`, and the positions of values.
 
     Returns:
         ``ids`` (sequences, L); ``value_step`` and ``value_column`` (values,): index of each value
@@ -350,31 +351,31 @@ def value_batch(
         response token j; ``value_row`` and ``value_position`` (values,): index in ``ids`` of the
         token at which it is computed, the last one of the prompt for columns 0 and 1.
     """
-    last, of_row = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))
-    if of_tokens:
+    last, sequence = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))
+    if per_token:
         ids = token_batch(columns, rows, device)["ids"]
     else:
         width = int(columns["prompt_length"][last].max())
         ids = columns["prompt_ids"][last, :width].long()
-    batch = {"ids": ids} | value_positions(columns, rows, of_row, of_tokens)
+    batch = {"ids": ids} | value_positions(columns, rows, sequence, per_token)
     return {key: value.to(device) for key, value in batch.items()}
 
 
 def value_positions(
-    columns: Columns, rows: NDArray[np.int64], of_row: Tensor, of_tokens: bool
+    columns: Columns, rows: NDArray[np.int64], sequence: Tensor, per_token: bool
 ) -> dict[str, Tensor]:
     """Return ``value_step``, ``value_column``, ``value_row`` and ``value_position``.
 
-    See `value_batch`. `of_row` is the row of ``ids`` of each of `rows`.
+    See `value_batch`. `sequence` is the row of ``ids`` of each of `rows`.
     """
     index = torch.from_numpy(rows)
-    tokens = columns["response_length"][index] * of_tokens
+    tokens = columns["response_length"][index] * per_token
     column = torch.arange(1 + max(tokens.tolist(), default=0))
     row, column = (column <= tokens[:, None]).nonzero(as_tuple=True)
     position = columns["prompt_length"][index[row]] - 1 + (column - 1).clamp(min=0)
     return {
         "value_step": index[row],
         "value_column": column,
-        "value_row": of_row[row],
+        "value_row": sequence[row],
         "value_position": position,
     }

@@ -100,9 +100,9 @@ def parameter_groups(module: nn.Module) -> list[list[nn.Parameter]]:
     """
     critic = {id(p) for name, p in module.named_parameters() if "critic." in name}
     trained = [p for p in module.parameters() if p.requires_grad]
-    of_policy = [p for p in trained if id(p) not in critic]
-    of_critic = [p for p in trained if id(p) in critic]
-    return [of_policy, of_critic] if of_critic else [of_policy]
+    policy_parameters = [p for p in trained if id(p) not in critic]
+    critic_parameters = [p for p in trained if id(p) in critic]
+    return [policy_parameters, critic_parameters] if critic_parameters else [policy_parameters]
 
 
 @torch.no_grad()
@@ -111,7 +111,7 @@ def step_values(
     columns: Columns,
     settings: LearnerSettings,
     device: torch.device,
-    of_tokens: bool,
+    per_token: bool,
 ) -> NDArray[np.float64]:
     """Compute the values of all responses, without gradient.
 
@@ -119,23 +119,23 @@ def step_values(
     `columns`: see `hgpo_rllib.learner.batching.token_columns`.
 
     Returns:
-        Values of turns, shape ``(rows,)``. With `of_tokens`, shape ``(rows, 1 + R)``: in column 0
+        Values of turns, shape ``(rows,)``. With `per_token`, shape ``(rows, 1 + R)``: in column 0
         the value of the turn, in column 1 + j that before response token j, NaN after the response.
     """
     lengths, shape = columns["prompt_length"].numpy(), (len(columns["prompt_length"]), 1)
-    if of_tokens:
+    if per_token:
         lengths = lengths + columns["response_length"].numpy()
         shape = (len(lengths), 1 + columns["response_ids"].shape[1])
     values, rows = torch.full(shape, torch.nan, dtype=torch.float64), np.arange(len(lengths))
     for part in passes(columns, rows, lengths, settings.micro_batch_tokens):
         if len(part):
-            batch = value_batch(columns, part, device, of_tokens)
+            batch = value_batch(columns, part, device, per_token)
             row, column = batch["value_step"].cpu(), batch["value_column"].cpu()
             values[row, column] = module.forward_train(batch)["value"].double().cpu()
         elif settings.shard_parameters:  # take part in the layer gathers of the others
-            module.forward_train(value_batch(columns, rows[:1], device, of_tokens))
+            module.forward_train(value_batch(columns, rows[:1], device, per_token))
     joined = join(values, device).numpy()
-    return joined if of_tokens else joined[:, 0]
+    return joined if per_token else joined[:, 0]
 
 
 def value_weights(columns: Columns, steps: NDArray[np.int64], outputs: int) -> Tensor:

@@ -94,14 +94,14 @@ def passes(
 
     All learners get the same number of micro-batches. Rows of one sequence stay together.
     """
-    last, of_row = last_rows(columns, rows)
+    last, sequence = last_rows(columns, rows)
     parts = [
         list(micro_batches(share(last, lengths, of, world_size()), lengths, max_tokens))
         for of in range(world_size())
     ]
     own = parts[rank()]
     if "sequence" in columns:
-        own = [rows[np.isin(last[of_row], part)] for part in own]
+        own = [rows[np.isin(last[sequence], part)] for part in own]
     return own + [rows[:0]] * (max(map(len, parts)) - len(own))
 
 

@@ -123,8 +123,8 @@ class HGPOLearner(TorchLearner):
         loss = (losses.loss * weight).sum()
         if "value" in fwd_out:
             old, target = batch["value"], batch["value_target"]
-            of_values, cut = value_losses(fwd_out["value"], old, target, self._settings.value_clip)
-            value_loss = (of_values * batch["value_weight"].to(of_values.dtype)).sum()
+            unweighted, cut = value_losses(fwd_out["value"], old, target, self._settings.value_clip)
+            value_loss = (unweighted * batch["value_weight"].to(unweighted.dtype)).sum()
             self._statistics.add("value_clip_fraction", cut)
             self._statistics.add("value_loss", value_loss)
             loss = loss + self._settings.value_coeff * value_loss
@@ -263,7 +263,7 @@ class HGPOLearner(TorchLearner):
             columns["old_logp"] = join(columns["old_logp"], self._device)
         if any(problems):
             return next(filter(None, problems))
-        self._statistics = Statistics.of_parts(statistics)
+        self._statistics = Statistics.from_parts(statistics)
         groups = parameter_groups(self.policy)
         for name, group in zip(("grad_norm", "critic_grad_norm"), groups, strict=False):
             norm = torch.nn.utils.clip_grad_norm_(group, self._settings.grad_clip)
@@ -317,7 +317,7 @@ class HGPOLearner(TorchLearner):
 
     def _mismatch(self) -> dict[str, float]:
         """Return the update's mismatch metrics, and warn if the KL exceeds the threshold."""
-        values = Statistics.of_parts(all_gather(self._measured.cpu())).values()
+        values = Statistics.from_parts(all_gather(self._measured.cpu())).values()
         alarm = self._settings.mismatch_alarm
         kl = values.get("behaviour_kl", 0.0)  # absent if all measured steps were dropped
         if alarm is not None and not kl <= alarm:
@@ -369,8 +369,8 @@ class HGPOLearner(TorchLearner):
 
     def values(self, columns: Columns) -> NDArray[np.float64]:
         """Return the critic's values of every response, see `step_values`. Collective."""
-        of_tokens = self.config.estimator in VALUES_OF_TOKENS
-        return step_values(self.policy, columns, self._settings, self._device, of_tokens)
+        per_token = self.config.estimator in VALUES_OF_TOKENS
+        return step_values(self.policy, columns, self._settings, self._device, per_token)
 
     def token_logp(self, columns: Columns) -> NDArray[np.float64]:
         """Return the log-probability of every response token, NaN after a response. Collective."""

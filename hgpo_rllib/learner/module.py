@@ -41,8 +41,8 @@ class LLMModule(TorchRLModule):
         llm = load_model(path)
         if self.model_config["lora_rank"]:
             add_lora(llm, *(self.model_config[k] for k in ("lora_rank", "lora_alpha", "seed")))
-        of_critic = (self.model_config[k] for k in ("critic_layers", "critic_outputs"))
-        critic = make_critic(self.model_config["critic"], llm, path, *of_critic)
+        critic_options = (self.model_config[k] for k in ("critic_layers", "critic_outputs"))
+        critic = make_critic(self.model_config["critic"], llm, path, *critic_options)
         self.scorer = TokenScorer(llm, critic, self.model_config)
         self._sharded = False
         self._gathered: dict[str, Tensor] = {}

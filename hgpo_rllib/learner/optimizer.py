@@ -26,8 +26,8 @@ def set_learning_rate(optimizer: Optimizer, settings: LearnerSettings, iteration
     """Set the rates of policy and critic after this number of iterations; a resume keeps counts."""
     taken = int(next(iter(optimizer.state.values()))["step"]) if optimizer.state else 0
     rate = learning_rate(settings, taken, iterations)
-    of_critic = (settings.critic_lr or settings.lr) / settings.lr
-    for group, factor in zip(optimizer.param_groups, (1.0, of_critic), strict=False):
+    critic_factor = (settings.critic_lr or settings.lr) / settings.lr
+    for group, factor in zip(optimizer.param_groups, (1.0, critic_factor), strict=False):
         group["lr"] = rate * factor
 
 

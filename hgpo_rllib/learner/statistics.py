@@ -49,7 +49,7 @@ class Statistics:
         return moved
 
     @classmethod
-    def of_parts(cls, parts: Sequence[Self]) -> Self:
+    def from_parts(cls, parts: Sequence[Self]) -> Self:
         """Combine the statistics of a mini-batch that was divided among several learners."""
         whole = cls()
         for part in parts:

@@ -73,13 +73,13 @@ def _recorded(metric: metrics.Metric, experiments: Experiments) -> list[metrics.
     stem, mark, placeholder = metric.name.partition("{")
     if not mark:
         return [metric]
-    of_depth = placeholder == "k}"
-    if of_depth and len(experiments) > 1:
+    per_depth = placeholder == "k}"
+    if per_depth and len(experiments) > 1:
         return []
     columns = {column for runs in experiments.values() for column in runs.metrics.columns}
     names = [column.removeprefix(stem) for column in columns if column.startswith(stem)]
     return [
-        replace(metric, name=stem + name, label=f"k = {name}" if of_depth else name)
+        replace(metric, name=stem + name, label=f"k = {name}" if per_depth else name)
         for name in sorted(names, key=lambda name: name.zfill(3))
     ]
 

@@ -117,8 +117,8 @@ def score(
             if settings.estimator == HIPER:
                 token_advantage, target = _score_blocks(rows, value, steps, estimator_settings)
             else:
-                token_advantage, of_tokens = _score_tokens(rows, value, steps, settings)
-                target = np.column_stack([target, of_tokens])
+                token_advantage, token_target = _score_tokens(rows, value, steps, settings)
+                target = np.column_stack([target, token_target])
     if teacher is not None and settings.estimator == "gear":
         token_advantage = _weigh_tokens(rows, teacher, steps, advantage)
     by_role = {role: advantages(name) for role, name in settings.role_estimators.items()}
@@ -186,11 +186,11 @@ def _score_blocks(
     """
     acting = _acting(rows)
     spans = [{span.role: span for span in rows[row].response.spans} for row in acting]
-    if not all("action" in of_step for of_step in spans):
+    if not all("action" in by_role for by_role in spans):
         raise ConfigError(f"estimator {HIPER}: a response has no spans of sub-goals and actions")
-    begins = (steps.time == 0) | np.array(["subgoal" in of_step for of_step in spans])
+    begins = (steps.time == 0) | np.array(["subgoal" in by_role for by_role in spans])
     lengths = np.array([len(rows[row].response.response_ids) for row in acting])
-    starts = np.array([of_step["action"].start for of_step in spans])
+    starts = np.array([by_role["action"].start for by_role in spans])
     place = 1 + np.minimum(np.maximum(starts, 1), lengths - 1)
     values = SegmentValues(value[acting, place], value[acting, 0], value[acting, 1])
     advantage, target = hiper(steps, begins, values, settings)
@@ -199,8 +199,8 @@ def _score_blocks(
     targets[acting, 1] = target.switch
     targets[acting, place] = target.low
     credit = {"action": advantage.low, "subgoal": advantage.high, "switch": advantage.switch}
-    for step, (row, of_step) in enumerate(zip(acting, spans, strict=True)):
-        for role, span in of_step.items():
+    for step, (row, by_role) in enumerate(zip(acting, spans, strict=True)):
+        for role, span in by_role.items():
             signals[row, span.start : span.end] += credit[role][step]
     return signals, targets
 
@@ -208,7 +208,7 @@ def _score_blocks(
 def _rewards(trajectory: Trajectory, keep_penalty: float) -> list[float]:
     """Return the rewards, less a share of `keep_penalty` for each step that keeps its sub-goal."""
     roles = [{span.role for span in turn.spans} for turn in trajectory.turns]
-    kept = ["action" in of_step and "subgoal" not in of_step for of_step in roles]
+    kept = ["action" in by_role and "subgoal" not in by_role for by_role in roles]
     kept[0] = False
     each = keep_penalty / len(trajectory)
     return [step.reward - each * k for step, k in zip(trajectory.steps, kept, strict=True)]

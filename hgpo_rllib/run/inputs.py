@@ -63,8 +63,8 @@ def _check_environment(config: RunConfig) -> None:
     """Check the environment, or one of a mixture."""
     environment = find_environment(config.env.env_id)
     if config.model.model_path is None:
-        of_model = environment.require_generator()
-        if config.agent.strategy_prompt is not None and not of_model.has_strategies:
+        demonstrations = environment.require_generator()
+        if config.agent.strategy_prompt is not None and not demonstrations.has_strategies:
             raise ConfigError(
                 f"agent.strategy_prompt: the demonstrations of {config.env.env_id} have no "
                 "strategies: name a model in model.model_path"

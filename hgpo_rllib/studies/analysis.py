@@ -220,13 +220,13 @@ def describe_power(study: Study, records: Sequence[Record]) -> str:
         pairs = [(arm, baseline) for arm in study.arms if arm != baseline]
     found = [results.difference(*pair, "final") for pair in pairs]
     known = [e for e in found if e.seeds >= FEWEST_PAIRS and not math.isnan(e.seed_variance)]
-    of_seeds, of_tasks = analysis.assumed_sd**2, 0.0
+    seed_variance, task_variance = analysis.assumed_sd**2, 0.0
     source = "assumed in the study file"
     if known:
-        of_seeds = float(np.mean([e.seed_variance for e in known]))
-        of_tasks = float(np.mean([e.task_variance for e in known]))
+        seed_variance = float(np.mean([e.seed_variance for e in known]))
+        task_variance = float(np.mean([e.task_variance for e in known]))
         source = f"from {sum(e.seeds for e in known)} pairs of finished trials"
-    seeds = st.seeds_needed(analysis.difference, of_seeds, of_tasks)
+    seeds = st.seeds_needed(analysis.difference, seed_variance, task_variance)
     needed = (
         f"{seeds} seeds per arm are needed"
         if seeds
@@ -235,8 +235,8 @@ def describe_power(study: Study, records: Sequence[Record]) -> str:
     return (
         f"To see a difference of {_fixed(100 * analysis.difference)} points with a probability of "
         f"{100 * st.POWER:.0f} % (two-sided, at {100 * st.LEVEL:.0f} %), {needed}. Standard "
-        f"deviation of a paired difference over seeds: {_fixed(100 * math.sqrt(of_seeds))} points "
-        f"({source})."
+        "deviation of a paired difference over seeds: "
+        f"{_fixed(100 * math.sqrt(seed_variance))} points ({source})."
     )
 
 

@@ -84,13 +84,13 @@ def estimate(scores: Scores) -> Estimate:
     if not _can_vary(scores):
         return Estimate(value, seeds=seeds)
     parts = _variance(scores)
-    rest = max(parts.of_tasks - parts.noise, 0.0)
+    rest = max(parts.between_tasks - parts.noise, 0.0)
     if parts.total < _NOTHING:
         return Estimate(value, seeds=seeds, seed_variance=0.0, task_variance=0.0)
     error = math.sqrt(parts.total)
     p_value = float(2 * stats.t.sf(abs(value) / error, parts.freedom))
     low, high = value - parts.reach, value + parts.reach
-    return Estimate(value, low, high, p_value, seeds, parts.of_seeds * seeds, rest)
+    return Estimate(value, low, high, p_value, seeds, parts.between_seeds * seeds, rest)
 
 
 def _can_vary(scores: Scores) -> bool:
@@ -101,8 +101,8 @@ def _can_vary(scores: Scores) -> bool:
 class _Variance:
     """Variance of a mean, or of a difference of means: parts of seeds, tasks and cells."""
 
-    of_seeds: float
-    of_tasks: float
+    between_seeds: float
+    between_tasks: float
     noise: float
     total: float
     freedom: float
@@ -116,16 +116,16 @@ class _Variance:
 def _variance(*arms: Scores) -> _Variance:
     """Return the variance of the mean of an arm, or of the difference of two arms that share their
     tasks but not their seeds."""
-    of_seeds = of_tasks = noise = squares = 0.0
+    between_seeds = between_tasks = noise = squares = 0.0
     for arm in arms:
         part = float(run_scores(arm).var(ddof=1)) / len(arm[0])
-        of_seeds += part
+        between_seeds += part
         squares += part**2 / (len(arm[0]) - 1)
     for splits in zip(*arms, strict=True):
         tasks = splits[0].shape[1]
         means = [split.mean(axis=0) for split in splits]
         part = float((means[0] - sum(means[1:])).var(ddof=1)) / tasks
-        of_tasks += part
+        between_tasks += part
         squares += part**2 / (tasks - 1)
         for split, mean in zip(splits, means, strict=True):
             rest = split - mean - split.mean(axis=1, keepdims=True) + split.mean()
@@ -133,8 +133,10 @@ def _variance(*arms: Scores) -> _Variance:
             part = float((rest**2).sum()) / free / split.size
             noise += part
             squares += part**2 / free
-    total = max(of_seeds + of_tasks - noise, of_seeds, of_tasks)
-    return _Variance(of_seeds, of_tasks, noise, total, total**2 / squares if squares else math.inf)
+    total = max(between_seeds + between_tasks - noise, between_seeds, between_tasks)
+    return _Variance(
+        between_seeds, between_tasks, noise, total, total**2 / squares if squares else math.inf
+    )
 
 
 Statistic = Callable[..., Any]

@@ -56,9 +56,9 @@ def gpus(notes: list[Note], process: str) -> list[str]:
 def test_every_process_has_gpus_of_its_own(
     notes: dict[str, list[Note]], case: str, learners: int, replicas: int
 ) -> None:
-    of_learners, of_replicas = gpus(notes[case], "learner"), gpus(notes[case], "replica")
-    assert (len(of_learners), len(of_replicas)) == (learners, replicas)
-    assert len({*of_learners, *of_replicas}) == learners + replicas
+    learner_gpus, replica_gpus = gpus(notes[case], "learner"), gpus(notes[case], "replica")
+    assert (len(learner_gpus), len(replica_gpus)) == (learners, replicas)
+    assert len({*learner_gpus, *replica_gpus}) == learners + replicas
 
 
 @pytest.mark.parametrize(

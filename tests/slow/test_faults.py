@@ -136,8 +136,8 @@ def new_lines(command: Command, before: str) -> list[str]:
     The games are easy: in some iterations all episodes win, and the command says so.
     """
     lines = command.log.read_text()[len(before) :].splitlines()
-    of_iterations = re.compile(r" +\d|.* update \d+: nothing to learn from, all advantages are 0")
-    return [line for line in lines if line.strip() and not of_iterations.match(line)]
+    iteration_lines = re.compile(r" +\d|.* update \d+: nothing to learn from, all advantages are 0")
+    return [line for line in lines if line.strip() and not iteration_lines.match(line)]
 
 
 def test_losses_that_a_run_outlives(run: Path, temporary: Path, tmp_path: Path) -> None:

@@ -27,13 +27,13 @@ def test_hcapo(batch, settings) -> None:
         values.append(
             [(1 - smoothing) * a + smoothing * b for a, b in zip(own, following, strict=True)]
         )
-    of_task = defaultdict(list)
+    values_by_task = defaultdict(list)
     for (task, _, _), own in zip(batch, values, strict=True):
-        of_task[task] += own
+        values_by_task[task] += own
     expected = iter(by_trajectory(batch, settings))
     for (task, states, _), own in zip(batch, values, strict=True):
         for i, value in enumerate(own):
-            hindsight = compare(value, of_task[task], settings.normalize)
+            hindsight = compare(value, values_by_task[task], settings.normalize)
             if won(states):
                 hindsight = max(hindsight, 0)
             own[i] = next(expected) + settings.step_weight * hindsight

@@ -93,14 +93,14 @@ def test_vetta_by_loops(episodes: Episodes, settings: EstimatorSettings) -> None
     steps, tokens = batch(episodes, settings, one_head=False)
     # Without the penalties of later turns, which would lower the returns of earlier ones.
     turns = [turn for episode in episodes for turn in episode]
-    rewards, of_tokens = np.array([reward for reward, *_ in turns]), np.zeros(len(tokens.value))
+    rewards, residual = np.array([reward for reward, *_ in turns]), np.zeros(len(tokens.value))
     raw = np.array(token_loop(steps, tokens, rewards, 1.0, 1.0))
     for k, (_, invalid, _) in enumerate(turns):
         own = tokens.step == k
         raw[own] -= PENALTY * invalid
-        of_tokens[own] = raw[own] - raw[own].mean()
-    of_turns = gae(steps, steps.require("value"), settings.gamma, settings.gae_lambda)
-    expected = of_turns[tokens.step] + settings.token_weight * of_tokens
+        residual[own] = raw[own] - raw[own].mean()
+    turn_advantage = gae(steps, steps.require("value"), settings.gamma, settings.gae_lambda)
+    expected = turn_advantage[tokens.step] + settings.token_weight * residual
     advantage, target = vetta(steps, tokens, settings)
     np.testing.assert_allclose(advantage, expected - expected.mean(), atol=1e-9)
     np.testing.assert_allclose(target, raw + tokens.value, atol=1e-9)

@@ -55,8 +55,8 @@ def test_an_update_is_that_of_plain_losses(model_path: str, kind: dict) -> None:
         losses[head].append((output[head] - columns["value_target"][row, column]) ** 2 / 2)
     value_loss = torch.stack([torch.stack(part).mean() for part in losses]).sum()
     llm, settings = llm_of(learner), learner._settings
-    of_tokens = [step_losses(llm, llm, None, columns, settings, row) for row in range(7)]
+    token_losses = [step_losses(llm, llm, None, columns, settings, row) for row in range(7)]
     parameters = list(learner.policy.parameters())
-    expected = torch.autograd.grad(torch.cat(of_tokens).mean() + 0.5 * value_loss, parameters)
+    expected = torch.autograd.grad(torch.cat(token_losses).mean() + 0.5 * value_loss, parameters)
     assert update(learner, columns)["value_loss"] == pytest.approx(value_loss.item(), abs=1e-6)
     assert_equal([p.grad for p in parameters], expected, 1e-6)

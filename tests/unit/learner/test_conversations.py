@@ -67,10 +67,10 @@ def test_a_row_continues_the_one_before() -> None:
     of_another_episode = turns(([1, 2, 9, 4, 5, 6, 7], [8]))
     rows = [
         ResponseRow(trajectory, i, 3 * trajectory + i, turn)
-        for trajectory, of_trajectory in enumerate(
+        for trajectory, episode in enumerate(
             (conversation, conversation, other, of_another_episode)
         )
-        for i, turn in enumerate(of_trajectory)
+        for i, turn in enumerate(episode)
     ]
     assert sequences(rows).tolist() == [0, 0, 0, 1, 1, 1, 2, 3, 3, 4]
 
@@ -145,8 +145,8 @@ def test_passes_keep_sequences_together(columns: dict[str, Tensor]) -> None:
     lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
     parts = passes(columns, rows, lengths, max_tokens=1)
     assert sorted(sorted(part.tolist()) for part in parts) == [[0, 2], [4, 5], [6]]
-    last, of_row = last_rows(columns, rows)
-    assert last[of_row].tolist() == [6, 5, 2, 2, 5]
+    last, sequence = last_rows(columns, rows)
+    assert last[sequence].tolist() == [6, 5, 2, 2, 5]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_values_of_prompts(model_path: str, columns: dict[str, Tensor], critic: 
     assert head is not None
     with torch.no_grad():
         expected = [value_of(policy, head, columns, row).item() for row in range(7)]
-    assert value_batch(columns, np.arange(7), CPU, of_tokens=False)["ids"].shape[0] == 4
+    assert value_batch(columns, np.arange(7), CPU, per_token=False)["ids"].shape[0] == 4
     np.testing.assert_allclose(learner.values(columns), expected, rtol=0, atol=1e-8)
 
 

@@ -247,10 +247,13 @@ def test_a_fresh_critic_says_0(model_path: str) -> None:
         module = critic.module_class(model_config=critic.model_config)
         assert not any(p.any() for p in module.scorer.critic.head.parameters())
         if kind == "separate":
-            own, of_policy = module.scorer.critic.trunk.state_dict(), module.llm.model.state_dict()
-            assert all(own[name].equal(of_policy[name]) for name in of_policy)
+            own, policy_state = (
+                module.scorer.critic.trunk.state_dict(),
+                module.llm.model.state_dict(),
+            )
+            assert all(own[name].equal(policy_state[name]) for name in policy_state)
             assert not {p.data_ptr() for p in own.values()} & {
-                p.data_ptr() for p in of_policy.values()
+                p.data_ptr() for p in policy_state.values()
             }
 
 

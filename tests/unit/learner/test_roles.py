@@ -111,15 +111,18 @@ def test_each_role_gets_the_advantages_of_its_estimator(played: list[Trajectory]
     columns = columns_of(scored)
     batch = every_token(columns)
     rewards = [[0.0], [1.0, 0.0], [1.0, 2.0, 0.0], [1.0, 2.0, 3.0]]
-    totals = [sum(of_member) for of_member in rewards]
+    totals = [sum(member_values) for member_values in rewards]
     returns = [
-        [sum(r * 0.5**k for k, r in enumerate(of_member[t:])) for t in range(len(of_member))]
-        for of_member in rewards
+        [
+            sum(r * 0.5**k for k, r in enumerate(member_values[t:]))
+            for t in range(len(member_values))
+        ]
+        for member_values in rewards
     ]
-    mean = np.mean([value for of_member in returns for value in of_member])
+    mean = np.mean([value for member_values in returns for value in member_values])
     expected: list[tuple[int, int, int, float]] = []  # trajectory, turn, role, advantage
-    for member, of_member in enumerate(returns):
-        for t, value in enumerate(of_member):
+    for member, member_values in enumerate(returns):
+        for t, value in enumerate(member_values):
             if t % 2 == 0:
                 expected += [(member, t, 1, totals[member] - np.mean(totals))] * (3 + member)
             expected += [(member, t, 0, value - mean)] * (2 + t)

@@ -38,7 +38,7 @@ class TestStatistics:
         for learner, value in zip(learners, (1.0, 2.0), strict=True):
             learner.add("loss", torch.tensor(value))
             learner.add("entropy", torch.tensor([value]))
-        whole = Statistics.of_parts([learner.cpu() for learner in learners])
+        whole = Statistics.from_parts([learner.cpu() for learner in learners])
         assert whole.values() == {"loss": 3.0, "entropy": 1.5}
 
     def test_no_number_stays_no_number(self) -> None:

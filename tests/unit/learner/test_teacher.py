@@ -105,8 +105,8 @@ def test_tokens_have_weighted_advantages() -> None:
     columns = token_columns(trajectories) | signal_columns(scored)
     lengths = columns["response_length"].numpy()
     sums = columns["advantage"].numpy().sum(1)
-    of_responses = scored.advantage[[0, *range(6)]]
-    np.testing.assert_allclose(sums / lengths, of_responses, rtol=1e-6)
+    advantage = scored.advantage[[0, *range(6)]]
+    np.testing.assert_allclose(sums / lengths, advantage, rtol=1e-6)
     assert columns["advantage"][3].unique().numel() > 1, "all weights are equal: no evidence"
     padding = np.arange(3) >= lengths[:, None]
     assert not columns["advantage"].numpy()[padding].any()

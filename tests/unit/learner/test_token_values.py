@@ -91,8 +91,8 @@ def test_a_critic_of_the_first_layers(model_path: str) -> None:
     policy, trunk = module.llm.model, module.scorer.critic.trunk
     assert len(policy.layers) == 2
     assert len(trunk.layers) == 1
-    of_policy = policy.state_dict()
-    assert all(value.equal(of_policy[name]) for name, value in trunk.state_dict().items())
+    policy_state = policy.state_dict()
+    assert all(value.equal(policy_state[name]) for name, value in trunk.state_dict().items())
     assert module.scorer.critic.head.out_features == 2
     ids = torch.tensor([[3, 1, 4]])
     hidden = policy.layers[0](
@@ -120,20 +120,20 @@ def test_an_update_is_that_of_plain_losses(
     columns["value"] = value + 0.3 * torch.randn(value.shape, generator=generator)
     columns["value_target"] = value + torch.randn(value.shape, generator=generator)
     llm, settings = llm_of(learner), learner._settings
-    of_tokens = [step_losses(llm, llm, None, columns, settings, row) for row in range(7)]
-    of_turns, of_values = [], []
+    token_losses = [step_losses(llm, llm, None, columns, settings, row) for row in range(7)]
+    turn_losses, residual_losses = [], []
     for row, length in enumerate(columns["response_length"].tolist()):
         v = plain_values(learner, columns, row)
         old, target = (columns[k][row, : length + 1] for k in ("value", "value_target"))
         clipped = torch.min(torch.max(v, old - 0.2), old + 0.2)
         losses = torch.max((v - target) ** 2, (clipped - target) ** 2) / 2
-        of_turns.append(losses[:1])
-        of_values.append(losses[1:])
-    value_loss = torch.cat(of_values).mean()
+        turn_losses.append(losses[:1])
+        residual_losses.append(losses[1:])
+    value_loss = torch.cat(residual_losses).mean()
     if estimator == "vetta":
-        value_loss = value_loss + torch.cat(of_turns).mean()
+        value_loss = value_loss + torch.cat(turn_losses).mean()
     parameters = list(learner.policy.parameters())
-    expected = torch.autograd.grad(torch.cat(of_tokens).mean() + 0.5 * value_loss, parameters)
+    expected = torch.autograd.grad(torch.cat(token_losses).mean() + 0.5 * value_loss, parameters)
     assert update(learner, columns)["value_loss"] == pytest.approx(value_loss.item(), abs=1e-8)
     assert_equal([p.grad for p in parameters], expected, 1e-8)
 

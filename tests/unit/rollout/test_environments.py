@@ -112,12 +112,12 @@ def test_a_call_that_hangs_is_given_up_and_those_behind_it_are_served() -> None:
         assert not used.is_alive(), "a thread whose place was taken must end"
 
 
-def test_waiting_for_its_turn_is_no_hanging() -> None:
-    """Eight calls of 0.1 s, one after the other, against a limit of 0.3 s each."""
-    thread = EnvThread(limit_s=0.3)
+def test_time_in_the_queue_does_not_count() -> None:
+    """Five calls of 0.5 s, one after the other, with a timeout of 2 s each."""
+    thread = EnvThread(limit_s=2)
 
     async def work() -> None:
-        await asyncio.gather(*(thread.call(time.sleep, 0.1) for _ in range(8)))
+        await asyncio.gather(*(thread.call(time.sleep, 0.5) for _ in range(5)))
 
     run(work())
 

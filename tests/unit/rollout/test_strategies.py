@@ -104,10 +104,10 @@ def test_credit(table: StrategyTable) -> None:
     settings = ROLES.model_copy(update={"normalize": "mean"})
     columns = token_columns(played) | signal_columns(score(played, settings))
     batch = token_batch(columns, np.arange(12), torch.device("cpu"))
-    of_rows = dict(zip(batch["step"].tolist(), batch["advantage"].tolist(), strict=True))
-    of_strategies = [value - 16 / 3 for value in (4, 4, 3, 3, 9, 9)]
-    np.testing.assert_allclose([of_rows[row] for row in range(0, 12, 2)], of_strategies, rtol=1e-6)
-    assert [of_rows[row] for row in range(1, 12, 2)] == [-2.0, 2.0, 0.0, 0.0, 1.0, -1.0]
+    by_row = dict(zip(batch["step"].tolist(), batch["advantage"].tolist(), strict=True))
+    expected = [value - 16 / 3 for value in (4, 4, 3, 3, 9, 9)]
+    np.testing.assert_allclose([by_row[row] for row in range(0, 12, 2)], expected, rtol=1e-6)
+    assert [by_row[row] for row in range(1, 12, 2)] == [-2.0, 2.0, 0.0, 0.0, 1.0, -1.0]
 
 
 def test_hgpo_inside_a_strategy(table: StrategyTable) -> None:

@@ -72,11 +72,11 @@ def test_advantages_of_blocks_and_targets(played: list[Trajectory]) -> None:
     read = SegmentValues(value[np.arange(rows), 1 + first], value[:, 0], value[:, 1])
     expected, target = hiper(scored.steps, begins, read, SETTINGS.estimator_settings())
     signals = signal_columns(scored)
-    of_role = {"action": expected.low, "subgoal": expected.high, "switch": expected.switch}
+    by_role = {"action": expected.low, "subgoal": expected.high, "switch": expected.switch}
     for row, turn in enumerate(turns):
         tokens = np.zeros(width)
         for span in turn.spans:
-            tokens[span.start : span.end] += of_role[span.role][row]
+            tokens[span.start : span.end] += by_role[span.role][row]
         np.testing.assert_allclose(signals["advantage"][row], tokens, atol=1e-6)
     known = np.full(value.shape, np.nan)
     known[begins, 0] = target.high[begins]
@@ -107,8 +107,8 @@ def test_a_response_without_an_action(played: list[Trajectory]) -> None:
     rows, width = columns["response_ids"].shape
     scored = score(played, SETTINGS, np.zeros((rows, 1 + width)))
     signals = signal_columns(scored)
-    of_row = signals["advantage"][1, : len(turn.response_ids)]
-    assert (of_row == of_row[0]).all()
+    advantage = signals["advantage"][1, : len(turn.response_ids)]
+    assert (advantage == advantage[0]).all()
     assert signals["value_target"][1].isfinite().nonzero().flatten().tolist() == [1, 2]
 
 
