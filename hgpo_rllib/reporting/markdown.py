@@ -1,5 +1,6 @@
-"""Tables of generated documentation pages."""
+"""Tables and links of generated documentation pages."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -10,3 +11,8 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         for row in (headings, *rows)
     ]
     return "\n".join([lines[0], "|" + "---|" * len(headings), *lines[1:]])
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor that GitHub and MkDocs give a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

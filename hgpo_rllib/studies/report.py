@@ -1,7 +1,7 @@
 """`hgpo study report`: docs/results.md and its figures, from the recorded trials."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from hgpo_rllib.agent.templates import template_environment
 from hgpo_rllib.config import ConfigError
 from hgpo_rllib.metrics import PANELS
 from hgpo_rllib.reporting import style
-from hgpo_rllib.reporting.markdown import table
+from hgpo_rllib.reporting.markdown import anchor, table
 from hgpo_rllib.reporting.panels import Line, Panel, draw
 from hgpo_rllib.studies import statistics as st
 from hgpo_rllib.studies.analysis import (
@@ -86,8 +86,22 @@ def render(studies: Mapping[str, Results]) -> str:
     """Return the text of results.md, which depends on the studies and records only."""
     environment = template_environment(Path(__file__).parent)
     sections = [_section(name, results) for name, results in studies.items()]
-    text = environment.get_template(f"{PAGE}.jinja").render(sections=sections, folder=FOLDER)
+    text = environment.get_template(f"{PAGE}.jinja").render(
+        verdicts=_verdicts(studies.values()), sections=sections, folder=FOLDER
+    )
     return text.rstrip() + "\n"
+
+
+def _verdicts(studies: Iterable[Results]) -> str | None:
+    """Return a table of the claims of all complete studies, or None if there are none."""
+    rows = [
+        {"study": f"[{results.study.title}](#{anchor(results.study.title)})"}
+        | {key: row[key] for key in ("claim", "measure", "A − B (points)", "verdict")}
+        for results in studies
+        if results.is_complete
+        for row in claim_rows(results)
+    ]
+    return _table(rows) if rows else None
 
 
 def _section(name: str, results: Results) -> dict[str, Any]:
@@ -96,13 +110,13 @@ def _section(name: str, results: Results) -> dict[str, Any]:
         "name": name,
         "study": results.study,
         "facts": _facts(results),
-        "tables": {
-            title: table(list(rows[0]), [list(row.values()) for row in rows])
-            for title, rows in made.items()
-            if rows
-        },
+        "tables": {title: _table(rows) for title, rows in made.items() if rows},
         "figures": FIGURES if results.records else {},
     }
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    return table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def _facts(results: Results) -> list[str]:

@@ -324,10 +324,12 @@ class TestReport:
             "| `good` | 0 | 10.0 % | 20.0 % | 30.0 % |",
         ):
             assert part in text
-        verdicts = [line.split(" | ")[-1] for line in text.splitlines() if "better. |" in line]
-        assert verdicts == ["**holds here** |", "**does not hold** |"]
-        (gap,) = [line for line in text.splitlines() if "two are equal" in line]
-        assert gap.endswith("**cannot be told** |")
+        summary, section = text.split("## Two arms")
+        expected = ["**holds here** |", "**does not hold** |", "**cannot be told** |"]
+        for part, first in ((summary, "| [Two arms](#two-arms) | "), (section, "| ")):
+            claims = [first + claim["text"] for claim in CONTENT["analysis"]["claims"]]
+            rows = [line for line in part.splitlines() if line.startswith(tuple(claims))]
+            assert [row.split(" | ")[-1] for row in rows] == expected
         assert [file.name for file in figures] == ["success.png", "training.png"]
         for file in figures:
             assert f"({file.relative_to(docs)})" in text
@@ -345,6 +347,7 @@ class TestReport:
         claims = [line for line in text.splitlines() if "better. |" in line]
         assert all(line.endswith("| incomplete |") for line in claims)
         assert claims
+        assert "## Verdicts" not in text
 
     def test_the_same_bytes_again(self, finished: Results, tmp_path: Path) -> None:
         """Whatever the order of the files."""
