@@ -337,9 +337,10 @@ class HGPO(Algorithm):
         return scored, group_results | update_results
 
     def _check_anchors(self, scored: ScoredTrajectories) -> None:
-        """Log a warning, once, if comparisons by state are of no use to the estimator."""
+        """Log a warning, once, if comparisons by state are of no use to an estimator."""
+        named = {self.config.estimator, *self.config.role_estimators.values()}
         problem = diagnostics.anchor_problem(scored.steps, scored.levels[0].size)
-        if problem and not self._anchors_warned and self.config.estimator not in WITHOUT_STATES:
+        if problem and not self._anchors_warned and named.difference(WITHOUT_STATES):
             self._anchors_warned = True
             logger.warning("algorithm.anchor=%s: %s", self.config.anchor, problem)
 

@@ -233,7 +233,7 @@ def ask_for_other_objects(
 
     It is possible where the goal's object is searched for and some object can be taken. In half of
     these examples the new object can be taken, and the response takes it. In the others it is not
-    there, and the response goes anywhere.
+    there, and the response goes anywhere; there are none if all known objects can be taken.
     """
     kinds = sorted({take["kind"] for prompt, _ in examples for take in _TAKE.finditer(prompt)})
     for prompt, response in examples:
@@ -247,12 +247,12 @@ def ask_for_other_objects(
         if not (search and takes and moves and re.search(rf"\b{search[1]}\b", goal)):
             yield None
             continue
-        if rng.random() < 0.5:
+        missing = sorted(set(kinds) - {take["kind"] for take in offered})
+        if rng.random() < 0.5 or not missing:
             take = rng.choice(takes)
             kind, thought, action = take["kind"], f"{take['name']}: take it", take[0]
         else:
-            missing = set(kinds) - {take["kind"] for take in offered}
-            kind = rng.choice(sorted(missing))
+            kind = rng.choice(missing)
             thought, action = f"{kind}: find it", rng.choice(moves)
         for line in asking:
             prompt = prompt.replace(line, re.sub(rf"\b{search[1]}\b", kind, line))

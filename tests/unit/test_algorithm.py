@@ -44,13 +44,16 @@ def test_a_failed_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stopped == [True]
 
 
-@pytest.mark.parametrize(("estimator", "warnings"), [("hgpo", 1), ("grpo", 0)])
+@pytest.mark.parametrize(
+    ("estimator", "role_estimators", "warnings"),
+    [("hgpo", {}, 1), ("grpo", {}, 0), ("grpo", {"planner": "hgpo"}, 1)],
+)
 def test_useless_anchors_are_warned_of_once(
-    caplog: pytest.LogCaptureFixture, estimator: str, warnings: int
+    caplog: pytest.LogCaptureFixture, estimator: str, role_estimators: dict[str, str], warnings: int
 ) -> None:
-    """If the estimator reads them."""
+    """If an estimator reads them."""
     hgpo = object.__new__(HGPO)
-    hgpo.config = HGPOConfig().training(estimator=estimator)
+    hgpo.config = HGPOConfig().training(estimator=estimator, role_estimators=role_estimators)
     hgpo._anchors_warned = False
     steps = arrays([(0, [7] * 5, [0.0] * 5)])
     levels = tuple(compare_levels(steps, EstimatorSettings()))

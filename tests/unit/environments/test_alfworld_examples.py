@@ -78,6 +78,15 @@ def test_strategies_ask_for_the_other_object_too() -> None:
             assert (kind == "pen") == (take in new[1])
 
 
+def test_all_known_objects_can_be_taken() -> None:
+    """Then none is missing, and the response always takes the new one."""
+    prompt = "Task: put a mug in desk.\nActions: take pen 1 from shelf 1, go to bed 1\n"
+    example = prompt, "<think>mug: find it</think><action>go to bed 1</action>"
+    for new in ask_for_other_objects([example] * 20, random.Random(0)):
+        assert new is not None
+        assert new[1] == "<think>pen 1: take it</think><action>take pen 1 from shelf 1</action>"
+
+
 def test_lamps_and_held_objects_stay(examples: list[Example]) -> None:
     """Only a step that searches for the object can ask for another one."""
     changed = ask_for_other_objects(examples, random.Random(0))
