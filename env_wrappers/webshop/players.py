@@ -2,19 +2,10 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
-from env_wrappers.webshop.shopper import Habits, Offer, Shopper
-
-BAD_HABITS = Habits(
-    short_query=0.1,
-    random_result=0.2,
-    unread_features=0.5,
-    no_return=0.5,
-    premature_purchase=0.2,
-)
-"""Habits of the noisy shopper, which reinforcement learning should remove."""
+from env_wrappers.webshop.shopper import Mistakes, Offer, Shopper
 
 
 class FirstHit(Shopper):
@@ -31,7 +22,7 @@ class FirstHit(Shopper):
         return suitable[0]
 
 
-_HASTY = Habits(unread_features=1.0, no_return=1.0)
+_HASTY = Mistakes(unread_features=1.0, no_return=1.0)
 PLAYERS: Mapping[str, Callable[[str, random.Random], Shopper]] = {
     "first-hit": lambda goal, rng: FirstHit(goal, rng, replace(_HASTY, premature_purchase=1.0)),
     "first-hit-options": lambda goal, rng: FirstHit(goal, rng, _HASTY),
@@ -43,19 +34,19 @@ PLAYERS: Mapping[str, Callable[[str, random.Random], Shopper]] = {
 
 
 class NoisyShopper(Shopper):
-    """A `Shopper` with bad habits and perturbed actions."""
+    """A `Shopper` that makes mistakes, which reinforcement learning should remove."""
 
-    def __init__(self, goal: str, rng: random.Random) -> None:
-        """Initialize for the instruction `goal`."""
-        super().__init__(goal, rng, BAD_HABITS)
+    def __init__(self, goal: str, rng: random.Random, mistake_rate: float) -> None:
+        """Initialize for the instruction `goal`; `mistake_rate` is the probability of each one."""
+        super().__init__(goal, rng, Mistakes(*[mistake_rate] * len(fields(Mistakes))))
 
     def strategy(self) -> str:
         """Decide how to search and whether to read features, for the whole episode; return it."""
         short, skip = (
             self.rng.random() < probability
-            for probability in (self.habits.short_query, self.habits.unread_features)
+            for probability in (self.mistakes.short_query, self.mistakes.unread_features)
         )
-        self.habits = replace(self.habits, short_query=short, unread_features=skip)
+        self.mistakes = replace(self.mistakes, short_query=short, unread_features=skip)
         return f"search {'one word' if short else 'all words'}, {'buy' if skip else 'look closer'}"
 
     def perturb(self, admissible: Sequence[str], rng: random.Random) -> str:
@@ -68,7 +59,7 @@ class NoisyShopper(Shopper):
     def is_worth_learning(self, info: Mapping[str, Any]) -> bool:
         """Return whether the purchase is of the right kind and price, with half the attributes.
 
-        Purchases of lookalikes are kept: otherwise, the habits that lead to them would look
+        Purchases of lookalikes are kept: otherwise, the mistakes that lead to them would look
         harmless in the demonstrations.
         """
         score = info["score_details"]

@@ -147,7 +147,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Habits:
+class Mistakes:
     """Probabilities of a shopper's mistakes.
 
     Attributes:
@@ -183,7 +183,7 @@ class Shopper:
     """The instruction."""
     rng: random.Random
     """Source of all random choices."""
-    habits: Habits = Habits()
+    mistakes: Mistakes = Mistakes()
     exhaustive: bool = False
     """Whether to remember all rejected products."""
     _last: str = ""
@@ -230,7 +230,7 @@ class Shopper:
             return self.rng.choice(words)  # all words together found nothing
         if self._again:
             words = tuple(word for word in words if word not in self._missing) or words
-        elif self._happens(self.habits.short_query):
+        elif self._happens(self.mistakes.short_query):
             words = tuple(self.rng.sample(words, min(1, len(words))))
         return " ".join(words)
 
@@ -240,7 +240,7 @@ class Shopper:
             return "not what i wanted", f"click[{BACK_TO_SEARCH.lower()}]"
         self._offered = frozenset(offer.asin for offer in offers)
         suitable = offers if self._settled else [o for o in offers if self._suits(o)]
-        if offers and self._happens(self.habits.random_result):
+        if offers and self._happens(self.mistakes.random_result):
             suitable = [self.rng.choice(offers)]
         elif not self._settled and all(offer.asin in self._rejected for offer in suitable):
             if offers and _page_number(parts) < MAX_PAGES:
@@ -290,15 +290,15 @@ class Shopper:
         self._missing = frozenset(wish.words) - _words(shown)
         if not (self._settled or self._checked):
             unlike = lacks or len(_words(title).intersection(wish.words)) < self._likeliest
-            if unlike and not self._happens(self.habits.no_return):
+            if unlike and not self._happens(self.mistakes.no_return):
                 self._rejected.add(self._asin)
                 return "not this one", f"click[{PREVIOUS.lower()}]"
-            if self._missing and not self._happens(self.habits.unread_features):
+            if self._missing and not self._happens(self.mistakes.unread_features):
                 return "look closer", f"click[{_FEATURES}]"
             self._checked = True
         for group, value in wanted.items():
             if value and self._chosen.get(group) != value:
-                if self._happens(self.habits.premature_purchase):
+                if self._happens(self.mistakes.premature_purchase):
                     break
                 return f"{group} {value}", f"click[{value}]"
         return "buy it", f"click[{BUY_NOW.lower()}]"
@@ -309,7 +309,9 @@ class Shopper:
         features = parts[parts.index(PREVIOUS) + 1 :]
         shown = self._missing & _words(" ".join(features))
         # As most of the missing words suffice, the features need not repeat the wish.
-        self._checked = 2 * len(shown) > len(self._missing) or self._happens(self.habits.no_return)
+        self._checked = 2 * len(shown) > len(self._missing) or self._happens(
+            self.mistakes.no_return
+        )
         thought = _brief(" ".join(features[:2][-1:])) or "nothing"
         if self._checked:
             return thought, f"click[{PREVIOUS.lower()}]"

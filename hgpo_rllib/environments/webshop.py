@@ -78,12 +78,12 @@ than that the to total want with
         return [str(task) for task in range(count)]
 
     def expert_factory(self, config: RunConfig) -> MakeExpert:
-        """Return the shopper with bad habits."""
-        return _noisy_shopper
+        """Return the shopper with `warm_start.random_moves`."""
+        return functools.partial(_noisy_shopper, mistake_rate=config.warm_start.random_moves)
 
 
-def _noisy_shopper(info: Info, rng: random.Random) -> NoisyShopper:
-    return NoisyShopper(info["goal"], rng)
+def _noisy_shopper(info: Info, rng: random.Random, mistake_rate: float) -> NoisyShopper:
+    return NoisyShopper(info["goal"], rng, mistake_rate)
 
 
 class WebShop(BuiltInSpec):

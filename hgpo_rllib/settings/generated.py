@@ -68,9 +68,9 @@ class WarmStartSettings(Section):
     """Probability that a perturbed action is executed instead of the expert's. The label stays
     the expert's action."""
     random_moves: float = Field(0.3, ge=0, le=1)
-    """Probability that the expert goes to a random place (ALFWorld) or gets a random item
-    (TextCraft) instead of what it wants to do. The model learns these actions, so a larger value
-    leaves more to reinforcement learning."""
+    """Probability that the expert goes to a random place (ALFWorld), gets a random item (TextCraft)
+    or makes the mistake that a decision permits (WebShop) instead of what it wants to do. The model
+    learns these actions, so a larger value leaves more to reinforcement learning."""
     vocabulary: int = Field(1000, ge=300)
     """Size of the BPE vocabulary."""
     hidden_size: int = Field(96, ge=32, multiple_of=32)
