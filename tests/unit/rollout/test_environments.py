@@ -113,11 +113,11 @@ def test_a_call_that_hangs_is_given_up_and_those_behind_it_are_served() -> None:
 
 
 def test_time_in_the_queue_does_not_count() -> None:
-    """Five calls of 0.5 s, one after the other, with a timeout of 2 s each."""
-    thread = EnvThread(limit_s=2)
+    """Eight calls of 0.5 s, one after the other, against a limit of 1.5 s each."""
+    thread = EnvThread(limit_s=1.5)
 
     async def work() -> None:
-        await asyncio.gather(*(thread.call(time.sleep, 0.5) for _ in range(5)))
+        await asyncio.gather(*(thread.call(time.sleep, 0.5) for _ in range(8)))
 
     run(work())
 
