@@ -24,9 +24,10 @@ def over_response(values: Tensor, response: Tensor, level: RatioLevel) -> Tensor
     """
     if level == "token":
         return values
-    sums = values.new_zeros(int(response.max()) + 1).index_add(0, response, values)
+    tokens = torch.bincount(response)  # of each response
+    sums = values.new_zeros(len(tokens)).index_add(0, response, values)
     if level == "sequence-mean":
-        sums = sums / torch.bincount(response).clamp(min=1)
+        sums = sums / tokens.clamp(min=1)
     return sums[response]
 
 

@@ -47,6 +47,13 @@ CASES: dict[str, dict[str, Any]] = {
     "offloaded": {"offload_optimizer": True},
     # So that one learner has no step in any mini-batch.
     "a step each": {"minibatch_size": 1},
+    "a response each": {
+        "minibatch_size": 1,
+        "ratio_level": "sequence",
+        "old_logp": "recomputed",
+        "importance_cap": 2.0,
+        "importance_level": "sequence",
+    },
 }
 Outcome = tuple[dict[str, Tensor], dict[str, Any], list[dict[str, float]]]
 

@@ -225,6 +225,26 @@ def test_statistics_are_of_what_is_configured(chosen: dict[str, Any], more: set[
     assert losses.statistics.keys() == {"clip_fraction", "entropy", "ratio_max"} | more
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        {"ratio_level": "sequence"},
+        {"ratio_level": "sequence-mean"},
+        {"importance_cap": 2.0, "importance_level": "sequence"},
+    ],
+)
+def test_a_pass_without_tokens(chosen: dict[str, Any]) -> None:
+    """Of a learner that waits for the others: no loss, and a backward pass all the same."""
+    none, logp = torch.zeros(0), torch.zeros(0, requires_grad=True)
+    tokens = {"old_logp": none, "behaviour_logp": none, "advantage": none, "step": none.long()}
+    settings = LearnerSettings(old_logp="recomputed", **chosen)
+    losses = token_losses(settings, tokens, {"logp": logp, "entropy": none}, None)
+    assert losses.loss.shape == (0,)
+    losses.loss.sum().backward()
+    assert logp.grad is not None
+
+
 def test_mismatch_is_the_kl_from_the_engine() -> None:
     """Averaged over what the engine draws: KL(engine || learner)."""
     torch.manual_seed(0)
