@@ -1,13 +1,14 @@
 """The RLModule: a HuggingFace causal language model for training; vLLM serves its weights."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.utils.annotations import override
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hgpo_rllib.learner.critic import Critic, hidden_states, make_critic
 from hgpo_rllib.learner.lora import adapter_form, adapter_shape, add_lora, base_state, merged_state
@@ -137,6 +138,18 @@ class TokenScorer(nn.Module):
                 trunk.gradient_checkpointing_enable({"use_reentrant": False})
             if config["compile"]:
                 trunk.compile(dynamic=True)
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in evaluation mode: RLlib trains in training mode, but dropout changes the ratios.
+
+        Only layers that gradient checkpointing computes again are in training mode, as transformers
+        asks for it.
+        """
+        super().train(False)
+        for module in self.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                module.training = mode
+        return self
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return log-probabilities if the batch has responses, values if it has their positions."""

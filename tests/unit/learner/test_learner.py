@@ -3,6 +3,7 @@
 import math
 from contextlib import nullcontext
 from itertools import combinations
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -296,6 +297,18 @@ class TestHowPassesAreComputed:
         got, after = self.gradients(model_path, gradient_checkpointing=True)
         torch.testing.assert_close(got, plain, rtol=1e-4, atol=1e-6)
         assert after < 0.7 * before
+
+    @pytest.mark.parametrize("checkpointing", [False, True])
+    def test_no_dropout(self, model_path: str, tmp_path: Path, checkpointing: bool) -> None:
+        """Whatever the config of the model says."""
+        llm = Qwen2ForCausalLM.from_pretrained(model_path)
+        llm.config.attention_dropout = 0.5
+        llm.save_pretrained(tmp_path)
+        plain, got = (
+            self.gradients(path, gradient_checkpointing=checkpointing)[0]
+            for path in (model_path, str(tmp_path))
+        )
+        torch.testing.assert_close(got, plain, rtol=1e-4, atol=1e-6)
 
     def test_bfloat16(self, model_path: str) -> None:
         """Nearly the same gradients, in float32; not the same."""
