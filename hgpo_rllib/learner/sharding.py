@@ -82,10 +82,20 @@ def full_optimizer(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_full_optimizer(module: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load the result of `full_optimizer`; every learner must have the full `state`."""
-    if state:
-        _reshard(module)
-        set_optimizer_state_dict(module, optimizer, state, options=FULL)
+    """Load the result of `full_optimizer`; every learner must have the full `state`.
+
+    Options such as the weight decay stay those of `optimizer`.
+    """
+    if not state:
+        return
+    options = [
+        {name: value for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
+    _reshard(module)
+    set_optimizer_state_dict(module, optimizer, state, options=FULL)
+    for group, own in zip(optimizer.param_groups, options, strict=True):
+        group.update(own)
 
 
 def _reshard(module: nn.Module) -> None:

@@ -68,6 +68,26 @@ def test_updates_and_states(model_path: str) -> None:
     assert storage(plain.get_optimizer(DEFAULT_MODULE_ID)) > 0
 
 
+def test_changed_options(model_path: str) -> None:
+    """A learner continues from the moments of a saved state, with its own options."""
+    chosen: dict[str, Any] = {"lr": 1e-2, "mismatch_alarm": None}
+    options: dict[str, Any] = {"weight_decay": 0.9, "adam_betas": (0.5, 0.6)}
+    before, resumed = (
+        make_learner(model_path, **chosen),
+        make_learner(model_path, **chosen, **options),
+    )
+    columns = make_columns(llm_of(before))
+    update(before, columns)
+    resumed.policy.set_state(before.policy.get_state())
+    resumed._set_optimizer_state(before._get_optimizer_state())
+    resumed._weights_seq_no = 1
+    for group in before.get_optimizer(DEFAULT_MODULE_ID).param_groups:
+        group.update(weight_decay=0.9, betas=(0.5, 0.6))
+    for learner in (before, resumed):
+        update(learner, columns)
+    assert_equal(llm_of(resumed).parameters(), llm_of(before).parameters(), 0)
+
+
 class TestLearningRate:
     @pytest.mark.parametrize(
         ("given", "expected"),
