@@ -14,7 +14,7 @@ import ray
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.learner_group import LearnerGroup
@@ -56,15 +56,18 @@ def _call(function: Callable[..., T], given: Any, learner: Learner) -> T:
 
 
 @contextlib.contextmanager
-def name_lost_learners() -> Iterator[None]:
-    """Raise RunStoppedError if a learner process dies in the block.
+def stopped_by_learners() -> Iterator[None]:
+    """Raise RunStoppedError if a learner process stops the run or dies in the block.
 
-    Ray raises the error of that process or of another learner that was waiting for it. In the
-    latter, gloo reports a connection closed or reset by its peer.
+    If it dies, Ray raises the error of that process or of another learner that was waiting for it.
+    In the latter, gloo reports a connection closed or reset by its peer. In a learner's own
+    RunStoppedError, Ray replaces the message by the traceback.
     """
     try:
         yield
     except RayError as error:
+        if isinstance(error, RayTaskError) and isinstance(error.cause, RunStoppedError):
+            raise error.cause from error
         if isinstance(error, RayActorError) or "by peer" in str(error):
             raise RunStoppedError("a learner process has ended") from error
         raise

@@ -15,7 +15,7 @@ from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.jsonl import read_jsonl
-from hgpo_rllib.learner.distribution import name_lost_learners
+from hgpo_rllib.learner.distribution import stopped_by_learners
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.report import write_report
@@ -165,7 +165,7 @@ class Training:
 
         Pauses after each evaluation and yields its rows, one per split.
         """
-        with self.live, self.trackers, name_lost_learners():
+        with self.live, self.trackers, stopped_by_learners():
             yield from self._evaluations(resumed)
 
     def _evaluations(self, resumed: bool) -> Iterator[Rows]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ray.exceptions import RayActorError, RayTaskError
 
 from hgpo_rllib.learner import gradients
-from hgpo_rllib.learner.distribution import name_lost_learners, share
+from hgpo_rllib.learner.distribution import share, stopped_by_learners
 from hgpo_rllib.section import RunStoppedError
 
 
@@ -34,14 +34,23 @@ def test_a_lost_learner_is_one_line(error: Exception) -> None:
     """Ray raises the error of the lost one, or of one that waited for it."""
     with (
         pytest.raises(RunStoppedError, match="a learner process has ended"),
-        name_lost_learners(),
+        stopped_by_learners(),
     ):
         raise error
 
 
+def test_a_learner_that_stops_the_run_says_why_in_one_line() -> None:
+    """Ray's own text is the traceback."""
+    cause = RunStoppedError("bad mini-batch 1 of 1 in update 1")
+    error = RayTaskError("update", f"Traceback (most recent call last):\n{cause}", cause)
+    with pytest.raises(RunStoppedError) as stopped, stopped_by_learners():
+        raise error.as_instanceof_cause()
+    assert str(stopped.value) == str(cause)
+
+
 def test_an_error_of_a_learner_keeps_its_traceback() -> None:
     error = RayTaskError("update", "ValueError: a defect", ValueError("a defect"))
-    with pytest.raises(RayTaskError), name_lost_learners():
+    with pytest.raises(RayTaskError), stopped_by_learners():
         raise error
 
 
