@@ -34,7 +34,6 @@ from hgpo_rllib.settings.policy_server import GPU_TRANSPORTS, PolicyServerSettin
 from hgpo_rllib.settings.rollout import RolloutSettings
 
 _ESTIMATOR = EstimatorSettings()
-STALE_IMPORTANCE_CAP = 2.0  # of importance weights where responses are old
 Name = Annotated[str, AfterValidator(check_name)]
 """Text that can be part of a path."""
 
@@ -126,6 +125,12 @@ class AlgorithmSettings(Section):
             find_estimator(name)
         return given
 
+    def estimators(self) -> dict[str, str]:
+        """Return all estimators by their settings, ``section.key=value``."""
+        roles = {f"role_estimators={{{k}: {v}}}": v for k, v in self.role_estimators.items()}
+        named = {f"estimator={self.estimator}": self.estimator} | roles
+        return {f"algorithm.{setting}": name for setting, name in named.items()}
+
     def estimator_settings(self) -> EstimatorSettings:
         """Return the settings that estimators read."""
         return EstimatorSettings(
@@ -135,15 +140,14 @@ class AlgorithmSettings(Section):
 
 def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None:
     """Raise a ValueError for a critic without an estimator that reads values, or vice versa."""
-    named = (algorithm.estimator, *algorithm.role_estimators.values())
-    reads_values = [name for name in named if name in NEEDS_CRITIC]
+    named = algorithm.estimators()
+    reads_values = [setting for setting, name in named.items() if name in NEEDS_CRITIC]
     if reads_values and learner.critic == "none":
         raise ValueError(
-            f"algorithm.estimator={reads_values[0]} needs a critic: set learner.critic=head or "
-            "learner.critic=separate"
+            f"{reads_values[0]} needs a critic: set learner.critic=head or learner.critic=separate"
         )
     by_role = algorithm.role_estimators.values()
-    if by_role and (per_token := {*VALUES_OF_TOKENS, "gear"}.intersection(named)):
+    if by_role and (per_token := {*VALUES_OF_TOKENS, "gear"}.intersection(named.values())):
         raise ValueError(
             f"algorithm.role_estimators: {min(per_token)} has advantages of tokens, not of roles: "
             "set algorithm.role_estimators={} or other estimators"
@@ -191,7 +195,7 @@ def check_strategies(
 def check_subgoals(agent: AgentSettings, algorithm: AlgorithmSettings) -> None:
     """Raise a ValueError for settings of sub-goals that do not fit together."""
     if not agent.subgoals:
-        if HIPER in (algorithm.estimator, *algorithm.role_estimators.values()):
+        if algorithm.estimator == HIPER:
             raise ValueError(
                 f"algorithm.estimator={HIPER} needs responses with sub-goals: set agent.subgoals="
                 "true and agent.prompt=subgoals_full"
@@ -207,12 +211,11 @@ def check_subgoals(agent: AgentSettings, algorithm: AlgorithmSettings) -> None:
 
 def check_group_size(algorithm: AlgorithmSettings, group_size: int) -> None:
     """Raise a ValueError for groups of one where the estimator compares members of a group."""
-    named = {algorithm.estimator, *algorithm.role_estimators.values()}
-    if group_size < 2 and (comparing := sorted(named.difference(WITHOUT_GROUPS))):
+    named = algorithm.estimators().items()
+    if group_size < 2 and (comparing := [s for s, name in named if name not in WITHOUT_GROUPS]):
         raise ValueError(
-            f"rollout.group_size=1 leaves algorithm.estimator={comparing[0]} nothing to "
-            "compare an episode with: set rollout.group_size to 2 or more, or algorithm.estimator="
-            + " or ".join(WITHOUT_GROUPS)
+            f"rollout.group_size=1 leaves {comparing[0]} nothing to compare an episode with: set "
+            "rollout.group_size to 2 or more, or the estimator to " + " or ".join(WITHOUT_GROUPS)
         )
 
 
@@ -318,12 +321,9 @@ class RunConfig(Section):
     def _correct_stale_responses(self) -> Self:
         """Use truncated importance weights with old responses, unless the learner's are set."""
         set_by_user = {"old_logp", "importance_cap", "importance_mask"}
-        if (
-            self.rollout.schedule == "asynchronous"
-            and self.rollout.max_staleness > 0
-            and not set_by_user & self.learner.model_fields_set
-        ):
-            changes = {"old_logp": "recomputed", "importance_cap": STALE_IMPORTANCE_CAP}
+        can_be_old = self.rollout.schedule == "asynchronous" and self.rollout.max_staleness > 0
+        if can_be_old and not set_by_user & self.learner.model_fields_set:
+            changes = {"old_logp": "recomputed", "importance_cap": 2.0}
             object.__setattr__(self, "learner", self.learner.model_copy(update=changes))
         return self
 

@@ -66,9 +66,7 @@ def test_validate_refuses_what_a_run_file_may_not_hold(change: dict[str, Any]) -
         HGPOConfig().training(model_path="x", **change).validate()
 
 
-NEEDS_CRITIC = (
-    "algorithm.estimator=ppo needs a critic: set learner.critic=head or learner.critic=separate"
-)
+NEEDS_CRITIC = "needs a critic: set learner.critic=head or learner.critic=separate"
 OF_TOKENS = "has advantages of tokens, not of roles: set algorithm.role_estimators={} or other"
 OF_THE_ENGINE = (
     "learner: importance_cap and importance_mask compare the learner with the engine: set "
@@ -79,8 +77,12 @@ OF_THE_ENGINE = (
 @pytest.mark.parametrize(
     ("algorithm", "learner", "message"),
     [
-        ({"estimator": "ppo"}, {}, NEEDS_CRITIC),
-        ({"role_estimators": {"planner": "ppo"}}, {}, NEEDS_CRITIC),
+        ({"estimator": "ppo"}, {}, f"algorithm.estimator=ppo {NEEDS_CRITIC}"),
+        (
+            {"role_estimators": {"planner": "ppo"}},
+            {},
+            f"algorithm.role_estimators={{planner: ppo}} {NEEDS_CRITIC}",
+        ),
         (
             {},
             {"critic": "head"},
@@ -139,6 +141,18 @@ def test_settings_that_do_not_fit_together(
     config = HGPOConfig().training(model_path="x", **algorithm, **learner)
     with pytest.raises(ValueError, match=re.escape(message.removeprefix("learner: "))):
         config.validate()
+
+
+def test_groups_of_one_name_the_estimator_that_compares() -> None:
+    """Also one of a role."""
+    algorithm = {"estimator": "reinforce", "role_estimators": {"planner": "grpo"}}
+    with pytest.raises(ConfigError) as error:
+        parse_config({"algorithm": algorithm, "rollout": {"group_size": 1}})
+    assert str(error.value) == (
+        "rollout.group_size=1 leaves algorithm.role_estimators={planner: grpo} nothing to compare "
+        "an episode with: set rollout.group_size to 2 or more, or the estimator to ppo or "
+        "ppo_tokens or vetta or hiper or reinforce"
+    )
 
 
 def test_a_teacher_and_estimators_of_roles() -> None:
