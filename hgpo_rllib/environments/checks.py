@@ -30,6 +30,7 @@ INFO = {
     "task_type": (str, "the family of the task, by which success is reported"),
 }
 AFTER_A_STEP = {"inadmissible": ((bool, np.bool_), "whether the action just taken was not offered")}
+BY_STATE = {"state_hash": (object, "the state, as algorithm.anchor is state and not observation")}
 _SETTINGS = ("data", "split", "max_steps")
 """Environment arguments that have their own settings and cannot be options."""
 
@@ -139,7 +140,8 @@ def check_contract(config: RunConfig, split: str) -> None:
         ) from error
     try:
         _check_curriculum(config, env)
-        observation, info = _play_a_step(env)
+        by_state = config.algorithm.anchor == "state"
+        observation, info = _play_a_step(env, INFO | BY_STATE if by_state else INFO)
     except DataError as error:
         raise ConfigError(f"{where}: {error} ({PAGE})") from error
     finally:
@@ -167,8 +169,12 @@ def _check_prompts(agent: AgentSettings, observation: str, info: dict[str, Any])
         raise ConfigError(f"agent.{setting}: {name}: {one_line(error)} ({PAGE})") from error
 
 
-def _play_a_step(env: gymnasium.Env) -> tuple[str, dict[str, Any]]:
+def _play_a_step(
+    env: gymnasium.Env, demands: dict[str, tuple[Any, str]]
+) -> tuple[str, dict[str, Any]]:
     """Play one step of the first task and check all results; return what the reset returned.
+
+    `demands`: what all infos have to contain.
 
     Raises:
         DataError: the environment does not meet a requirement; the message names it.
@@ -178,7 +184,7 @@ def _play_a_step(env: gymnasium.Env) -> tuple[str, dict[str, Any]]:
         raise DataError("it has no num_tasks, the number of tasks of the split, 1 or more")
     reset = "reset(seed=0)"
     observation, info = _call(reset, 2, lambda: env.reset(seed=0))
-    _check_result(reset, observation, info, INFO)
+    _check_result(reset, observation, info, demands)
     if not info["admissible_actions"]:
         raise DataError(f"'admissible_actions' in the info of {reset} is empty")
     again, other = _call(reset, 2, lambda: env.reset(seed=0))
@@ -190,7 +196,7 @@ def _play_a_step(env: gymnasium.Env) -> tuple[str, dict[str, Any]]:
     action = other["admissible_actions"][0]
     step = f"step({action!r})"
     then, *_, after = _call(step, 5, lambda: env.step(action))
-    _check_result(step, then, after, INFO | AFTER_A_STEP)
+    _check_result(step, then, after, demands | AFTER_A_STEP)
     return observation, info
 
 

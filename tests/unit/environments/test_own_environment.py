@@ -113,6 +113,16 @@ def complaint(config: RunConfig, split: str = "train") -> str:
     return str(error.value)
 
 
+def test_anchors_by_state_need_a_hash(folder: Path) -> None:
+    """Which is optional otherwise."""
+    by_state = load_config(folder / "my_run.yaml", ["algorithm.anchor=state"])
+    said = complaint(by_state)
+    assert "the info of reset(seed=0) has no 'state_hash': the state, as algorithm.anchor" in said
+    change(folder, '"task_type": self.thing}', '"task_type": self.thing, "state_hash": "x"}')
+    sys.modules.pop("my_env")
+    check(by_state, "train")
+
+
 def test_the_page_has_less_than_60_lines_of_code(folder: Path) -> None:
     lines = [line for name in FILES.values() for line in (folder / name).read_text().splitlines()]
     assert len([line for line in lines if line.strip()]) < 60
