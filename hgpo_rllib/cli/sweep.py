@@ -85,8 +85,9 @@ def check_trials(plan: Sweep) -> None:
     checked: list[tuple[object, ...]] = []
     for trial in plan.trials:
         run = trial.config
-        templates = run.agent.prompt, run.agent.follow_up_prompt
-        inputs = (run.env, run.games, run.store, run.model, templates, run.evaluation)
+        algorithm = run.algorithm.estimator, run.algorithm.anchor
+        data = run.env, run.games, run.store, run.model, run.evaluation
+        inputs = (*data, run.agent, run.rollout, run.tracking, *algorithm)
         if inputs not in checked:
             check_inputs(run)
             checked.append(inputs)

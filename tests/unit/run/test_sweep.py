@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from env_wrappers.errors import DataError
-from hgpo_rllib.cli.sweep import repeat_grid
+from hgpo_rllib.cli.sweep import check_trials, repeat_grid
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.placement import Demand, trial_demand
 from hgpo_rllib.reporting.console import TrainingConsole
@@ -127,6 +127,14 @@ def test_every_combination_with_every_seed() -> None:
         {ALPHA: a, K: k} for a in (0, 1) for k in (2, 4)
     ]
     assert sweep.trials[3].name == "04-weight_alpha=0-context_length=4-seed=6"
+
+
+def test_every_trial_is_checked() -> None:
+    """Before the first one starts."""
+    run_file = POCKET.with_name("alfworld_pocket_strata.yaml")
+    sweep = make_sweep(run_file, [], [parse_axis("agent.strategy_prompt=strategy_full,nothing")], 1)
+    with pytest.raises(ConfigError, match="strategy_prompt: no prompt template 'nothing'"):
+        check_trials(sweep)
 
 
 def test_lengths_of_memory_and_of_context_are_tied_or_apart() -> None:
