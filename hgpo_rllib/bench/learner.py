@@ -68,11 +68,12 @@ def bench_learner(run: RunConfig, steps: int, repeats: int) -> Tables:
             sides = dict(reversed(sides.items()))  # alternate which side goes first
         expected, got = bare.submit(parameters).result(), ours.submit(parameters).result()
         speed = flops / median(turn["ours"] for turn in turns)
-        device_speed = ours.submit(peak_flops, run.learner.compute_dtype).result()
+        peaks = {name: side.submit(peak_mib).result() for name, side in sides.items()}
+        device_speed = ours.submit(peak_flops, run.learner.compute_dtype).result()  # after peaks
         summary = {
             "steps": steps,
-            "bare_peak_mib": bare.submit(peak_mib).result(),
-            "learner_peak_mib": ours.submit(peak_mib).result(),
+            "bare_peak_mib": peaks["bare"],
+            "learner_peak_mib": peaks["ours"],
             **planned_passes(run, columns),
             "parameters_differ_by": float(np.abs(expected - got).max()),
             "matrix_products_gflop_per_s": device_speed / 1e9,

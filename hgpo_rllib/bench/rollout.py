@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from hgpo_rllib.agent import TokenRenderer, response_seed
+from hgpo_rllib.agent import BeginAgent, response_seed
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench import bare_engine
 from hgpo_rllib.bench.measure import Row, Tables, new_process
@@ -37,7 +37,6 @@ from hgpo_rllib.policy_server.types import (
     Sampling,
     WeightTag,
 )
-from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
@@ -160,9 +159,9 @@ def compare_whole_episodes(config: RunConfig, runner: HGPOEnvRunner, repeats: in
         played = runner.play(split, tasks, rollout.group_size, rollout.temperature, 1000 * turn)
         seconds = time.perf_counter() - start
         sampling = runner.sampling(rollout.temperature)
-        client = PolicyClient(runner.replicas, sampling, STARTING_WEIGHTS)
+        begin = runner.begin_agent(PolicyClient(runner.replicas, sampling, STARTING_WEIGHTS))
         start = time.perf_counter()
-        steps = asyncio.run(play_in_lock_step(envs, each, f"lock-{turn}", runner.renderer, client))
+        steps = asyncio.run(play_in_lock_step(envs, each, f"lock-{turn}", begin))
         rows.append(describe_episodes(played, seconds, steps / (time.perf_counter() - start)))
     for env in envs:
         env.close()
@@ -170,7 +169,7 @@ def compare_whole_episodes(config: RunConfig, runner: HGPOEnvRunner, repeats: in
 
 
 async def play_in_lock_step(
-    envs: Sequence[gym.Env], tasks: Sequence[int], key: str, renderer: TokenRenderer, policy: Policy
+    envs: Sequence[gym.Env], tasks: Sequence[int], key: str, begin: BeginAgent
 ) -> int:
     """Play ``tasks[i]`` in ``envs[i]`` in lock-step, as the released code does.
 
@@ -178,11 +177,11 @@ async def play_in_lock_step(
     waits for the slowest response, and then steps the environments one by one.
 
     Returns the number of environment steps, without turns after the end of an episode. `key` is
-    the prefix of the seeds of responses.
+    the prefix of the seeds of responses; `begin` starts the agents.
     """
     seen: list[Any] = [env.reset(seed=task) for env, task in zip(envs, tasks, strict=True)]
     agents = [
-        PolicyAgent(policy, renderer, info, f"{key}/{task}", str(index))
+        begin(info, f"{key}/{task}", str(index))
         for index, (task, (_, info)) in enumerate(zip(tasks, seen, strict=True))
     ]
     over, steps = [False] * len(agents), 0

@@ -139,7 +139,10 @@ def scale(
     from hgpo_rllib.results import load_run
     from hgpo_rllib.run.cluster import ray_cluster
 
+    _check_folder(figure)
     recorded = load_run(run)
+    if recorded.steps.empty:
+        raise ConfigError(f"{run}: no recorded episodes to replay: give a run that has trained")
     config = load_config(run / "config.yaml", overrides or []).without_learners()
     console = TrainingConsole(sys.stderr)
     with ray_cluster(config), console.stage("replaying the run's responses"):
@@ -175,6 +178,8 @@ def publish(
     console = TrainingConsole(sys.stderr)
     with console.stage("publishing weights"):
         rows = bench_publishing(sizes or [0.5, 1, 3, 6, 15], stores or [1, 2, 4], repeats=3)
+    if not rows:
+        raise ConfigError("--gb: no size fits the free memory of this machine: give a smaller one")
     show({"publishing": rows}, as_json)
 
 
@@ -222,6 +227,7 @@ def credit(
     from hgpo_rllib.bench import fidelity
     from hgpo_rllib.bench.credit import Plan, bench_credit
 
+    _check_folder(figure)
     if source.suffix == ".json":
         result = fidelity.load_result(source)
     else:
@@ -234,6 +240,12 @@ def credit(
     if figure is not None:
         write_atomically(figure, fidelity.figure(tables))
     show(tables, as_json)
+
+
+def _check_folder(file: Path | None) -> None:
+    """Raise ConfigError if the folder of a figure is missing, before anything is measured."""
+    if file is not None and not file.parent.is_dir():
+        raise ConfigError(f"--figure: {file.parent} is no directory: create it")
 
 
 def _prepare(source: Path, overrides: list[str] | None) -> "tuple[RunConfig, TrainingConsole]":

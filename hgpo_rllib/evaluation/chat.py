@@ -165,11 +165,15 @@ def find_remote_model(url: str, name: str | None, temperature: float) -> RemoteM
     """Return the model with this name, or the only model, of a server.
 
     Raises:
-        ConfigError: the request failed, the server lacks the model, or `name` is None and the
-            server does not have exactly one model.
+        ConfigError: the URL is wrong, the request failed, the server lacks the model, or `name` is
+            None and the server does not have exactly one model.
     """
-    parts = urlsplit(url)
-    if not parts.hostname or parts.username or parts.query:
+    try:
+        parts = urlsplit(url)
+        is_wrong = not parts.hostname or parts.port == 0 or parts.username or parts.query
+    except ValueError:  # brackets or a port that cannot be read
+        is_wrong = True
+    if is_wrong:
         raise ConfigError(f"{url}: give http://HOST:PORT/v1; keys come from ${KEY_VARIABLES[0]}")
     base = url.rstrip("/") if parts.path.strip("/") else f"{url.rstrip('/')}/v1"
     try:
@@ -179,6 +183,10 @@ def find_remote_model(url: str, name: str | None, temperature: float) -> RemoteM
         raise ConfigError(f"{base} wants a key: set ${' or $'.join(KEY_VARIABLES)}") from error
     except openai.OpenAIError as error:
         raise ConfigError(f"{base} cannot be asked for its models ({_one_line(error)})") from error
+    except (AttributeError, ValueError) as error:  # the client reads whatever it gets
+        raise ConfigError(
+            f"{base} answers with no list of models: give http://HOST:PORT/v1"
+        ) from error
     if name is None and len(served) != 1:
         raise ConfigError(f"{base} serves {len(served)} models: choose one with --name")
     if name is not None and name not in served:

@@ -90,12 +90,17 @@ def recording(folder: Path, protocol: Mapping[str, Any]) -> Iterator[None]:
                 f"--output: {folder} was begun by another protocol (other: {', '.join(names)}): "
                 "repeat its arguments, or choose another directory"
             )
-    elif folder.is_dir() and {path.name for path in folder.iterdir()} - {LOCK}:
+    elif folder.is_dir() and not all(map(_is_left_over, folder.iterdir())):
         raise ConfigError(f"--output: {folder} holds something else: choose another directory")
     with locked(folder):
         if not file.is_file():
             write_atomically(file, json.dumps(protocol, indent=2) + "\n")
         yield
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether a command that was killed before it wrote the protocol can have left the file."""
+    return path.name == LOCK or path.match(f".{PROTOCOL}.*.partial")
 
 
 def describe_agent(name: str, config: RunConfig, trials: int) -> Block:

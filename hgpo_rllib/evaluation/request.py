@@ -95,6 +95,10 @@ def settings_of(
         raise ConfigError(f"--agent {agent}: give a MODEL: a run directory, HuggingFace …, or URL")
     run_file = run_file_of(model) if model and not is_url(model) else None
     has_settings = run_file is not None
+    if model is not None and agent not in KINDS and not has_settings:
+        raise ConfigError(
+            f"{model} is no run directory, and --agent {agent} uses no model: correct or drop it"
+        )
     settings = load_config(run_file, [])
     env_id = environment_id(env) if env else settings.env.env_id
     if env is None and not has_settings:

@@ -18,6 +18,7 @@ CONFIDENCE = 0.95
 RESAMPLES = 9999
 """Resamples of bootstraps and permutation tests; p-values of the latter are multiples of 1e-4."""
 SEED = 0
+_NOTHING = 1e-12  # a difference that is rounding error
 _BATCH = 500  # resamples at a time; all of them would take gigabytes of memory
 
 Floats = NDArray[np.float64]
@@ -105,7 +106,7 @@ def compare_means(a: pd.Series, b: pd.Series) -> PairedTest:
     by_game = (b - a).sort_index()
     assert by_game.notna().all(), "the same games"
     differences = by_game.to_numpy(copy=True)
-    differences[np.abs(differences) < 1e-12] = 0.0
+    differences[np.abs(differences) < _NOTHING] = 0.0
     return PairedTest(
         estimate(differences, by_game.index),
         _sign_flip_p(differences),
@@ -122,7 +123,7 @@ def _sign_flip_p(differences: Floats) -> float:
         return 1.0  # the signs of one game are equally extreme
     result = stats.permutation_test(
         (changed,),
-        lambda x, axis: x.mean(axis),
+        _mean,
         permutation_type="samples",
         vectorized=True,
         alternative="two-sided",
@@ -131,6 +132,12 @@ def _sign_flip_p(differences: Floats) -> float:
         rng=np.random.default_rng(SEED),
     )
     return min(1.0, float(result.pvalue))
+
+
+def _mean(values: Floats, axis: int) -> Floats:
+    """Return means; exactly 0 if only rounding errors are left, so that ties are counted."""
+    mean = values.mean(axis)
+    return np.where(np.abs(mean) < _NOTHING, 0.0, mean)
 
 
 def results(episodes: pd.DataFrame, steps: pd.DataFrame) -> dict[str, Any]:

@@ -230,7 +230,7 @@ def describe_power(study: Study, records: Sequence[Record]) -> str:
     needed = (
         f"{seeds} seeds per arm are needed"
         if seeds
-        else "there are too few held-out tasks, whatever the number of seeds"
+        else f"more than {st.MOST_SEEDS:,} seeds per arm or more held-out tasks are needed"
     )
     return (
         f"To see a difference of {_fixed(100 * analysis.difference)} points with a probability of "

@@ -50,12 +50,14 @@ def load_studies(docs: Path, folder: Path | None = None) -> dict[str, Results]:
     """Return the studies of a folder (default: tuned_examples/studies/) with their finished trials.
 
     Raises:
-        ConfigError, DataError: a study or a record is invalid.
+        ConfigError, DataError: there is no study, or a study or a record is invalid.
     """
-    found = {}
-    for path in sorted((folder or STUDIES).glob("*.yaml")):
+    folder, found = folder or STUDIES, {}
+    for path in sorted(folder.glob("*.yaml")):
         study = load_study(path)
         found[path.stem] = Results(study, load_records(path.stem, study, docs))
+    if not found:
+        raise ConfigError(f"--studies: {folder} holds no study: give a folder of *.yaml files")
     return found
 
 
@@ -72,7 +74,7 @@ def write_report(docs: Path, folder: Path | None = None, name: str | None = None
     """
     studies = load_studies(docs, folder)
     if name is not None and name not in studies:
-        raise ConfigError(f"no study {name}; known here: {', '.join(studies) or 'none'}")
+        raise ConfigError(f"no study {name}; known here: {', '.join(studies)}")
     docs.mkdir(parents=True, exist_ok=True)
     written = [write_atomically(docs / PAGE, render(studies))]
     for study, results in studies.items():

@@ -25,7 +25,8 @@ def study_folder(name: str, study: Study) -> Path:
 
 def is_registered(path: Path) -> bool:
     """Whether a study file is committed as it is; True if git cannot tell."""
-    command = ["git", "-C", str(path.parent), "status", "--porcelain", "--", path.name]
+    command = ["git", "-C", str(path.parent), "status", "--porcelain", "--ignored"]
+    command += ["--", path.name]
     try:
         found = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError:  # no git

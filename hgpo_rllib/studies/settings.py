@@ -113,10 +113,10 @@ class Study(Section):
         """
         settings = self.overrides | self.arms[arm]
         settings |= {"seed": seed, "iterations": self.iterations, "evaluation.splits": self.splits}
-        listed = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
         try:
+            listed = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
             return load_config(Path(self.base), listed)
-        except ConfigError as error:
+        except (ConfigError, TypeError) as error:  # JSON has no dates
             raise ConfigError(f"arm {arm}: {error}") from error
 
     def sweep(self) -> Sweep:
@@ -182,7 +182,7 @@ def load_study(path: Path) -> Study:
     check_name(path.stem)
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     return parse_study(data, str(path))
 

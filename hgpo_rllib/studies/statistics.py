@@ -252,13 +252,14 @@ def power(difference: float, seeds: int, seed_variance: float, task_variance: fl
         return 1.0
     freedom, shift = seeds - 1, difference / error
     bound = stats.t.ppf(1 - LEVEL / 2, freedom)
-    return float(stats.nct.sf(bound, freedom, shift) + stats.nct.cdf(-bound, freedom, shift))
+    # The other tail as one of -shift: SciPy's cdf is NaN where it is nearly 0.
+    return float(stats.nct.sf(bound, freedom, shift) + stats.nct.sf(bound, freedom, -shift))
 
 
 def seeds_needed(difference: float, seed_variance: float, task_variance: float = 0.0) -> int | None:
     """Return how many seeds per arm show a difference with probability `POWER`.
 
-    None: more than `MOST_SEEDS`, because the tasks are too few. Arguments as in `power`.
+    None: more than `MOST_SEEDS`. Arguments as in `power`.
     """
     for seeds in range(2, MOST_SEEDS + 1):
         if power(difference, seeds, seed_variance, task_variance) >= POWER:

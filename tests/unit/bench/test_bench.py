@@ -1,6 +1,7 @@
 """`hgpo bench`: what it prints; how fast anything is, is no test's business."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hgpo_rllib.bench.measure import peak_mib
 from hgpo_rllib.cli.common import show, with_median
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import ConfigError
+from tests.unit.results.test_results import record as record_run
 
 SMALL = ["bench", "advantages", "--size", "400"]
 
@@ -108,6 +110,26 @@ def test_bad_sizes(arguments: list[str], message: str) -> None:
     assert isinstance(done.exception, ConfigError)
     with pytest.raises(ConfigError, match=message):
         raise done.exception
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("publish --gb 1000000", "--gb: no size fits the free memory"),
+        ("scale RUN", "RUN: no recorded episodes to replay"),
+        ("scale RUN --figure missing/a.png", "--figure: missing is no directory: create it"),
+        ("credit a.json --figure missing/a.png", "--figure: missing is no directory: create it"),
+    ],
+)
+def test_nothing_to_measure_or_no_place_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, message: str
+) -> None:
+    """Is said before Ray starts."""
+    monkeypatch.chdir(tmp_path)
+    record_run(tmp_path, [0.2]).rename("RUN")
+    done = CliRunner().invoke(app, ["bench", *arguments.split()])
+    assert isinstance(done.exception, ConfigError), done.output
+    assert message in str(done.exception)
 
 
 def test_peak_memory_counts_what_is_freed_again() -> None:

@@ -1,11 +1,15 @@
 """The yardstick of `hgpo bench learner` does what the learner does."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
 import pytest
 import torch
 
 from hgpo_rllib.bench import learner as bench
 from hgpo_rllib.bench.bare_loop import BareLoop
-from hgpo_rllib.bench.learner import build_ours, planned_passes
+from hgpo_rllib.bench.learner import bench_learner, build_ours, planned_passes
 from hgpo_rllib.config import RunConfig, parse_config
 from hgpo_rllib.learner.batching import MAX_PADDING
 from hgpo_rllib.models import load_model
@@ -72,3 +76,30 @@ def test_count_of_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bench._side, "update", lambda: left @ right)
     assert bench.count_flops() == 2 * 3 * 5 * 7
     assert 1e8 < bench.peak_flops("float32") < 1e15
+
+
+def test_peak_memory_is_that_of_updates(monkeypatch: pytest.MonkeyPatch, run: RunConfig) -> None:
+    """Not of the large matrices that tell the speed of the device."""
+    columns = make_columns(load_model(str(run.model.model_path)), steps=9)
+    peak = [1000]
+
+    class SameProcess(nullcontext[Any]):
+        def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
+            found = function(*arguments)
+            self.result = lambda: found
+            return self
+
+        def __enter__(self) -> Any:
+            return self
+
+    def peak_flops(choice: str) -> float:
+        peak[0] += 2**30
+        return 1.0
+
+    monkeypatch.setattr(bench, "random_steps", lambda *_: columns)
+    monkeypatch.setattr(bench, "new_process", SameProcess)
+    monkeypatch.setattr(bench, "peak_bytes", lambda: peak[0])
+    monkeypatch.setattr(bench, "resident", lambda: 0)
+    monkeypatch.setattr(bench, "peak_flops", peak_flops)
+    (summary,) = bench_learner(run, steps=9, repeats=1)["summary"]
+    assert summary["learner_peak_mib"] == summary["bare_peak_mib"] == 1000 / 2**20

@@ -1,12 +1,25 @@
 """The rollout bench: its lock-step driver on a small environment, and its numbers."""
 
 import asyncio
+from functools import partial
+from typing import Any
 
 import numpy as np
+import pytest
 
-from hgpo_rllib.bench.rollout import describe_episodes, describe_requests, play_in_lock_step
+from hgpo_rllib.agent import BeginAgent
+from hgpo_rllib.bench import rollout as bench
+from hgpo_rllib.bench.rollout import (
+    compare_whole_episodes,
+    describe_episodes,
+    describe_requests,
+    play_in_lock_step,
+)
+from hgpo_rllib.config import load_config
 from hgpo_rllib.policy_server.types import Generation
-from tests.unit.rollout.test_group import GOOD, Table, table, tokenizer
+from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
+from hgpo_rllib.rollout.trajectory import Trajectory
+from tests.unit.rollout.test_group import GOOD, Counting, Table, table, tokenizer
 
 __all__ = ["table", "tokenizer"]  # fixtures
 
@@ -15,7 +28,7 @@ def test_lock_step_asks_for_all_until_the_last_one_ends(table: Table) -> None:
     """And counts what each did before its end."""
     envs = [table.make() for _ in range(3)]
     tasks = [2, 5, 3]
-    work = play_in_lock_step(envs, tasks, "key", table.renderer, table.policy)
+    work = play_in_lock_step(envs, tasks, "key", table.begin())
     assert asyncio.run(work) == sum(tasks)
     assert len(table.policy.asked) == 3 * 5
     assert [env.actions for env in envs] == [["wait"] * task for task in tasks]
@@ -24,6 +37,52 @@ def test_lock_step_asks_for_all_until_the_last_one_ends(table: Table) -> None:
     shown = table.tokenizer.decode(table.policy.asked[-3].token_ids)
     assert "at 2 of 2" in shown, "what is over is asked again about its last observation"
     assert table.tokenizer.decode(table.response(GOOD).token_ids).startswith(GOOD)
+
+
+class Runner:
+    """In place of the env runner; its agents only sample admissible actions."""
+
+    replicas = None
+
+    def __init__(self, table: Table):
+        self.table, self.renderer = table, table.renderer
+
+    def num_tasks(self, split: str) -> int:
+        return 2
+
+    def sampling(self, temperature: float) -> None: ...
+
+    def restrictions(self, grammar: str, ids: list[int]) -> None: ...
+
+    def begin_agent(self, policy: Policy) -> BeginAgent:
+        grammars: Any = self
+        return partial(PolicyAgent, policy, self.renderer, grammars=grammars)
+
+    def play(self, split: str, tasks: list[int], size: int, *_: Any) -> list[Trajectory]:
+        played = self.table.play([1 + task for task in tasks], size)
+        self.table.policy.asked.clear()
+        return played
+
+
+class FromOne(Counting):
+    """Its first task has one step."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        return super().reset(seed=1 + (seed or 0))
+
+
+def test_lock_step_has_the_agents_of_the_rollout(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With their restriction to admissible actions."""
+    monkeypatch.setattr(bench, "make_environment", lambda *_: FromOne(lambda *_: None))
+    monkeypatch.setattr(bench, "PolicyClient", lambda *_: table.policy)
+    config = load_config(None, ["rollout.group_size=2"])
+    runner: Any = Runner(table)
+    (row,) = compare_whole_episodes(config, runner, repeats=1)
+    assert (row["episodes"], row["steps"], row["longest"]) == (4, 6, 2)
+    assert len(table.policy.asked) == 4 * 2
+    assert all(prompt.grammar for prompt in table.policy.asked)
 
 
 def test_requests_are_compared_by_tokens_and_time() -> None:

@@ -29,7 +29,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.models = ["policy"]
+        self.models: list[str] | None = ["policy"]
         self.asked: list[dict[str, Any]] = []
         self.keys: set[str] = set()
         self.answer: Callable[[dict[str, Any]], Answer] = lambda body: say("look")
@@ -43,6 +43,9 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
+        if self.server.models is None:
+            self.send(200, [])
+            return
         self.send(200, {"object": "list", "data": [{"id": name} for name in self.server.models]})
 
     def do_POST(self) -> None:
@@ -51,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.keys.add(self.headers["Authorization"])
         self.send(*self.server.answer(body))
 
-    def send(self, status: int, content: dict[str, Any]) -> None:
+    def send(self, status: int, content: Any) -> None:
         text = json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -219,4 +222,7 @@ def test_names(server: Server) -> None:
         find_remote_model(server.url, "other", 0.4)
     server.models = ["a", "b"]
     with pytest.raises(ConfigError, match="serves 2 models: choose one with --name"):
+        find_remote_model(server.url, None, 0.4)
+    server.models = None
+    with pytest.raises(ConfigError, match=r"/v1 answers with no list of models: give http"):
         find_remote_model(server.url, None, 0.4)

@@ -109,8 +109,9 @@ def test_git_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_directory_of_a_command_that_was_killed_at_once(tmp_path: Path) -> None:
-    """It holds the lock file, but no protocol yet."""
+    """It holds the lock file, and a part of the protocol, but no protocol yet."""
     (tmp_path / LOCK).touch()
+    (tmp_path / ".protocol.json.01ab.partial").write_text("{")
     for _ in range(2):
         with recording(tmp_path, {"seeds": [0]}):
             assert json.loads((tmp_path / "protocol.json").read_text()) == {"seeds": [0]}

@@ -100,6 +100,12 @@ class TestCompare:
         assert (found.p_value, found.equal) == (1.0, 2)
         assert compare_means(by_game([0.0]), by_game([1.0])).p_value == 1.0
 
+    def test_gains_that_equal_losses(self) -> None:
+        """In thirds, whose sums have rounding errors: no permutation is less extreme."""
+        a = by_game([third / 3 for third in (1, 1, 3, 2, 2, 3, 0, 3)])
+        b = by_game([third / 3 for third in (2, 2, 2, 2, 2, 3, 1, 1)])
+        assert compare_means(a, b).p_value == 1.0
+
     def test_pairing_matters(self) -> None:
         """Easy and hard games: a small steady gain is seen although games differ by far more."""
         rng = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import integrate, stats
 
 from hgpo_rllib.studies import statistics as s
 
@@ -170,9 +170,26 @@ def test_power_is_that_of_simulated_tests() -> None:
     assert s.power(0.05, 8, 0.06**2) == pytest.approx(expected, abs=0.01)
 
 
+@pytest.mark.parametrize("deviation", [0.002, 0.01, 0.02, 0.1])
+@pytest.mark.parametrize("seeds", [2, 3, 16])
+def test_power_is_an_integral(deviation: float, seeds: int) -> None:
+    """Over the estimated variance, also where the power is nearly 1."""
+    shift, freedom = 0.05 / deviation * math.sqrt(seeds), seeds - 1
+    bound = stats.t.ppf(0.975, freedom)
+
+    def rejects(square: float) -> float:
+        reach = bound * math.sqrt(square / freedom)
+        either = stats.norm.sf(reach - shift) + stats.norm.cdf(-reach - shift)
+        return stats.chi2.pdf(square, freedom) * either
+
+    expected = integrate.quad(rejects, 0, np.inf, limit=500)[0]
+    assert s.power(0.05, seeds, deviation**2) == pytest.approx(expected, abs=1e-4)
+
+
 def test_seeds_needed() -> None:
     """Known from tables of the paired t test: 34 pairs for half a standard deviation."""
     assert s.seeds_needed(0.5, 1.0) == 34
     assert s.power(0.5, 33, 1.0) < s.POWER <= s.power(0.5, 34, 1.0)
     assert s.seeds_needed(0.05, 0.0) == 2
+    assert s.seeds_needed(0.05, 0.01**2) == 3
     assert s.seeds_needed(0.05, 0.06**2, task_variance=0.05**2) is None

@@ -1,5 +1,6 @@
 """Study files, records and the page of results, on synthetic trials."""
 
+import datetime
 import json
 import math
 import subprocess
@@ -152,6 +153,10 @@ class TestSettings:
                 changed(arms={"a": {}, "b": {"evaluation.interval": 1}}, analysis={}),
                 ["arm b", "section evaluation"],
             ),
+            (
+                changed() | {"arms": {"a": {"name": datetime.date(2024, 1, 1)}}, "analysis": {}},
+                ["arm a", "date is not JSON"],
+            ),
             ([], ["arms.yaml", "valid dictionary"]),
         ],
     )
@@ -167,6 +172,12 @@ class TestSettings:
             inside.mkdir()
             assert_is_refusal(hgpo(inside, "study", *arguments), [*named])
             assert list(inside.iterdir()) == []
+
+    def test_not_text(self, tmp_path: Path) -> None:
+        path = tmp_path / "arms.yaml"
+        path.write_bytes(b"title: \xff")
+        with pytest.raises(ConfigError, match=r"arms.yaml is not YAML: 'utf-8' codec"):
+            load_study(path)
 
     def test_unknown_study(self, tmp_path: Path) -> None:
         assert_is_refusal(hgpo(tmp_path, "study", "run", "nothing"), ["no study nothing"])
@@ -275,6 +286,10 @@ class TestPlan:
         assert is_registered(path)
         path.write_text("")
         assert not is_registered(path)
+        (tmp_path / ".gitignore").write_text("ignored.yaml")
+        ignored = path.with_name("ignored.yaml")
+        ignored.write_text("")
+        assert not is_registered(ignored)
 
 
 class TestAnalysis:
@@ -299,6 +314,8 @@ class TestAnalysis:
         assert "14 seeds per arm are needed" in assumed
         assert "6.0 points (assumed in the study file)" in assumed
         assert "from 8 pairs of finished trials" in describe_power(study, finished.records)
+        small = parse_study(changed(analysis={"difference": 0.005}), "arms")
+        assert "more than 1,000 seeds per arm or more held-out tasks" in describe_power(small, [])
 
 
 class TestReport:
@@ -361,6 +378,14 @@ class TestReport:
         """`hgpo study report` was run after the last change of a record or of a study."""
         committed = (ROOT / "docs" / PAGE).read_text()
         assert render(load_studies(ROOT / "docs")) == committed
+
+    def test_a_folder_without_studies(self, tmp_path: Path) -> None:
+        """Leaves the page of others alone."""
+        (tmp_path / PAGE).write_text("page")
+        for folder in (tmp_path, tmp_path / "missing"):
+            with pytest.raises(ConfigError, match=f"--studies: {folder} holds no study"):
+                write_report(tmp_path, folder)
+        assert (tmp_path / PAGE).read_text() == "page"
 
     def test_unknown_name(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="no study nothing"):
