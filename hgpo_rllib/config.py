@@ -24,7 +24,7 @@ from hgpo_rllib.advantages.estimators import (
     WITHOUT_GROUPS,
 )
 from hgpo_rllib.advantages.groups import Contexts, Normalize
-from hgpo_rllib.run_files import read_run_file
+from hgpo_rllib.run_files import parse_yaml, read_run_file
 from hgpo_rllib.section import ConfigError, Section, Seed
 from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.settings.cluster import ClusterSettings, check_gpus, check_transport
@@ -378,8 +378,8 @@ def _apply(data: dict[str, Any], override: str) -> None:
         if not isinstance(data, dict):
             raise ConfigError(f"{key}: {section} is not a section")
     try:
-        data[field] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
+        data[field] = parse_yaml(value)
+    except ValueError as error:
         raise ConfigError(f"{key}: {value!r} is not a YAML value") from error
 
 

@@ -43,7 +43,7 @@ def read_jsonl(file: Path) -> Iterator[Row]:
                 raise ResultsError(f"{file}: line {bad} is not a JSON object")
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 row = None
             if isinstance(row, dict):
                 yield row
@@ -53,6 +53,12 @@ def read_jsonl(file: Path) -> Iterator[Row]:
         raise ResultsError(f"{file}: not a gzip file") from error
     except (OSError, zlib.error) as error:
         raise ResultsError(f"{file}: cannot be read ({error})") from error
+
+
+def has_steps(episode: Row) -> bool:
+    """Return whether an episode has a list of steps, each of which is an object."""
+    steps = episode.get("steps")
+    return isinstance(steps, list) and all(isinstance(step, dict) for step in steps)
 
 
 def write_jsonl(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:

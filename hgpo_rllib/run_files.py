@@ -31,6 +31,19 @@ def find_run_file(path: Path) -> Path:
     )
 
 
+def parse_yaml(text: str) -> Any:
+    """Return the value of a YAML text.
+
+    Raises:
+        ValueError: it is not YAML; the message is one line.
+    """
+    try:
+        return yaml.safe_load(text)
+    # PyYAML has other errors for a date that does not exist, and for deeply nested lists.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
 def read_run_file(path: Path) -> dict[str, Any]:
     """Return the settings of a file merged over those of the files that it extends.
 
@@ -48,12 +61,12 @@ def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in [earlier.resolve() for earlier in extended_by]:
         raise ConfigError(f"run files extend each other: {' -> '.join(map(str, chain))}")
     try:
-        data = yaml.safe_load(path.read_text()) or {}
+        data = parse_yaml(path.read_text(encoding="utf-8")) or {}
     except OSError as error:
         asked = f", which {extended_by[-1]} extends" if extended_by else ""
         raise ConfigError(f"cannot read the config {path}{asked}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} must hold sections (`algorithm:`, `learner:`, …)")
     if "extends" not in data:

@@ -73,6 +73,19 @@ def progress(
         raise
 
 
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Raise ConfigError if the block cannot write `out`; leave a full disk to `main`."""
+    try:
+        yield
+    except OSError as error:
+        from hgpo_rllib.run.directory import FULL
+
+        if error.errno in FULL:
+            raise
+        raise ConfigError(f"cannot write {out}: {error.strerror}") from error
+
+
 def generate_data(
     out: Path, what: str, total: int, generate: Callable[[Callable[[int, int], None]], object]
 ) -> None:
@@ -83,10 +96,8 @@ def generate_data(
     Raises:
         ConfigError: `out` cannot be written.
     """
-    try:
+    with writing(out):
         exists = out.is_dir() and any(out.iterdir())
         with progress(f"generating {what}") as on_progress:
             generate(on_progress)
-    except OSError as error:
-        raise ConfigError(f"cannot write {out}: {error.strerror}") from error
     typer.echo(f"{out}: these {total} {what} already exist" if exists else f"{out}: {total} {what}")

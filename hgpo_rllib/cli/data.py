@@ -13,6 +13,7 @@ from hgpo_rllib.cli.common import (
     generate_data,
     print_rows,
     progress,
+    writing,
 )
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.settings.generated import GamesSettings
@@ -222,14 +223,12 @@ def write_demonstrations(
     run, _ = find_environment(run.env.env_id).find_split(run, run.env.train_split)
     run = _with_data(run)
     find_environment(run.env.env_id).check(run, run.env.train_split)
-    with progress("demonstrating tasks") as on_progress:
+    with progress("demonstrating tasks") as on_progress, writing(out):
         try:
             demos = write_demos(out, run, expert, repeats, seed, limit, on_progress)
         except jinja2.TemplateError as error:
             follow_up = "" if run.agent.context == "window" else " or agent.follow_up_prompt"
             raise ConfigError(f"agent.prompt{follow_up}: {error}") from error
-        except OSError as error:
-            raise ConfigError(f"cannot write {out}: {error.strerror}") from error
     left_out = [demo for demo in demos if demo.left_out]
     for demo in left_out:
         typer.echo(f"left out {demo.game}: {demo.left_out}", err=True)
@@ -260,7 +259,9 @@ def export_run(
     """Write the steps of a run's won training episodes, with returns and advantages, as a table."""
     from hgpo_rllib.results.export import export_steps
 
-    typer.echo(f"{out}: {export_steps(run, out, lost)} steps")
+    with writing(out):
+        count = export_steps(run, out, lost)
+    typer.echo(f"{out}: {count} steps")
 
 
 def _names(text: str) -> tuple[str, ...]:

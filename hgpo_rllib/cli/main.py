@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hgpo_rllib.cli import bench, data, doctor, evaluate, play, sft, study, sweep
-from hgpo_rllib.cli.common import RUN_FILE, Overrides
+from hgpo_rllib.cli.common import RUN_FILE, Overrides, writing
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.imports import large_imports
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
@@ -89,7 +89,8 @@ def report(
     """Write plots and an HTML report of one run, of several seeds, or of several settings."""
     from hgpo_rllib.reporting.report import write_report
 
-    typer.echo(write_report(runs, output))
+    with writing(output or runs[0]):
+        typer.echo(write_report(runs, output))
 
 
 def main() -> None:

@@ -7,7 +7,14 @@ from rich.rule import Rule
 from rich.text import Text
 
 from hgpo_rllib.agent.parsing import find_thought
-from hgpo_rllib.jsonl import EVALUATED_EPISODES, RUN_EPISODES, ResultsError, Row, read_jsonl
+from hgpo_rllib.jsonl import (
+    EVALUATED_EPISODES,
+    RUN_EPISODES,
+    ResultsError,
+    Row,
+    has_steps,
+    read_jsonl,
+)
 from hgpo_rllib.play.terminal import QUIT, ask, plain
 from hgpo_rllib.reporting.numbers import decimal, number
 
@@ -35,7 +42,7 @@ def read_episode(file: Path, index: int) -> Row:
     episode = episodes[index]
     if episode.get("format") not in (RUN_EPISODES, EVALUATED_EPISODES):
         raise ResultsError(f"{file}: episode format {episode.get('format')!r} is not known")
-    if not isinstance(episode.get("steps"), list):
+    if not has_steps(episode):
         raise ResultsError(f"{file}: episode {index} has no list of steps")
     return episode
 

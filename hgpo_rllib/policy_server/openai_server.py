@@ -87,10 +87,10 @@ def make_endpoint(
         with socket.socket(family) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(place)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is empty or long
+        why = error.strerror if isinstance(error, OSError) else "not a host name"
         raise ConfigError(
-            f"{given_as[0]}{host} {given_as[1]}{port} cannot be used ({error.strerror}): choose "
-            "others"
+            f"{given_as[0]}{host} {given_as[1]}{port} cannot be used ({why}): choose others"
         ) from error
     return Endpoint(str(place[0]), port, name, key, metrics)
 

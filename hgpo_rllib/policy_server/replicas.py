@@ -77,13 +77,11 @@ class Replicas:
             RunStoppedError: for `max_outage_s` no replica ran, or every attempt was lost.
         """
         handle = self._handle.options(session_id=session) if session else self._handle
-        failed_since: float | None = None
+        lost_since: float | None = None
+        none_since: float | None = None
 
-        def failing(why: str) -> None:
-            nonlocal failed_since
-            now = time.monotonic()
-            failed_since = failed_since or now
-            if now - failed_since > self._max_outage_s:
+        def check(since: float, why: str) -> None:
+            if time.monotonic() - since > self._max_outage_s:
                 raise RunStoppedError(
                     f"no replica of the policy server has answered for {self._max_outage_s:g} s "
                     f"(policy_server.max_outage_s): {why}"
@@ -93,12 +91,16 @@ class Replicas:
             request = asyncio.ensure_future(_answer(handle, prompts, sampling, weights))
             try:
                 while not (await asyncio.wait({request}, timeout=self._poll_interval_s))[0]:
-                    if not await self.any_running():
-                        failing("none runs; start a node that holds one")
+                    if await self.any_running():
+                        none_since = None
+                    else:
+                        none_since = none_since or time.monotonic()
+                        check(none_since, "none runs; start a node that holds one")
                 responses = request.result()
             except LOST as error:
                 self._warn(error)
-                failing(describe(error))
+                lost_since = lost_since or time.monotonic()
+                check(lost_since, describe(error))
                 await asyncio.sleep(self._retry_interval_s)
             else:
                 self._up()

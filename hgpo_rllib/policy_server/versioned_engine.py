@@ -48,7 +48,9 @@ class VersionedEngine:
         """
         await self._wake()
         await self._load(weights)
-        return await asyncio.gather(*(self._answer(prompt, sampling) for prompt in prompts))
+        responses = await asyncio.gather(*(self._answer(prompt, sampling) for prompt in prompts))
+        self._check_intact()  # else partly updated weights may have sampled them
+        return responses
 
     async def sleep(self) -> None:
         """Free the engine's GPU memory until the next request, when no request is running."""
@@ -74,6 +76,9 @@ class VersionedEngine:
                 self._updating = asyncio.create_task(self._update(wanted))
             # A cancelled request must not interrupt an update.
             await asyncio.shield(self._updating)
+        self._check_intact()
+
+    def _check_intact(self) -> None:
         if self._broken:
             raise EngineDiedError(f"new weights were not loaded: {self._broken}")
 

@@ -26,7 +26,7 @@ def write_report(run_dirs: Sequence[Path], out: Path | None = None) -> Path:
     ``<name>_plots/``.
 
     Raises:
-        ResultsError: there is nothing to report, or the report cannot be written.
+        ResultsError: there is nothing to report, or no place for the report.
     """
     out = _output(run_dirs, out)
     runs = load_runs(run_dirs)

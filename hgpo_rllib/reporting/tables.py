@@ -202,6 +202,5 @@ def _evaluation_notes(every: Sequence[Runs]) -> list[str]:
 
 def difference_table(experiments: Experiments) -> pd.DataFrame:
     """Return a table of the settings in which experiments differ, with their values."""
-    firsts = pd.concat([runs.settings.head(1) for runs in experiments.values()])
-    settings = firsts[compared(firsts.columns.drop("run"))].fillna("not set")
+    settings = compared([runs.members[0] for runs in experiments.values()])
     return settings.loc[:, settings.nunique() > 1].set_axis(list(experiments)).T

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from hgpo_rllib import metrics
-from hgpo_rllib.jsonl import ResultsError, Row, read_jsonl
+from hgpo_rllib.jsonl import ResultsError, Row, has_steps, read_jsonl
 
 Columns = dict[str, str]
 
@@ -60,7 +60,7 @@ EVALUATED_STEPS = _typed("int64", "seed place") | _STEP | _typed("float64", "pro
 def read_object(file: Path) -> Row:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ResultsError(f"{file}: not JSON ({error})") from error
     if not isinstance(value, dict):
         raise ResultsError(f"{file}: not a JSON object")
@@ -72,6 +72,8 @@ def read_episodes(file: Path, expected: str) -> list[Row]:
     for row in rows:
         if row.get("format") != expected:
             raise ResultsError(f"{file}: episode format {row.get('format')!r} is not {expected}")
+        if not has_steps(row):
+            raise ResultsError(f"{file}: an episode without a list of steps")
     return rows
 
 
@@ -80,9 +82,7 @@ def episode_frames(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     episodes, steps = [], []
     for row in rows:
-        recorded = row.get("steps")
-        if not isinstance(recorded, list):
-            raise ResultsError(f"{source}: an episode without a list of steps")
+        recorded = row["steps"]
         others = {name: value for name, value in row.items() if name not in ("format", "steps")}
         episodes.append(others | {"episode_length": len(recorded)})
         steps += [{key: row.get(key) for key in keys} | step for step in recorded]
@@ -103,7 +103,7 @@ def make_frame(rows: Sequence[Row], columns: Columns, source: Path) -> pd.DataFr
     for name, dtype in columns.items():
         try:
             frame[name] = frame[name].astype(dtype)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ResultsError(f"{source}: {name!r} has a value that is no {dtype}") from error
         if dtype == "float64":
             frame[name] = frame[name].where(np.isfinite(frame[name]))

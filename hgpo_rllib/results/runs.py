@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
 from hgpo_rllib.jsonl import RUN_EPISODES, ResultsError, Row, read_jsonl
@@ -27,8 +27,10 @@ from hgpo_rllib.results.frames import (
     read_episodes,
     read_object,
 )
+from hgpo_rllib.run_files import parse_yaml
 
 CONFIG, SUMMARY = "config.yaml", "summary.json"
+EPISODE_FILE = re.compile(r"iteration_(\d+)\.jsonl(\.gz)?")
 ESTIMATOR = "algorithm.estimator"
 SAME_EXPERIMENT = ("seed", "name", "output", "cache", "checkpoint_interval", "cluster", "tracking")
 """Settings and sections that may differ between runs of one experiment."""
@@ -178,8 +180,9 @@ def load_run(path: str | Path, iterations: Iterable[int] | None = None) -> Run:
     except (AttributeError, TypeError, ValueError) as error:
         raise ResultsError(f"{path}: files of another shape than a run's ({error})") from error
     files = {
-        int(file.name.removeprefix("iteration_").partition(".")[0]): file
-        for file in sorted((path / "episodes").glob("iteration_*.jsonl*"))
+        int(number[1]): file
+        for file in sorted((path / "episodes").glob("iteration_*"))
+        if (number := EPISODE_FILE.fullmatch(file.name))
     }
     wanted = files.keys() if iterations is None else set(iterations)
     return Run(
@@ -202,7 +205,7 @@ def load_runs(
 
     Args:
         paths: run directories, or folders of run directories such as a sweep's, of which those
-            that have recorded something are loaded.
+            that have recorded something are loaded. A run that is given twice is loaded once.
         iterations: see `load_run`.
 
     Raises:
@@ -210,8 +213,10 @@ def load_runs(
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     wanted = None if iterations is None else set(iterations)
-    found = dict.fromkeys(run for path in given for run in _run_directories(Path(path)))
-    members = [load_run(path, wanted) for path in found]
+    found: dict[Path, Path] = {}
+    for run in (run for path in given for run in _run_directories(Path(path))):
+        found.setdefault(run.resolve(), run)
+    members = [load_run(path, wanted) for path in found.values()]
     if not members:
         raise ResultsError("no run directory given")
     return Runs(members, make_labels(members))
@@ -239,9 +244,9 @@ def _read_config(path: Path) -> Row:
     if not file.is_file():
         raise ResultsError(f"{path}: not a run directory (no {CONFIG} in it)")
     try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ResultsError(f"{file}: not YAML ({' '.join(str(error).split())})") from error
+        config = parse_yaml(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ResultsError(f"{file}: not YAML ({error})") from error
     if not isinstance(config, dict):
         raise ResultsError(f"{file}: not a mapping")
     return config
@@ -336,17 +341,36 @@ def _settings(config: Row) -> dict[str, str]:
     }
 
 
-def compared(settings: Iterable[str]) -> list[str]:
-    """Return the settings that distinguish experiments."""
-    return [key for key in settings if key.partition(".")[0] not in SAME_EXPERIMENT]
+def compared(members: Sequence[Run]) -> pd.DataFrame:
+    """Return the settings that distinguish experiments, one row per run.
+
+    Settings that some runs lack are left out: another version wrote them. A missing entry of a
+    setting, such as `env.options.goals`, is ``not set``.
+    """
+    settings = pd.DataFrame([_settings(run.config) for run in members])
+    keys = [
+        key
+        for key in settings
+        if key.partition(".")[0] not in SAME_EXPERIMENT
+        and all(_knows(run.config, key) for run in members)
+        and not any(other.startswith(f"{key}.") for other in settings)  # {} beside its entries
+    ]
+    return settings[keys].fillna("not set")
+
+
+def _knows(config: Row, key: str) -> bool:
+    """Return whether a run has a setting, or the setting of which `key` is an entry."""
+    section, _, rest = key.partition(".")
+    field, values = rest.partition(".")[0], config.get(section)
+    return isinstance(values, dict) and field in values if field else section in config
 
 
 def _experiments(members: Sequence[Run]) -> list[str]:
-    """Return each run's experiment name; settings that some runs lack are not compared."""
-    settings = pd.DataFrame([_settings(run.config) for run in members]).dropna(axis="columns")
+    """Return each run's experiment name, from as few settings as distinguish the experiments."""
+    settings = compared(members)
     used: list[str] = []
     distinct = 1
-    for key in sorted(compared(settings), key=lambda key: key != ESTIMATOR):
+    for key in sorted(settings, key=lambda key: key != ESTIMATOR):
         number = len(settings[[*used, key]].drop_duplicates())
         if number > distinct:
             used.append(key)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import TypeAdapter
 
 from env_wrappers.files import check_name, validate_json, write_atomically
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.run_files import parse_yaml
 
 SWEEP_FILE = "sweep.json"
 NAME_LENGTH = 120  # maximum of a trial's directory name; file systems allow 255
@@ -52,8 +52,8 @@ def parse_axis(text: str) -> Axis:
     if key == "seed":
         raise ConfigError("--grid seed: write --seeds N for the seeds N from the config's on")
     try:
-        values = yaml.safe_load(f"[{listed}]")
-    except yaml.YAMLError as error:
+        values = parse_yaml(f"[{listed}]")
+    except ValueError as error:
         raise ConfigError(f"--grid {key}: {listed!r} are not YAML values") from error
     if not values:
         raise ConfigError(f"--grid {key}: name at least one value")

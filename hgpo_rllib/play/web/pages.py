@@ -153,6 +153,7 @@ def _page(episode: Row, place: int, game: Row | None = None) -> Response:
         end="running" if won is None else "won" if won else "lost",
         total=decimal(number(episode, "episode_return")),
         score=episode.get("score", []) if place == len(steps) else [],
+        taken=len(steps) - (game is not None),  # a game's last step is not taken yet
         faulty=[marks_of(step) != ["valid"] for step in steps],
         place=place,
         step=_show_step(step),

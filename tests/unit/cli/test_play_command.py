@@ -218,6 +218,7 @@ class TestEpisodes:
             (b"{\n{\n", "line 1 is not a JSON object"),
             (json.dumps({"format": "hgpo-episode-9"}).encode(), "'hgpo-episode-9' is not known"),
             (json.dumps({"format": "hgpo-episode-1"}).encode(), "has no list of steps"),
+            (json.dumps({"format": "hgpo-episode-1", "steps": [1]}).encode(), "has no list of"),
         ],
     )
     def test_files_that_hold_something_else(

@@ -57,6 +57,7 @@ class TestPerson:
             page = client.post(f"/steps/{place}", data={"action": action})
             assert page.url.path == f"/steps/{place + 1}"
         assert '<span class="good">won</span>' in page.text
+        assert "4 steps, return 10.00" in page.text
         assert 'name="action"' not in page.text
         assert "10.000" in client.get("/steps/4").text
         assert client.post("/steps/5", data={"action": "inventory"}).url.path == "/steps/5"

@@ -222,6 +222,10 @@ class TestOutage:
         counts = iter([*[1] * 20, 0, *[1] * 1000])
         assert ask(FakeServer(seconds=0.5), lambda: next(counts), max_outage_s=0.15) == [[1], [2]]
 
+    def test_two_short_outages_are_no_long_outage(self) -> None:
+        counts = iter([0, *[1] * 20, 0, *[1] * 1000])
+        assert ask(FakeServer(seconds=0.5), lambda: next(counts), max_outage_s=0.15) == [[1], [2]]
+
     def test_requests_that_wait_share_the_looks(self) -> None:
         """Serve's controller is asked by one of them."""
         looks = 0

@@ -173,6 +173,9 @@ class TestToWhom:
                 openai_server.make_endpoint("127.0.0.1", port, "policy")
         with pytest.raises(ConfigError, match=r"--host 192.0.2.1 .* cannot be used"):
             openai_server.make_endpoint("192.0.2.1", port, "policy")
+        for host in ("a..b", "x" * 64):
+            with pytest.raises(ConfigError, match=rf"--host {host} .*\(not a host name\)"):
+                openai_server.make_endpoint(host, port, "policy")
 
     def test_paths(self) -> None:
         """Only what the key guards, and /health."""

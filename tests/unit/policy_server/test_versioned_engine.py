@@ -114,6 +114,38 @@ def test_an_engine_with_half_an_update_answers_no_request() -> None:
     asyncio.run(update())
 
 
+@pytest.mark.usefixtures("named_memory")
+def test_a_response_sampled_during_half_an_update_is_lost() -> None:
+    """The engine goes on with the request, and weights that are partly new."""
+
+    class SlowEngine(MemoryEngine):
+        """Responds to a prompt when an update has ended."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked, self.updated = asyncio.Event(), asyncio.Event()
+
+        async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
+            self.asked.set()
+            await self.updated.wait()
+            return await super().generate(prompt, sampling)
+
+        async def resume(self) -> None:
+            self.updated.set()
+
+    async def update() -> None:
+        slow = SlowEngine()
+        engine = VersionedEngine(slow, memory_engine, "keep")
+        running = asyncio.create_task(engine.generate([Prompt([1])], SAMPLING, STARTING_WEIGHTS))
+        await slow.asked.wait()
+        with pytest.raises(EngineDiedError, match="logp is NaN"):
+            await engine.generate([], SAMPLING, weights(publisher(), math.nan))
+        with pytest.raises(EngineDiedError, match="logp is NaN"):
+            await running
+
+    asyncio.run(update())
+
+
 def test_vllm_that_has_died_is_reported_as_the_protocol_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -230,6 +230,7 @@ class TestErrors:
             ("seed", "^'seed' is not an override: write section.key=value$"),
             ("=3", "^'=3' is not an override"),
             ("seed=[1", "^seed: '\\[1' is not a YAML value$"),
+            ("name=2026-02-30", "^name: '2026-02-30' is not a YAML value$"),
         ],
     )
     def test_a_wrong_value_names_its_key(
@@ -245,8 +246,9 @@ class TestErrors:
         path = tmp_path / "run.yaml"
         assert message_of(path) == f"cannot read the config {path}: No such file or directory"
         assert message_of(tmp_path).startswith(f"cannot read the config {tmp_path}: ")
-        path.write_text("a: [1\nb: 2\n")
-        assert message_of(path).startswith(f"{path} is not YAML: ")
+        for content in (b"a: [1\nb: 2\n", b"\xff", b"name: 2026-02-30", b"a: " + b"[" * 5000):
+            path.write_bytes(content)
+            assert message_of(path).startswith(f"{path} is not YAML: ")
         path.write_text("- name\n")
         assert message_of(path).startswith(f"{path} must hold sections")
 

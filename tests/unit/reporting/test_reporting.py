@@ -174,6 +174,17 @@ class TestSeveralRuns:
         said = capsys.readouterr().err
         assert said == "hgpo: a report on several runs needs a place: give --output FILE.html\n"
 
+    @pytest.mark.parametrize("command", ["report {run} --output {out}", "data export {run} {out}"])
+    def test_a_place_that_cannot_be_written(self, run_dir, tmp_path, monkeypatch, capsys, command):
+        (tmp_path / "file").touch()
+        out = tmp_path / "file" / ("x.html" if "report" in command else "x.jsonl")
+        words = [word.format(run=run_dir, out=out) for word in command.split()]
+        monkeypatch.setattr(sys, "argv", ["hgpo", *words])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 2
+        assert capsys.readouterr().err == f"hgpo: cannot write {out}: Not a directory\n"
+
     def test_what_cannot_be_reported(self, run_dir, tmp_path):
         with pytest.raises(ResultsError, match="no run directory given"):
             write_report([])

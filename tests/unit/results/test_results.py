@@ -230,7 +230,7 @@ class TestRuns:
 
     def test_directories_of_one_name_and_one_given_twice(self, tmp_path: Path) -> None:
         paths = [make_run(tmp_path / folder / "run") for folder in "ab"]
-        runs = load_runs([*paths, paths[0]])
+        runs = load_runs([*paths, paths[0], tmp_path / "b" / ".." / "a" / "run"])
         assert runs.runs["run"].tolist() == [str(path) for path in paths]
 
 
@@ -279,6 +279,14 @@ class TestExperiments:
         for pair in ((3, None), (None, 3)):
             configs = [{"a": {"x": 1} | ({"new": new} if new else {})} for new in pair]
             assert len(set(experiments(*configs))) == 1
+
+    def test_entries_of_a_setting_are_compared(self, experiments) -> None:
+        """Also those that some runs do not set, unlike settings."""
+        options = ({}, {"goals": "human"}, {"nouns": "words"})
+        configs = [{"env": {"options": entries, "max_steps": 9}} for entries in options]
+        assert experiments(*configs[:2]) == ["goals=not set", "goals=human"]
+        assert len(set(experiments(*configs))) == 3
+        assert len(set(experiments(configs[0], {"env": {"max_steps": 9}}, configs[1]))) == 1
 
     def test_long_values_are_cut_only_where_they_stay_apart(self, experiments) -> None:
         end = "/the-same-end-of-a-long-path"
@@ -339,6 +347,7 @@ class TestWhatCannotBeRead:
             ({"iteration": 1, "kl": "low"}, "metrics.jsonl: 'kl' has a value that is no float64"),
             ({"iteration": 1, "kl": [1.0]}, "metrics.jsonl: 'kl' has a value that is no float64"),
             ({"iteration": "x"}, "metrics.jsonl: 'iteration' has a value that is no int64"),
+            ({"iteration": 10**20}, "metrics.jsonl: 'iteration' has a value that is no int64"),
         ],
     )
     def test_a_file_of_another_shape(self, run_dir: Path, row: object, problem: str) -> None:
@@ -365,11 +374,39 @@ class TestWhatCannotBeRead:
         with pytest.raises(ResultsError, match="episode format 'hgpo-episode-2' is not"):
             run.episodes  # noqa: B018
 
-    def test_an_error_is_one_line(self, run_dir: Path) -> None:
-        (run_dir / "config.yaml").write_text("a: [1\nb: 2")
-        with pytest.raises(ResultsError, match="not YAML") as error:
+    @pytest.mark.parametrize("steps", [None, 5, "steps", {"time": 0}, [1], [None]])
+    def test_episodes_without_steps(self, run_dir: Path, steps: object) -> None:
+        file = run_dir / "episodes" / "iteration_0009.jsonl"
+        write_jsonl(file, [EPISODES[0] | {"steps": steps}])
+        with pytest.raises(ResultsError, match="an episode without a list of steps"):
+            load_run(run_dir, [9]).steps  # noqa: B018
+
+    def test_other_files_are_no_episodes(self, run_dir: Path) -> None:
+        for name in ("iteration_old.jsonl", "iteration_0004 (copy).jsonl.gz", "iteration_5.txt"):
+            (run_dir / "episodes" / name).touch()
+        assert list(load_run(run_dir).episode_files) == [4]
+
+    @pytest.mark.parametrize(
+        "content",
+        [b"a: [1\nb: 2", b"\xff", b"name: 2026-02-30", b"a: " + b"[" * 5000],
+        ids=["torn", "not text", "no such date", "deep"],
+    )
+    def test_an_error_is_one_line(self, run_dir: Path, content: bytes) -> None:
+        (run_dir / "config.yaml").write_bytes(content)
+        with pytest.raises(ResultsError, match=r"config\.yaml: not YAML") as error:
             load_run(run_dir)
         assert "\n" not in str(error.value)
+
+    def test_deeply_nested_json(self, run_dir: Path) -> None:
+        for name, problem in (
+            ("metrics.jsonl", "line 1 is not a JSON object"),
+            ("summary.json", "not JSON"),
+        ):
+            file = run_dir / name
+            file.write_text("[" * 100_000 + "\n{}\n")
+            with pytest.raises(ResultsError, match=problem):
+                load_run(run_dir)
+            file.unlink()
 
     def test_a_grid_of_another_shape(self, tmp_path: Path) -> None:
         (tmp_path / "sweep.json").write_text('{"axes": 1}')

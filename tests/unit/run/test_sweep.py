@@ -78,6 +78,7 @@ def test_a_grid_takes_several_settings(written: str, read: str) -> None:
         (("--grid", f"{ALPHA}="), [ALPHA, "at least one value"]),
         (("--grid", f"{ALPHA}=1,1"), [ALPHA, "duplicate value", "1,1"]),
         (("--grid", f"{ALPHA}=[1"), [ALPHA, "not YAML"]),
+        (("--grid", f"{ALPHA}=2024-02-30"), [ALPHA, "not YAML"]),
         (("--grid", f"{ALPHA}=2024-01-01"), [ALPHA, "not plain values"]),
         (("--grid", f"{ALPHA}=1", "--grid", f"{ALPHA}=2"), [ALPHA, "duplicate key"]),
         (("--grid", "algorithm.gama=1,2"), ["algorithm.gama", "known here", "gamma"]),
