@@ -57,15 +57,25 @@ class EnvThread:
                 failed.__cause__ = error
                 future.set_exception(failed)
 
+        def left() -> float:
+            return self._limit_s - (0 if started is None else time.monotonic() - started)
+
+        def abandon() -> None:
+            if not future.done():
+                self._start()
+
         self._jobs.put(job)
-        answer, left = asyncio.wrap_future(future), self._limit_s
+        answer = asyncio.wrap_future(future)
         try:
-            while not (await asyncio.wait({answer}, timeout=left))[0]:
-                left = self._limit_s - (0 if started is None else time.monotonic() - started)
-                if left <= 0:
+            while not (await asyncio.wait({answer}, timeout=left()))[0]:
+                if left() <= 0:
                     self._start()
                     limit = f"rollout.env_timeout_s={self._limit_s:g}"
                     raise EnvTimeoutError(f"no answer within {limit}")
+        except asyncio.CancelledError:
+            if future.running():  # if it hangs, the calls behind it must not wait for ever
+                asyncio.get_running_loop().call_later(left(), abandon)
+            raise
         finally:
             answer.cancel()  # does nothing if it is done
         return answer.result()

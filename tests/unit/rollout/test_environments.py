@@ -112,6 +112,21 @@ def test_a_call_that_hangs_is_given_up_and_those_behind_it_are_served() -> None:
         assert not used.is_alive(), "a thread whose place was taken must end"
 
 
+def test_calls_behind_a_hanging_one_whose_episode_was_cancelled_are_served() -> None:
+    """Its thread is abandoned too, when its time is over."""
+    thread, release = EnvThread(limit_s=0.2), threading.Event()
+
+    async def work() -> int:
+        hanging = asyncio.create_task(thread.call(release.wait))
+        await asyncio.sleep(0.1)
+        hanging.cancel()
+        return await thread.call(lambda: 7)
+
+    assert run(work()) == 7
+    release.set()
+    thread.close()
+
+
 def test_time_in_the_queue_does_not_count() -> None:
     """Eight calls of 0.5 s, one after the other, against a limit of 1.5 s each."""
     thread = EnvThread(limit_s=1.5)
