@@ -312,7 +312,6 @@ async def play_session(
 
     The environment only provides the info of the task.
     """
-    env = await pool.take()
-    _, info = await pool.call(env.reset, seed=task)
-    pool.give_back(env)
+    async with pool.lend() as env:
+        _, info = await pool.call(env.reset, seed=task)
     return await sessions.play(begin(info, group, name))

@@ -165,10 +165,10 @@ def test_the_pool_lends_what_was_given_back_and_makes_the_rest() -> None:
     assert made == [pool.first]
 
     async def work() -> None:
-        first, second = await pool.take(), await pool.take()
-        assert [first, second] == made
-        pool.give_back(second)
-        assert await pool.take() is second
-        assert await pool.take() is made[2]
+        async with pool.lend() as first:
+            async with pool.lend() as second:
+                assert [first, second] == made
+            async with pool.lend() as again, pool.lend() as third:
+                assert [again, third] == made[1:]
 
     run(work())
