@@ -78,6 +78,11 @@ class Turn:
                 raise ValueError(f"{span} is not in a response of {len(self.response_ids)} tokens")
 
     @property
+    def oldest_version(self) -> str:
+        """Version of the weights that sampled the first token of the response."""
+        return self.weight_versions[0][0] if self.weight_versions else self.weight_version
+
+    @property
     def responses(self) -> tuple["Turn", ...]:
         """All responses at this step, the acting one last."""
         return (*self.preceding, self)

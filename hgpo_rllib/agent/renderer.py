@@ -177,9 +177,14 @@ class TokenRenderer(TextRenderer):
         )
 
     def encode_follow_up(self, message: str) -> list[int]:
-        """Return the token ids between a response with its end token and the next response.
+        """Return the token ids between a response with its end token and the next response."""
+        ids = self._after_response(message)
+        return ids[1:] if ids[:1] == [self.tokenizer.eos_token_id] else ids
 
-        The chat template gives what is between a response and the next message.
+    def _after_response(self, message: str) -> list[int]:
+        """Return the token ids of the chat template from a response to the next one.
+
+        They begin with the end token of the response, if the template has one.
         """
         marker = "<<response>>"
         chat = self.chat(
@@ -187,15 +192,24 @@ class TokenRenderer(TextRenderer):
             {"role": "assistant", "content": marker},
             {"role": "user", "content": message},
         )
-        ids = self.encode(chat.partition(marker)[2])
-        return ids[1:] if ids[:1] == [self.tokenizer.eos_token_id] else ids
+        return self.encode(chat.partition(marker)[2])
 
     def _continued(self, last: Turn, message: str) -> list[int]:
-        """Return the token ids of the last turn, and of the message that follows it."""
-        end, response = self.tokenizer.eos_token_id, last.response_ids.tolist()
-        if response[-1:] != [end]:  # of a response that reached the token limit
-            response.append(end)
-        return [*last.prompt_ids.tolist(), *response, *self.encode_follow_up(message)]
+        """Return the token ids of the last turn, and of the message that follows it.
+
+        A response that reached the token limit gets the end token of the template, or else that of
+        the tokenizer.
+        """
+        response, follow_up = last.response_ids.tolist(), self._after_response(message)
+        if not any(map(self._is_special, (*response[-1:], *follow_up[:1]))):
+            response.append(self.tokenizer.eos_token_id)
+        elif response[-1:] == follow_up[:1]:
+            follow_up = follow_up[1:]
+        return [*last.prompt_ids.tolist(), *response, *follow_up]
+
+    def _is_special(self, token: int) -> bool:
+        added = self.tokenizer.added_tokens_decoder.get(token)
+        return added is not None and added.special
 
     def extended(self, prompt_ids: NDArray[np.int32], text: str) -> NDArray[np.int32]:
         """Return the token ids of a prompt with `text` at the end of its last message.

@@ -100,15 +100,15 @@ class Brancher:
 
     async def _reach(self, state: AgentState) -> _Point:
         """Repeat the actions that led to a state."""
-        env, call = await self.pool.take(), self.pool.call
-        observation, info = await call(env.reset, seed=state.task)
-        for turn in state.turns:
-            check_repeated(turn, observation)
-            observation, _, _, _, info = await call(env.unwrapped.step, turn.action)
-        for turn in state.executed:
-            check_repeated(turn, observation)
-        snapshot = await call(env.unwrapped.snapshot)  # type: ignore[attr-defined]
-        self.pool.give_back(env)
+        call = self.pool.call
+        async with self.pool.lend() as env:
+            observation, info = await call(env.reset, seed=state.task)
+            for turn in state.turns:
+                check_repeated(turn, observation)
+                observation, _, _, _, info = await call(env.unwrapped.step, turn.action)
+            for turn in state.executed:
+                check_repeated(turn, observation)
+            snapshot = await call(env.unwrapped.snapshot)  # type: ignore[attr-defined]
         return _Point(snapshot, observation, info, state.turns)
 
     async def _mean_return(self, point: _Point, first: Turn | None, name: str) -> Mean:
@@ -129,20 +129,22 @@ class Brancher:
         self, point: _Point, first: Turn | None, task: int, group: str, name: str
     ) -> Trajectory:
         """Play one branch to its end; see `hgpo_rllib.rollout.group.PlayMember`."""
-        # Not through wrappers: one of an environment that was never reset would refuse to step.
-        wrapped, call = await self.pool.take(), self.pool.call
-        env: Any = wrapped.unwrapped
-        await call(env.restore, point.snapshot)
-        observation, info, turns = point.observation, point.info, list(point.turns)
-        steps: list[Step] = []
-        if first is not None:
-            observation, reward, terminated, truncated, info = await call(env.step, first.action)
-            steps = [Step(first, observation, float(reward), terminated, truncated, info, 0.0)]
-            turns.append(first)
-        if not steps or not (steps[0].terminated or steps[0].truncated):
-            agent = self.begin(info, group, name, Memory(turns))
-            steps += (await play_episode(env, self.pool, agent, observation, info)).steps
-        self.pool.give_back(wrapped)
+        call = self.pool.call
+        async with self.pool.lend() as wrapped:
+            # Not through wrappers: one of an environment that was never reset would refuse to step.
+            env: Any = wrapped.unwrapped
+            await call(env.restore, point.snapshot)
+            observation, info, turns = point.observation, point.info, list(point.turns)
+            steps: list[Step] = []
+            if first is not None:
+                observation, reward, terminated, truncated, info = await call(
+                    env.step, first.action
+                )
+                steps = [Step(first, observation, float(reward), terminated, truncated, info, 0.0)]
+                turns.append(first)
+            if not steps or not (steps[0].terminated or steps[0].truncated):
+                agent = self.begin(info, group, name, Memory(turns))
+                steps += (await play_episode(env, self.pool, agent, observation, info)).steps
         return Trajectory(point.info, steps)
 
 

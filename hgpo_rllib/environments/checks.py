@@ -30,9 +30,13 @@ INFO = {
     "task_type": (str, "the family of the task, by which success is reported"),
 }
 AFTER_A_STEP = {"inadmissible": ((bool, np.bool_), "whether the action just taken was not offered")}
-BY_STATE = {"state_hash": (object, "the state, as algorithm.anchor is state and not observation")}
-_SETTINGS = ("data", "split", "max_steps")
-"""Environment arguments that have their own settings and cannot be options."""
+STATE = {"state_hash": (object, "the state, which algorithm.anchor=state compares")}
+_SETTINGS = {
+    "data": "env.data",
+    "split": "env.train_split and evaluation.splits",
+    "max_steps": "env.max_steps",
+}
+"""Environment arguments that cannot be options, and their own settings."""
 
 
 def make_environment(settings: EnvSettings, split: str) -> gymnasium.Env:
@@ -83,9 +87,8 @@ def check_options(env: EnvSettings) -> None:
     assert creator is not None, "registered with an entry point"
     parameters = inspect.signature(creator).parameters
     known = [name for name in parameters if name not in _SETTINGS]
+    check_reserved(env)
     for name, value in env.options.items():
-        if name in _SETTINGS:
-            raise ConfigError(f"env.options.{name}: it is a setting of its own, see env.{name}")
         if name not in known:
             raise ConfigError(f"unknown option env.options.{name}; known here: {', '.join(known)}")
         kind = parameters[name].annotation
@@ -96,6 +99,15 @@ def check_options(env: EnvSettings) -> None:
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
             raise ConfigError(f"env.options.{name}: {reason.lower()} (got {value!r})") from error
+
+
+def check_reserved(env: EnvSettings) -> None:
+    """Raise ConfigError for an environment option that has a setting of its own."""
+    for name in env.options:
+        if name in _SETTINGS:
+            raise ConfigError(
+                f"env.options.{name}: it is a setting of its own, see {_SETTINGS[name]}"
+            )
 
 
 def check_templates(agent: AgentSettings) -> None:
@@ -129,6 +141,7 @@ def check_contract(config: RunConfig, split: str) -> None:
     """
     env_id, settings = config.env.env_id, config.env
     where = f"env.env_id: {env_id}, split {split!r}"
+    check_reserved(settings)
     try:
         env = make_environment(settings, split)
     except (GymnasiumError, DataError) as error:
@@ -140,8 +153,9 @@ def check_contract(config: RunConfig, split: str) -> None:
         ) from error
     try:
         _check_curriculum(config, env)
-        by_state = config.algorithm.anchor == "state"
-        observation, info = _play_a_step(env, INFO | BY_STATE if by_state else INFO)
+        observation, info = _play_a_step(env, config.algorithm.anchor == "state")
+        if config.rollout.curriculum:
+            _check_families(env, info)
     except DataError as error:
         raise ConfigError(f"{where}: {error} ({PAGE})") from error
     finally:
@@ -164,17 +178,27 @@ def _check_prompts(agent: AgentSettings, observation: str, info: dict[str, Any])
             TextRenderer(writing).message(info["goal"], observation, [], 0, [])
         setting = "follow_up_prompt"
         TextRenderer(agent).follow_up_message(*given)
-    except (FileNotFoundError, jinja2.TemplateError) as error:
+    except Exception as error:  # filters and calls in a template can raise anything
         name = getattr(agent, setting)
         raise ConfigError(f"agent.{setting}: {name}: {one_line(error)} ({PAGE})") from error
 
 
-def _play_a_step(
-    env: gymnasium.Env, demands: dict[str, tuple[Any, str]]
-) -> tuple[str, dict[str, Any]]:
+def _check_families(env: gymnasium.Env, info: dict[str, Any]) -> None:
+    """Raise DataError unless `task_types` has a family per task, that of task 0 as in its info."""
+    families, tasks = env.get_wrapper_attr("task_types"), env.get_wrapper_attr("num_tasks")
+    if len(families) != tasks:
+        raise DataError(f"task_types has {len(families)} families, of {tasks} tasks")
+    if families[0] != info["task_type"]:
+        raise DataError(
+            f"task 0 has the task_type {info['task_type']!r} in its info, and {families[0]!r} in "
+            "task_types: rollout.curriculum needs the same"
+        )
+
+
+def _play_a_step(env: gymnasium.Env, reports_states: bool) -> tuple[str, dict[str, Any]]:
     """Play one step of the first task and check all results; return what the reset returned.
 
-    `demands`: what all infos have to contain.
+    With `reports_states`, every info needs a hash of the state.
 
     Raises:
         DataError: the environment does not meet a requirement; the message names it.
@@ -182,12 +206,13 @@ def _play_a_step(
     tasks = env.has_wrapper_attr("num_tasks") and env.get_wrapper_attr("num_tasks")
     if not isinstance(tasks, int) or tasks < 1:
         raise DataError("it has no num_tasks, the number of tasks of the split, 1 or more")
-    reset = "reset(seed=0)"
+    reset, demands = "reset(seed=0)", INFO | (STATE if reports_states else {})
     observation, info = _call(reset, 2, lambda: env.reset(seed=0))
     _check_result(reset, observation, info, demands)
     if not info["admissible_actions"]:
         raise DataError(f"'admissible_actions' in the info of {reset} is empty")
     again, other = _call(reset, 2, lambda: env.reset(seed=0))
+    _check_result(reset, again, other, demands)
     if (again, other["goal"]) != (observation, info["goal"]):
         raise DataError(
             f"{reset} begins another task when it is called again: all members of a group play the "

@@ -68,24 +68,31 @@ class RunnerActors:
         """
         while True:
             actor = await self._ready.get()
-            reference = actor.play_group.remote(group, weights(), self._episodes)
-            request = asyncio.wrap_future(reference.future())
             try:
-                while not (await asyncio.wait({request}, timeout=POLL_INTERVAL_S))[0]:
-                    await self._replicas.any_running()
-                played = request.result()
+                played = await self._request(actor, weights(), group)
             except RayActorError as error:
                 self._on_lost(actor, error)
-            except RayTaskError as error:
-                raise error.cause from None
-            except asyncio.CancelledError:
-                ray.cancel(reference)
-                raise
-            else:
+                continue
+            except BaseException:  # the actor is still there for other groups
                 self._ready.put_nowait(actor)
-                self._lost.discard(actor)
-                self._failing_since = None
-                return played
+                raise
+            self._ready.put_nowait(actor)
+            self._lost.discard(actor)
+            self._failing_since = None
+            return played
+
+    async def _request(self, actor: ActorHandle, weights: WeightTag, group: Group) -> PlayedGroup:
+        reference = actor.play_group.remote(group, weights, self._episodes)
+        request = asyncio.wrap_future(reference.future())
+        try:
+            while not (await asyncio.wait({request}, timeout=POLL_INTERVAL_S))[0]:
+                await self._replicas.any_running()
+            return request.result()
+        except RayTaskError as error:
+            raise error.cause from None
+        except asyncio.CancelledError:
+            ray.cancel(reference)
+            raise
 
     def _on_lost(self, actor: ActorHandle, error: RayActorError) -> None:
         now = time.monotonic()

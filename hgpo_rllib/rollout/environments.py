@@ -4,11 +4,14 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import gymnasium as gym
+
+from hgpo_rllib.policy_server.types import RequestFailedError
 
 T = TypeVar("T")
 
@@ -57,15 +60,25 @@ class EnvThread:
                 failed.__cause__ = error
                 future.set_exception(failed)
 
+        def left() -> float:
+            return self._limit_s - (0 if started is None else time.monotonic() - started)
+
+        def abandon() -> None:
+            if not future.done():
+                self._start()
+
         self._jobs.put(job)
-        answer, left = asyncio.wrap_future(future), self._limit_s
+        answer = asyncio.wrap_future(future)
         try:
-            while not (await asyncio.wait({answer}, timeout=left))[0]:
-                left = self._limit_s - (0 if started is None else time.monotonic() - started)
-                if left <= 0:
+            while not (await asyncio.wait({answer}, timeout=left()))[0]:
+                if left() <= 0:
                     self._start()
                     limit = f"rollout.env_timeout_s={self._limit_s:g}"
                     raise EnvTimeoutError(f"no answer within {limit}")
+        except asyncio.CancelledError:
+            if future.running():  # if it hangs, the calls behind it must not wait for ever
+                asyncio.get_running_loop().call_later(left(), abandon)
+            raise
         finally:
             answer.cancel()  # does nothing if it is done
         return answer.result()
@@ -96,12 +109,24 @@ class EnvPool:
         self.first = make()
         self._idle = [self.first]
 
-    async def take(self) -> gym.Env:
-        """Return an environment for one episode. Give it back afterwards unless it failed."""
-        return self._idle.pop() if self._idle else await self.call(self._make)
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[gym.Env]:
+        """Lend an environment for one episode.
 
-    def give_back(self, env: gym.Env) -> None:
-        """Return a working environment to the pool."""
+        One that raised an error is closed. One that hangs, or whose episode was cancelled, is left
+        alone, as a call may still be running.
+        """
+        env = self._idle.pop() if self._idle else await self.call(self._make)
+        try:
+            yield env
+        except EnvFailedError as error:
+            if not isinstance(error, EnvTimeoutError):
+                with suppress(EnvFailedError):
+                    await self.call(env.close)
+            raise
+        except RequestFailedError:
+            self._idle.append(env)
+            raise
         self._idle.append(env)
 
     def close(self) -> None:

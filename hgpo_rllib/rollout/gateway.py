@@ -68,10 +68,14 @@ class ChatMessage(Body):
         return {name: value for name, value in message.items() if value not in (None, [])}
 
     def plain(self) -> dict[str, str]:
-        """Return the message with its text in one piece."""
+        """Return the message with its text in one piece.
+
+        Chat templates call the role "developer" by its older name, or leave its messages out.
+        """
+        role = "system" if self.role == "developer" else self.role
         content = self.content
         text = content if isinstance(content, str) else "".join(part.text for part in content)
-        return {"role": self.role, "content": text}
+        return {"role": role, "content": text}
 
 
 class ChatRequest(BaseModel):

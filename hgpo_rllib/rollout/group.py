@@ -137,19 +137,18 @@ async def play_in_pool(
     The seed of the reset selects the task. Returns the last episode, with the lost ones before it
     in ``earlier``.
     """
-    env = await pool.take()
-    observation, info = await pool.call(env.reset, seed=task)
-    agent, earlier = begin(info, group, name), list[LostEpisode]()
-    while True:
-        trajectory = await play_episode(env, pool, agent, observation, info)
-        if trajectory.won:
-            break
-        reflection = await agent.reflect(trajectory.steps[-1].observation)
-        if reflection is None:
-            break
-        earlier.append(LostEpisode(trajectory, reflection))
+    async with pool.lend() as env:
         observation, info = await pool.call(env.reset, seed=task)
-    pool.give_back(env)  # one that failed is discarded
+        agent, earlier = begin(info, group, name), list[LostEpisode]()
+        while True:
+            trajectory = await play_episode(env, pool, agent, observation, info)
+            if trajectory.won:
+                break
+            reflection = await agent.reflect(trajectory.steps[-1].observation)
+            if reflection is None:
+                break
+            earlier.append(LostEpisode(trajectory, reflection))
+            observation, info = await pool.call(env.reset, seed=task)
     return replace(trajectory, earlier=tuple(earlier))
 
 

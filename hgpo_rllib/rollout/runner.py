@@ -169,7 +169,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     def _is_stale(self, group: TimedGroup) -> bool:
         usable = self._versions[-1 - self.config.max_staleness :]
         rows = response_rows(group.played.trajectories)
-        return any(row.response.weight_version not in usable for row in rows)
+        return any(row.response.oldest_version not in usable for row in rows)
 
     async def _play_training_group(self, number: int) -> PlayedGroup:
         config, task = self.config, self._tasks.task(number)

@@ -245,5 +245,8 @@ def _states(trajectory: Trajectory, anchor: str) -> list[Hashable]:
         return [*before, trajectory.steps[-1].observation]
     infos = [trajectory.info, *(step.info for step in trajectory.steps)]
     if "state_hash" not in infos[0]:
-        raise ValueError("anchor='state' needs an environment that reports info['state_hash']")
+        raise ConfigError(
+            "algorithm.anchor=state needs an environment that reports info['state_hash']: set "
+            "algorithm.anchor=observation"
+        )
     return [info["state_hash"] for info in infos]

@@ -1,6 +1,7 @@
 """Sessions: episodes that clients of the gateway play with the policy's responses."""
 
 import asyncio
+import itertools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -71,6 +72,7 @@ class Session:
         self._group, self._key = group, f"{group}/{name}"
         self.max_turns = max_turns
         self._replies: list[Reply] = []
+        self._numbers = itertools.count()  # of requests, also failed ones: each has its own seed
         self._waiting = 0  # requests without a response
         self._last_used = 0.0
         self._won = False
@@ -201,7 +203,7 @@ class Session:
             raise InvalidRequestError(
                 f"the messages have {len(prompt_ids)} tokens, agent.max_prompt_tokens is {limit}"
             )
-        turn = self._respond(prompt_ids, anchor, len(self._replies))
+        turn = self._respond(prompt_ids, anchor, next(self._numbers))
         reply = Reply(messages, asyncio.ensure_future(turn), is_gone)
         self._replies.append(reply)
         return reply
@@ -310,7 +312,6 @@ async def play_session(
 
     The environment only provides the info of the task.
     """
-    env = await pool.take()
-    _, info = await pool.call(env.reset, seed=task)
-    pool.give_back(env)
+    async with pool.lend() as env:
+        _, info = await pool.call(env.reset, seed=task)
     return await sessions.play(begin(info, group, name))

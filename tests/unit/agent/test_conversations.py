@@ -85,6 +85,34 @@ def test_prompts_are_those_of_the_chat_template(
     assert tokenizer.decode(last.prompt_ids) == text
 
 
+@pytest.mark.parametrize("end", [True, False])
+def test_a_chat_template_with_an_end_token_of_its_own(
+    tokenizer: PreTrainedTokenizerFast, end: bool
+) -> None:
+    """As that of Gemma, whose responses end with <end_of_turn>, not with the tokenizer's <eos>."""
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<turn_end>"]})
+    tokenizer.chat_template = CHATML.replace("{{ eos_token }}", "<turn_end>")
+    renderer = make_renderer(tokenizer)
+    memory = Memory()
+    response = "<action>look</action>" + "<turn_end>" * end
+    ids = tokenizer(response, add_special_tokens=False)["input_ids"]
+    for number in (1, 2):
+        prompt = renderer.prompt("find a mug", DESK, ADMISSIBLE, memory).token_ids
+        memory.turns.append(
+            Turn(
+                DESK,
+                "look",
+                number=number,
+                prompt_ids=np.array(prompt, np.int32),
+                response_ids=np.array(ids, np.int32),
+            )
+        )
+    last = tokenizer.decode(memory.turns[1].prompt_ids)
+    assert "<eos>" not in last
+    assert last.count("</action><turn_end>\n<eos_start>user\n") == 1
+
+
 def test_one_that_is_too_long_begins_again(tokenizer: PreTrainedTokenizerFast) -> None:
     """With a prompt as of a window, and continues from there."""
     window = TokenRenderer(tokenizer, AgentSettings(prompt="alfworld_compact", memory_length=2))

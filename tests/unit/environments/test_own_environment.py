@@ -113,16 +113,6 @@ def complaint(config: RunConfig, split: str = "train") -> str:
     return str(error.value)
 
 
-def test_anchors_by_state_need_a_hash(folder: Path) -> None:
-    """Which is optional otherwise."""
-    by_state = load_config(folder / "my_run.yaml", ["algorithm.anchor=state"])
-    said = complaint(by_state)
-    assert "the info of reset(seed=0) has no 'state_hash': the state, as algorithm.anchor" in said
-    change(folder, '"task_type": self.thing}', '"task_type": self.thing, "state_hash": "x"}')
-    sys.modules.pop("my_env")
-    check(by_state, "train")
-
-
 def test_the_page_has_less_than_60_lines_of_code(folder: Path) -> None:
     lines = [line for name in FILES.values() for line in (folder / name).read_text().splitlines()]
     assert len([line for line in lines if line.strip()]) < 60
@@ -170,6 +160,7 @@ def test_the_prompt_of_the_page(folder: Path, config: RunConfig) -> None:
         (lambda text: text.replace("goal", "gaol"), "'gaol' is undefined"),
         (lambda text: text.replace("endfor", "end"), "unknown tag 'end'"),
         (lambda text: text.replace("turn.action", "turn.deed"), "no attribute 'deed'"),
+        (lambda text: text + "{{ '%d' | format(goal) }}", "TypeError: "),
         (None, "no prompt template 'my_prompt.jinja'"),
     ],
 )
@@ -184,6 +175,11 @@ def test_faults_of_the_prompt_are_named(
     message = complaint(config)
     assert message.startswith("agent.prompt: my_prompt.jinja: ")
     assert part in message
+
+
+def test_a_prompt_that_is_no_text_in_utf_8(folder: Path, config: RunConfig) -> None:
+    (folder / "my_prompt.jinja").write_bytes("{{ goal }} é".encode("latin-1"))
+    assert complaint(config).startswith("agent.prompt: my_prompt.jinja: UnicodeDecodeError: ")
 
 
 def test_faults_of_the_follow_up_prompt_are_named(folder: Path, config: RunConfig) -> None:
@@ -253,6 +249,55 @@ def test_faults_are_named(folder: Path, config: RunConfig, old: str, new: str, p
     message = complaint(config)
     assert part in message
     assert message.startswith("env.env_id: my_env:Lost-v0, split 'train': ")
+
+
+@pytest.mark.parametrize(
+    ("option", "setting"),
+    [("data", "env.data"), ("max_steps", "env.max_steps"), ("split", "env.train_split and")],
+)
+def test_options_that_are_settings_of_their_own(
+    config: RunConfig, option: str, setting: str
+) -> None:
+    """They would replace the setting, which then has no effect."""
+    env = config.env.model_copy(update={"options": {option: 3}})
+    with pytest.raises(ConfigError, match=rf"env\.options\.{option}: .* see {setting}"):
+        check(config.model_copy(update={"env": env}), "train")
+
+
+def test_states_that_it_does_not_report(folder: Path, config: RunConfig) -> None:
+    algorithm = config.algorithm.model_copy(update={"anchor": "state"})
+    config = config.model_copy(update={"algorithm": algorithm})
+    assert "the info of reset(seed=0) has no 'state_hash'" in complaint(config)
+    change(folder, '"won": won', '"won": won, "state_hash": self.here')
+    sys.modules.pop("my_env")
+    check(config, "train")
+
+
+@pytest.mark.parametrize(
+    ("families", "part"),
+    [
+        (["candle"] * 40, "task 0 has the task_type"),
+        (["candle", "cloth", "soapbar", "towel"], "task_types has 4 families, of 40 tasks"),
+    ],
+)
+def test_families_of_a_curriculum(
+    folder: Path, config: RunConfig, families: list[str], part: str
+) -> None:
+    """They are those that the info reports, one for each task."""
+    rollout = config.rollout.model_copy(update={"curriculum": True})
+    config = config.model_copy(update={"rollout": rollout})
+    change(folder, "self.num_tasks, self", f"self.task_types = {families}; self.num_tasks, self")
+    assert part in complaint(config)
+
+
+def test_a_second_reset_has_the_same_keys(folder: Path, config: RunConfig) -> None:
+    change(
+        folder,
+        "        now = {",
+        "        self.infos = getattr(self, 'infos', 0) + 1\n"
+        "        if self.infos == 2:\n            return {}\n        now = {",
+    )
+    assert "the info of reset(seed=0) has no 'goal'" in complaint(config)
 
 
 def test_a_split_that_there_is_not(config: RunConfig) -> None:

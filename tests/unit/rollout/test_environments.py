@@ -112,6 +112,21 @@ def test_a_call_that_hangs_is_given_up_and_those_behind_it_are_served() -> None:
         assert not used.is_alive(), "a thread whose place was taken must end"
 
 
+def test_calls_behind_a_hanging_one_whose_episode_was_cancelled_are_served() -> None:
+    """Its thread is abandoned too, when its time is over."""
+    thread, release = EnvThread(limit_s=0.2), threading.Event()
+
+    async def work() -> int:
+        hanging = asyncio.create_task(thread.call(release.wait))
+        await asyncio.sleep(0.1)
+        hanging.cancel()
+        return await thread.call(lambda: 7)
+
+    assert run(work()) == 7
+    release.set()
+    thread.close()
+
+
 def test_time_in_the_queue_does_not_count() -> None:
     """Eight calls of 0.5 s, one after the other, against a limit of 1.5 s each."""
     thread = EnvThread(limit_s=1.5)
@@ -150,10 +165,10 @@ def test_the_pool_lends_what_was_given_back_and_makes_the_rest() -> None:
     assert made == [pool.first]
 
     async def work() -> None:
-        first, second = await pool.take(), await pool.take()
-        assert [first, second] == made
-        pool.give_back(second)
-        assert await pool.take() is second
-        assert await pool.take() is made[2]
+        async with pool.lend() as first:
+            async with pool.lend() as second:
+                assert [first, second] == made
+            async with pool.lend() as again, pool.lend() as third:
+                assert [again, third] == made[1:]
 
     run(work())

@@ -1,5 +1,6 @@
 """The gateway over HTTP with the openai client: what is in the trajectory, what is refused."""
 
+import copy
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +63,24 @@ def test_empty_fields_of_messages(table: Table) -> None:
     table.end(session, played)
     first, second = table.policy.asked
     assert first.token_ids == second.token_ids
+
+
+def test_the_role_developer_is_that_of_the_system(
+    tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal
+) -> None:
+    """Newer clients send it, and many chat templates leave out roles that they do not know."""
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = (
+        "{% for message in messages if message['role'] in ('system', 'user') %}"
+        "{{ message['role'] }} {{ message['content'] }}{% endfor %}"
+    )
+    with opened(tokenizer, portal) as table:
+        for role in ("system", "developer"):
+            played, session = table.begin()
+            table.ask(session, [{"role": role, "content": "count"}, *HELLO])
+            table.end(session, played)
+        prompts = [tokenizer.decode(prompt.token_ids) for prompt in table.policy.asked]
+        assert prompts == ["system countuser at 1 of 2"] * 2
 
 
 def test_seeds_are_those_of_the_member(table: Table) -> None:

@@ -44,15 +44,22 @@ class Counting(gym.Env):
     def __init__(self, fault: Fault):
         self.fault = fault
         self.actions: list[str] = []
+        self.failed = self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
         assert seed is not None
+        assert not self.failed
         self.task, self.time = seed, 0
         self.actions.clear()
         return self._see()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.failed = True
         self.fault(self.task, self.time)
+        self.failed = False
         self.actions.append(action)
         self.time += 1
         observation, info = self._see()
@@ -248,21 +255,21 @@ class TestResponses:
 
 class TestFailures:
     @pytest.mark.parametrize(
-        ("fault", "cause"),
+        ("fault", "cause", "closed"),
         [
-            (lambda: 1 // 0, "env_errors"),
-            (lambda: time.sleep(1), "env_timeouts"),
+            (lambda: 1 // 0, "env_errors", 1),
+            (lambda: time.sleep(1), "env_timeouts", 0),
         ],
     )
     def test_a_member_is_played_again(
-        self, table: Table, fault: Callable[[], Any], cause: str
+        self, table: Table, fault: Callable[[], Any], cause: str, closed: int
     ) -> None:
-        """In a new environment, with new seeds; the one that failed is not used again."""
+        """In another environment, with new seeds; the one that failed is closed, if it answers."""
         table.fault = fail_once((3, 1), fault)
         groups = table.play([3, 2])
         assert lengths(groups)["0/train/0"] == dict.fromkeys(range(3), 3)
         assert table.failures == {cause: 1}
-        assert len(table.envs) == 7
+        assert sum(env.closed for env in table.envs) == closed
         assert len({prompt.seed for prompt in table.policy.asked}) == len(table.policy.asked)
 
     def test_a_refused_prompt(self, table: Table) -> None:
@@ -277,6 +284,7 @@ class TestFailures:
         table.policy.respond = respond
         assert len(table.play([2])) == 3
         assert table.failures == {"request_errors": 1}
+        assert len(table.envs) == 3  # it was not the environment's fault
 
     def test_a_group_goes_on_without_a_member(self, table: Table) -> None:
         """After two attempts; the others keep their names."""

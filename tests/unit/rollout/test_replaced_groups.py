@@ -19,7 +19,7 @@ from hgpo_rllib.rollout.group import PlayedGroup
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.stream import GroupStream
 from hgpo_rllib.rollout.tasks import TaskOrder
-from hgpo_rllib.rollout.trajectory import have_equal_returns
+from hgpo_rllib.rollout.trajectory import Step, have_equal_returns
 from hgpo_rllib.run.metrics import rollout_metrics
 from hgpo_rllib.section import RunStoppedError
 from tests.unit.rollout.test_rollout import trajectory
@@ -103,6 +103,31 @@ def test_asynchronous_rollouts_replace_groups_too() -> None:
         used = [number for _ in range(3) for number in numbers(runner, 2)[0]]
     assert not EQUAL & set(used)
     assert len(set(used)) == 6
+
+
+def test_a_response_is_as_old_as_its_first_token() -> None:
+    """With `policy_server.update_mode=keep`, newer weights may have sampled the others."""
+
+    async def mixed(number: int) -> PlayedGroup:
+        played = await play(number)
+        versions = (("w:0" if number < 4 else "w:1", 1), ("w:2", 1))
+        members = [
+            replace(member, steps=[with_versions(step, versions) for step in member.steps])
+            for member in played.trajectories
+        ]
+        return played._replace(trajectories=members)
+
+    with runner_of(schedule="asynchronous") as runner:
+        runner._stream = GroupStream(mixed)
+        used, failures = numbers(runner, 2)
+        assert min(used) >= 4
+        assert failures["stale_groups"] >= 2
+
+
+def with_versions(step: Step, versions: tuple[tuple[str, int], ...]) -> Step:
+    """Return a step whose response was sampled with these weights."""
+    turn = replace(step.turn, weight_version=versions[-1][0], weight_versions=versions)
+    return replace(step, turn=turn)
 
 
 def test_lost_groups_use_up_the_budget() -> None:

@@ -42,9 +42,11 @@ class Policy:
     def __init__(self) -> None:
         self.asked: list[tuple[int, asyncio.Future[None]]] = []
         self.count = 0
+        self.seeds: list[int | None] = []
 
     async def generate(self, prompt: Prompt) -> Generation:
         self.count += 1
+        self.seeds.append(prompt.seed)
         number = self.count
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.asked.append((number, ready))
@@ -239,6 +241,28 @@ async def _end_while_a_request_arrives() -> None:
         await made.played(60)
     with pytest.raises(SessionEndedError):
         await first
+
+
+def test_seeds_after_a_request_that_failed() -> None:
+    """No two responses of a session have the same one."""
+    asyncio.run(_ask_after_a_failure())
+
+
+async def _ask_after_a_failure() -> None:
+    policy = Policy()
+    made = Session(policy, RENDERER, INFO, "g", "0", 1.0, MAX_TURNS)
+    content = [{"role": "user", "content": "0"}]
+    asked = [asyncio.create_task(made.chat(content, "0", constant(False))) for _ in range(2)]
+    await settle()
+    policy.respond(fails=True)
+    await asyncio.wait({asked[0]})
+    asked.append(asyncio.create_task(made.chat(content, "0", constant(False))))
+    await settle()
+    assert len(set(policy.seeds)) == len(policy.seeds) == 3
+    for _ in range(2):
+        policy.respond(fails=False)
+    ended = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(reply).__name__ for reply in ended] == ["RequestFailedError", "Reply", "Reply"]
 
 
 def test_a_session_is_not_lost_when_the_wait_ends() -> None:

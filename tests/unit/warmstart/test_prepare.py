@@ -70,6 +70,12 @@ def test_exercises_that_do_not_exist(tmp_path: Path) -> None:
         prepare.make_model_directory(small(tmp_path), {"": others}, lambda step, loss: None)
 
 
+def test_demonstrations_of_which_none_is_kept(tmp_path: Path) -> None:
+    """As with too few steps for the expert to win."""
+    with pytest.raises(ConfigError, match=r"warm_start\.max_steps=\d+: .*ALFWorld-v0"):
+        prepare.make_model_directory(small(tmp_path), {"": []}, lambda step, loss: None)
+
+
 def test_the_expert_has_the_configured_share_of_random_moves(tmp_path: Path) -> None:
     """`warm_start.random_moves` reaches it."""
     config = small(tmp_path, "warm_start.random_moves=0.25")

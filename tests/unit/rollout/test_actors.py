@@ -1,0 +1,127 @@
+"""Groups on actors: an actor whose group ended, however that was, plays the next one. No Ray."""
+
+import asyncio
+from collections import Counter
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from hgpo_rllib.policy_server.types import STARTING_WEIGHTS
+from hgpo_rllib.rollout import actors
+from hgpo_rllib.rollout.actors import RunnerActors
+from hgpo_rllib.rollout.group import Group, PlayedGroup
+from hgpo_rllib.section import RunStoppedError
+
+GROUP = Group("train", 0, "0/train/0", 2, 1.0)
+PLAYED = PlayedGroup([], Counter(env_errors=1))
+
+
+class Actor:
+    """Plays groups when the test says so."""
+
+    def __init__(self) -> None:
+        self.calls: list[Future[PlayedGroup]] = []
+        self.play_group = SimpleNamespace(remote=self.remote)
+
+    def remote(self, *arguments: Any) -> Any:
+        call: Future[PlayedGroup] = Future()
+        self.calls.append(call)
+        return SimpleNamespace(future=lambda: call)
+
+
+async def begin(runners: RunnerActors) -> "asyncio.Task[PlayedGroup]":
+    """Play a group; it is on its way when this returns."""
+    playing = asyncio.create_task(runners.play(lambda: STARTING_WEIGHTS, GROUP))
+    await asyncio.sleep(0)
+    return playing
+
+
+def runners_of(actor: Actor, max_outage_s: float = 60) -> RunnerActors:
+    """Return runners of one actor that plays one group at a time."""
+    replicas: Any = SimpleNamespace()
+    handles: Any = [actor]
+    return RunnerActors(handles, replicas, GROUP.size, GROUP.size, max_outage_s)
+
+
+def test_groups_wait_for_an_actor() -> None:
+    async def test() -> None:
+        actor = Actor()
+        runners = runners_of(actor)
+        first, second = await begin(runners), await begin(runners)
+        assert len(actor.calls) == 1
+        actor.calls[0].set_result(PLAYED)
+        assert await first == PLAYED
+        await asyncio.sleep(0)
+        actor.calls[1].set_result(PLAYED)
+        assert await second == PLAYED
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_an_actor_whose_group_was_cancelled_plays_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when an algorithm in use is restored."""
+    cancelled: list[Any] = []
+    monkeypatch.setattr(ray, "cancel", cancelled.append)
+
+    async def test() -> None:
+        actor = Actor()
+        runners = runners_of(actor)
+        playing = await begin(runners)
+        playing.cancel()
+        await asyncio.wait({playing})
+        assert len(cancelled) == 1
+        again = await begin(runners)
+        actor.calls[1].set_result(PLAYED)
+        assert await again == PLAYED
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_an_actor_whose_group_failed_plays_the_next_one() -> None:
+    """The error is that of the group."""
+
+    async def test() -> None:
+        actor = Actor()
+        runners = runners_of(actor)
+        playing = await begin(runners)
+        cause = RunStoppedError("no replica answers")
+        actor.calls[0].set_exception(RayTaskError("play_group", "trace", cause))
+        with pytest.raises(RunStoppedError, match="no replica answers"):
+            await playing
+        again = await begin(runners)
+        actor.calls[1].set_result(PLAYED)
+        assert await again == PLAYED
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_the_group_of_a_lost_actor_is_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until no actor has played a group for too long."""
+    monkeypatch.setattr(actors, "PAUSE_S", 0.0)
+
+    async def test() -> None:
+        actor = Actor()
+        playing = await begin(runners_of(actor))
+        actor.calls[0].set_exception(RayActorError())
+        while len(actor.calls) < 2:
+            await asyncio.sleep(0.001)
+        actor.calls[1].set_result(PLAYED)
+        assert await playing == PLAYED
+
+        actor = Actor()
+        playing = await begin(runners_of(actor, max_outage_s=0.01))
+        actor.calls[0].set_exception(RayActorError())
+        while len(actor.calls) < 2:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)
+        actor.calls[1].set_exception(RayActorError())
+        with pytest.raises(RunStoppedError, match=r"policy_server\.max_outage_s"):
+            await playing
+
+    asyncio.run(asyncio.wait_for(test(), 10))
