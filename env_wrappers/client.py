@@ -19,8 +19,6 @@ class ClientEnv(gymnasium.Env[str, str]):
         num_tasks: number of tasks in the split.
     """
 
-    observation_space = action_space = AnyText()
-
     def __init__(
         self,
         name: str,
@@ -47,6 +45,7 @@ class ClientEnv(gymnasium.Env[str, str]):
             raise DataError(f"tasks has no split {split!r}, only {', '.join(tasks)}: add it")
         if tasks[split] < 1:
             raise DataError(f"tasks.{split} must be at least 1, not {tasks[split]}")
+        self.observation_space, self.action_space = AnyText(), AnyText()
         self.num_tasks = tasks[split]
         self._name, self._split = name, split
 

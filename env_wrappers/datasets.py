@@ -52,8 +52,10 @@ def write_manifest(folder: Path, version: int, spec: Mapping[str, Any], **facts:
 def new_directory(out: Path) -> Iterator[Path]:
     """Yield a temporary directory that is renamed to `out` if the block succeeds.
 
-    If another process creates `out` first, that directory is kept.
+    If another process creates `out` first, that directory is kept. A link to an empty directory
+    stays a link.
     """
+    out = out.resolve()
     with partial_directory(out) as partial:
         yield partial
         try:
@@ -68,40 +70,47 @@ def new_directory(out: Path) -> Iterator[Path]:
 @contextmanager
 def partial_directory(out: Path) -> Iterator[Path]:
     """Yield a temporary directory beside `out` with a lock file; remove it after the block."""
-    partial = _partial_path(out)
-    partial.mkdir(parents=True)
+    begun, partial = _partial_paths(out)
+    begun.mkdir(parents=True)
     try:
-        with (partial / LOCK).open("wb") as lock:
+        with (begun / LOCK).open("wb") as lock:
             _lock(lock)
+            begun.rename(partial)
             yield partial
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        for path in (begun, partial):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
 def new_file(out: Path) -> Iterator[BinaryIO]:
     """Yield a temporary file that replaces `out` if the block succeeds."""
-    partial = _partial_path(out)
+    begun, partial = _partial_paths(out)
     try:
-        with partial.open("wb") as file:
-            _lock(file)
-            yield file
-        partial.replace(out)
+        with begun.open("wb") as lock:
+            _lock(lock)
+            begun.rename(partial)
+            with partial.open("wb") as file:
+                yield file
+            partial.replace(out)
     finally:
-        partial.unlink(missing_ok=True)
+        for path in (begun, partial):
+            path.unlink(missing_ok=True)
 
 
-def _partial_path(out: Path) -> Path:
-    """Return a new path beside `out`, after removing what killed processes have left there.
+def _partial_paths(out: Path) -> tuple[Path, Path]:
+    """Return new paths beside `out`, after removing what killed processes have left there.
 
-    A lock distinguishes leftovers from files in use, because the kernel releases it when its
-    process ends. A process id would be ambiguous across hosts and containers.
+    A lock distinguishes leftovers from what is in use, because the kernel releases it when its
+    process ends. A process id would be ambiguous across hosts and containers. The first path is for
+    what is not locked yet, the second one, which this function looks for, for the rest.
     """
     for left in out.parent.glob(f"{glob.escape(out.name)}.partial-*"):
         with suppress(OSError), (left / LOCK if left.is_dir() else left).open("rb+") as lock:
             if _lock(lock):
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
-    return out.with_name(f"{out.name}.partial-{os.getpid()}-{secrets.token_hex(4)}")
+    own = f"{os.getpid()}-{secrets.token_hex(4)}"
+    return out.with_name(f"{out.name}.begun-{own}"), out.with_name(f"{out.name}.partial-{own}")
 
 
 def _lock(file: BinaryIO) -> bool:

@@ -40,6 +40,16 @@ def user_cache() -> Path:
     return base if base.is_absolute() else Path.home() / ".cache"
 
 
+def expand_home(path: str | Path) -> Path:
+    """Return a path with its ``~`` replaced; DataError if there is no such home directory."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise DataError(
+            f"{path}: there is no such home directory; give a path without ~"
+        ) from error
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading; OSError if it is a FIFO, which would block, or a device."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else opening a FIFO blocks

@@ -3,10 +3,12 @@
 import copy
 import hashlib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.spaces import Discrete
 
 from env_wrappers.errors import DataError, check_known
@@ -15,7 +17,8 @@ from env_wrappers.text_env import TextEnv
 FIRST_SEED = {"train": 0, "test": 1_000_000}
 """Seed of the first task of each split; a split has at most as many tasks as lie between them."""
 ANY_ACTION = "any text"
-_COLOURED = re.compile(r"\x1b\[(\d+)[\d;]*m(.*?)\x1b\[0m", re.DOTALL)
+_STYLED = re.compile(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", re.DOTALL)
+_COLOUR_CODE = re.compile("(?:3|4|9|10)[0-8]")  # of text and background, each normal and bright
 _COLOURS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "crimson")
 
 
@@ -115,7 +118,9 @@ class GymnasiumEnv(TextEnv):
         return self._text(observation), float(reward), bool(terminated or truncated)
 
     def _text(self, observation: Any) -> str:
-        self._state_hash = hashlib.sha256(str(observation).encode()).hexdigest()[:16]
+        with np.printoptions(threshold=sys.maxsize):  # all numbers of a large array
+            content = str(observation)
+        self._state_hash = hashlib.sha256(content.encode()).hexdigest()[:16]
         if isinstance(observation, str):
             return observation
         if self._env.render_mode != "ansi":
@@ -127,14 +132,15 @@ class GymnasiumEnv(TextEnv):
 
     def _info(self) -> dict[str, Any]:
         return {
-            "admissible_actions": self._actions or [ANY_ACTION],
+            "admissible_actions": list(self._actions) or [ANY_ACTION],
             "won": self._won,
             "inadmissible": self._refused,
             "state_hash": self._state_hash,
         }
 
     def _settings(self) -> dict[str, Any]:
-        return super()._settings() | {"name": self._name, "arguments": self._arguments}
+        mine = {"name": self._name, "arguments": self._arguments, "actions": self._actions}
+        return super()._settings() | mine
 
     def _save(self) -> Any:
         return copy.deepcopy(self._env), self._won, self._refused, self._state_hash
@@ -150,5 +156,11 @@ class GymnasiumEnv(TextEnv):
 
 
 def without_colours(text: str) -> str:
-    """Return text of a terminal with coloured parts in words: ``[red S]``."""
-    return _COLOURED.sub(lambda found: f"[{_COLOURS[int(found[1]) % 10]} {found[2]}]", text)
+    """Return text of a terminal with coloured parts in words, ``[red S]``, and no other styles."""
+    return _STYLED.sub(_in_words, text)
+
+
+def _in_words(styled: re.Match[str]) -> str:
+    codes, text = styled.groups()
+    colours = [code for code in codes.split(";") if _COLOUR_CODE.fullmatch(code)]
+    return f"[{_COLOURS[int(colours[0]) % 10]} {text}]" if colours else text

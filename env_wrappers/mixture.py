@@ -32,8 +32,6 @@ class MixtureEnv(gymnasium.Env[str, str]):
         num_tasks: number of tasks in the split.
     """
 
-    observation_space = action_space = AnyText()
-
     def __init__(
         self,
         environments: Mapping[str, Mapping[str, Any]],
@@ -54,6 +52,7 @@ class MixtureEnv(gymnasium.Env[str, str]):
         Raises:
             DataError: there is no such environment, or the weights differ too much.
         """
+        self.observation_space, self.action_space = AnyText(), AnyText()
         name, _, part = split.rpartition(".")
         if name:
             check_known("environment", name, environments)

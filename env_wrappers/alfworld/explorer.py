@@ -41,7 +41,10 @@ def goal_of(game: Path) -> Goal:
     try:
         trajectory = read_json(game.parent / "traj_data.json")
         params = trajectory["pddl_params"]
-        return Goal(trajectory["task_type"], *(str(params.get(key) or "").lower() for key in keys))
+        target, place, lamp = (str(params.get(key) or "").lower() for key in keys)
+        if not target or not (place or lamp):
+            raise ValueError("it does not say the goal")
+        return Goal(str(trajectory["task_type"]), target, place, lamp)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(f"the explorer needs traj_data.json beside {game}: {error!r}") from error
 

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from env_wrappers.errors import DataError, check_known
-from env_wrappers.files import check_name, parse_json, read_json, read_regular
+from env_wrappers.files import check_name, expand_home, parse_json, read_json, read_regular
 
 TASK_TYPES: tuple[str, ...] = (
     "pick_and_place_simple",
@@ -192,7 +192,7 @@ def is_supported(game: Path) -> bool:
 def find_tree(data: str | Path | None) -> Path:
     """Return the folder ``json_2.1.1`` of a data directory; see ``find_games``."""
     named = os.environ.get(DATA_VARIABLE) or _DEFAULT_DATA
-    root = Path(named if data is None else data).expanduser()
+    root = expand_home(named if data is None else data)
     return root if root.name == TREE else root / TREE
 
 

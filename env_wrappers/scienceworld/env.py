@@ -101,7 +101,7 @@ class ScienceWorldEnv(TextEnv):
         return [name for name, _ in self.games]
 
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
-        self._forget()
+        self._game = None
         self._played = self.games[self._choose(seed, task)]
         self._actions, self._failed = ["look around"], False
         game = self._current()
@@ -134,7 +134,9 @@ class ScienceWorldEnv(TextEnv):
 
     def close(self) -> None:
         """See ``TextEnv``; with the last game of a process, its simulator ends."""
-        self._forget()
+        if self._game is not None:
+            self._game.close()
+            self._game = None
         super().close()
 
     def _won(self, game: Game) -> bool:
@@ -148,11 +150,6 @@ class ScienceWorldEnv(TextEnv):
                 self._observation = self._game.step(action)
         return self._game
 
-    def _forget(self) -> None:
-        if self._game is not None:
-            self._game.close()
-            self._game = None
-
     def _settings(self) -> dict[str, Any]:
         mine = {"data": self.data_hash, "simplifications": self._simplifications}
         return super()._settings() | mine
@@ -161,7 +158,7 @@ class ScienceWorldEnv(TextEnv):
         return self._played, tuple(self._actions), self._failed
 
     def _load(self, episode: Any) -> None:
-        self._forget()
+        self._game = None
         self._played, actions, self._failed = episode
         self._actions = list(actions)
 

@@ -152,6 +152,8 @@ def goals_of(book: RecipeBook, split: str, max_commands: int | None) -> list[str
     for goals in by_depth.values():
         random.Random(SPLIT_SEED).shuffle(goals)
         chosen += (goal for place, goal in enumerate(goals) if place % 4 in SPLITS[split])
+    if not chosen:
+        raise DataError(f"no goals in {split}: take another split, or more recipes")
     if max_commands is not None:
         chosen = [goal for goal in chosen if len(book.needed_for(goal)) <= max_commands]
     if not chosen:

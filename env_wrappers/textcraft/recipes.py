@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from env_wrappers.errors import DataError
-from env_wrappers.files import parse_json, read_regular
+from env_wrappers.files import expand_home, parse_json, read_regular
 
 MIN_DEPTH = 2
 """Goals take at least two recipes, one after the other, as in the original."""
@@ -208,7 +208,8 @@ def open_book(data: str | Path | None) -> RecipeBook:
     Raises:
         DataError: there are no recipes, or a file is not a recipe.
     """
-    return _open_book((_package_data() if data is None else Path(data).absolute()) / "recipes")
+    folder = _package_data() if data is None else expand_home(data).absolute()
+    return _open_book(folder / "recipes")
 
 
 @functools.lru_cache(maxsize=4)
@@ -264,7 +265,14 @@ def _read(
             item, count = _id(result["item"]), int(result.get("count") or 1)
             if not parts or min(number for _, number in parts) < 1 or count < 1:
                 raise ValueError("a count is not positive")
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+        ) as error:
             reason = " ".join(str(error).split())
             raise DataError(
                 f"{file} is not a recipe ({type(error).__name__}: {reason}): remove it"

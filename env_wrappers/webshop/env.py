@@ -102,7 +102,8 @@ class WebShopEnv(TextEnv):
     def task_types(self) -> list[str]:
         """The department of the product of each goal."""
         goals, catalogue = self._shop.goals, self._shop.catalogue
-        return [catalogue[goals[i].product].category for i in split_goals(goals, self._split)]
+        indices = split_goals(goals, self._split)
+        return [catalogue[goals[indices[place]].product].category for place in self._places]
 
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
         place = self._places[self._choose(seed, task)]

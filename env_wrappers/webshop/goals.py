@@ -109,7 +109,9 @@ class GoalList:
         if self.kind == "human":
             return np.ones(len(self))
         sizes = np.diff(self.starts, append=len(self))  # goals of each instruction
-        found = [self[index].attributes for index in np.argsort(self.order)[self.starts]]
+        # An option group without values gives none.
+        starts, sizes = self.starts[sizes > 0], sizes[sizes > 0]
+        found = [self[index].attributes for index in np.argsort(self.order)[starts]]
         counts = Counter[str]()
         for attributes, size in zip(found, sizes.tolist(), strict=True):
             counts.update(dict.fromkeys(attributes, size))

@@ -12,6 +12,7 @@ from env_wrappers.files import (
     read_json,
     write_atomically,
 )
+from env_wrappers.textcraft.recipes import open_book
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.evaluation.request import make_request
 from hgpo_rllib.run.grid import open_sweep
@@ -35,6 +36,13 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         read_json(tmp_path)
     with pytest.raises(FileNotFoundError):
         read_json(tmp_path / "missing")
+
+
+def test_a_home_directory_that_does_not_exist() -> None:
+    message = "^~nobody-here/data: there is no such home directory; give a path without ~$"
+    for open_data in (lambda path: find_games(path, "train"), open_book):
+        with pytest.raises(DataError, match=message):
+            open_data("~nobody-here/data")
 
 
 HOSTILE = ["", ".", "..", "../x", "a/b", "/tmp/x", "~", ".x", "-x", "a\nb", "a\0b", "x" * 121]

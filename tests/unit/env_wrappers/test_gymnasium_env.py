@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
-from gymnasium.spaces import Text
+from gymnasium.spaces import Box, Discrete, Text
 from gymnasium.utils.env_checker import check_env
 
 from env_wrappers.errors import DataError
-from env_wrappers.gymnasium_env import ANY_ACTION, GymnasiumEnv
+from env_wrappers.gymnasium_env import ANY_ACTION, GymnasiumEnv, without_colours
 from tests.paths import ROOT
 
 LAKE = ("left", "down", "right", "up")
@@ -65,6 +66,20 @@ def test_named_actions_and_a_rendering() -> None:
     observation, reward, terminated, truncated, after = env.step("right")
     assert observation.split() == ["(Right)", "SFFF", "FHFH", "FFFH", "HFF[red", "G]"]
     assert (reward, terminated, truncated, after["won"]) == (1, True, False, True)
+
+
+def test_infos_are_the_callers() -> None:
+    env = lake()
+    env.reset(seed=4)[1]["admissible_actions"].clear()
+    assert env.step("down")[4]["admissible_actions"] == list(LAKE)
+
+
+def test_a_snapshot_needs_the_same_actions() -> None:
+    env = lake()
+    env.reset(seed=4)
+    other = GymnasiumEnv("FrozenLake-v1", "goal", LAKE[::-1], {"is_slippery": False})
+    with pytest.raises(DataError, match="of an environment with another actions"):
+        other.restore(env.snapshot())
 
 
 def test_a_lost_episode() -> None:
@@ -154,6 +169,22 @@ def test_colours_in_words() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        ("\x1b[31;1mS\x1b[0m", "[red S]"),
+        ("\x1b[41mS\x1b[0m", "[red S]"),
+        ("\x1b[38;1mS\x1b[0m", "[crimson S]"),
+        ("\x1b[91mS\x1b[0m", "[red S]"),
+        ("\x1b[1mS\x1b[0m", "S"),  # bold
+        ("\x1b[39mS\x1b[0m", "S"),  # the terminal's own colour
+        ("\x1b[49mS\x1b[0m", "S"),
+    ],
+)
+def test_colour_codes(shown: str, words: str) -> None:
+    assert without_colours(f"a{shown}b") == f"a{words}b"
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"actions": LAKE[:3]}, "FrozenLake-v1 has 4 actions: actions has to name each, in order"),
@@ -174,6 +205,39 @@ def test_no_text() -> None:
     env = GymnasiumEnv("Blackjack-v1", actions=("stick", "hit"))
     with pytest.raises(DataError, match="Blackjack-v1 cannot be played in text"):
         env.reset(seed=0)
+
+
+class Counters(gymnasium.Env[Any, int]):
+    """2,000 numbers, of which an action increases one in the middle."""
+
+    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012 (Gymnasium's convention)
+    observation_space = Box(0, 9, (2_000,), np.int64)
+    action_space = Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.numbers = np.zeros(2_000, np.int64)
+        return self.numbers, {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.numbers[1_000] += action
+        return self.numbers, 0, False, False, {}
+
+    def render(self) -> str:  # type: ignore[override]
+        return "numbers"
+
+
+gymnasium.register("tests/Counters-v0", entry_point=Counters)
+
+
+def test_states_of_large_arrays_differ() -> None:
+    env = GymnasiumEnv("tests/Counters-v0", "goal", ("wait", "count"))
+    hashes = [env.reset(seed=0)[1]["state_hash"]]
+    hashes += [env.step(action)[4]["state_hash"] for action in ("wait", "count")]
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 HANOI = ["[a c]", "[a b]", "[c b]", "[a c]", "[b a]", "[b c]", "[a c]"]

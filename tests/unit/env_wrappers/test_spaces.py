@@ -4,6 +4,7 @@ import pickle
 from copy import deepcopy
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import CustomSpaceError
@@ -16,6 +17,8 @@ from gymnasium.vector.utils import (
     iterate,
 )
 
+import env_wrappers  # noqa: F401 (registers the environments)
+from env_wrappers.mixture import MixtureEnv
 from env_wrappers.spaces import AnyText
 
 TEXTS = ("", "line\none", "ümlaut ☕ 毛巾", "\x00\u202e", "\ud800")
@@ -45,6 +48,17 @@ def test_all_such_spaces_are_equal() -> None:
     for copy in (deepcopy(AnyText(seed=1)), pickle.loads(pickle.dumps(AnyText(seed=1)))):
         assert copy == AnyText()
         assert copy.sample() == AnyText(seed=1).sample()
+
+
+def test_environments_do_not_share_a_space() -> None:
+    """Else, drawing an action in one would change the next ones of others."""
+    part = {"env_id": "hgpo/Client-v0", "options": {"name": "words", "tasks": {"train": 1}}}
+    envs: list[gymnasium.Env[str, str]] = []
+    for _ in range(2):
+        env = MixtureEnv({"words": part})
+        envs += [env, env.environments["words"].unwrapped]
+    spaces = [space for env in envs for space in (env.observation_space, env.action_space)]
+    assert len({id(space) for space in spaces}) == 8
 
 
 def test_a_batch_is_a_tuple_of_strings() -> None:

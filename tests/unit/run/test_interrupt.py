@@ -1,5 +1,6 @@
 """SIGTERM ends a command as Ctrl-C does, in whatever state it inherited SIGINT."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -196,3 +198,32 @@ with made(Path("data")):
         assert [path.name for path in tmp_path.iterdir()] == ["data"]
         assert [path.name for path in (tmp_path / "data").iterdir()] == ["text"]
         assert (tmp_path / "data" / "text").read_text() == "fast"
+
+    @pytest.mark.parametrize("make", [new_file, new_directory])
+    @pytest.mark.parametrize("moment", [(fcntl, "flock"), (Path, "replace"), (Path, "rename")])
+    def test_another_that_cleans_up_takes_nothing_in_use(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, moment: tuple[Any, str]
+    ) -> None:
+        """It does so right before this one has its lock, or gives its data their name."""
+        owner, name = moment
+        original = getattr(owner, name)
+
+        def after_another(*arguments: Any) -> Any:
+            monkeypatch.setattr(owner, name, original)
+            with make(tmp_path / "data"):
+                pass
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, name, after_another)
+        with make(tmp_path / "data") as partial:
+            if make is new_directory:
+                (partial / "text").write_text("made")
+        assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+    def test_a_link_to_an_empty_directory_can_be_filled(self, tmp_path: Path) -> None:
+        (tmp_path / "disk").mkdir()
+        (tmp_path / "data").symlink_to("disk")
+        with new_directory(tmp_path / "data") as partial:
+            (partial / "text").write_text("made")
+        assert (tmp_path / "data").is_symlink()
+        assert (tmp_path / "disk" / "text").read_text() == "made"

@@ -98,6 +98,21 @@ def test_copies_and_snapshots_continue(env: ScienceWorldEnv) -> None:
 
 
 @needs_packages
+def test_the_java_process_serves_all_episodes_of_an_environment(env: ScienceWorldEnv) -> None:
+    env.reset(seed=0)
+    assert simulator._running is not None
+    process = simulator._running._process
+    snapshot = env.snapshot()
+    env.step("look around")
+    env.restore(snapshot)
+    env.step("look around")
+    env.reset(seed=1)
+    assert process.poll() is None
+    assert simulator._running._process is process
+    assert len(simulator._running.games) == 1, "the games before are forgotten"
+
+
+@needs_packages
 def test_the_java_process_ends_with_the_last_game_and_with_its_parent(env: ScienceWorldEnv) -> None:
     env.reset(seed=0)
     assert simulator._running is not None

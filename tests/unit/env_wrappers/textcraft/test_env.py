@@ -12,11 +12,12 @@ import pytest
 
 import env_wrappers  # noqa: F401 (registers the environments)
 from env_wrappers.errors import DataError
-from env_wrappers.textcraft import recipes
+from env_wrappers.textcraft import recipes as books
 from env_wrappers.textcraft.env import MAX_ACTION, SPLITS, TextCraftEnv
 from tests.unit.env_wrappers.textcraft.textcraft_data import (
     item,
     needs_package,
+    recipes,
     shapeless,
     write_recipes,
 )
@@ -162,6 +163,13 @@ def test_bad_options(data: Path, options: dict[str, Any], message: str) -> None:
     assert str(raised.value) == message
 
 
+def test_recipes_without_goals_in_a_split(tmp_path: Path) -> None:
+    few = {name: recipes()[name] for name in ("oak_planks", "stick", "lever")}
+    data = write_recipes(tmp_path / "data", few)
+    with pytest.raises(DataError, match=r"^no goals in dev: take another split, or more recipes$"):
+        TextCraftEnv(data, split="dev", max_commands=3)
+
+
 def test_a_goal_that_does_not_exist(data: Path) -> None:
     env = TextCraftEnv(data)
     with pytest.raises(DataError, match=f"no goal 99 in train: there are {env.num_tasks}"):
@@ -173,6 +181,6 @@ def test_a_pickle_whose_recipes_changed_is_refused(tmp_path: Path) -> None:
     pickled = pickle.dumps(TextCraftEnv(data))
     recipe = shapeless(item("a"), item("b"))
     (data / "recipes" / "more.json").write_text(json.dumps(recipe))
-    recipes._open_book.cache_clear()  # as in another process
+    books._open_book.cache_clear()  # as in another process
     with pytest.raises(DataError, match="does not hold the recipes that were pickled"):
         pickle.loads(pickled)

@@ -95,6 +95,12 @@ def test_books_are_shared(tmp_path: Path) -> None:
     assert open_book(data) is open_book(str(data))
 
 
+def test_a_directory_in_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_recipes(tmp_path / "data")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_book("~/data") is open_book(data)
+
+
 @pytest.mark.parametrize(
     ("recipe", "fault"),
     [
@@ -103,6 +109,7 @@ def test_books_are_shared(tmp_path: Path) -> None:
         (shaped(item("a"), "#"), "a count is not positive"),
         (shaped(item("a"), "#", X=item("b")), "a count is not positive"),
         (shapeless(item("a", -1), item("b")), "a count is not positive"),
+        (shapeless({"item": "minecraft:a", "count": float("inf")}, item("b")), "OverflowError"),
         (shapeless(item("a"), {"tag": 3}), "3 is not an id"),
         (shapeless(item("A thing"), item("b")), '"minecraft:A thing" is not an id'),
         (shapeless({"item": "mod:a"}, item("b")), '"mod:a" is not an id'),

@@ -114,6 +114,7 @@ def test_goals_can_be_filtered(data: Path) -> None:
     )
     assert [env.reset(seed=task)[1]["game"] for task in (0, 1, 2)] == ["test/5", "test/9", "test/5"]
     assert env.reset(options={"goal": 1})[1]["goal"] == goals[9].instruction
+    assert env.task_types == [env.reset(seed=task)[1]["task_type"] for task in range(2)]
     with pytest.raises(DataError, match="filter_goals leaves no goal in test"):
         _make(data, filter_goals=lambda index, goal: False)
 

@@ -22,6 +22,7 @@ from env_wrappers.webshop.goals import NO_LIMIT, GoalKind, open_goals
 from env_wrappers.webshop.records import Goal
 from tests.unit.env_wrappers.webshop.webshop_data import (
     ENTRIES,
+    ITEMS,
     choices,
     entry,
     item,
@@ -48,9 +49,11 @@ def small(tmp_path: Path) -> Catalogue:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights(tmp_path: Path, kind: GoalKind) -> None:
-    """Computed from the goals themselves, as the original does."""
-    entries = ENTRIES | {"B3": entry("A soft mop", "soft", "blue")}
-    catalogue = open_catalogue(write_data(tmp_path / "data", entries=entries))
+    """Computed from the goals themselves, as the original does; some products give none."""
+    no_values: dict[str, Any] = {"customization_options": {"Size": []}}
+    items = [item("B0", **no_values), *ITEMS, item("B4", **no_values)]
+    entries = ENTRIES | {"B3": entry("A soft mop", "soft", "blue"), "B0": entry(), "B4": entry()}
+    catalogue = open_catalogue(write_data(tmp_path / "data", items=items, entries=entries))
     found = open_goals(catalogue, kind, price_seed=7)
     counts = Counter(name for goal in found for name in goal.attributes)
     expected = [np.mean([1 / counts[name] for name in goal.attributes]) for goal in found]
