@@ -223,6 +223,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         if task is None:
             return self._draw() if seed is None else seed % self.num_tasks
         try:
+            if isinstance(task, bool):
+                raise TypeError("not a number")
             index = operator.index(task)
         except TypeError:
             raise DataError(f"a {self._task_option} is {self._task_values}, not {task!r}") from None

@@ -169,10 +169,11 @@ def _is_solvable(game: Path, modified_ns: int, size: int) -> bool:
 def task_type_of(game: Path) -> str:
     """Return the task family of a game file.
 
-    The task folder's name starts with it; otherwise, ``traj_data.json`` is read.
+    The task folder's name starts with it; otherwise, ``traj_data.json`` is read, whose
+    ``task_type`` may be none of ``TASK_TYPES``.
 
     Raises:
-        DataError: neither names a family.
+        DataError: neither has a task type.
     """
     prefix = game.parent.parent.name.split("-", 1)[0]
     if prefix in TASK_TYPES:

@@ -177,7 +177,7 @@ def test_options_must_be_a_dictionary(make: Make, options: Any) -> None:
         make().reset(options=options)
 
 
-@pytest.mark.parametrize("value", [1.0, "x", b"0", [0], -1, 10**9])
+@pytest.mark.parametrize("value", [1.0, "x", b"0", [0], True, -1, 10**9])
 def test_an_option_of_another_type_is_an_error(make: Make, name: str, value: object) -> None:
     with pytest.raises(DataError):
         make().reset(options={TASK_OPTIONS[name]: value})
