@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from env_wrappers.files import check_name
 from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.results.runs import SAME_EXPERIMENT
 from hgpo_rllib.run.grid import Axis, Sweep, Trial
-from hgpo_rllib.run_files import EXAMPLES
+from hgpo_rllib.run_files import EXAMPLES, parse_yaml
 from hgpo_rllib.section import ConfigError, Section, Seed
 
 STUDIES = EXAMPLES / "studies"
@@ -181,9 +180,9 @@ def load_study(path: Path) -> Study:
     """
     check_name(path.stem)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        data = parse_yaml(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
     return parse_study(data, str(path))
 
 
