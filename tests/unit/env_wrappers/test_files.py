@@ -39,10 +39,10 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 
 
 def test_a_home_directory_that_does_not_exist() -> None:
-    message = "^~nobody-here/data: there is no such home directory; give a path without ~$"
+    message = "^~missing-user/data: there is no such home directory; give a path without ~$"
     for open_data in (lambda path: find_games(path, "train"), open_book):
         with pytest.raises(DataError, match=message):
-            open_data("~nobody-here/data")
+            open_data("~missing-user/data")
 
 
 HOSTILE = ["", ".", "..", "../x", "a/b", "/tmp/x", "~", ".x", "-x", "a\nb", "a\0b", "x" * 121]
