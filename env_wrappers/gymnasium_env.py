@@ -139,8 +139,8 @@ class GymnasiumEnv(TextEnv):
         }
 
     def _settings(self) -> dict[str, Any]:
-        mine = {"name": self._name, "arguments": self._arguments, "actions": self._actions}
-        return super()._settings() | mine
+        mine = {"name": self._name, "arguments": self._arguments}
+        return super()._settings() | mine | {"list of actions": self._actions}
 
     def _save(self) -> Any:
         return copy.deepcopy(self._env), self._won, self._refused, self._state_hash

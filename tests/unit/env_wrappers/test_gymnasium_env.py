@@ -78,7 +78,7 @@ def test_a_snapshot_needs_the_same_actions() -> None:
     env = lake()
     env.reset(seed=4)
     other = GymnasiumEnv("FrozenLake-v1", "goal", LAKE[::-1], {"is_slippery": False})
-    with pytest.raises(DataError, match="of an environment with another actions"):
+    with pytest.raises(DataError, match="of an environment with another list of actions"):
         other.restore(env.snapshot())
 
 
