@@ -1,16 +1,21 @@
 """Prompt templates, and how all jinja files are read: undefined variables are errors."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import jinja2.meta
 
 from hgpo_rllib.agent.parsing import find_thought
 
 PROMPTS = Path(__file__).parent / "prompts"
 SIDE_ACTIONS = ("examine", "look", "inventory")
+FOLLOW_UP_VARIABLES = frozenset(
+    {"goal", "observation", "admissible_actions", "step_count", "current_step"}
+)
+PROMPT_VARIABLES = FOLLOW_UP_VARIABLES | {"history", "lessons"}
 SEPARATOR = " [SEP] "  # between the parts of a WebShop page
 _SIDE_PART = re.compile(
     r"(Back to Search|Page \d+ \(.*\)|< Prev|Next >|(Price: )?\$.*|Rating: .*"
@@ -45,6 +50,14 @@ def load_template(name: str) -> jinja2.Template:
     filters = (brief, main_actions, page, page_parts, main_parts, thought)
     environment.filters |= {function.__name__: function for function in filters}
     return environment.get_template(path.name)
+
+
+def unknown_variables(template: jinja2.Template, known: Set[str]) -> list[str]:
+    """Return the variables that are not in `known`, of all branches of a template."""
+    environment = template.environment
+    syntax_tree = environment.parse(Path(template.filename or "").read_text())
+    used = jinja2.meta.find_undeclared_variables(syntax_tree)
+    return sorted(used - known - environment.globals.keys())
 
 
 def brief(observation: str) -> str:

@@ -18,7 +18,12 @@ import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from env_wrappers.errors import DataError
 from hgpo_rllib.agent.memory import Turn
 from hgpo_rllib.agent.renderer import TextRenderer
-from hgpo_rllib.agent.templates import load_template
+from hgpo_rllib.agent.templates import (
+    FOLLOW_UP_VARIABLES,
+    PROMPT_VARIABLES,
+    load_template,
+    unknown_variables,
+)
 from hgpo_rllib.config import AgentSettings, ConfigError, EnvSettings, RunConfig
 
 PAGE = "docs/bring_your_own_environment.md"
@@ -111,14 +116,24 @@ def check_reserved(env: EnvSettings) -> None:
 
 
 def check_templates(agent: AgentSettings) -> None:
-    """Raise ConfigError if a prompt template cannot be loaded."""
-    for setting in ("prompt", "strategy_prompt", "follow_up_prompt"):
+    """Raise ConfigError if a prompt template cannot be loaded or uses an unknown variable."""
+    for setting, known in (
+        ("prompt", PROMPT_VARIABLES),
+        ("strategy_prompt", PROMPT_VARIABLES),
+        ("follow_up_prompt", FOLLOW_UP_VARIABLES),
+    ):
         name = getattr(agent, setting)
+        if name is None:
+            continue
         try:
-            if name is not None:
-                load_template(name)
+            unknown = unknown_variables(load_template(name), known)
         except (OSError, ValueError, jinja2.TemplateError) as error:
             raise ConfigError(f"agent.{setting}: {' '.join(str(error).split())}") from error
+        if unknown:
+            raise ConfigError(
+                f"agent.{setting}: {name}: unknown variable {', '.join(unknown)}; known here: "
+                f"{', '.join(sorted(known))}"
+            )
 
 
 def check_no_strategies(config: RunConfig, what: str) -> None:

@@ -112,6 +112,11 @@ def test_sound_inputs(hgpo: Run, games: Path, store: Path, tmp_path: Path) -> No
             "agent.strategy_prompt: a mixture does not support strategies",
         ),
         (ALFWORLD, "agent.follow_up_prompt=nothing", "agent.follow_up_prompt: no prompt template"),
+        (
+            ALFWORLD,
+            "agent.follow_up_prompt=alfworld_compact",
+            "agent.follow_up_prompt: alfworld_compact: unknown variable history; known here: adm",
+        ),
         (WEBSHOP, "env.data={tmp}/missing", "missing is not a directory"),
         (WEBSHOP, "env.data={tmp}", "no items_shuffle*.json in {tmp}"),
         (WEBSHOP, "env.data={store} env.train_split=valid", "unknown split 'valid'"),

@@ -240,7 +240,8 @@ def test_data_are_generated(hgpo: Run, tmp_path: Path) -> None:
     [
         (("--expert", "guru"), "unknown 'guru', choose from oracle, explorer, planner"),
         (("agent.prompt=nix",), "no prompt template 'nix'"),
-        (("agent.prompt=wrong.jinja",), "agent.prompt: 'mood' is undefined"),
+        (("agent.prompt=wrong.jinja",), "agent.prompt: wrong.jinja: unknown variable mood; known here"),
+        (("agent.prompt=attribute.jinja",), "agent.prompt: 'str object' has no attribute 'mood'"),
         (("env.train_split=nix",), "nix is not a directory"),
         (("agent.memory_length=-1",), "agent.memory_length"),
     ],
@@ -254,7 +255,8 @@ def test_bad_input(
     named: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("wrong.jinja").write_text("{{ mood }}")
+    Path("wrong.jinja").write_text("{% if step_count > 5 %}{{ mood }}{% endif %}")
+    Path("attribute.jinja").write_text("{{ goal.mood }}")
     status, stdout, stderr = hgpo("data", "demos", run_file, "x", *options)
     assert (status, stdout) == (2, "")
     (line,) = stderr.splitlines()
