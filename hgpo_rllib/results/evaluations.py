@@ -51,6 +51,8 @@ def load_evaluation(path: str | Path) -> Evaluation:
     summary = read_object(path / SUMMARY)
     if summary.get("format") != FORMAT:
         raise ResultsError(f"{path / SUMMARY}: format {summary.get('format')!r} is not known")
+    if not isinstance(summary.get("protocol"), dict):
+        raise ResultsError(f"{path / SUMMARY}: it has no protocol")
     file = path / EPISODES
     episodes, steps = evaluated_frames(read_episodes(file, EVALUATED_EPISODES), file)
     return Evaluation(path, summary, episodes, steps)

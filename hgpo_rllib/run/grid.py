@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from env_wrappers.files import check_name, validate_json, write_atomically
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
@@ -71,7 +71,7 @@ class Sweep:
     """Named trials: those of a grid, ordered by point, or of a study, with its arms as points."""
 
     axes: tuple[Axis, ...]
-    trials: tuple[Trial, ...]
+    trials: Annotated[tuple[Trial, ...], Field(min_length=1)]
     scheduler: str | None = None
     """`ASHA`: stop worse trials early; None: run all trials to completion."""
     command: str | None = None

@@ -114,3 +114,9 @@ def test_a_grid_of_another_shape(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text('{"axes": 1}')
     with pytest.raises(ResultsError, match="not the grid of a sweep"):
         load_sweep(tmp_path)
+
+
+def test_an_evaluation_without_protocol(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text('{"format": "hgpo-evaluation-1"}')
+    with pytest.raises(ResultsError, match=r"summary\.json: it has no protocol$"):
+        load_evaluation(tmp_path)

@@ -166,6 +166,12 @@ def test_a_sweep_with_unknown_settings(tmp_path: Path) -> None:
         open_sweep(tmp_path)
 
 
+def test_a_sweep_without_trials(tmp_path: Path) -> None:
+    (tmp_path / SWEEP_FILE).write_text('{"axes": [], "trials": []}')
+    with pytest.raises(DataError, match=r"trials: .* at least 1 item"):
+        open_sweep(tmp_path)
+
+
 def test_names_of_trials_are_safe_and_distinct() -> None:
     name = trial_name(3, {"agent.prompt": "../up/a b" + 300 * "x"})
     assert name.startswith("03-prompt=.._up_a_b")
