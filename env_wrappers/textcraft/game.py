@@ -60,7 +60,7 @@ class CraftingGame:
     @property
     def actions(self) -> list[str]:
         """Crafting actions that are possible now, ``get`` for listed base items, ``inventory``."""
-        return [*self._crafts(), *self._always]
+        return [*dict.fromkeys(self._crafts()), *self._always]  # two recipes can be the same action
 
     @property
     def state_hash(self) -> str:

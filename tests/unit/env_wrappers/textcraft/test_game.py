@@ -130,6 +130,12 @@ def test_offered_crafts_need_both_amounts(book: RecipeBook) -> None:
     assert game.actions[0] == "craft 1 pair using 1 oak planks, 1 birch planks"
 
 
+def test_an_action_of_two_recipes_is_offered_once(book: RecipeBook) -> None:
+    game = CraftingGame(book, GOAL, book.recipes_of("minecraft:ladder") * 2)
+    game.inventory = {"minecraft:stick": 7}
+    assert game.actions == ["craft 3 ladder using 7 stick", "inventory"]
+
+
 def test_the_hash_is_of_the_items_held(book: RecipeBook) -> None:
     one, other = begin(book), begin(book)
     for action in ("get 1 coal", "get 2 bamboo", "inventory"):
