@@ -122,6 +122,10 @@ def _variables(
     }
 
 
+FOLLOW_UP_VARIABLES = _variables("", "", (), 0).keys()
+PROMPT_VARIABLES = FOLLOW_UP_VARIABLES | {"history", "lessons"}
+
+
 class TokenRenderer(TextRenderer):
     """A `TextRenderer` that encodes prompts to token ids, up to a maximum number."""
 

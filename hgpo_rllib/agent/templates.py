@@ -12,10 +12,6 @@ from hgpo_rllib.agent.parsing import find_thought
 
 PROMPTS = Path(__file__).parent / "prompts"
 SIDE_ACTIONS = ("examine", "look", "inventory")
-FOLLOW_UP_VARIABLES = frozenset(
-    {"goal", "observation", "admissible_actions", "step_count", "current_step"}
-)
-PROMPT_VARIABLES = FOLLOW_UP_VARIABLES | {"history", "lessons"}
 SEPARATOR = " [SEP] "  # between the parts of a WebShop page
 _SIDE_PART = re.compile(
     r"(Back to Search|Page \d+ \(.*\)|< Prev|Next >|(Price: )?\$.*|Rating: .*"

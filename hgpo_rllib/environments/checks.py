@@ -17,13 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from env_wrappers.errors import DataError
 from hgpo_rllib.agent.memory import Turn
-from hgpo_rllib.agent.renderer import TextRenderer
-from hgpo_rllib.agent.templates import (
-    FOLLOW_UP_VARIABLES,
-    PROMPT_VARIABLES,
-    load_template,
-    unknown_variables,
-)
+from hgpo_rllib.agent.renderer import FOLLOW_UP_VARIABLES, PROMPT_VARIABLES, TextRenderer
+from hgpo_rllib.agent.templates import load_template, unknown_variables
 from hgpo_rllib.config import AgentSettings, ConfigError, EnvSettings, RunConfig
 
 PAGE = "docs/bring_your_own_environment.md"
@@ -176,6 +171,7 @@ def check_contract(config: RunConfig, split: str) -> None:
     finally:
         env.close()
     _check_prompts(config.agent, observation, info)
+    check_templates(config.agent)  # also the branches that this step has not rendered
 
 
 def _check_prompts(agent: AgentSettings, observation: str, info: dict[str, Any]) -> None:

@@ -177,6 +177,13 @@ def test_faults_of_the_prompt_are_named(
     assert part in message
 
 
+def test_a_fault_in_a_branch_of_later_steps(folder: Path, config: RunConfig) -> None:
+    file = folder / "my_prompt.jinja"
+    file.write_text(file.read_text() + "{% if step_count > 5 %}{{ mood }}{% endif %}")
+    with pytest.raises(ConfigError, match=r"^agent.prompt: my_prompt.jinja: unknown variable mood"):
+        check(config, "train")
+
+
 def test_a_prompt_that_is_no_text_in_utf_8(folder: Path, config: RunConfig) -> None:
     (folder / "my_prompt.jinja").write_bytes("{{ goal }} é".encode("latin-1"))
     assert complaint(config).startswith("agent.prompt: my_prompt.jinja: UnicodeDecodeError: ")
