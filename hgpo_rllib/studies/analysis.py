@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from hgpo_rllib import metrics
 from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
+from hgpo_rllib.bench import fidelity as credit
 from hgpo_rllib.jsonl import ResultsError
 from hgpo_rllib.reporting.numbers import MISSING
 from hgpo_rllib.studies import statistics as st
@@ -19,6 +21,8 @@ FEWEST_PAIRS = 3
 """Pairs of trials from which the spread of a difference is estimated."""
 FIRST_AND_LAST = ("success_rate", "inadmissible_rate", "invalid_rate")
 """Metrics of which the first and the last iterations are shown."""
+FEWEST_ESTIMATORS = 4
+"""Estimators from which a correlation has an interval."""
 WINDOW = 5  # first and last iterations that are averaged
 Row = dict[str, str]
 
@@ -29,6 +33,8 @@ class Results:
 
     study: Study
     records: Sequence[Record]
+    fidelity: credit.Result | None = None
+    """See `Analysis.fidelity`."""
 
     def __post_init__(self) -> None:
         """Check that all trials were evaluated alike.
@@ -206,6 +212,59 @@ def size_rows(results: Results) -> list[Row]:
             shares = {label: f"{_fixed(100 * means[depth][label])} %" for label in SIZE_LABELS}
             rows.append({"arm": f"`{arm}`", "k": str(depth)} | shares)
     return rows
+
+
+def fidelity_rows(results: Results) -> list[Row]:
+    """Return the estimators with their fidelity and their success, the highest fidelity first.
+
+    Only arms that set nothing but an estimator of which the fidelity is known.
+    """
+    return [
+        {
+            "arm": f"`{arm}`",
+            "corrected correlation": _fixed(correlation, ".3f"),
+            "after": rate(st.estimate(st.pool(results.scores(arm, "final")))),
+        }
+        for arm, correlation in _fidelity(results).items()
+    ]
+
+
+def describe_fidelity(results: Results) -> str | None:
+    """State the rank correlation between the fidelity of estimators and their success.
+
+    Its interval is that of Fisher's transformation, over estimators.
+    """
+    correlations = _fidelity(results)
+    if len(correlations) < FEWEST_ESTIMATORS:
+        return None
+    final = [st.pool(results.scores(arm, "final")) for arm in correlations]
+    success = [st.run_scores(scores).mean().round(9) for scores in final]
+    ranks = stats.rankdata([list(correlations.values()), success], axis=1)
+    found = stats.pearsonr(*ranks)
+    low, high = found.confidence_interval(1 - st.LEVEL)
+    value, low, high = (_fixed(x, ".2f") for x in (found.statistic, low, high))
+    return (
+        f"Rank correlation between the fidelity of {len(correlations)} estimators and their "
+        f"success after training: {value} ({low} … {high})."
+    )
+
+
+def _fidelity(results: Results) -> dict[str, float]:
+    """Return corrected correlations with the true advantages by arm, the highest first."""
+    if (measured := results.fidelity) is None:
+        return {}
+    truth, error = np.subtract(measured.q, measured.v), np.array(measured.error)
+    columns = np.stack(list(measured.estimates.values()), axis=1)
+    found = credit.measure(columns, truth, error)["pearson_corrected"]
+    known = dict(zip(measured.estimates, found.tolist(), strict=True))
+    arms = {
+        arm: known[settings["algorithm.estimator"]]
+        for arm, settings in results.study.arms.items()
+        if arm in results.arms
+        and settings.keys() == {"algorithm.estimator"}
+        and settings["algorithm.estimator"] in known
+    }
+    return dict(sorted(arms.items(), key=lambda item: item[1], reverse=True))
 
 
 def describe_power(study: Study, records: Sequence[Record]) -> str:

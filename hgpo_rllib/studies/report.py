@@ -11,6 +11,7 @@ import pandas as pd
 
 from env_wrappers.files import write_atomically
 from hgpo_rllib.agent.templates import template_environment
+from hgpo_rllib.bench.fidelity import load_result
 from hgpo_rllib.config import ConfigError
 from hgpo_rllib.metrics import PANELS
 from hgpo_rllib.reporting import style
@@ -22,8 +23,10 @@ from hgpo_rllib.studies.analysis import (
     arm_rows,
     baseline_rows,
     claim_rows,
+    describe_fidelity,
     describe_power,
     diagnostic_rows,
+    fidelity_rows,
     size_rows,
 )
 from hgpo_rllib.studies.records import CURVES, FOLDER, load_records
@@ -41,6 +44,7 @@ TABLES = {
     "Success:": arm_rows,
     "Differences from the baseline:": baseline_rows,
     "Claims:": claim_rows,
+    "[Fidelity](credit_assignment.md) and success of estimators:": fidelity_rows,
     "Diagnostics, means over iterations and seeds ([metrics](metrics.md)):": diagnostic_rows,
     "Shares of steps by the size of their group at depth k, at the last iteration:": size_rows,
 }
@@ -54,8 +58,10 @@ def load_studies(docs: Path, folder: Path | None = None) -> dict[str, Results]:
     """
     folder, found = folder or STUDIES, {}
     for path in sorted(folder.glob("*.yaml")):
-        study = load_study(path)
-        found[path.stem] = Results(study, load_records(path.stem, study, docs))
+        study, fidelity = load_study(path), None
+        if (name := study.analysis.fidelity) is not None:
+            fidelity = load_result(docs / FOLDER / "credit" / f"{name}.json")
+        found[path.stem] = Results(study, load_records(path.stem, study, docs), fidelity)
     if not found:
         raise ConfigError(f"--studies: {folder} holds no study: give a folder of *.yaml files")
     return found
@@ -142,6 +148,8 @@ def _facts(results: Results) -> list[str]:
             f"Initial models: {len({r.initial_model for r in records})}.",
             "Code: " + ", ".join(f"{c} ({n} trials)" for c, n in sorted(commits.items())) + ".",
         ]
+        if (fidelity := describe_fidelity(results)) is not None:
+            facts.append(fidelity)
     return facts
 
 

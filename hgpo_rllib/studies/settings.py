@@ -42,6 +42,9 @@ class Analysis(Section):
     """Arm with which all other arms are compared."""
     claims: list[Claim] = []
     """Claims that get a verdict. Their p-values are corrected for their number."""
+    fidelity: str | None = None
+    """Name of a result of `hgpo bench credit` in docs/results/credit/, measured with the model from
+    which the trials start: the report compares the fidelity of estimators with their success."""
     difference: float = Field(0.05, gt=0, le=1)
     """Difference of success, from 0 to 1, for which the required number of seeds is stated."""
     assumed_sd: float = Field(0.06, gt=0, le=1)

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import yaml
 
+from hgpo_rllib.bench.fidelity import Result
 from hgpo_rllib.config import ConfigError
 from hgpo_rllib.results import ResultsError, load_run
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.studies import statistics
-from hgpo_rllib.studies.analysis import Results, describe_power
+from hgpo_rllib.studies.analysis import Results, describe_fidelity, describe_power, fidelity_rows
 from hgpo_rllib.studies.records import CURVES, Record, SplitRecord, load_records, make_record
 from hgpo_rllib.studies.records import write_record as write
 from hgpo_rllib.studies.report import PAGE, load_studies, render, write_report
@@ -70,10 +71,11 @@ def folder_with(tmp_path: Path, content: Mapping[str, Any]) -> Path:
     return folder
 
 
-def synthetic(study: Study, arm: str, seed: int) -> Record:
-    """Make up a trial that starts at 30 % and ends at the success of its arm."""
+def synthetic(study: Study, arm: str, seed: int, success: float | None = None) -> Record:
+    """Make up a trial that starts at 30 % and ends at this success, or at that of its arm."""
+    success = SUCCESS[arm] if success is None else success
     rng = np.random.default_rng([seed, *arm.encode()])
-    rates = 0.3 + np.linspace(0, 1, len(EVALUATED))[:, None] * (SUCCESS[arm] - 0.3)
+    rates = 0.3 + np.linspace(0, 1, len(EVALUATED))[:, None] * (success - 0.3)
     splits = {
         split: SplitRecord(
             tasks=list(tasks),
@@ -307,6 +309,52 @@ class TestAnalysis:
         assert Results(study, fewer).difference("good", "bad", "final").seeds == 3
         only = [r for r in finished.records if r.arm == "good"]
         assert math.isnan(Results(study, only).difference("good", "bad", "final").value)
+
+    def test_fidelity_and_success(self, tmp_path: Path) -> None:
+        """By rank; only arms that set nothing but an estimator whose fidelity was measured."""
+        fidelity = {"good": 9, "bad": 0.5, "other": 0.2, "fourth": 0}
+        names = dict(zip(fidelity, ("hgpo", "grpo", "rloo", "gigpo"), strict=True))
+        arms = {arm: {"algorithm.estimator": name} for arm, name in names.items()}
+        more = {"ppo": {"algorithm.estimator": "g2po"}, "kl": arms["bad"] | {"learner.kl_coeff": 1}}
+        analysis = {"fidelity": "measured"}
+        content = changed(arms=arms | more, analysis=analysis)
+        study = parse_study(content, "arms")
+        success = SUCCESS | {"other": 0.6, "fourth": 0.1, "ppo": 0.9, "kl": 0.9}
+        records = [synthetic(study, arm, seed, success[arm]) for arm in success for seed in (0, 1)]
+        rng = np.random.default_rng(0)
+        truth, noise = rng.normal(size=(2, 64))
+        measured = Result(
+            protocol={},
+            group=[*range(64)],
+            member=[0] * 64,
+            time=[0] * 64,
+            q=truth.tolist(),
+            v=[0.0] * 64,
+            error=[0.0] * 64,
+            estimates={names[a]: (c * truth + noise).tolist() for a, c in fidelity.items()},
+            levels={},
+            sizes={},
+        )
+        docs = tmp_path / "docs"
+        for record in records:
+            write(record, docs)
+        folder = folder_with(tmp_path, content)
+        with pytest.raises(ConfigError, match=r"cannot read .*credit/measured.json"):
+            load_studies(docs, folder)
+        (docs / "results/credit").mkdir()
+        (docs / "results/credit/measured.json").write_text(measured.model_dump_json())
+        (results,) = load_studies(docs, folder).values()
+        assert [row["arm"] for row in fidelity_rows(results)] == [f"`{arm}`" for arm in fidelity]
+        line = describe_fidelity(results)
+        assert line is not None
+        # Ranks 1, 2, 3, 4 and 1, 3, 2, 4; Fisher: tanh(artanh(0.8) ± 1.96 / √(4 - 3)).
+        assert line.endswith("0.80 (-0.70 … 1.00).")
+        text = render({"arms": results})
+        assert line in text
+        assert "| `good` | 0.9" in text
+        few = [r for r in results.records if r.arm != "good"]
+        assert describe_fidelity(Results(study, few, measured)) is None
+        assert fidelity_rows(Results(study, results.records)) == []
 
     def test_power_line(self, finished: Results) -> None:
         study = finished.study
