@@ -225,7 +225,7 @@ def fidelity_rows(results: Results) -> list[Row]:
             "corrected correlation": _fixed(correlation, ".3f"),
             "after": rate(st.estimate(st.pool(results.scores(arm, "final")))),
         }
-        for arm, correlation in _fidelity(results).items()
+        for arm, correlation in fidelity_by_arm(results).items()
     ]
 
 
@@ -234,7 +234,7 @@ def describe_fidelity(results: Results) -> str | None:
 
     Its interval is that of Fisher's transformation, over estimators.
     """
-    correlations = _fidelity(results)
+    correlations = fidelity_by_arm(results)
     if len(correlations) < FEWEST_ESTIMATORS:
         return None
     final = [st.pool(results.scores(arm, "final")) for arm in correlations]
@@ -249,7 +249,7 @@ def describe_fidelity(results: Results) -> str | None:
     )
 
 
-def _fidelity(results: Results) -> dict[str, float]:
+def fidelity_by_arm(results: Results) -> dict[str, float]:
     """Return corrected correlations with the true advantages by arm, the highest first."""
     if (measured := results.fidelity) is None:
         return {}

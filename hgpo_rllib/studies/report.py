@@ -26,6 +26,7 @@ from hgpo_rllib.studies.analysis import (
     describe_fidelity,
     describe_power,
     diagnostic_rows,
+    fidelity_by_arm,
     fidelity_rows,
     size_rows,
 )
@@ -34,6 +35,9 @@ from hgpo_rllib.studies.settings import STUDIES, load_study
 
 PAGE = "results.md"
 FIGURES = {"success.png": "success and performance profile", "training.png": "training"}
+DIFFERENCES = "differences.png"
+"""Figure of a study with a baseline."""
+ROW = 0.2  # inches per arm
 TITLES = {
     "invalid_rate": "Invalid responses (steps)",
     "inadmissible_rate": "Inadmissible actions (steps)",
@@ -119,8 +123,17 @@ def _section(name: str, results: Results) -> dict[str, Any]:
         "study": results.study,
         "facts": _facts(results),
         "tables": {title: _table(rows) for title, rows in made.items() if rows},
-        "figures": FIGURES if results.records else {},
+        "figures": figure_titles(results),
     }
+
+
+def figure_titles(results: Results) -> dict[str, str]:
+    """Return the titles of a study's figures, by file name."""
+    if not results.records:
+        return {}
+    arms, baseline = results.arms, results.study.analysis.baseline
+    compared = len(arms) > 1 and baseline in arms
+    return FIGURES | ({DIFFERENCES: f"differences from {baseline}"} if compared else {})
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> str:
@@ -164,10 +177,38 @@ def figures(results: Results) -> dict[str, bytes]:
     with mpl.rc_context(style.STYLE):
         success = [_held_out(results), _metric(results, "success_rate"), _profile(results)]
         training = [_metric(results, name) for name in CURVES[1:]]
-        return {
+        drawn = {
             name: _draw([panel for panel in panels if panel.lines], results.arms)
             for name, panels in zip(FIGURES, (success, training), strict=True)
         }
+        if DIFFERENCES in figure_titles(results):
+            drawn[DIFFERENCES] = _differences(results)
+        return drawn
+
+
+def _differences(results: Results) -> bytes:
+    """Draw each arm's difference from the baseline, and its success against its fidelity."""
+    baseline, known = results.study.analysis.baseline, fidelity_by_arm(results)
+    assert baseline is not None, "see figure_titles"
+    arms = [arm for arm in results.arms if arm != baseline]
+    height = 0.7 + ROW * max(len(arms), len(known))
+    figure, axes = style.grid(1 + bool(known), height, columns=2)
+    found = [results.difference(arm, baseline, "final") for arm in arms]
+    value, low, high = 100 * np.array([(e.value, e.low, e.high) for e in found]).T
+    axes[0].errorbar(value, range(len(arms)), xerr=[value - low, high - value], fmt="o")
+    axes[0].axvline(0, color=style.GREY, linewidth=1)
+    axes[0].set_yticks(range(len(arms)), arms)
+    axes[0].set_ylim(len(arms) - 0.5, -0.5)  # the first arm at the top
+    axes[0].set(title="Held-out success, 95 % intervals")
+    axes[0].set_xlabel(f"difference from {baseline} (points)")
+    if known:
+        for arm, correlation in known.items():
+            place = correlation, 100 * st.run_scores(st.pool(results.scores(arm, "final"))).mean()
+            axes[1].plot(*place, "o", color=style.BLUE)
+            axes[1].annotate(arm, place, (4, 4), textcoords="offset points", fontsize=8)
+        axes[1].set(title="Success and fidelity of estimators", ylabel="held-out success (%)")
+        axes[1].set_xlabel("corrected correlation with the true advantage")
+    return style.png(figure)
 
 
 def _draw(panels: Sequence[Panel], arms: Sequence[str]) -> bytes:

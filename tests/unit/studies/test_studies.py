@@ -316,7 +316,7 @@ class TestAnalysis:
         names = dict(zip(fidelity, ("hgpo", "grpo", "rloo", "gigpo"), strict=True))
         arms = {arm: {"algorithm.estimator": name} for arm, name in names.items()}
         more = {"ppo": {"algorithm.estimator": "g2po"}, "kl": arms["bad"] | {"learner.kl_coeff": 1}}
-        analysis = {"fidelity": "measured"}
+        analysis = {"baseline": "good", "fidelity": "measured"}
         content = changed(arms=arms | more, analysis=analysis)
         study = parse_study(content, "arms")
         success = SUCCESS | {"other": 0.6, "fourth": 0.1, "ppo": 0.9, "kl": 0.9}
@@ -349,9 +349,10 @@ class TestAnalysis:
         assert line is not None
         # Ranks 1, 2, 3, 4 and 1, 3, 2, 4; Fisher: tanh(artanh(0.8) ± 1.96 / √(4 - 3)).
         assert line.endswith("0.80 (-0.70 … 1.00).")
-        text = render({"arms": results})
-        assert line in text
-        assert "| `good` | 0.9" in text
+        page, *_, figure = write_report(docs, folder)
+        assert line in page.read_text()
+        assert "| `good` | 0.9" in page.read_text()
+        assert figure.name == "differences.png"
         few = [r for r in results.records if r.arm != "good"]
         assert describe_fidelity(Results(study, few, measured)) is None
         assert fidelity_rows(Results(study, results.records)) == []
@@ -395,7 +396,8 @@ class TestReport:
             claims = [first + claim["text"] for claim in CONTENT["analysis"]["claims"]]
             rows = [line for line in part.splitlines() if line.startswith(tuple(claims))]
             assert [row.split(" | ")[-1] for row in rows] == expected
-        assert [file.name for file in figures] == ["success.png", "training.png"]
+        names = ["success.png", "training.png", "differences.png"]
+        assert [file.name for file in figures] == names
         for file in figures:
             assert f"({file.relative_to(docs)})" in text
             assert file.read_bytes().startswith(b"\x89PNG")
