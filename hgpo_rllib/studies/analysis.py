@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,16 @@ FEWEST_ESTIMATORS = 4
 """Estimators from which a correlation has an interval."""
 WINDOW = 5  # first and last iterations that are averaged
 Row = dict[str, str]
+
+
+class EstimatorFidelity(NamedTuple):
+    """An estimator's fidelity and success."""
+
+    arm: str
+    correlation: float
+    """Corrected correlation with the true advantage."""
+    success: st.Estimate
+    """After training."""
 
 
 @dataclass(frozen=True)
@@ -214,57 +225,55 @@ def size_rows(results: Results) -> list[Row]:
     return rows
 
 
-def fidelity_rows(results: Results) -> list[Row]:
-    """Return the estimators with their fidelity and their success, the highest fidelity first.
+def estimator_fidelity(results: Results) -> list[EstimatorFidelity]:
+    """Return the estimators whose fidelity is known, the highest fidelity first.
 
-    Only arms that set nothing but an estimator of which the fidelity is known.
+    Only arms that set nothing but the estimator.
     """
+    if (measured := results.fidelity) is None:
+        return []
+    truth, error = np.subtract(measured.q, measured.v), np.array(measured.error)
+    columns = np.stack(list(measured.estimates.values()), axis=1)
+    correlations = credit.measure(columns, truth, error)["pearson_corrected"]
+    known = dict(zip(measured.estimates, correlations.tolist(), strict=True))
+    found = []
+    for arm in results.arms:
+        settings = results.study.arms[arm]
+        correlation = known.get(settings.get("algorithm.estimator"), math.nan)
+        if len(settings) == 1 and not math.isnan(correlation):
+            success = st.estimate(st.pool(results.scores(arm, "final")))
+            found.append(EstimatorFidelity(arm, correlation, success))
+    return sorted(found, key=lambda estimator: estimator.correlation, reverse=True)
+
+
+def fidelity_rows(results: Results) -> list[Row]:
+    """Return the fidelity of estimators and their success."""
     return [
         {
             "arm": f"`{arm}`",
             "corrected correlation": _fixed(correlation, ".3f"),
-            "after": rate(st.estimate(st.pool(results.scores(arm, "final")))),
+            "after": rate(success),
         }
-        for arm, correlation in fidelity_by_arm(results).items()
+        for arm, correlation, success in estimator_fidelity(results)
     ]
 
 
 def describe_fidelity(results: Results) -> str | None:
     """State the rank correlation between the fidelity of estimators and their success.
 
-    Its interval is that of Fisher's transformation, over estimators.
+    None: trials are missing, so arms may have other seeds, or there are too few estimators.
     """
-    correlations = fidelity_by_arm(results)
-    if len(correlations) < FEWEST_ESTIMATORS:
+    found = estimator_fidelity(results)
+    if not results.is_complete or len(found) < FEWEST_ESTIMATORS:
         return None
-    final = [st.pool(results.scores(arm, "final")) for arm in correlations]
-    success = [st.run_scores(scores).mean().round(9) for scores in final]
-    ranks = stats.rankdata([list(correlations.values()), success], axis=1)
-    found = stats.pearsonr(*ranks)
-    low, high = found.confidence_interval(1 - st.LEVEL)
-    value, low, high = (_fixed(x, ".2f") for x in (found.statistic, low, high))
+    ranks = stats.rankdata([(e.correlation, round(e.success.value, 9)) for e in found], axis=0)
+    correlation = stats.pearsonr(*ranks.T)  # `spearmanr` has no confidence interval
+    interval = correlation.confidence_interval(1 - st.LEVEL)
+    value, low, high = (_fixed(x, ".2f") for x in (correlation.statistic, *interval))
     return (
-        f"Rank correlation between the fidelity of {len(correlations)} estimators and their "
-        f"success after training: {value} ({low} … {high})."
+        f"Rank correlation between the fidelity of {len(found)} estimators and their success "
+        f"after training: {value} ({low} … {high})."
     )
-
-
-def fidelity_by_arm(results: Results) -> dict[str, float]:
-    """Return corrected correlations with the true advantages by arm, the highest first."""
-    if (measured := results.fidelity) is None:
-        return {}
-    truth, error = np.subtract(measured.q, measured.v), np.array(measured.error)
-    columns = np.stack(list(measured.estimates.values()), axis=1)
-    found = credit.measure(columns, truth, error)["pearson_corrected"]
-    known = dict(zip(measured.estimates, found.tolist(), strict=True))
-    arms = {
-        arm: known[settings["algorithm.estimator"]]
-        for arm, settings in results.study.arms.items()
-        if arm in results.arms
-        and settings.keys() == {"algorithm.estimator"}
-        and settings["algorithm.estimator"] in known
-    }
-    return dict(sorted(arms.items(), key=lambda item: item[1], reverse=True))
 
 
 def describe_power(study: Study, records: Sequence[Record]) -> str:

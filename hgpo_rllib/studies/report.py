@@ -26,7 +26,7 @@ from hgpo_rllib.studies.analysis import (
     describe_fidelity,
     describe_power,
     diagnostic_rows,
-    fidelity_by_arm,
+    estimator_fidelity,
     fidelity_rows,
     size_rows,
 )
@@ -188,7 +188,7 @@ def figures(results: Results) -> dict[str, bytes]:
 
 def _differences(results: Results) -> bytes:
     """Draw each arm's difference from the baseline, and its success against its fidelity."""
-    baseline, known = results.study.analysis.baseline, fidelity_by_arm(results)
+    baseline, known = results.study.analysis.baseline, estimator_fidelity(results)
     assert baseline is not None, "see figure_titles"
     arms = [arm for arm in results.arms if arm != baseline]
     height = 0.7 + ROW * max(len(arms), len(known))
@@ -202,8 +202,8 @@ def _differences(results: Results) -> bytes:
     axes[0].set(title="Held-out success, 95 % intervals")
     axes[0].set_xlabel(f"difference from {baseline} (points)")
     if known:
-        for arm, correlation in known.items():
-            place = correlation, 100 * st.run_scores(st.pool(results.scores(arm, "final"))).mean()
+        for arm, correlation, success in known:
+            place = correlation, 100 * success.value
             axes[1].plot(*place, "o", color=style.BLUE)
             axes[1].annotate(arm, place, (4, 4), textcoords="offset points", fontsize=8)
         axes[1].set(title="Success and fidelity of estimators", ylabel="held-out success (%)")

@@ -1,0 +1,175 @@
+"""The analysis of a study and the page of results, on synthetic trials."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hgpo_rllib.bench.fidelity import Result
+from hgpo_rllib.config import ConfigError
+from hgpo_rllib.studies import statistics
+from hgpo_rllib.studies.analysis import Results, describe_fidelity, describe_power, fidelity_rows
+from hgpo_rllib.studies.records import load_records
+from hgpo_rllib.studies.records import write_record as write
+from hgpo_rllib.studies.report import PAGE, load_studies, render, write_report
+from hgpo_rllib.studies.settings import parse_study
+from tests.paths import ROOT
+from tests.unit.studies.synthetic import CONTENT, SUCCESS, changed, finish, folder_with, synthetic
+
+ALL = {"good": 4, "bad": 4, "other": 4}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    docs = tmp_path_factory.mktemp("docs")
+    study = parse_study(CONTENT, "arms")
+    finish(study, docs, ALL)
+    return Results(study, load_records("arms", study, docs))
+
+
+class TestAnalysis:
+    def test_differences_are_paired(self, finished: Results) -> None:
+        """The value is the difference of the means; seeds that one arm lacks do not count."""
+        study = finished.study
+        found = finished.difference("good", "bad", "final")
+        means = [
+            statistics.run_scores(statistics.pool(finished.scores(arm, "final"))).mean()
+            for arm in ("good", "bad")
+        ]
+        assert found.value == pytest.approx(means[0] - means[1])
+        assert found.seeds == 4
+        fewer = [r for r in finished.records if r.arm == "good" or r.seed < 3]
+        assert Results(study, fewer).difference("good", "bad", "final").seeds == 3
+        only = [r for r in finished.records if r.arm == "good"]
+        assert math.isnan(Results(study, only).difference("good", "bad", "final").value)
+
+    def test_fidelity_and_success(self, tmp_path: Path) -> None:
+        """By rank; only arms that set nothing but an estimator whose fidelity was measured."""
+        fidelity = {"good": 9, "bad": 0.5, "other": 0.2, "fourth": 0}
+        names = dict(zip(fidelity, ("hgpo", "grpo", "rloo", "gigpo"), strict=True))
+        arms = {arm: {"algorithm.estimator": name} for arm, name in names.items()}
+        more = {"ppo": {"algorithm.estimator": "g2po"}, "kl": arms["bad"] | {"learner.kl_coeff": 1}}
+        analysis = {"baseline": "good", "fidelity": "measured"}
+        content = changed(arms=arms | more, analysis=analysis, seeds=2)
+        study = parse_study(content, "arms")
+        success = SUCCESS | {"other": 0.6, "fourth": 0.1, "ppo": 0.9, "kl": 0.9}
+        records = [synthetic(study, arm, seed, success[arm]) for arm in success for seed in (0, 1)]
+        rng = np.random.default_rng(0)
+        truth, noise = rng.normal(size=(2, 64))
+        measured = Result(
+            protocol={},
+            group=[*range(64)],
+            member=[0] * 64,
+            time=[0] * 64,
+            q=truth.tolist(),
+            v=[0.0] * 64,
+            error=[0.0] * 64,
+            estimates={names[a]: (c * truth + noise).tolist() for a, c in fidelity.items()},
+            levels={},
+            sizes={},
+        )
+        docs = tmp_path / "docs"
+        for record in records:
+            write(record, docs)
+        folder = folder_with(tmp_path, content)
+        with pytest.raises(ConfigError, match=r"cannot read .*credit/measured.json"):
+            load_studies(docs, folder)
+        (docs / "results/credit").mkdir()
+        (docs / "results/credit/measured.json").write_text(measured.model_dump_json())
+        (results,) = load_studies(docs, folder).values()
+        assert [row["arm"] for row in fidelity_rows(results)] == [f"`{arm}`" for arm in fidelity]
+        line = describe_fidelity(results)
+        assert line is not None
+        # Ranks 1, 2, 3, 4 and 1, 3, 2, 4; Fisher: tanh(artanh(0.8) ± 1.96 / √(4 - 3)).
+        assert line.endswith("0.80 (-0.70 … 1.00).")
+        page, *_, figure = write_report(docs, folder)
+        assert line in page.read_text()
+        assert "| `good` | 0.9" in page.read_text()
+        assert figure.name == "differences.png"
+        assert describe_fidelity(Results(study, results.records[1:], measured)) is None
+        assert fidelity_rows(Results(study, results.records)) == []
+
+    def test_power_line(self, finished: Results) -> None:
+        study = finished.study
+        assumed = describe_power(study, [])
+        assert "14 seeds per arm are needed" in assumed
+        assert "6.0 points (assumed in the study file)" in assumed
+        assert "from 8 pairs of finished trials" in describe_power(study, finished.records)
+        small = parse_study(changed(analysis={"difference": 0.005}), "arms")
+        assert "more than 1,000 seeds per arm or more held-out tasks" in describe_power(small, [])
+
+
+class TestReport:
+    def test_no_finished_trial(self, tmp_path: Path) -> None:
+        folder = folder_with(tmp_path, CONTENT)
+        (written,) = write_report(tmp_path / "docs", folder)
+        assert "No finished trial (3 arms, 4 seeds, 4 iterations" in written.read_text()
+
+    def test_the_page(self, finished: Results, tmp_path: Path) -> None:
+        """Tables and verdicts, and figures that the page shows."""
+        folder, docs = folder_with(tmp_path, CONTENT), tmp_path / "docs"
+        finish(finished.study, docs, ALL)
+        page, *figures = write_report(docs, folder, "arms")
+        text = page.read_text()
+        for part in (
+            "12 trials (3 arms, 4 seeds",
+            "20 tasks of `valid_seen`, 20 tasks of `valid_unseen`. ",
+            "Episodes per task and evaluation: 2.",
+            "Initial models: 1.",
+            "`0123456789ab` (12 trials)",
+            "| `level_fraction_k0` | 90.0 % | 90.0 % | 90.0 % |",
+            "| `advantage_s` | 0.0123 s |",
+            "| `good` | 0 | 10.0 % | 20.0 % | 30.0 % |",
+        ):
+            assert part in text
+        summary, section = text.split("## Two arms")
+        expected = ["**holds here** |", "**does not hold** |", "**cannot be told** |"]
+        for part, first in ((summary, "| [Two arms](#two-arms) | "), (section, "| ")):
+            claims = [first + claim["text"] for claim in CONTENT["analysis"]["claims"]]
+            rows = [line for line in part.splitlines() if line.startswith(tuple(claims))]
+            assert [row.split(" | ")[-1] for row in rows] == expected
+        names = ["success.png", "training.png", "differences.png"]
+        assert [file.name for file in figures] == names
+        for file in figures:
+            assert f"({file.relative_to(docs)})" in text
+            assert file.read_bytes().startswith(b"\x89PNG")
+
+    def test_incomplete_studies(self, tmp_path: Path) -> None:
+        """One arm with two seeds and one with one: numbers without intervals where needed."""
+        study = parse_study(CONTENT, "arms")
+        finish(study, tmp_path, {"good": 2, "bad": 1})
+        text = render({"arms": Results(study, load_records("arms", study, tmp_path))})
+        assert "incomplete: 3 of 12 trials have finished" in text
+        assert "| `good` | 2 |" in text
+        assert "| `bad` | 1 |" in text
+        assert "`other`" not in text.partition("Claims:")[0]
+        claims = [line for line in text.splitlines() if "better. |" in line]
+        assert all(line.endswith("| incomplete |") for line in claims)
+        assert claims
+        assert "## Verdicts" not in text
+
+    def test_the_same_bytes_again(self, finished: Results, tmp_path: Path) -> None:
+        """Whatever the order of the files."""
+        docs = tmp_path / "docs"
+        for record in reversed(finished.records):
+            write(record, docs)
+        loaded = load_studies(docs, folder_with(tmp_path, CONTENT))
+        assert render(loaded) == render({"arms": finished})
+
+    def test_the_committed_page(self) -> None:
+        """`hgpo study report` was run after the last change of a record or of a study."""
+        committed = (ROOT / "docs" / PAGE).read_text()
+        assert render(load_studies(ROOT / "docs")) == committed
+
+    def test_a_folder_without_studies(self, tmp_path: Path) -> None:
+        """Leaves the page of others alone."""
+        (tmp_path / PAGE).write_text("page")
+        for folder in (tmp_path, tmp_path / "missing"):
+            with pytest.raises(ConfigError, match=f"--studies: {folder} holds no study"):
+                write_report(tmp_path, folder)
+        assert (tmp_path / PAGE).read_text() == "page"
+
+    def test_unknown_name(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="no study nothing"):
+            write_report(tmp_path, folder_with(tmp_path, CONTENT), "nothing")
