@@ -239,7 +239,7 @@ def estimator_fidelity(results: Results) -> list[EstimatorFidelity]:
     found = []
     for arm in results.arms:
         settings = results.study.arms[arm]
-        correlation = known.get(settings.get("algorithm.estimator"), math.nan)
+        correlation = known.get(str(settings.get("algorithm.estimator")), math.nan)
         if len(settings) == 1 and not math.isnan(correlation):
             success = st.estimate(st.pool(results.scores(arm, "final")))
             found.append(EstimatorFidelity(arm, correlation, success))
