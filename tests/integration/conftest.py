@@ -13,8 +13,9 @@ from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.policy_server import server
 from hgpo_rllib.policy_server.replicas import Replicas
+from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.cluster import ray_cluster
-from hgpo_rllib.warmstart import prepare
+from hgpo_rllib.run.trainer import prepare_inputs
 from tests.paths import ROOT
 
 # Files that use the fixture `algorithm`, which takes more than a minute to start. A file that is
@@ -100,16 +101,8 @@ def run_config(overrides: list[str]) -> RunConfig:
     config = load_config(EXAMPLE, overrides)
     folder = Path(config.cache)
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "lock"):  # another process may need the same files
-        data = prepare.make_data(config, lambda done, total: None)
-        examples = prepare.make_demonstrations(config, lambda done, total: None)
-        model = prepare.make_model_directory(config, examples, lambda step, loss: None)
-    return config.model_copy(
-        update={
-            "env": config.env.model_copy(update={"data": str(data)}),
-            "model": config.model.model_copy(update={"model_path": str(model)}),
-        }
-    )
+    with FileLock(folder / "lock"):  # another process may be making the same files
+        return prepare_inputs(config, TrainingConsole())
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.integration.test_live_metrics import assert_prometheus_follows, free_
 from tests.paths import ROOT
 from tests.processes import Command
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 PACKAGES = ("hgpo_rllib", "env_wrappers", "tuned_examples")
 SMALL = (
     "iterations=50",

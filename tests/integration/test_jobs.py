@@ -24,7 +24,7 @@ from tests.integration.test_live_metrics import free_port
 from tests.paths import ROOT
 from tests.processes import Processes
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 BIN = Path(sys.executable).parent
 RUN_FILE = "tuned_examples/alfworld_pocket.yaml"
 """Of the upload: a job runs in its folder."""

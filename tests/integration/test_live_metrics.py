@@ -21,7 +21,7 @@ from hgpo_rllib.run.cluster import LOOPBACK
 from hgpo_rllib.run.live_metrics import LiveMetrics
 from hgpo_rllib.run.metrics import numbers
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 FORGOTTEN_AFTER = 25  # seconds: Ray drops a gauge 20 seconds after it was last set
 HELD_OUT = ("success_rate", "standard_error", "episodes", "episode_length", "temperature", "s")
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import pytest
 from hgpo_rllib.config import RunConfig
 from tests.paths import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 Note = dict[str, str]
 FEW = ("1.5B", "one GPU colocated")
 MORE = ("7B", "7B colocated", "one GPU", "sweep", "two nodes")

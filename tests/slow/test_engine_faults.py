@@ -30,7 +30,7 @@ from hgpo_rllib.run.cluster import ray_cluster
 from tests.paths import ROOT
 from tests.processes import Processes, command_line
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 ENGINE, REPLICA, OWNER = "EngineCore", "ServeReplica:", "OwnerLiveness"
 MODULE = "tests.slow.test_engine_faults"
 AGENT = AgentSettings(max_prompt_tokens=64, max_response_tokens=64)

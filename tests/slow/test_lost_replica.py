@@ -14,7 +14,7 @@ from tests.integration.conftest import algorithm, cluster, overrides, run_config
 from tests.integration.test_algorithm import step_logp
 
 __all__ = ["algorithm", "cluster", "overrides", "run_config"]  # fixtures
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 def replica_processes(algorithm: HGPO) -> list[int]:

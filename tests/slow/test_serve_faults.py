@@ -19,7 +19,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.processes import Command
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 TEXT = "You are in the bathroom. On the cabinet 4, you see a soapbottle 2."
 KEY = "a-key-of-this-test"
 PROCESSES = ("command", "supervisor", "server", "engine")
