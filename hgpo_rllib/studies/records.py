@@ -37,6 +37,7 @@ DIAGNOSTICS = (
     "level_group_size_",
     "oracle_",
     "zero_advantage_fraction",
+    "tokens_generated",
     "iteration_s",
     "rollout_s",
     "update_s",

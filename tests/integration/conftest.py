@@ -63,6 +63,10 @@ SMALL = (
     "evaluation.episodes=3",
 )
 
+# Ray's workers have a low priority by default, at which engines hardly start while the other process
+# clones a model.
+os.environ["RAY_worker_niceness"] = "0"
+
 
 class FileScheduling(LoadScopeScheduling):
     """Let one process run all tests of a file, or of all files in `SHARED_CLUSTER`."""
