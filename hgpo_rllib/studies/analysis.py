@@ -317,7 +317,7 @@ def _number(name: str, values: Iterable[float | None]) -> str:
         return f"{_fixed(100 * mean)} %"
     if unit == "s":
         return f"{round(mean, 9):.3g} s"
-    return f"{round(mean, 9):.3g}"
+    return f"{mean:,.0f}" if mean >= 1000 else f"{round(mean, 9):.3g}"
 
 
 def _fixed(value: float, form: str = ".1f") -> str:

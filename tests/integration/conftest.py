@@ -63,9 +63,9 @@ SMALL = (
     "evaluation.episodes=3",
 )
 
-# Ray's workers have a low priority by default, at which engines hardly start while the other process
+# Ray's workers have a low priority by default. Engines would hardly start while the other process
 # clones a model.
-os.environ["RAY_worker_niceness"] = "0"
+os.environ |= {"RAY_worker_niceness": "0"}
 
 
 class FileScheduling(LoadScopeScheduling):

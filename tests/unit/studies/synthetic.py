@@ -76,7 +76,12 @@ def synthetic(study: Study, arm: str, seed: int, success: float | None = None) -
         training={name: [0.1, 0.2, None, 0.4] for name in CURVES},
         evaluated=EVALUATED,
         splits=splits,
-        diagnostics={"level_fraction_k0": 0.9, "oracle_gap_hgpo": None, "advantage_s": 0.0123},
+        diagnostics={
+            "level_fraction_k0": 0.9,
+            "oracle_gap_hgpo": None,
+            "tokens_generated": 12345.0,
+            "advantage_s": 0.0123,
+        },
         group_sizes={"0": [0.1, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1]},
         seconds={"training": 12.5},
     )

@@ -12,7 +12,13 @@ from hgpo_rllib.studies import statistics
 from hgpo_rllib.studies.analysis import Results, describe_fidelity, describe_power, fidelity_rows
 from hgpo_rllib.studies.records import load_records
 from hgpo_rllib.studies.records import write_record as write
-from hgpo_rllib.studies.report import PAGE, load_studies, render, write_report
+from hgpo_rllib.studies.report import (
+    PAGE,
+    arms_with_curves,
+    load_studies,
+    render,
+    write_report,
+)
 from hgpo_rllib.studies.settings import parse_study
 from tests.paths import ROOT
 from tests.unit.studies.synthetic import CONTENT, SUCCESS, changed, finish, folder_with, synthetic
@@ -119,6 +125,7 @@ class TestReport:
             "Initial models: 1.",
             "`0123456789ab` (12 trials)",
             "| `level_fraction_k0` | 90.0 % | 90.0 % | 90.0 % |",
+            "| `tokens_generated` | 12,345 |",
             "| `advantage_s` | 0.0123 s |",
             "| `good` | 0 | 10.0 % | 20.0 % | 30.0 % |",
         ):
@@ -134,6 +141,19 @@ class TestReport:
         for file in figures:
             assert f"({file.relative_to(docs)})" in text
             assert file.read_bytes().startswith(b"\x89PNG")
+
+    def test_many_arms(self) -> None:
+        """Only those of the claims have curves, if there are any."""
+        names = [f"arm{number}" for number in range(11)]
+        claims = [{"text": "One is better.", "a": "arm1", "b": "arm3"}]
+        study = parse_study(
+            changed(arms={name: {} for name in names}, analysis={"claims": claims}), "arms"
+        )
+        records = [synthetic(study, arm, 0, 0.5) for arm in names]
+        assert arms_with_curves(Results(study, records[:8])) == names[:8]
+        assert arms_with_curves(Results(study, records)) == ["arm1", "arm3"]
+        others = [record for record in records if record.arm not in ("arm1", "arm3")]
+        assert len(arms_with_curves(Results(study, others))) == 9
 
     def test_incomplete_studies(self, tmp_path: Path) -> None:
         """One arm with two seeds and one with one: numbers without intervals where needed."""
