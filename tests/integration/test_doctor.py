@@ -11,7 +11,7 @@ import pytest
 from hgpo_rllib.config import RunConfig
 from tests.integration.conftest import EXAMPLE
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 
 def test_a_short_run_with_all_parts(run_config: RunConfig, tmp_path: Path) -> None:

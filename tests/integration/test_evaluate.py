@@ -20,7 +20,7 @@ from hgpo_rllib.evaluation.request import make_request
 from tests.processes import Command
 from tests.unit.cli.test_cli import hgpo
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from hgpo_rllib.models import load_model, load_tokenizer
 from tests.paths import ROOT
 from tests.processes import Command
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 KEY = "a-key-of-this-test"
 ROOM = "You are in the middle of a room. Looking quickly around you, you see a shelf 1, a sink 2."
 NO_PATTERN = {"type": "object", "patternProperties": {"(": {}}}
