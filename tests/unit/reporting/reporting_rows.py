@@ -27,6 +27,7 @@ def metrics_row(iteration: int) -> dict[str, Any]:
         "rollout_s": 9.0,
         "advantage_s": 1.0,
         "update_s": 5.0,
+        "tokens_generated": 11106,
         "tokens_per_s": 1234.0,
         "advantage_mean": 0.02 * iteration,
         "policy_loss": -0.01 * iteration,
