@@ -63,8 +63,8 @@ SMALL = (
     "evaluation.episodes=3",
 )
 
-# Ray's workers have a low priority by default. Engines would hardly start while the other process
-# clones a model.
+# Ray's workers have a low priority by default. On two cores, engines would hardly run beside the
+# learner, or while the other process clones a model.
 os.environ |= {"RAY_worker_niceness": "0"}
 
 

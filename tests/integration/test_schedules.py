@@ -94,23 +94,20 @@ def test_no_staleness_is_the_synchronous_schedule(algorithm: HGPO) -> None:
 def test_asynchronous_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
     """No response is older than the limit, and every group is used or counted as too old."""
     count, versions, used, stale = algorithm.config.groups_per_iteration, [], [], 0
-    stale_rates = []
     with asynchronous(algorithm, max_staleness=1) as runner:
         first = runner.get_state()["task_position"]
-        for _ in range(4):
+        for iteration in range(4):
             versions.append(algorithm._published_weights().version)
             algorithm.train()
             trajectories = algorithm.last_iteration.scored.trajectories
             drawn = {turn.weight_version for t in trajectories for turn in t.turns}
             assert drawn <= set(versions[-2:])
-            stale_rates.append(algorithm.last_iteration.stale_rate)
+            assert (algorithm.last_iteration.stale_rate > 0) is (iteration > 0)
             groups = {trajectory.group for trajectory in trajectories}
             assert len(groups) == count
             used += [int(group.rpartition("/")[2]) for group in groups]
             stale += algorithm.last_iteration.failures["stale_groups"]
         state = runner.get_state()
-    # On a busy machine an update can end before a response that began during it.
-    assert stale_rates[0] == 0 < max(stale_rates)
     taken = {*range(first, state["task_position"]), *state["taken_after"]}
     assert set(used) <= taken
     assert len(set(used)) == len(used) == len(taken) - stale
