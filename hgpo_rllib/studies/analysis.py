@@ -24,6 +24,8 @@ FIRST_AND_LAST = ("success_rate", "inadmissible_rate", "invalid_rate")
 """Metrics of which the first and the last iterations are shown."""
 FEWEST_ESTIMATORS = 4
 """Estimators from which a correlation has an interval."""
+MOST_ARMS = 8
+"""Arms whose curves can be told apart, and whose diagnostics fit beside each other."""
 WINDOW = 5  # first and last iterations that are averaged
 Row = dict[str, str]
 
@@ -70,6 +72,13 @@ class Results:
     def arms(self) -> list[str]:
         """Arms with finished trials."""
         return [arm for arm in self.study.arms if self.seeds(arm)]
+
+    @property
+    def detailed_arms(self) -> list[str]:
+        """Arms with curves and diagnostics: all, or those of the claims if all are too many."""
+        named = {arm for claim in self.study.analysis.claims for arm in (claim.a, claim.b)}
+        shown = [arm for arm in self.arms if arm in named]
+        return shown if shown and len(self.arms) > MOST_ARMS else self.arms
 
     def of(self, arm: str) -> list[Record]:
         """Return the records of an arm, by seed."""
@@ -191,13 +200,16 @@ def claim_rows(results: Results) -> list[Row]:
 
 
 def diagnostic_rows(results: Results) -> list[Row]:
-    """Return one row per recorded diagnostic, and one column per arm: means over its seeds."""
+    """Return one row per recorded diagnostic, and one column per arm: means over its seeds.
+
+    See `Results.detailed_arms` for the arms.
+    """
     names = dict.fromkeys(name for record in results.records for name in record.diagnostics)
     rows = [
         {"metric": f"`{name}`"}
         | {
             f"`{arm}`": _number(name, [r.diagnostics.get(name) for r in results.of(arm)])
-            for arm in results.arms
+            for arm in results.detailed_arms
         }
         for name in names
     ]
@@ -207,16 +219,19 @@ def diagnostic_rows(results: Results) -> list[Row]:
                 f"`{arm}`": _number(
                     name, [x for r in results.of(arm) for x in r.training[name][part]]
                 )
-                for arm in results.arms
+                for arm in results.detailed_arms
             }
             rows.append({"metric": f"`{name}`, {label} {WINDOW} iterations"} | cells)
     return rows
 
 
 def size_rows(results: Results) -> list[Row]:
-    """Return the shares of steps by the size of their group at the last iteration."""
+    """Return the shares of steps by the size of their group at the last iteration.
+
+    See `Results.detailed_arms` for the arms.
+    """
     rows = []
-    for arm in results.arms:
+    for arm in results.detailed_arms:
         sizes = pd.concat([pd.DataFrame(r.group_sizes, SIZE_LABELS) for r in results.of(arm)])
         means = sizes.groupby(level=0).mean()
         for depth in means:

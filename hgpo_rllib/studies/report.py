@@ -38,7 +38,6 @@ FIGURES = {"success.png": "success and performance profile", "training.png": "tr
 DIFFERENCES = "differences.png"
 """Figure of a study with a baseline."""
 ROW = 0.2  # inches per arm
-MOST_CURVES = 8  # that can be told apart
 TITLES = {
     "invalid_rate": "Invalid responses (steps)",
     "inadmissible_rate": "Inadmissible actions (steps)",
@@ -179,7 +178,7 @@ def figures(results: Results) -> dict[str, bytes]:
         success = [_held_out(results), _metric(results, "success_rate"), _profile(results)]
         training = [_metric(results, name) for name in CURVES[1:]]
         drawn = {
-            name: _draw([panel for panel in panels if panel.lines], arms_with_curves(results))
+            name: _draw([panel for panel in panels if panel.lines], results.detailed_arms)
             for name, panels in zip(FIGURES, (success, training), strict=True)
         }
         if DIFFERENCES in figure_titles(results):
@@ -220,18 +219,11 @@ def _draw(panels: Sequence[Panel], arms: Sequence[str]) -> bytes:
     return style.png(figure)
 
 
-def arms_with_curves(results: Results) -> list[str]:
-    """Return the arms whose curves are drawn: all, or those of the claims if all are too many."""
-    named = {arm for claim in results.study.analysis.claims for arm in (claim.a, claim.b)}
-    shown = [arm for arm in results.arms if arm in named]
-    return shown if shown and len(results.arms) > MOST_CURVES else results.arms
-
-
 def _lines(results: Results, values: Callable[[str], pd.DataFrame]) -> list[Line]:
     """Return one line per arm whose values are known."""
     lines = [
         Line(values(arm), "", style.colour_of(index), style.dash_of(index))
-        for index, arm in enumerate(arms_with_curves(results))
+        for index, arm in enumerate(results.detailed_arms)
     ]
     return [line for line in lines if line.values["mean"].notna().any()]
 

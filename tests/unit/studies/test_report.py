@@ -9,16 +9,17 @@ import pytest
 from hgpo_rllib.bench.fidelity import Result
 from hgpo_rllib.config import ConfigError
 from hgpo_rllib.studies import statistics
-from hgpo_rllib.studies.analysis import Results, describe_fidelity, describe_power, fidelity_rows
+from hgpo_rllib.studies.analysis import (
+    Results,
+    describe_fidelity,
+    describe_power,
+    diagnostic_rows,
+    fidelity_rows,
+    size_rows,
+)
 from hgpo_rllib.studies.records import load_records
 from hgpo_rllib.studies.records import write_record as write
-from hgpo_rllib.studies.report import (
-    PAGE,
-    arms_with_curves,
-    load_studies,
-    render,
-    write_report,
-)
+from hgpo_rllib.studies.report import PAGE, load_studies, render, write_report
 from hgpo_rllib.studies.settings import parse_study
 from tests.paths import ROOT
 from tests.unit.studies.synthetic import CONTENT, SUCCESS, changed, finish, folder_with, synthetic
@@ -143,17 +144,20 @@ class TestReport:
             assert file.read_bytes().startswith(b"\x89PNG")
 
     def test_many_arms(self) -> None:
-        """Only those of the claims have curves, if there are any."""
+        """Only those of the claims have curves and diagnostics, if there are any."""
         names = [f"arm{number}" for number in range(11)]
         claims = [{"text": "One is better.", "a": "arm1", "b": "arm3"}]
         study = parse_study(
             changed(arms={name: {} for name in names}, analysis={"claims": claims}), "arms"
         )
         records = [synthetic(study, arm, 0, 0.5) for arm in names]
-        assert arms_with_curves(Results(study, records[:8])) == names[:8]
-        assert arms_with_curves(Results(study, records)) == ["arm1", "arm3"]
+        assert Results(study, records[:8]).detailed_arms == names[:8]
+        results = Results(study, records)
+        assert results.detailed_arms == ["arm1", "arm3"]
+        assert [*diagnostic_rows(results)[0]] == ["metric", "`arm1`", "`arm3`"]
+        assert {row["arm"] for row in size_rows(results)} == {"`arm1`", "`arm3`"}
         others = [record for record in records if record.arm not in ("arm1", "arm3")]
-        assert len(arms_with_curves(Results(study, others))) == 9
+        assert len(Results(study, others).detailed_arms) == 9
 
     def test_incomplete_studies(self, tmp_path: Path) -> None:
         """One arm with two seeds and one with one: numbers without intervals where needed."""
