@@ -38,6 +38,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "hgpo_leave_one_out": hierarchy.hgpo_leave_one_out,
     "hgpo_uncertainty": hierarchy.hgpo_uncertainty,
     "hgpo_gae": hierarchy.hgpo_gae,
+    "hgpo_shrinkage": hierarchy.hgpo_shrinkage,
     # of other papers
     "graphgpo": graph.graphgpo,
     "g2po": graph.g2po,

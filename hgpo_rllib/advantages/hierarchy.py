@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hgpo_rllib.advantages.baselines import gae, trajectory_level
+from hgpo_rllib.advantages.baselines import gae, over_batch, trajectory_level
 from hgpo_rllib.advantages.groups import (
     EPSILON,
     EstimatorSettings,
@@ -16,7 +16,10 @@ from hgpo_rllib.advantages.groups import (
     group_sum,
     leave_one_out,
 )
-from hgpo_rllib.advantages.steps import NONE, Floats, Ints, StepArrays
+from hgpo_rllib.advantages.steps import NONE, Floats, Ints, StepArrays, intern_pairs
+
+PRIOR_STEPS = 2.0
+"""Steps that the value of a shorter history counts for in `hgpo_shrinkage`."""
 
 
 def hgpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
@@ -115,6 +118,29 @@ def hgpo_gae(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     np.divide(numerator, denominator, out=value, where=denominator > 0)
     advantage = gae(steps, value, settings.gamma, settings.gae_lambda)
     return group_advantage(steps.task, advantage, settings.normalize)[0]
+
+
+def hgpo_shrinkage(steps: StepArrays, settings: EstimatorSettings) -> Floats:
+    """Generalised advantages with values of histories that do not depend on the step's own episode.
+
+    Beyond the paper. The value at depth k is the mean step return of the step's group, without
+    the steps of its own trajectory, shrunk towards the value at depth k - 1:
+    ``V_k = (sum R + 2 V_{k-1}) / (n + 2)``, with the sum over n steps of other trajectories. V_{-1}
+    is the mean step return of the batch. The advantage is `gae` with V_K, normalized over the
+    batch. A small λ suits it: 0.4, see docs/advantages.md.
+
+    Reads context_length, normalize, contexts, gamma, gae_lambda.
+    """
+    value = group_mean(np.zeros(len(steps), np.int64), steps.step_return)
+    for group in context_levels(steps, settings.context_length, settings.contexts):
+        inside = group != NONE
+        rows, returns = group[inside], steps.step_return[inside]
+        own = intern_pairs(rows, steps.trajectory[inside])
+        total = group_sum(rows, returns)[rows] - group_sum(own, returns)[own]
+        count = np.bincount(rows)[rows] - np.bincount(own)[own]
+        value[inside] = (total + PRIOR_STEPS * value[inside]) / (count + PRIOR_STEPS)
+    advantage = gae(steps, value, settings.gamma, settings.gae_lambda)
+    return over_batch(advantage, settings.normalize)
 
 
 def weighted_mean(levels: Iterable[tuple[float, Floats]]) -> Floats:

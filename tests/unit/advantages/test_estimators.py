@@ -277,7 +277,36 @@ def test_generalised_advantages_with_values_of_histories(batch, settings) -> Non
     np.testing.assert_allclose(got, expected, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["hgpo_gae", "gagpo", "ppo"])
+@given(BATCHES, SETTINGS)
+def test_values_shrunk_towards_those_of_shorter_histories(batch, settings) -> None:
+    """The steps of a trajectory do not count in its own values, except in the batch's mean."""
+    steps = [
+        (i, t, task, states, value)
+        for i, (task, states, values) in enumerate(batch)
+        for t, value in enumerate(values)
+    ]
+    least = settings.contexts == "released"
+    expected = []
+    for i, t, task, states, _ in steps:
+        value = np.mean([other for *_, other in steps])
+        for k in range(settings.context_length + 1):
+            if least and t < k:
+                continue
+            history = [None] * max(0, k - t) + states[max(0, t - k) : t + 1]
+            others = [
+                other
+                for j, u, its_task, its_states, other in steps
+                if (j != i and its_task == task and not (least and u < k))
+                and [None] * max(0, k - u) + its_states[max(0, u - k) : u + 1] == history
+            ]
+            value = (sum(others) + 2 * value) / (len(others) + 2)
+        expected.append(value)
+    raw = gae(arrays(batch), np.array(expected), settings.gamma, settings.gae_lambda)
+    got = find_estimator("hgpo_shrinkage")(arrays(batch), replace(settings, normalize="mean"))
+    np.testing.assert_allclose(got, raw - raw.mean(), atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["hgpo_gae", "hgpo_shrinkage", "gagpo", "ppo"])
 def test_generalised_advantages_in_units_of_the_task(name: str) -> None:
     """`mean_std` divides by their standard deviation, here over one task."""
     steps = two_histories([2.0, 6.0], [3.0, 9.0])
