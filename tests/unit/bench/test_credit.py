@@ -120,7 +120,7 @@ def test_columns_are_those_of_the_whole_batch(played: list[Trajectory]) -> None:
     assert found["member"] == [0, 2, 3, 0]
     assert found["time"] == [1, 1, 4, 2]
     assert "ppo" not in found["estimates"]
-    assert len(found["estimates"]) == 20
+    assert len(found["estimates"]) == 21
     for name in ("hgpo", "gigpo", "grpo", "reinforce", "graphgpo"):
         expected = find_estimator(name)(scored.steps, settings.estimator_settings())
         assert found["estimates"][name] == pytest.approx(expected[rows], rel=1e-4)
