@@ -97,7 +97,7 @@ class AlgorithmSettings(Section):
     gamma: float = Field(_ESTIMATOR.gamma, gt=0, le=1)
     """Discount factor."""
     gae_lambda: float = Field(_ESTIMATOR.gae_lambda, ge=0, le=1)
-    """Lambda of PPO's generalised advantage estimation."""
+    """Lambda of generalised advantage estimation over steps."""
     segment_lambda: float = Field(_ESTIMATOR.segment_lambda, ge=0, le=1)
     """Lambda of HiPER's generalised advantage estimation over segments."""
     keep_penalty: float = Field(0.0, ge=0)

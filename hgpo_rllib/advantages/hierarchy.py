@@ -121,24 +121,23 @@ def hgpo_gae(steps: StepArrays, settings: EstimatorSettings) -> Floats:
 
 
 def hgpo_shrinkage(steps: StepArrays, settings: EstimatorSettings) -> Floats:
-    """Generalised advantages with values of histories that do not depend on the step's own episode.
+    """Generalised advantages with values of histories from the other trajectories of the task.
 
     Beyond the paper. The value at depth k is the mean step return of the step's group, without
     the steps of its own trajectory, shrunk towards the value at depth k - 1:
     ``V_k = (sum R + 2 V_{k-1}) / (n + 2)``, with the sum over n steps of other trajectories. V_{-1}
-    is the mean step return of the batch. The advantage is `gae` with V_K, normalized over the
-    batch. A small λ suits it: 0.4, see docs/advantages.md.
+    is the mean step return of the whole batch. The advantage is `gae` with V_K, normalized over
+    the batch. Use it with a small λ, 0.4 (docs/advantages.md).
 
-    Reads context_length, normalize, contexts, gamma, gae_lambda.
+    Reads context_length, normalize, gamma, gae_lambda.
     """
-    value = group_mean(np.zeros(len(steps), np.int64), steps.step_return)
-    for group in context_levels(steps, settings.context_length, settings.contexts):
-        inside = group != NONE
-        rows, returns = group[inside], steps.step_return[inside]
-        own = intern_pairs(rows, steps.trajectory[inside])
-        total = group_sum(rows, returns)[rows] - group_sum(own, returns)[own]
-        count = np.bincount(rows)[rows] - np.bincount(own)[own]
-        value[inside] = (total + PRIOR_STEPS * value[inside]) / (count + PRIOR_STEPS)
+    returns = steps.step_return
+    value = group_mean(np.zeros(len(steps), np.int64), returns)
+    for group in context_levels(steps, settings.context_length):
+        own = intern_pairs(group, steps.trajectory)
+        total = group_sum(group, returns)[group] - group_sum(own, returns)[own]
+        count = np.bincount(group)[group] - np.bincount(own)[own]
+        value = (total + PRIOR_STEPS * value) / (count + PRIOR_STEPS)
     advantage = gae(steps, value, settings.gamma, settings.gae_lambda)
     return over_batch(advantage, settings.normalize)
 

@@ -285,18 +285,15 @@ def test_values_shrunk_towards_those_of_shorter_histories(batch, settings) -> No
         for i, (task, states, values) in enumerate(batch)
         for t, value in enumerate(values)
     ]
-    least = settings.contexts == "released"
     expected = []
     for i, t, task, states, _ in steps:
         value = np.mean([other for *_, other in steps])
         for k in range(settings.context_length + 1):
-            if least and t < k:
-                continue
             history = [None] * max(0, k - t) + states[max(0, t - k) : t + 1]
             others = [
                 other
                 for j, u, its_task, its_states, other in steps
-                if (j != i and its_task == task and not (least and u < k))
+                if (j != i and its_task == task)
                 and [None] * max(0, k - u) + its_states[max(0, u - k) : u + 1] == history
             ]
             value = (sum(others) + 2 * value) / (len(others) + 2)
