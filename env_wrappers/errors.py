@@ -1,10 +1,20 @@
-"""Errors of all environments."""
+"""Errors of all environments, and messages of other errors."""
 
 from collections.abc import Collection
 
 
 class DataError(ValueError):
     """Task data is unusable; the one-line message names the item and the remedy."""
+
+
+def one_line(error: object, limit: int = 500) -> str:
+    """Return an error's message on one line of at most `limit` characters."""
+    return " ".join(str(error).split())[:limit]
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type and message of an error on one line."""
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 def check_known(what: str, value: object, known: Collection[str]) -> None:

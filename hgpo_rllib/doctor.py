@@ -13,7 +13,7 @@ import psutil
 import torch
 from transformers.utils import logging as transformers_logging
 
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, describe_error
 from hgpo_rllib.advantages.estimators import VALUES_OF_TOKENS
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.bench.learner import peak_bytes, peak_flops
@@ -29,7 +29,6 @@ from hgpo_rllib.run.estimate import full_turn, update_flop
 from hgpo_rllib.run.inputs import check_inputs
 from hgpo_rllib.run.model_size import ModelSize, find_size
 from hgpo_rllib.run.trainer import prepare_inputs
-from hgpo_rllib.run.trial import describe
 
 GIB = 2**30
 SHARED_MEMORY = Path("/dev/shm")
@@ -64,7 +63,7 @@ def examine(config: RunConfig, console: TrainingConsole) -> Iterator[Check]:
         with ray_cluster(config):
             yield from _trial_checks(config, model)
     except Exception as error:  # any error here would end a real run
-        yield Check("short run", "failed", describe(error))
+        yield Check("short run", "failed", describe_error(error))
 
 
 def machine_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]:
@@ -77,8 +76,12 @@ def machine_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check
     if model is None:
         return
     sizes = {"host": 0, str(SHARED_MEMORY): 0, "GPU": 0}
+    counts = {
+        estimate.LEARNER: config.cluster.num_learners,
+        estimate.REPLICA: config.policy_server.num_replicas,
+    }
     for item in estimate.memory(config, model):
-        sizes[item.where] += item.size
+        sizes[item.where] += item.size * counts.get(item.process, 1)
     available = psutil.virtual_memory().available
     remedy = "lower the number of processes, or use LoRA"
     yield _room("host memory", available, sizes["host"], remedy)

@@ -15,6 +15,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from env_wrappers.errors import one_line
 from hgpo_rllib.section import ConfigError
 
 
@@ -47,14 +48,13 @@ def write_tokenizer(model_path: str, folder: Path) -> None:
     an id that is no token.
 
     Raises:
-        ConfigError: the model has no tokenizer.json that can be read.
+        ConfigError: the model holds no tokenizer.json that can be read.
     """
     try:
         tokenizer = load_tokenizer(model_path)
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"{model_path} holds no tokenizer.json that can be read ({reason})"
+            f"{model_path} holds no tokenizer.json that can be read ({one_line(error)})"
         ) from error
     tokenizer.save_pretrained(folder)
     # vLLM reads the model type from config.json beside the tokenizer. For this type it loads

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from env_wrappers.errors import one_line
 from hgpo_rllib.section import ConfigError
 
 EXAMPLES = Path(__file__).parents[1] / "tuned_examples"
@@ -41,7 +42,7 @@ def parse_yaml(text: str) -> Any:
         return yaml.safe_load(text)
     # PyYAML has other errors for a date that does not exist, and for deeply nested lists.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
+        raise ValueError(one_line(error)) from error
 
 
 def read_run_file(path: Path) -> dict[str, Any]:

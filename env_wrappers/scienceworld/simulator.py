@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, one_line
 
 SPLITS = {"train": "getVariationsTrain", "dev": "getVariationsDev", "test": "getVariationsTest"}
 JAVA_OPTIONS = ("-Xmx4g", "-XX:+UseSerialGC", "--add-opens=java.base/java.util=ALL-UNNAMED")
@@ -55,7 +55,7 @@ class Game:
     def _load(self, gold: bool) -> None:
         error = self._game.load(*self._arguments, gold)
         if error:
-            raise DataError(f"ScienceWorld: {' '.join(str(error).split())}")
+            raise DataError(f"ScienceWorld: {one_line(error)}")
 
     def gold_path(self) -> list[str]:
         """Return the simulator's own solution; the game starts again."""

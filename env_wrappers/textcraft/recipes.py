@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, describe_error
 from env_wrappers.files import expand_home, parse_json, read_regular
 
 MIN_DEPTH = 2
@@ -273,9 +273,8 @@ def _read(
             AttributeError,
             OverflowError,
         ) as error:
-            reason = " ".join(str(error).split())
             raise DataError(
-                f"{file} is not a recipe ({type(error).__name__}: {reason}): remove it"
+                f"{file} is not a recipe ({describe_error(error)}): remove it"
             ) from error
         yield item, count, group, [(name, is_group, n) for (name, is_group), n in parts]
 

@@ -120,7 +120,7 @@ class Brancher:
         if len(played) < self.branches:
             raise RunStoppedError(
                 f"{self.branches - len(played)} branches failed in all {self.max_attempts} "
-                "attempts (see the warnings above): the same command continues"
+                "attempts (see the warnings above): repeat the command to continue"
             )
         returns = first_returns(played, self.settings)
         return Mean(float(returns.mean()), float(returns.var(ddof=1) / len(returns)))

@@ -152,7 +152,7 @@ def play_missing(config: RunConfig, plan: Plan, folder: Path, on_progress: Progr
     if (folder / STEPS).is_file() and len(done) == len(read_steps(folder)[1]):
         return
     with (
-        ray_cluster(config.without_learners(), remedy=lambda: "the same command continues"),
+        ray_cluster(config.without_learners(), remedy=lambda: "repeat the command to continue"),
         served(config, CreditRunner) as runner,
     ):
         if not (folder / STEPS).is_file():

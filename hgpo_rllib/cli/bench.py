@@ -233,7 +233,7 @@ def credit(
     else:
         run, _ = _prepare(source, overrides)
         plan = Plan(groups, steps, branches)
-        with progress("branching, agent states", "the same command continues") as advance:
+        with progress("playing branches", "repeat the command to continue") as advance:
             folder, result = bench_credit(run, plan, output, advance)
         figure = figure or folder / "credit.png"
     tables = fidelity.tables(result)

@@ -1,4 +1,6 @@
-"""`hgpo`: exit code 0 on success, 2 for bad input (one line, no traceback), 1 otherwise."""
+"""`hgpo`: exit code 0 on success, 2 for bad input (one line, no traceback), 130 after an interrupt,
+1 otherwise.
+"""
 
 import contextlib
 import os
@@ -34,11 +36,6 @@ app.command()(doctor.doctor)
 app.command(cls=sweep.SweepCommand)(sweep.sweep)
 
 
-@app.callback()
-def _root() -> None:
-    """Keep `hgpo train` a sub-command."""
-
-
 @app.command()
 def train(
     config: Annotated[Path | None, RUN_FILE] = None,
@@ -68,7 +65,7 @@ def train(
     with contextlib.nullcontext() if resume is None else locked(resume):
         with large_imports():
             from hgpo_rllib.run.inputs import check_inputs, check_paths_are_kept
-        check_paths_are_kept(settings, resume or Path(settings.output))
+        check_paths_are_kept(settings, output=resume or Path(settings.output))
         check_inputs(settings)
         with large_imports():
             from hgpo_rllib.run.trainer import train as run_training

@@ -40,6 +40,10 @@ def sft(
         raise ConfigError("set model.model_path to the model to fine-tune, a directory or a name")
     if output.exists():
         raise ConfigError(f"{output} exists: name a new directory, or remove it")
+    if batch_size % micro_batch_size:
+        raise ConfigError(
+            f"--batch-size {batch_size}: give a multiple of --micro-batch-size {micro_batch_size}"
+        )
     with large_imports():
         from hgpo_rllib.environments.checks import check_templates
         from hgpo_rllib.models import load_chat_tokenizer

@@ -38,7 +38,7 @@ def run(
     sweep = plan(path.stem, settings, folder, records, resume)
     check_trials(sweep)
     if sweep.trials:
-        check_paths_are_kept(sweep.trials[0].config, folder)
+        check_paths_are_kept(sweep.trials[0].config, output=folder, docs=docs)
     typer.echo(f"study {path.stem}: {len(records)} of {settings.size} trials are recorded")
     typer.echo(describe_power(settings, records))
     if not is_registered(path):

@@ -73,7 +73,7 @@ def sweep(
         from hgpo_rllib.run.inputs import check_paths_are_kept
         from hgpo_rllib.run.sweep import run_sweep
 
-    check_paths_are_kept(plan.trials[0].config, folder)
+    check_paths_are_kept(plan.trials[0].config, output=folder)
     if not run_sweep(plan, folder):
         raise typer.Exit(1)
 
@@ -82,6 +82,8 @@ def check_trials(plan: Sweep) -> None:
     """Raise ConfigError or DataError if the inputs of a trial are invalid."""
     from hgpo_rllib.run.inputs import check_inputs
 
+    if len(plan.trials) > 1 and any(t.config.rollout.gateway_port for t in plan.trials):
+        raise ConfigError("rollout.gateway_port: trials would use the same port; train single runs")
     checked: list[tuple[object, ...]] = []
     for trial in plan.trials:
         run = trial.config

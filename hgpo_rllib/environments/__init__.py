@@ -7,8 +7,9 @@ The environments registered here can be trained, evaluated and prepared by name.
 import importlib
 from collections.abc import Callable
 
+from env_wrappers.errors import describe_error
 from hgpo_rllib.config import ConfigError
-from hgpo_rllib.environments.checks import PAGE, one_line
+from hgpo_rllib.environments.checks import PAGE
 from hgpo_rllib.environments.spec import (
     DemonstrationGenerator,
     EnvironmentSpec,
@@ -72,7 +73,7 @@ def find_environment(env_id: str) -> EnvironmentSpec:
         ) from error
     except Exception as error:  # user code can raise anything
         raise ConfigError(
-            f"env.env_id: {env_id}: {module} cannot be imported: {one_line(error)} ({PAGE})"
+            f"env.env_id: {env_id}: {module} cannot be imported: {describe_error(error)} ({PAGE})"
         ) from error
     spec = (UNNAMED | SPECS).get(bare, EnvironmentSpec)
     if isinstance(spec, str):

@@ -15,7 +15,7 @@ from gymnasium.error import Error as GymnasiumError
 from pydantic import TypeAdapter, ValidationError
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, describe_error, one_line
 from hgpo_rllib.agent.memory import Turn
 from hgpo_rllib.agent.renderer import FOLLOW_UP_VARIABLES, PROMPT_VARIABLES, TextRenderer
 from hgpo_rllib.agent.templates import load_template, unknown_variables
@@ -45,11 +45,6 @@ def make_environment(settings: EnvSettings, split: str) -> gymnasium.Env:
     return gymnasium.make(settings.env_id, disable_env_checker=True, split=split, **options)
 
 
-def one_line(error: Exception) -> str:
-    """Return the type and message of an error on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
 # --- settings of a built-in environment -----------------------------------------------------------
 
 
@@ -64,9 +59,9 @@ def check_settings(config: RunConfig, split: str) -> gymnasium.Env:
     try:
         env = make_environment(config.env, split)
     except (GymnasiumError, ImportError) as error:
-        raise ConfigError(f"env.env_id: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"env.env_id: {one_line(error)}") from error
     except TypeError as error:  # a value that the environment cannot use
-        raise ConfigError(f"env.options: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"env.options: {one_line(error)}") from error
     _check_curriculum(config, env)
     return env
 
@@ -123,7 +118,7 @@ def check_templates(agent: AgentSettings) -> None:
         try:
             unknown = unknown_variables(load_template(name), known)
         except (OSError, ValueError, jinja2.TemplateError) as error:
-            raise ConfigError(f"agent.{setting}: {' '.join(str(error).split())}") from error
+            raise ConfigError(f"agent.{setting}: {one_line(error)}") from error
         if unknown:
             raise ConfigError(
                 f"agent.{setting}: {name}: unknown variable {', '.join(unknown)}; known here: "
@@ -155,11 +150,11 @@ def check_contract(config: RunConfig, split: str) -> None:
     try:
         env = make_environment(settings, split)
     except (GymnasiumError, DataError) as error:
-        raise ConfigError(f"env.env_id: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"env.env_id: {one_line(error)}") from error
     except Exception as error:
         options = sorted({"data", "max_steps", *settings.options})
         raise ConfigError(
-            f"{where}: it cannot be made with {options}: {one_line(error)} ({PAGE})"
+            f"{where}: it cannot be made with {options}: {describe_error(error)} ({PAGE})"
         ) from error
     try:
         _check_curriculum(config, env)
@@ -191,7 +186,7 @@ def _check_prompts(agent: AgentSettings, observation: str, info: dict[str, Any])
         TextRenderer(agent).follow_up_message(*given)
     except Exception as error:  # filters and calls in a template can raise anything
         name = getattr(agent, setting)
-        raise ConfigError(f"agent.{setting}: {name}: {one_line(error)} ({PAGE})") from error
+        raise ConfigError(f"agent.{setting}: {name}: {describe_error(error)} ({PAGE})") from error
 
 
 def _check_families(env: gymnasium.Env, info: dict[str, Any]) -> None:
@@ -241,7 +236,7 @@ def _call(name: str, size: int, call: Callable[[], Any]) -> tuple[Any, ...]:
     try:
         returned = call()
     except Exception as error:
-        raise DataError(f"{name} raises {one_line(error)}") from error
+        raise DataError(f"{name} raises {describe_error(error)}") from error
     if not isinstance(returned, tuple) or len(returned) != size:
         raise DataError(f"{name} does not return {size} things, as Gymnasium has it")
     return returned

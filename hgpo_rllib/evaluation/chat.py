@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import openai
 from openai.types.chat import ChatCompletion
 
+from env_wrappers.errors import one_line
 from hgpo_rllib.agent import (
     BeginModelAgent,
     ModelAgent,
@@ -92,11 +93,11 @@ class ChatAgent(ModelAgent):
         try:
             messages, reply, truncated = await self._reply(observation, admissible_actions)
         except openai.BadRequestError as error:
-            raise RequestFailedError(_one_line(error)) from error
+            raise RequestFailedError(one_line(error)) from error
         except openai.OpenAIError as error:
             raise RunStoppedError(
-                f"the model's server does not answer ({_one_line(error)}): finished episodes are "
-                "kept, the same command goes on"
+                f"the model's server does not answer ({one_line(error)}): finished episodes are "
+                "kept, repeat the command to continue"
             ) from error
         choice, usage = reply.choices[0], reply.usage
         completion = choice.message.content or ""
@@ -182,7 +183,7 @@ def find_remote_model(url: str, name: str | None, temperature: float) -> RemoteM
     except openai.AuthenticationError as error:
         raise ConfigError(f"{base} wants a key: set ${' or $'.join(KEY_VARIABLES)}") from error
     except openai.OpenAIError as error:
-        raise ConfigError(f"{base} cannot be asked for its models ({_one_line(error)})") from error
+        raise ConfigError(f"{base} cannot be asked for its models ({one_line(error)})") from error
     except (AttributeError, ValueError) as error:  # the client reads whatever it gets
         raise ConfigError(
             f"{base} answers with no list of models: give http://HOST:PORT/v1"
@@ -198,7 +199,3 @@ def api_key() -> str:
     """Return the key from the environment, or a placeholder, which servers without a key ignore."""
     found = (os.environ.get(variable) for variable in KEY_VARIABLES)
     return next((key for key in found if key), "none")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

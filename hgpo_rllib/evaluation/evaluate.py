@@ -24,7 +24,6 @@ from hgpo_rllib.evaluation.protocol import (
     Block,
     describe,
     describe_agent,
-    git_commit,
     protocol_hash,
     recording,
 )
@@ -36,6 +35,7 @@ from hgpo_rllib.results.frames import read_episodes, read_object
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, Rollout, play_in_pool
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
+from hgpo_rllib.run.changes import git_commit
 from hgpo_rllib.section import RunStoppedError
 
 OUTPUT = "evaluations"
@@ -198,7 +198,7 @@ def play_slots(
         causes = ", ".join(f"{name} {lost[name]}" for name in FAILURES if lost[name])
         raise RunStoppedError(
             f"{len(slots) - ended} episodes could not be played ({causes}; see the warnings above)"
-            ": the others are kept, the same command goes on"
+            ": the others are kept, repeat the command to continue"
         )
 
 

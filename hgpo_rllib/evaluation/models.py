@@ -59,7 +59,7 @@ class LocalModel:
         """
         from hgpo_rllib.run.cluster import ray_cluster
 
-        config, again = self.config, "run the command again: finished episodes are kept"
+        config, again = self.config, "repeat the command to continue: finished episodes are kept"
         with (
             ray_cluster(config.without_learners(), remedy=lambda: again),
             served(config) as model,

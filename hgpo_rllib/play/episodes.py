@@ -18,6 +18,8 @@ from hgpo_rllib.jsonl import (
 from hgpo_rllib.play.terminal import QUIT, ask, plain
 from hgpo_rllib.reporting.numbers import decimal, number
 
+PLACE = ("iteration", "split", "group", "member", "seed", "place")
+"""Keys of an episode's place in a run or evaluation, as far as it has them."""
 VALUES = (("reward", "reward"), ("return", "step_return"), ("advantage", "advantage"))
 """Names of a step's numbers, with their keys."""
 
@@ -62,8 +64,8 @@ def show_episode(episode: Row, console: Console, step_by_step: bool) -> None:
 
 def _show_head(episode: Row, console: Console) -> None:
     console.print(Text(f"task: {plain(episode.get('goal') or 'n/a')}", style="bold"))
-    where = ("iteration", "split", "group", "member")
-    console.print(Text(", ".join(f"{key} {plain(episode.get(key, 'n/a'))}" for key in where)))
+    where = ", ".join(f"{key} {plain(episode[key])}" for key in PLACE if key in episode)
+    console.print(Text(where))
     console.print(Text(f"game: {plain(episode.get('game', 'n/a'))}"))
     total = decimal(number(episode, "episode_return"))
     console.print(Text(f"{plain(episode.get('task_type', 'n/a'))}, return {total}"))
@@ -80,7 +82,11 @@ def _show_step(step: Row, position: int, steps: int, console: Console) -> None:
         action.append(f"  [{', '.join(marks)}]", "green" if marks == ["valid"] else "red")
     )
     console.print(
-        Text(", ".join(f"{name} {decimal(number(step, key), 3)}" for name, key in VALUES))
+        Text(
+            ", ".join(
+                f"{name} {decimal(number(step, key), 3)}" for name, key in VALUES if key in step
+            )
+        )
     )
 
 

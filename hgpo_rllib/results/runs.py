@@ -247,6 +247,8 @@ def _read_config(path: Path) -> Row:
         config = parse_yaml(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ResultsError(f"{file}: not YAML ({error})") from error
+    except OSError as error:
+        raise ResultsError(f"{file}: cannot be read ({error.strerror})") from error
     if not isinstance(config, dict):
         raise ResultsError(f"{file}: not a mapping")
     return config

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ class Start(BaseModel):
     """Hash of the ordered games of each split, for environments that hash their data."""
     model: str
     """Hash of the files of the initial model, or its name on the hub."""
+    commit: str | None = None
+    """Commit of the code; None if git finds none."""
 
 
 def check_changes(directory: RunDirectory, config: RunConfig, console: TrainingConsole) -> None:
@@ -53,6 +56,7 @@ def check_changes(directory: RunDirectory, config: RunConfig, console: TrainingC
             settings=config.model_dump(mode="json"),
             games=_hash_games(config),
             model=_hash_model(str(config.model.model_path)),
+            commit=git_commit(),
         )
     before = _read(directory.started)
     if before is not None:
@@ -118,3 +122,14 @@ def _hash_model(model: str) -> str:
     files = {file for pattern in (*WEIGHTS, *MODEL_FILES) for file in folder.glob(pattern)}
     sums = {file.name: [file.stat().st_size, checksum(file)] for file in sorted(files)}
     return digest(json.dumps(sums, sort_keys=True).encode())
+
+
+def git_commit() -> str | None:
+    """Return the commit of the checkout that this code runs from, or None if git finds none."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        output = subprocess.check_output(
+            command, cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, text=True, timeout=10
+        )
+        return output.strip() or None
+    return None

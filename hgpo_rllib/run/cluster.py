@@ -17,6 +17,7 @@ from ray import serve
 from ray._private import ray_constants
 from ray.exceptions import ActorAlreadyExistsError
 
+from env_wrappers.errors import one_line
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.placement import check_run
 from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port
@@ -33,13 +34,15 @@ def ray_cluster(
 ) -> Iterator[None]:
     """Connect to the cluster at RAY_ADDRESS, or start a local one and stop it after the block.
 
+    SIGTERM interrupts the block like Ctrl-C.
+
     Args:
         config: the settings.
         run: the run directory, if any; see `ray_session`.
-        remedy: returns how to continue, as the end of a sentence. With it, SIGTERM interrupts the
-            block, and the command exits with code 1 and one line if this node's Ray dies. Ray does
-            not restart by itself: its client code would print dozens of lines, wait for a minute or
-            ignore Ctrl-C, and then abort the process.
+        remedy: returns how to continue, as the end of a sentence. With it, the command exits with
+            code 1 and one line if this node's Ray dies. Ray does not restart by itself: its client
+            code would print dozens of lines, wait for a minute or ignore Ctrl-C, and then abort the
+            process.
 
     Raises:
         ConfigError: the dashboard port is in use, RAY_ADDRESS is a client address or no cluster can
@@ -51,8 +54,8 @@ def ray_cluster(
     # This logger prints tracebacks of errors that are also raised to the caller.
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)
     with ExitStack() as stack:
-        if "RAY_ADDRESS" in os.environ:
-            _join_ray(os.environ["RAY_ADDRESS"])
+        if address := os.environ.get("RAY_ADDRESS"):
+            _join_ray(address)
         else:
             check_dashboard_port(config)
             _start_ray(config.cluster.dashboard_port, stack.enter_context(ray_session(run)))
@@ -61,8 +64,8 @@ def ray_cluster(
         # Start Serve before any trial or algorithm: its controller does not fit into a placement
         # group.
         start_serve()
+        stack.enter_context(terminate_like_interrupt())  # replaces Ray's handler
         if remedy is not None:
-            stack.enter_context(terminate_like_interrupt())  # replaces Ray's handler
             stack.enter_context(on_exit_of(ray_processes(), partial(_exit, remedy)))
         yield
 
@@ -86,6 +89,8 @@ def _join_ray(address: str) -> None:
             f"no Ray cluster can be reached at RAY_ADDRESS={address}: start one with `ray start`, "
             "use the same RAY_AUTH_MODE and token, or unset RAY_ADDRESS (docs/cluster.md)"
         ) from error
+    except RuntimeError as error:  # another version of Ray or Python
+        raise ConfigError(f"RAY_ADDRESS={address}: {one_line(error)}") from error
 
 
 def _start_ray(dashboard_port: int | None, folder: Path) -> None:
@@ -104,7 +109,7 @@ def _start_ray(dashboard_port: int | None, folder: Path) -> None:
             )
     except Exception as error:
         ray.shutdown()
-        raise RunStoppedError(f"Ray did not start: {' '.join(str(error).split())}") from error
+        raise RunStoppedError(f"Ray did not start: {one_line(error)}") from error
 
 
 def protect_token() -> None:

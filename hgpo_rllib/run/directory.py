@@ -14,7 +14,7 @@ from typing import Any
 
 from env_wrappers.files import write_atomically
 from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
-from hgpo_rllib.jsonl import read_jsonl
+from hgpo_rllib.jsonl import read_jsonl, write_jsonl
 from hgpo_rllib.run.folders import previous, write_folder
 from hgpo_rllib.run.lock import locked
 
@@ -92,7 +92,7 @@ class RunDirectory:
         if not file.exists():
             return
         kept = [row for row in read_jsonl(file) if row["iteration"] <= last_iteration]
-        write_atomically(file, "".join(json.dumps(row) + "\n" for row in kept))
+        write_jsonl(file, kept)
 
     def write_episodes(self, iteration: int, records: Iterable[Mapping[str, Any]]) -> None:
         """Write the episodes of one iteration."""

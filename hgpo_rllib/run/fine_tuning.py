@@ -17,7 +17,8 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging as transformers_logging
 
 from env_wrappers.datasets import new_directory
@@ -144,7 +145,7 @@ def fine_tune(
         checkpoints: directory of checkpoints.
         epochs: passes over the demonstrations.
         lr: peak learning rate. It warms up over 5 % of the steps and decays linearly to 0.
-        batch_size: demonstrations per optimiser step.
+        batch_size: demonstrations per optimiser step, a multiple of `micro_batch_size`.
         micro_batch_size: demonstrations per pass through the model.
         on_log: receives the metrics that `Trainer` logs.
 
@@ -168,7 +169,7 @@ def fine_tune(
         lr_scheduler_type="linear",
         warmup_steps=0.05,
         per_device_train_batch_size=micro_batch_size,
-        gradient_accumulation_steps=max(1, batch_size // micro_batch_size),
+        gradient_accumulation_steps=batch_size // micro_batch_size,
         per_device_eval_batch_size=micro_batch_size,
         train_sampling_strategy="group_by_length",  # little padding
         eval_strategy="epoch" if held else "no",
@@ -185,6 +186,8 @@ def fine_tune(
         report_to=[],
         disable_tqdm=True,
     )
+    if on_gpu:
+        arguments._n_gpu = 1  # with more, Trainer would multiply the batch by their number
     trainer = Trainer(
         model,
         arguments,
@@ -194,7 +197,7 @@ def fine_tune(
         callbacks=[_Log(on_log)],
     )
     trainer.remove_callback(PrinterCallback)  # `on_log` receives what it would print
-    last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
+    last = last_checkpoint(checkpoints)
     result = {"train_loss": trainer.train(resume_from_checkpoint=last).training_loss}
     if held:
         state = trainer.state
@@ -208,6 +211,19 @@ def fine_tune(
     with new_directory(output) as partial:
         save_model(path, checkpoint_form(weights, model.config), str(partial))
     return result
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """Return the newest complete checkpoint of `Trainer` in `folder`, None if there is none.
+
+    `get_last_checkpoint` also returns one that was being written when the process was killed.
+    """
+    # Trainer writes this file last.
+    complete = [
+        file.parent for file in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{TRAINER_STATE_NAME}")
+    ]
+    newest = max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    return None if newest is None else str(newest)
 
 
 class _Log(TrainerCallback):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, one_line
 from hgpo_rllib.advantages.estimators import TEACHERS
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
@@ -108,16 +108,15 @@ def check_model(model: str, given_as: str = "model.model_path", look_up: bool = 
     try:
         AutoConfig.from_pretrained(model)
     except (OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"{given_as}: {model} is no HuggingFace directory or name ({reason})"
+            f"{given_as}: {model} is no HuggingFace directory or name ({one_line(error)})"
         ) from error
 
 
 def check_dashboard_port(config: RunConfig) -> None:
     """Raise ConfigError if the dashboard port of a local Ray is not available on loopback."""
     port = config.cluster.dashboard_port
-    if port is None or "RAY_ADDRESS" in os.environ:
+    if port is None or os.environ.get("RAY_ADDRESS"):
         return
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -129,11 +128,10 @@ def check_dashboard_port(config: RunConfig) -> None:
             ) from error
 
 
-def check_paths_are_kept(config: RunConfig, output: Path) -> None:
-    """Raise ConfigError if results (in `output`) or data would be written to a job's folder."""
+def check_paths_are_kept(config: RunConfig, **folders: Path) -> None:
+    """Raise ConfigError if results, in `folders`, or data would be written to a job's folder."""
     if JOB_FOLDERS not in Path.cwd().parts:
         return
-    folders = {"output": output}
     parts = find_environment(config.env.env_id).parts(config).values()
     generated = any(find_environment(p.env.env_id).data_generator(p) for p in parts)
     if generated or config.model.model_path is None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from transformers import AutoConfig, LlamaConfig, PretrainedConfig, Qwen2Config
 
+from env_wrappers.errors import one_line
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.settings.learner import Dtype
 
@@ -173,5 +174,6 @@ def find_size(config: RunConfig) -> ModelSize | None:
     except AttributeError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"model.model_path: {file} is no model config ({reason})") from error
+        raise ConfigError(
+            f"model.model_path: {file} is not a model config ({one_line(error)})"
+        ) from error

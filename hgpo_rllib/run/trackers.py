@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from env_wrappers.errors import one_line
 from env_wrappers.files import write_atomically
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.run.grid import SWEEP_FILE
@@ -128,7 +129,7 @@ class Trackers:
                 tracker = TRACKERS[name](self._config, self._path, group, ids.get(name))
             except Exception as error:
                 self._close("FAILED")
-                text = f"tracking.trackers: {name} does not start: {describe(error)}"
+                text = f"tracking.trackers: {name} does not start: {without_credentials(error)}"
                 raise ConfigError(text) from None  # the cause may hold a password in an address
             self._open[name] = tracker
             ids[name] = tracker.run_id
@@ -155,9 +156,9 @@ class Trackers:
                 call(tracker)
             except Exception as error:
                 del self._open[name]
-                self._say(f"{name} failed and is not used any more: {describe(error)}")
+                self._say(f"{name} failed and is not used any more: {without_credentials(error)}")
 
 
-def describe(error: Exception) -> str:
+def without_credentials(error: Exception) -> str:
     """Return an error's message on one line, without user names and passwords in URLs."""
-    return re.sub(r"(\w://)[^/\s]*@", r"\1", " ".join(str(error).split()))[:300]
+    return one_line(re.sub(r"(\w://)[^/\s]*@", r"\1", str(error)))

@@ -177,6 +177,7 @@ class Training:
             yield before
         start = time.monotonic()
         interval = self.config.evaluation.interval
+        rows: Rows = []
         while not self._finished(start):
             with self.console.phase("training"):
                 iteration = self._iterate(start)
@@ -186,7 +187,8 @@ class Training:
                 self._save(rows)
             if rows:
                 yield rows
-        after = self._evaluate(self.algorithm.iteration)
+        # The time limit can pass during an evaluation.
+        after = rows or self._evaluate(self.algorithm.iteration)
         self._save(after)
         self.tensorboard.close()
         self.directory.write_json(self.directory.summary, {"seconds": self.console.seconds})

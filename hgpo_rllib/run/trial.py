@@ -1,7 +1,6 @@
 """One trial of a sweep as a Ray Tune trainable."""
 
 import contextlib
-import textwrap
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from ray import tune
 from transformers.utils import logging as transformers_logging
 
+from env_wrappers.errors import describe_error
 from hgpo_rllib.config import load_config
 from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.reporting.console import TrainingConsole, log_events, timed
@@ -78,7 +78,7 @@ class RunTrial(tune.Trainable):
             yield
         except BaseException as error:
             with contextlib.suppress(OSError):  # the disk may be full
-                (self._path / ERROR).write_text(describe(error) + "\n")
+                (self._path / ERROR).write_text(describe_error(error) + "\n")
                 traceback.print_exc(file=self._log)
                 self._log.flush()
             raise
@@ -94,13 +94,8 @@ def why_failed(path: Path, error: Exception | None) -> str:
     with contextlib.suppress(OSError):
         if written := (path / ERROR).read_text().strip():
             return written
-    reason = describe(error) if error else "its process ended"
+    reason = describe_error(error) if error else "its process ended"
     with contextlib.suppress(OSError), (path / LOG).open("a") as log:
         (path / ERROR).write_text(f"{reason}\n")
         log.write(timed(f"failed: {reason}") + "\n")
     return reason
-
-
-def describe(error: BaseException) -> str:
-    """Format an exception in one line."""
-    return textwrap.shorten(f"{type(error).__name__}: {error}", 500, placeholder=" …")

@@ -17,8 +17,8 @@ class GamesSettings(Section):
     valid_unseen: int = Field(48, ge=0)
     """Number of held-out games in floor plans that `train` does not use."""
     test: int = Field(0, ge=0)
-    """Number of further held-out games, in all floor plans. Choose recipes on the other splits, and
-    evaluate on this one at the end."""
+    """Number of further held-out games, in all floor plans. Choose settings on the other splits,
+    and evaluate on this one at the end."""
     rooms: list[Literal["kitchen", "livingroom", "bedroom", "bathroom"]] = Field(
         ["kitchen", "livingroom", "bedroom", "bathroom"]
     )

@@ -88,7 +88,7 @@ class Record(Section):
     """At the last iteration, by depth: shares of steps by the size of their group (1, 2, 3-4, 5-8,
     9-16, 17-32, 33 or more)."""
     seconds: dict[str, float]
-    """Seconds per phase of the last part of the trial; `training` includes evaluations."""
+    """Seconds per phase of the last part of the trial; `training` is without evaluations."""
 
     @property
     def trial(self) -> str:
@@ -96,9 +96,7 @@ class Record(Section):
         return f"{self.arm}-seed{self.seed}"
 
 
-def make_record(
-    study: str, trial: Trial, run: Run, commit: str | None, versions: Mapping[str, str]
-) -> Record:
+def make_record(study: str, trial: Trial, run: Run, versions: Mapping[str, str]) -> Record:
     """Return the record of a finished trial from its run directory.
 
     Raises:
@@ -128,7 +126,7 @@ def make_record(
         arm=trial.point[ARM],
         seed=trial.config.seed,
         settings_hash=settings_hash(trial.config),
-        commit=commit,
+        commit=started.get("commit"),
         versions=dict(versions),
         initial_model=str(started["model"])[:16],
         tasks={split: str(found)[:16] for split, found in started["games"].items()},

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hgpo_rllib.config import ConfigError
 from hgpo_rllib.environments import find_environment
-from hgpo_rllib.evaluation.protocol import git_commit, versions
+from hgpo_rllib.evaluation.protocol import versions
 from hgpo_rllib.results import load_run
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.grid import SWEEP_FILE, Sweep, open_sweep
@@ -74,10 +74,16 @@ def run_study(name: str, command: str, sweep: Sweep, folder: Path, docs: Path) -
     """
     sweep = dataclasses.replace(sweep, command=command)
     record = functools.partial(record_if_missing, name, sweep, docs)
-    for trial in sweep.trials:
-        if RunDirectory(folder / trial.name).is_finished():  # interrupted before it was recorded
-            record(folder / trial.name)
-    return not sweep.trials or run_sweep(sweep, folder, record)
+
+    def record_finished() -> None:
+        for trial in sweep.trials:
+            if RunDirectory(folder / trial.name).is_finished():
+                record(folder / trial.name)
+
+    record_finished()  # those that were interrupted before they were recorded
+    finished = not sweep.trials or run_sweep(sweep, folder, record)
+    record_finished()  # raises what went wrong in a callback, where Tune only logs it
+    return finished
 
 
 def record_if_missing(name: str, sweep: Sweep, docs: Path, path: Path) -> None:
@@ -86,4 +92,4 @@ def record_if_missing(name: str, sweep: Sweep, docs: Path, path: Path) -> None:
     if not record_path(docs, name, trial.name).is_file():
         packages = find_environment(trial.config.env.env_id).packages
         found = versions(packages, asks_model=True)
-        write_record(make_record(name, trial, load_run(path, []), git_commit(), found), docs)
+        write_record(make_record(name, trial, load_run(path, []), found), docs)

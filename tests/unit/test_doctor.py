@@ -75,6 +75,19 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "too little" in found["host memory"]
 
 
+def test_memory_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four replicas need four times the memory of one."""
+    needed = []
+    for replicas in (1, 4):
+        config = load_config(QWEN.with_name("alfworld_pocket.yaml"), [])
+        server = config.policy_server.model_copy(update={"num_replicas": replicas})
+        config = config.model_copy(update={"policy_server": server})
+        (check,) = (c for c in machine_checks(config, find_size(config)) if c.name == "host memory")
+        needed.append(float(check.found.partition("about ")[2].split()[0]))
+    cache = config.policy_server.cpu_kv_cache_gib
+    assert needed[1] - needed[0] == pytest.approx(3 * cache, rel=0.1)
+
+
 def test_problems_are_named_with_exit_code_1() -> None:
     """A run file for GPUs, without its data; nothing is started."""
     result = CliRunner().invoke(app, ["doctor", str(QWEN), "env.data=nowhere", "--json"])

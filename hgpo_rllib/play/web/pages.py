@@ -14,13 +14,13 @@ from starlette.routing import Route
 from hgpo_rllib.agent.parsing import ANY_SEARCH, is_offered
 from hgpo_rllib.agent.templates import SEPARATOR
 from hgpo_rllib.jsonl import Row
-from hgpo_rllib.play.episodes import VALUES, marks_of, thought_of
+from hgpo_rllib.play.episodes import PLACE, VALUES, marks_of, thought_of
 from hgpo_rllib.play.policy import WatchedPolicy
 from hgpo_rllib.play.terminal import as_action, plain, score_rows
 from hgpo_rllib.play.web.application import application, read_form, render
 from hgpo_rllib.reporting.numbers import decimal, number
 
-_FACTS = ("game", "task_type", "split", "iteration", "group", "member")
+_FACTS = ("game", "task_type", *PLACE)
 
 
 def episode_app(episode: Row) -> Starlette:
@@ -149,7 +149,7 @@ def _page(episode: Row, place: int, game: Row | None = None) -> Response:
     return render(
         "step.html.jinja",
         goal=plain(episode.get("goal") or "n/a"),
-        facts=[(key.replace("_", " "), plain(episode.get(key, "n/a"))) for key in _FACTS],
+        facts=[(key.replace("_", " "), plain(episode[key])) for key in _FACTS if key in episode],
         end="running" if won is None else "won" if won else "lost",
         total=decimal(number(episode, "episode_return")),
         score=episode.get("score", []) if place == len(steps) else [],

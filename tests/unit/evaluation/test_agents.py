@@ -175,7 +175,7 @@ class TestScripted:
         human = make(generated_games, tmp_path / "h", None, agent="human", seeds=1)
         typed = ["99", "", *plans[0], "1", "quit"]
         monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(typed) + "\n"))
-        with pytest.raises(RunStoppedError, match="goes on with this game"):
+        with pytest.raises(RunStoppedError, match="to continue with this game"):
             evaluate(human)
         monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*plans[1], *plans[2]]) + "\n"))
         finished = evaluate(human)

@@ -207,7 +207,7 @@ def test_a_server_in_trouble(
 ) -> None:
     """One line; what was played is kept."""
     server.answer = lambda body: (status, {"error": {"message": "trouble", "type": "x"}})
-    with pytest.raises(RunStoppedError, match=r"\A[^\n]*trouble[^\n]*goes on\Z"):
+    with pytest.raises(RunStoppedError, match=r"\A[^\n]*trouble[^\n]*to continue\Z"):
         evaluate(request_for(server, generated_games, tmp_path / "e"))
     server.answer = lambda body: say("look")
     assert evaluate(request_for(server, generated_games, tmp_path / "e")).played == 1

@@ -1,9 +1,7 @@
 """What a protocol says of models, and what its hash depends on."""
 
 import json
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub.constants
 import pytest
@@ -14,7 +12,6 @@ from hgpo_rllib.evaluation.chat import RemoteModel
 from hgpo_rllib.evaluation.protocol import (
     describe_agent,
     describe_model,
-    git_commit,
     protocol_hash,
     recording,
     versions,
@@ -81,31 +78,6 @@ def test_versions() -> None:
     assert {"torch", "transformers", "ray"} <= versions((), asks_model=True).keys()
     assert not {"torch", "ray", "alfworld"} & versions((), asks_model=False).keys()
     assert "alfworld" in versions(("alfworld", "not-installed"), asks_model=False)
-
-
-@pytest.mark.parametrize(
-    ("git", "commit"),
-    [("echo warning: slow >&2; echo 1f2e", "1f2e"), ("echo fatal: no repository; exit 128", None)],
-)
-def test_the_commit_is_what_git_prints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, git: str, commit: str | None
-) -> None:
-    """Without its warnings; none if it fails, is not installed, or does not answer."""
-    (tmp_path / "git").write_text(f"#!/bin/sh\n{git}\n")
-    (tmp_path / "git").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert git_commit() == commit
-    (tmp_path / "git").unlink()
-    assert git_commit() is None
-
-
-def test_git_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(command: list[str], timeout: float, **_: Any) -> str:
-        assert timeout <= 10
-        raise subprocess.TimeoutExpired(command, timeout)
-
-    monkeypatch.setattr(subprocess, "check_output", hang)
-    assert git_commit() is None
 
 
 def test_a_directory_of_a_command_that_was_killed_at_once(tmp_path: Path) -> None:

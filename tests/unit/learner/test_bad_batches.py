@@ -1,9 +1,6 @@
 """Updates that would spoil the policy: they end the run or are left out, and say with what."""
 
-import errno
-import io
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +9,8 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
 from hgpo_rllib.cli import main
-from hgpo_rllib.config import EvaluationSettings, RunConfig
-from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, find_problem
 from hgpo_rllib.learner.learner import HGPOLearner
-from hgpo_rllib.reporting.console import TrainingConsole
-from hgpo_rllib.run.directory import RunDirectory
-from hgpo_rllib.run.trainer import Training
 from hgpo_rllib.section import RunStoppedError
 from tests.unit.learner.learner_reference import (
     llm_of,
@@ -265,60 +257,6 @@ def test_find_problem() -> None:
         for value in (float("nan"), float("inf"), float("-inf")):
             assert find_problem(good | {name: value}, max_ratio=3.0) is not None
     assert find_problem(good | {"ratio_max": 3.1}, max_ratio=3.0) is not None
-
-
-class PaperAlgorithm:
-    """Its first update is bad; its checkpoints are files that name the iteration."""
-
-    iteration = 0
-
-    def __init__(self, disk_is_full: bool = False):
-        """The policy finds room, RLlib's state does not."""
-        self.disk_is_full = disk_is_full
-
-    def train(self) -> None:
-        """See `HGPO`."""
-        self.iteration += 1
-        raise RunStoppedError("bad mini-batch 1 of 1 in update 1")
-
-    def save_pretrained(self, path: str) -> None:
-        """See `HGPO`."""
-        Path(path).mkdir()
-        (Path(path) / "iteration").write_text(str(self.iteration))
-
-    def save_to_path(self, path: Path) -> None:
-        """See `HGPO`."""
-        if self.disk_is_full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        self.save_pretrained(str(path))
-
-
-def test_what_is_saved_is_from_before_the_bad_update(tmp_path: Path) -> None:
-    """The error passes through the trainer before it reaches a checkpoint or a line of metrics."""
-    training = object.__new__(Training)
-    training.config = RunConfig(evaluation=EvaluationSettings(interval=0))
-    training.directory = RunDirectory(tmp_path)
-    training.console = TrainingConsole(io.StringIO())
-    training.algorithm = PaperAlgorithm()  # type: ignore[assignment]
-    training._evaluate = lambda iteration: []  # type: ignore[method-assign]
-    with pytest.raises(RunStoppedError):
-        list(training._evaluations(resumed=False))
-    for folder in (training.directory.checkpoint, training.directory.state):
-        assert (folder / "iteration").read_text() == "0"
-    assert not training.directory.metrics.exists()
-
-
-def test_the_best_policy_is_kept_before_the_state(tmp_path: Path) -> None:
-    """A run that is resumed from that state has its best, even if it ended between the two."""
-    training = object.__new__(Training)
-    training.directory = RunDirectory(tmp_path)
-    training.algorithm = PaperAlgorithm(disk_is_full=True)  # type: ignore[assignment]
-    rows = [{"iteration": 0, "split": ALL, "success_rate": 0.5}]
-    training.directory.append(training.directory.evaluations, rows)
-    with pytest.raises(OSError, match="No space left"):
-        training._save(rows)
-    assert not training.directory.has_state()
-    assert (training.directory.best / "iteration").read_text() == "0"
 
 
 def test_the_command_says_it_in_one_line(

@@ -151,7 +151,13 @@ class TestEpisode:
 
     def test_what_is_missing(self) -> None:
         with TestClient(episode_app(episode({})), ADDRESS) as client:
-            assert "n/a" in client.get("/steps/1").text
+            shown = client.get("/steps/1").text
+            assert "<dt>game</dt>" in shown
+            assert "iteration" not in shown
+            assert "reward" not in shown
+        evaluated = episode({}, seed=1, place=3)
+        with TestClient(episode_app(evaluated), ADDRESS) as client:
+            assert "<dt>seed</dt><dd>1</dd>" in client.get("/steps/1").text
         with TestClient(episode_app({"steps": []}), ADDRESS) as client:
             assert "the episode has 0" in client.get("/").text
 

@@ -24,6 +24,7 @@ from hgpo_rllib.run.fine_tuning import (
     Demonstration,
     encode,
     fine_tune,
+    last_checkpoint,
     read_demonstrations,
     split_by_game,
 )
@@ -173,6 +174,18 @@ def test_an_interrupted_one_resumes(start: Path, tmp_path: Path) -> None:
     assert loss_of(paths[0], train) < loss_of(start, train) / 3
 
 
+def test_an_incomplete_checkpoint_is_not_used(tmp_path: Path) -> None:
+    """As of a process that was killed while it wrote: without the file that is written last."""
+    assert last_checkpoint(tmp_path / "none") is None
+    for step, complete in ((5, True), (10, True), (15, False)):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "optimizer.pt").touch()
+        if complete:
+            (folder / "trainer_state.json").touch()
+    assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -237,6 +250,7 @@ class TestCommand:
             ("agent.context=conversation", "demos.jsonl has separate steps"),
             ("agent.prompt=nothing", "agent.prompt: no prompt template 'nothing'"),
             ("model.model_path=no/where/at/all", "no/where/at/all does not exist"),
+            ("--batch-size=10", "--batch-size 10: give a multiple of --micro-batch-size 4"),
         ],
     )
     def test_bad_settings(self, start: Path, tmp_path: Path, override: str, message: str) -> None:

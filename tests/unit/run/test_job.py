@@ -87,22 +87,24 @@ def run_config(**paths: str) -> RunConfig:
 
 def test_a_job_writes_to_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the folder of a job; elsewhere relative paths are as good."""
-    check_paths_are_kept(run_config(), Path("runs"))
+    check_paths_are_kept(run_config(), output=Path("runs"))
     job = tmp_path / JOB_FOLDERS / "_ray_pkg_0a1b"
     job.mkdir(parents=True)
     monkeypatch.chdir(job)
-    check_paths_are_kept(run_config(), Path("/out"))
+    check_paths_are_kept(run_config(), output=Path("/out"))
     with pytest.raises(ConfigError, match=r"^output: runs is in the folder of this job"):
-        check_paths_are_kept(run_config(), Path("runs"))
+        check_paths_are_kept(run_config(), output=Path("runs"))
+    with pytest.raises(ConfigError, match=r"^docs: docs is in the folder of this job"):
+        check_paths_are_kept(run_config(), output=Path("/out"), docs=Path("docs"))
     with pytest.raises(ConfigError, match=r"^cache: data is in the folder of this job"):
-        check_paths_are_kept(run_config(cache="data"), Path("/out"))
+        check_paths_are_kept(run_config(cache="data"), output=Path("/out"))
     unused = run_config(cache="data").model_copy(
         update={
             "env": RunConfig().env.model_copy(update={"data": "/games"}),
             "model": RunConfig().model.model_copy(update={"model_path": "/model"}),
         }
     )
-    check_paths_are_kept(unused, Path("/out"))
+    check_paths_are_kept(unused, output=Path("/out"))
 
 
 @pytest.mark.parametrize("command", [["train"], ["sweep", "--grid", "algorithm.weight_alpha=0,1"]])

@@ -85,6 +85,10 @@ def test_a_grid_takes_several_settings(written: str, read: str) -> None:
         (("--grid", f"{ALPHA}=0,-1"), [ALPHA, "greater than or equal to 0", "-1"]),
         (("--grid", "seed=1,2"), ["--seeds"]),
         (("--grid", "model.model_path=no-model"), ["model.model_path", "no-model"]),
+        (
+            ("agent.constrain_actions=false", "--grid", "rollout.gateway_port=8100,8101"),
+            ["rollout.gateway_port", "same port"],
+        ),
         (("--grid", f"{ALPHA}=1", "--out", str(POCKET.parent)), ["--out", "exists"]),
         (("--grid", f"{ALPHA}=1", K), [f"--grid '{K}'", "section.key=value,value"]),
         (("--grid", f"{ALPHA}=1", "--scheduler", "pbt"), ["--scheduler pbt", "asha"]),

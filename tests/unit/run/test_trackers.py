@@ -159,7 +159,7 @@ def test_no_tracker_writes_nothing(run: Path) -> None:
 def test_addresses_lose_their_credentials() -> None:
     """Credentials are removed at any position in a message."""
     error = ValueError("no answer\nfrom https://me:secret@host/a and sqlite:////a@b")
-    assert trackers.describe(error) == "no answer from https://host/a and sqlite:////a@b"
+    assert trackers.without_credentials(error) == "no answer from https://host/a and sqlite:////a@b"
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])

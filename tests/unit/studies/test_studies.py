@@ -12,9 +12,9 @@ from hgpo_rllib.config import ConfigError
 from hgpo_rllib.results import ResultsError, load_run
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.studies.analysis import Results
-from hgpo_rllib.studies.records import load_records, make_record
+from hgpo_rllib.studies.records import load_records, make_record, record_path
 from hgpo_rllib.studies.records import write_record as write
-from hgpo_rllib.studies.run import is_registered, plan
+from hgpo_rllib.studies.run import is_registered, plan, run_study
 from hgpo_rllib.studies.settings import STUDIES, load_study, parse_study, settings_hash
 from tests.unit.cli.test_cli import assert_is_refusal, hgpo
 from tests.unit.results.test_results import record as record_run
@@ -106,7 +106,7 @@ class TestRecords:
         path = record_run(tmp_path, [0.2, 0.5, 0.6])
         run = RunDirectory(path)
         (path / "started.json").write_text(
-            json.dumps({"model": "m" * 64, "games": {"valid_seen": "g" * 64}})
+            json.dumps({"model": "m" * 64, "games": {"valid_seen": "g" * 64}, "commit": "c"})
         )
         rows = [
             {"iteration": iteration, "split": split, "by_task": [[0, 2, iteration], [3, 2, 1]]}
@@ -114,7 +114,8 @@ class TestRecords:
             for split in SPLITS
         ]
         run.append(run.evaluations, [row | {"success_rate": 0.5} for row in rows])
-        record = make_record("arms", trial, load_run(path), "c", {"numpy": "2"})
+        record = make_record("arms", trial, load_run(path), {"numpy": "2"})
+        assert record.commit == "c"
         assert record.evaluated == [0, 2]
         found = record.splits["valid_unseen"]
         assert (found.tasks, found.episodes, found.successes) == ([0, 3], [2, 2], [[0, 1], [2, 1]])
@@ -129,7 +130,7 @@ class TestRecords:
     def test_runs_without_counts_are_refused(self, tmp_path: Path) -> None:
         trial = parse_study(CONTENT, "arms").sweep().trials[0]
         with pytest.raises(ResultsError, match="no counts per task"):
-            make_record("arms", trial, load_run(record_run(tmp_path, [0.2, 0.5])), None, {})
+            make_record("arms", trial, load_run(record_run(tmp_path, [0.2, 0.5])), {})
 
     @pytest.mark.parametrize(
         ("file", "content", "problem"),
@@ -157,6 +158,39 @@ class TestRecords:
         other = second.model_copy(update={"tasks": {"valid_seen": "x"}})
         with pytest.raises(ResultsError, match="good-seed0 and good-seed1"):
             Results(study, [first, other])
+
+
+def test_every_finished_trial_has_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that finished before an interruption too; records that exist are kept."""
+    study = parse_study(changed(iterations=2), "arms")
+    sweep, docs, folder = study.sweep(), tmp_path / "docs", tmp_path / "runs"
+    first, second, third = (trial.name for trial in sweep.trials[:3])
+
+    def finish(name: str) -> None:
+        RunDirectory(folder / name).path.mkdir(parents=True, exist_ok=True)
+        run = RunDirectory(folder / name)
+        run.write_json(run.summary, {})
+
+    def make(study_name: str, trial: Any, run: Any, found: Any) -> Any:
+        return synthetic(study, trial.point["arm"], trial.config.seed)
+
+    def train(sweep: Any, folder: Path, record: Any) -> bool:
+        assert record_path(docs, "arms", first).is_file(), "before the sweep goes on"
+        finish(third)  # its callback fails, which Tune only logs
+        return False
+
+    monkeypatch.setattr("hgpo_rllib.studies.run.load_run", lambda path, splits: path)
+    monkeypatch.setattr("hgpo_rllib.studies.run.make_record", make)
+    monkeypatch.setattr("hgpo_rllib.studies.run.run_sweep", train)
+    finish(first)
+    finish(second)
+    kept = record_path(docs, "arms", second)
+    kept.parent.mkdir(parents=True)
+    kept.write_text("kept")
+    assert not run_study("arms", "again", sweep, folder, docs)
+    found = {path.stem for path in kept.parent.iterdir()}
+    assert found == {first, second, third}
+    assert kept.read_text() == "kept"
 
 
 class TestPlan:

@@ -1,0 +1,186 @@
+"""The training loop, without Ray: when it evaluates, saves and ends, and the choice of `best/`."""
+
+import errno
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.jsonl import ALL, read_jsonl
+from hgpo_rllib.reporting.console import TrainingConsole
+from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.metrics import selection_rate
+from hgpo_rllib.run.trainer import Rows, Training
+from hgpo_rllib.section import RunStoppedError
+
+
+class PaperAlgorithm:
+    """Counts its iterations; its checkpoints are files that name the iteration."""
+
+    def __init__(self, bad_update: bool = False, disk_is_full: bool = False):
+        """With a full disk, the policy finds room, RLlib's state does not."""
+        self.iteration = 0
+        self.bad_update = bad_update
+        self.disk_is_full = disk_is_full
+
+    def train(self) -> None:
+        """See `HGPO`."""
+        self.iteration += 1
+        if self.bad_update:
+            raise RunStoppedError("bad mini-batch 1 of 1 in update 1")
+
+    def save_pretrained(self, path: str) -> None:
+        """See `HGPO`."""
+        Path(path).mkdir()
+        (Path(path) / "iteration").write_text(str(self.iteration))
+
+    def save_to_path(self, path: Path) -> None:
+        """See `HGPO`."""
+        if self.disk_is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.save_pretrained(str(path))
+
+    def restore_from_path(self, path: Path) -> None:
+        """See `HGPO`."""
+        self.iteration = int((path / "iteration").read_text())
+
+
+class PaperTraining(Training):
+    """Training of a `PaperAlgorithm`, whose evaluations take `evaluation_s` and are all equal."""
+
+    evaluation_s = 0.0
+
+    def __init__(self, path: Path, config: RunConfig, **algorithm: bool):
+        """Start nothing."""
+        self.config = config
+        self.directory = RunDirectory(path)
+        self.console = TrainingConsole(io.StringIO())
+        self.algorithm = PaperAlgorithm(**algorithm)  # type: ignore[assignment]
+        self.tensorboard = io.StringIO()  # type: ignore[assignment]
+        self.evaluated: list[int] = []
+
+    def _iterate(self, start: float) -> int:
+        self.algorithm.train()
+        row = {"iteration": self.algorithm.iteration}
+        self.directory.append(self.directory.metrics, [row])
+        return self.algorithm.iteration
+
+    def _evaluate(self, iteration: int) -> Rows:
+        time.sleep(self.evaluation_s)
+        self.evaluated.append(iteration)
+        rows = [{"iteration": iteration, "split": ALL, "success_rate": 0.5, "success_se": 0.1}]
+        rows[0] |= {"episodes": 4}
+        self.directory.append(self.directory.evaluations, rows)
+        return rows
+
+    def saved(self) -> int:
+        """Return the iteration of the last checkpoint."""
+        return int((self.directory.state / "iteration").read_text())
+
+
+def run_config(interval: int = 0, **settings: Any) -> RunConfig:
+    return RunConfig.model_validate({"evaluation": {"interval": interval}, **settings})
+
+
+def test_what_is_saved_is_from_before_the_bad_update(tmp_path: Path) -> None:
+    """The error passes through the trainer before it reaches a checkpoint or a line of metrics."""
+    training = PaperTraining(tmp_path, run_config(), bad_update=True)
+    with pytest.raises(RunStoppedError):
+        list(training._evaluations(resumed=False))
+    for folder in (training.directory.checkpoint, training.directory.state):
+        assert (folder / "iteration").read_text() == "0"
+    assert not training.directory.metrics.exists()
+
+
+def test_the_best_policy_is_kept_before_the_state(tmp_path: Path) -> None:
+    """A run that is resumed from that state has its best, even if it ended between the two."""
+    training = PaperTraining(tmp_path, run_config(), disk_is_full=True)
+    with pytest.raises(OSError, match="No space left"):
+        next(training._evaluations(resumed=False))
+    assert not training.directory.has_state()
+    assert (training.directory.best / "iteration").read_text() == "0"
+
+
+@pytest.mark.parametrize(
+    ("interval", "iterations", "evaluated"),
+    [(0, 4, [0, 4]), (2, 4, [0, 2, 4]), (3, 4, [0, 3, 4]), (2, 2, [0, 2])],
+)
+def test_evaluations(tmp_path: Path, interval: int, iterations: int, evaluated: list[int]) -> None:
+    """Before training, at every interval, and once after the last iteration."""
+    training = PaperTraining(tmp_path, run_config(interval, iterations=iterations))
+    assert [rows[0]["iteration"] for rows in training._evaluations(resumed=False)] == evaluated
+    assert training.evaluated == evaluated
+    assert training.saved() == iterations
+
+
+def test_the_time_limit(tmp_path: Path) -> None:
+    """It ends the run; if it passes during an evaluation, there is no second one."""
+    training = PaperTraining(tmp_path, run_config(2, minutes=0.001, checkpoint_interval=50))
+    training.evaluation_s = 0.08  # longer than the limit
+    list(training._evaluations(resumed=False))
+    assert len(training.evaluated) == len(set(training.evaluated)) > 1
+    assert training.saved() == training.algorithm.iteration == training.evaluated[-1]
+
+
+def test_resuming_from_the_previous_checkpoint(tmp_path: Path) -> None:
+    """If the last one is damaged; what was written after it is removed. Without any: one line."""
+    config = run_config(1, iterations=3, checkpoint_interval=2)
+    list(PaperTraining(tmp_path, config)._evaluations(resumed=False))
+    training = PaperTraining(tmp_path, config)
+    (training.directory.state / "iteration").write_text("?")
+    written = [row["iteration"] for row in read_jsonl(training.directory.evaluations)]
+    assert written == [0, 1, 2, 3]
+    before = training._restore()
+    assert [row["iteration"] for row in before] == [0]
+    assert training.algorithm.iteration == 2
+    for file, iterations in (("metrics", [1, 2]), ("evaluations", [0, 1, 2])):
+        rows = read_jsonl(getattr(training.directory, file))
+        assert [row["iteration"] for row in rows] == iterations
+    (training.directory.state / "iteration").write_text("?")  # it took the place of the last one
+    with pytest.raises(ConfigError, match="no intact checkpoint is left"):
+        training._restore()
+
+
+def evaluation(iteration: int, **rates: float) -> Rows:
+    """Return the rows of an evaluation; `all` is the mean over splits of equal size."""
+    rates[ALL] = sum(rates.values()) / len(rates)
+    return [
+        {"iteration": iteration, "split": split, "success_rate": rate}
+        for split, rate in rates.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ({"dev": 0.25, "test": 1.0}, 0.25),
+        ({"valid_seen": 0.5, "valid_unseen": 0.0}, 0.5),
+        ({"dev_products": 0.25, "test_products": 1.0}, 0.25),
+        ({"kitchens": 0.25, "halls": 0.75, "test": 0.0}, 0.5),
+        ({"released_eval": 0.75}, 0.75),
+        ({"test": 0.75}, 0.75),
+        ({"test": 0.75, "valid_unseen": 0.25}, 0.5),
+        ({"household.valid_unseen": 0.5, "crafting.test": 1.0, "crafting.dev": 0.25}, 0.25),
+    ],
+)
+def test_the_rate_that_chooses(rates: dict[str, float], expected: float) -> None:
+    """Splits for final numbers do not count beside another split; alone, all episodes do."""
+    assert selection_rate(evaluation(3, **rates)) == expected
+
+
+def test_a_policy_that_is_better_on_test_alone_is_not_the_best(tmp_path: Path) -> None:
+    """`dev` decides, also where all episodes together would decide otherwise."""
+    training = PaperTraining(tmp_path, run_config())
+    evaluations = [
+        (evaluation(0, dev=0.5, test=0.25), True),  # the first
+        (evaluation(1, dev=0.25, test=1.0), False),
+        (evaluation(2, dev=0.5, test=1.0), False),  # as good is not better
+        (evaluation(3, dev=0.75, test=0.0), True),
+    ]
+    for rows, best in evaluations:
+        training.directory.append(training.directory.evaluations, rows)
+        assert training._is_best(rows) == best
+    assert not training._is_best([])
