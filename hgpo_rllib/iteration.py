@@ -18,6 +18,6 @@ class IterationResult:
     """``rollout_wait_s``, ``rollout_s``, ``advantage_s``, ``update_s`` (excludes ``advantage_s``)
     and ``sync_s``."""
     stale_rate: float
-    """Share of steps sampled under other weights than those before the update."""
+    """Share of responses that began under older weights than those before the update."""
     failures: dict[str, int]
     """Failure counts, by the names in `hgpo_rllib.rollout.group.FAILURES`."""

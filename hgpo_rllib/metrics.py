@@ -185,9 +185,9 @@ PANELS = (
     _panel("mismatch", "Cut weights (tokens)",
         Metric("importance_cut_fraction", "ratio", "token mean",
             "tokens whose importance weight was truncated or masked")),
-    _panel("mismatch", "Steps under older weights",
+    _panel("mismatch", "Responses under older weights",
         Metric("stale_rate", "ratio", "step mean",
-            "steps sampled under older weights than those before their update; 0 in the "
+            "responses that began under older weights than those before their update; 0 in the "
             "synchronous schedule"), whole=True),
     _panel("speed", "Seconds of an iteration",
         Metric("iteration_s", "s", "", "the whole iteration", "all"),

@@ -98,9 +98,15 @@ def _generation_config(model_path: str) -> GenerationConfig | None:
 
 
 def eos_token_ids(model_path: str, tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Return the tokens that end a response: from the generation config, else the tokenizer."""
+    """Return the tokens that end a response: from the generation config, else the tokenizer.
+
+    Raises:
+        ConfigError: neither has one.
+    """
     generation = _generation_config(model_path)
     eos = None if generation is None else generation.eos_token_id
     if eos is None:
         eos = tokenizer.eos_token_id
+    if eos is None:
+        raise ConfigError(f"{model_path} has no end token: set eos_token_id in its config files")
     return eos if isinstance(eos, list) else [eos]

@@ -12,7 +12,14 @@ from hgpo_rllib.advantages.groups import (
     history_ids,
     leave_one_out,
 )
-from hgpo_rllib.advantages.steps import Floats, Ints, StepArrays, discounted_sums, next_values
+from hgpo_rllib.advantages.steps import (
+    Floats,
+    Ints,
+    StepArrays,
+    discounted_sums,
+    next_values,
+    step_rewards,
+)
 
 
 def trajectory_level(steps: StepArrays, settings: EstimatorSettings) -> Floats:
@@ -107,17 +114,16 @@ def oracle_else_step(steps: StepArrays, settings: EstimatorSettings) -> Floats:
 def gae(steps: StepArrays, value: Floats, gamma: float, gae_lambda: float) -> Floats:
     """Compute generalised advantage estimates (arXiv 1506.02438) along each trajectory.
 
-    ``A_t = sum_l (γλ)^l δ_{t+l}`` with ``δ_t = r_t + γ V_{t+1} - V_t`` and V = 0 after the last
-    step (an episode truncated at the step limit is not bootstrapped). Rewards are recovered from
-    the step returns, ``r_t = R_t - γ R_{t+1}``, so the penalty of an invalid action affects only
-    its own step, and λ = 1 gives ``R_t - V_t``.
+    ``A_t = sum_l (γλ)^l δ_{t+l} - p_t`` with ``δ_t = r_t + γ V_{t+1} - V_t`` and V = 0 after the
+    last step (an episode truncated at the step limit is not bootstrapped). Rewards r are without
+    penalties, so the penalty p of an invalid action affects only its own step, and λ = 1 gives
+    ``R_t - V_t``.
 
     `value` is V of each step, and λ is from 0 (one-step differences) to 1 (whole returns).
     Value and result have shape ``(steps,)``.
     """
-    error = steps.step_return - value
-    difference = error - gamma * next_values(steps, error, last=0.0)  # δ_t, with r_t as above
-    return discounted_sums(steps, difference, gamma * gae_lambda)
+    difference = step_rewards(steps, gamma) + gamma * next_values(steps, value, last=0.0) - value
+    return discounted_sums(steps, difference, gamma * gae_lambda) - steps.penalties
 
 
 def value_targets(steps: StepArrays, settings: EstimatorSettings) -> Floats:

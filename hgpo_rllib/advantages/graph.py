@@ -59,8 +59,7 @@ def g2po(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     (state,) = context_levels(steps, 0)
     value = group_mean(state, settings.gamma**remaining * outcome)
     following = next_values(steps, value, last=outcome)
-    penalty = 0.0 if steps.penalty is None else steps.penalty
-    own, _ = group_advantage(state, following - penalty, settings.normalize)
+    own, _ = group_advantage(state, following - steps.penalties, settings.normalize)
     gain, _ = group_advantage(steps.task, following - value, settings.normalize)
     return _over_task(steps, settings) + settings.step_weight * (own + gain)
 

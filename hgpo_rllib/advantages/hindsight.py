@@ -48,8 +48,7 @@ def hcapo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """
     likelihood = np.exp(-steps.require("teacher_nll") / TEMPERATURE)
     ratio = np.clip(likelihood / group_mean(steps.trajectory, likelihood), *RATIO_BOUNDS)
-    penalty = 0.0 if steps.penalty is None else steps.penalty
-    value = ratio * (steps.step_return + penalty)
+    value = ratio * (steps.step_return + steps.penalties)
     value += settings.hindsight_smoothing * (next_values(steps, value, last=value) - value)
     own, _ = group_advantage(steps.task, value, settings.normalize)
     own = np.where(steps.require("won"), np.maximum(own, 0.0), own)

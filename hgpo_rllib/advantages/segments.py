@@ -7,7 +7,13 @@ from numpy.typing import NDArray
 
 from hgpo_rllib.advantages.baselines import over_batch
 from hgpo_rllib.advantages.groups import EstimatorSettings
-from hgpo_rllib.advantages.steps import Floats, StepArrays, discounted_sums, next_values
+from hgpo_rllib.advantages.steps import (
+    Floats,
+    StepArrays,
+    discounted_sums,
+    next_values,
+    step_rewards,
+)
 
 
 class SegmentValues(NamedTuple):
@@ -33,9 +39,9 @@ def hiper(
     - switch: ``Q_t - V_switch(t)``, with Q_t the discounted sum of the rewards up to the end of the
       segment and V_high of the next one.
 
-    Values after the episode are 0, also if it is truncated. Rewards are recovered from the step
-    returns, as in `gae`. Each of the three is normalized by itself: over the steps of the batch,
-    high over those where a segment begins.
+    Values after the episode are 0, also if it is truncated. The penalty of an invalid action
+    affects only its own step, as in `gae`. Each of the three is normalized by itself: over the
+    steps of the batch, high over those where a segment begins.
 
     Reads normalize, gamma, gae_lambda, segment_lambda.
 
@@ -71,11 +77,11 @@ def hiper(
 def lambda_returns(
     steps: StepArrays, following: Floats, decay: Floats, settings: EstimatorSettings
 ) -> Floats:
-    """Return ``y_t = r_t + γ ((1 - λ_t) V_t + λ_t y_{t+1})``, shape ``(steps,)``.
+    """Return ``y_t - p_t``, ``y_t = r_t + γ ((1 - λ_t) V_t + λ_t y_{t+1})``, shape ``(steps,)``.
 
-    `following` is V_t, the value of the step after t, and `decay` is λ_t. Reads gamma.
+    `following` is V_t, the value of the step after t, `decay` is λ_t, and p_t the penalty of an
+    invalid action. Reads gamma.
     """
-    reward = steps.step_return - settings.gamma * next_values(steps, steps.step_return, last=0.0)
-    return discounted_sums(
-        steps, reward + settings.gamma * (1 - decay) * following, settings.gamma * decay
-    )
+    gamma = settings.gamma
+    own = step_rewards(steps, gamma) + gamma * (1 - decay) * following
+    return discounted_sums(steps, own, gamma * decay) - steps.penalties

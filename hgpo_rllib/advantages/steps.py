@@ -84,6 +84,11 @@ class StepArrays:
     def __len__(self) -> int:
         return len(self.step_return)
 
+    @property
+    def penalties(self) -> Floats | float:
+        """`penalty`, or 0 if it is unknown."""
+        return 0.0 if self.penalty is None else self.penalty
+
     def require(self, name: str) -> NDArray[Any]:
         """Return an optional array.
 
@@ -250,6 +255,15 @@ def discounted_sums(steps: StepArrays, values: Floats, factor: Floats | float) -
         before = steps.previous[rows]
         result[before] += factors[before] * result[rows]
     return result
+
+
+def step_rewards(steps: StepArrays, gamma: float) -> Floats:
+    """Return the rewards without penalties, shape ``(steps,)``.
+
+    They are recovered from the step returns, whose discount is `gamma`.
+    """
+    returns = steps.step_return + steps.penalties
+    return returns - gamma * next_values(steps, returns, last=0.0)
 
 
 def next_values(steps: StepArrays, values: NDArray[Any], last: Floats | float) -> Floats:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hgpo_rllib.advantages.baselines import over_batch, value_targets
 from hgpo_rllib.advantages.groups import EstimatorSettings, group_mean
-from hgpo_rllib.advantages.steps import Floats, Ints, StepArrays, discounted_sums, next_values
+from hgpo_rllib.advantages.steps import Floats, Ints, StepArrays, discounted_sums, step_rewards
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,9 @@ def vetta(
 def undiscounted_return(steps: StepArrays, gamma: float) -> Floats:
     """Return the sum of rewards from each step on, minus its own penalty, shape ``(steps,)``.
 
-    Rewards are recovered from the step returns, whose discount is `gamma`.
+    `gamma` is the discount of the step returns.
     """
-    penalty = 0.0 if steps.penalty is None else steps.penalty
-    discounted = steps.step_return + penalty
-    reward = discounted - gamma * next_values(steps, discounted, last=0.0)
-    return discounted_sums(steps, reward, 1.0) - penalty
+    return discounted_sums(steps, step_rewards(steps, gamma), 1.0) - steps.penalties
 
 
 TOKEN_ESTIMATORS: dict[str, TokenEstimator] = {"ppo_tokens": ppo_tokens, "vetta": vetta}

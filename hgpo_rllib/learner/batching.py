@@ -335,7 +335,7 @@ def token_batch(
         positions = value_positions(columns, rows, sequence, columns["value"].ndim == 2)
         at = positions["value_step"], positions["value_column"]
         values = {k: columns[k].view(len(columns[k]), -1)[at] for k in VALUE_COLUMNS}
-        trained = (values["value_weight"] != 0) | ~values["value_target"].isnan()  # NaN: of HiPER
+        trained = values["value_weight"] != 0
         batch |= {k: column[trained] for k, column in (positions | values).items()}
     return {key: value.to(device) for key, value in batch.items()}
 

@@ -17,7 +17,13 @@ from ray.rllib.utils.typing import StateDict
 from torch import Tensor, nn
 
 from hgpo_rllib.advantages.estimators import VALUES_OF_TOKENS
-from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_problem
+from hgpo_rllib.learner.bad_batches import (
+    REMEDY,
+    SKIPPED,
+    SMALLER_MOMENTS,
+    describe_batch,
+    find_problem,
+)
 from hgpo_rllib.learner.batching import Columns, MiniBatch, plan_update, token_batch
 from hgpo_rllib.learner.critic import parameter_groups, step_values, value_losses, value_weights
 from hgpo_rllib.learner.distribution import all_gather, join, passes
@@ -138,8 +144,9 @@ class HGPOLearner(TorchLearner):
     def _reference_logp(self, tokens: dict[str, Tensor]) -> Tensor:
         if self._reference is not None:
             return self._reference(tokens)["logp"]
+        without_values = {k: column for k, column in tokens.items() if "value" not in k}
         with without_lora(self.policy.llm):
-            return self.policy.forward_train(tokens)["logp"]
+            return self.policy.forward_train(without_values)["logp"]
 
     @override(TorchLearner)
     def _update(self, batch: dict[str, Any], **kwargs: Any) -> tuple[Any, Any, Any]:
@@ -233,8 +240,13 @@ class HGPOLearner(TorchLearner):
             optimizer = self.get_optimizer()
             done = self._weights_seq_no - 1  # RLlib already counts the current update
             set_learning_rate(optimizer, self._settings, done)
-            with self._moments.loaded():
-                optimizer.step()
+            try:
+                with self._moments.loaded():
+                    optimizer.step()
+            except torch.OutOfMemoryError as error:
+                raise RunStoppedError(
+                    f"out of memory in the optimizer step: {SMALLER_MOMENTS} ({error})"
+                ) from error
             return True
         message = (
             f"bad mini-batch {number + 1} of {len(plan)} in update {self._weights_seq_no}: "

@@ -73,12 +73,17 @@ class PolicyServer:
     def sleep(self) -> None:
         """Free the GPU memory of all engines until their next request.
 
-        A replica that is lost meanwhile has freed its memory too. Serve starts it again.
+        A replica that is lost meanwhile has freed its memory too. Serve starts it again, awake: if
+        that happens during an update, both need the GPU's memory and the run can end.
         """
-        try:
-            self._handle.broadcast("sleep").results()
-        except LOST as error:
-            logger.warning("policy server: %s while the engines went to sleep", describe(error))
+        # By default, `results` raises at the first error, before the other engines sleep.
+        for result in self._handle.broadcast("sleep").results(return_exceptions=True):
+            if isinstance(result, LOST):
+                logger.warning(
+                    "policy server: %s while the engines went to sleep", describe(result)
+                )
+            elif isinstance(result, BaseException):
+                raise result
 
     def stop(self) -> None:
         """Stop the replicas."""

@@ -58,6 +58,7 @@ from hgpo_rllib.settings.policy_server import UpdateMode
 
 BACKEND = "hgpo"
 ADAPTERS = "policy"  # name of the LoRA adapters in vLLM
+LEARNER_TIMEOUT_S = 600  # for a call of the learner, which first serves other replicas
 UNNAMED = "default"  # vLLM's version name of the weights that an engine starts with
 
 
@@ -141,20 +142,24 @@ class VLLMEngine(Engine):
 
         The connection is made for each load and closed after it: it would not survive a restart
         of any other replica.
+
+        Raises:
+            queue.Empty: the learner does not call. It waits in NCCL for a replica that was lost.
+            RuntimeError: the learner, or this engine, failed.
         """
         self._queues = calls, replies = self._queues or (new_queue(), new_queue())
         workers = self._vllm.vllm_config.parallel_config.world_size
         await weights.transfers.put_async(Transfer(weights.number, workers, calls, replies))
-        while isinstance(call := await calls.get_async(), tuple):
+        while isinstance(call := await calls.get_async(timeout=LEARNER_TIMEOUT_S), tuple):
             try:
                 await self._call_vllm(*call)
             except Exception as error:
                 await replies.put_async(f"the engine failed: {error}")
                 raise
             await replies.put_async(None)
-        await self._vllm.shutdown_weight_transfer_engine()
         if call is not None:
             raise RuntimeError(f"the learner did not send its weights: {call}")
+        await self._vllm.shutdown_weight_transfer_engine()
 
     async def _call_vllm(self, method: str, arguments: dict[str, Any]) -> None:
         if method == "init_weight_transfer_engine":

@@ -47,7 +47,7 @@ class RunnerActors:
             group_size: number of members of each group.
             max_episodes: maximum number of concurrent episodes on all actors together, but at
                 least one per actor.
-            max_outage_s: time limit in seconds for calls that fail while none succeeds.
+            max_outage_s: time limit in seconds while all actors are lost.
         """
         self._episodes = max(1, max_episodes // len(actors))
         self._replicas = replicas
@@ -56,14 +56,15 @@ class RunnerActors:
         for _ in range(max(1, self._episodes // group_size)):
             for actor in actors:
                 self._ready.put_nowait(actor)
+        self._count = len(actors)
         self._lost: set[ActorHandle] = set()
-        self._failing_since: float | None = None
+        self._all_lost_since: float | None = None
 
     async def play(self, weights: Callable[[], WeightTag], group: Group) -> PlayedGroup:
         """Play a group on an actor, with the current `weights`; repeat it if the actor is lost.
 
         Raises:
-            RunStoppedError: every call failed for `max_outage_s`, or the policy server does not
+            RunStoppedError: all actors were lost for `max_outage_s`, or the policy server does not
                 respond.
         """
         while True:
@@ -78,7 +79,7 @@ class RunnerActors:
                 raise
             self._ready.put_nowait(actor)
             self._lost.discard(actor)
-            self._failing_since = None
+            self._all_lost_since = None
             return played
 
     async def _request(self, actor: ActorHandle, weights: WeightTag, group: Group) -> PlayedGroup:
@@ -95,16 +96,17 @@ class RunnerActors:
             raise
 
     def _on_lost(self, actor: ActorHandle, error: RayActorError) -> None:
-        now = time.monotonic()
-        self._failing_since = self._failing_since or now
-        if now - self._failing_since > self._max_outage_s:
-            raise RunStoppedError(
-                f"no env runner has played a group for {self._max_outage_s:g} s "
-                f"(policy_server.max_outage_s): {describe(error)}"
-            )
         if actor not in self._lost:  # not for each of its groups
             logger.warning(
                 "lost an env runner, its groups are played again: %s", type(error).__name__
             )
             self._lost.add(actor)
+        if len(self._lost) == self._count:
+            now = time.monotonic()
+            self._all_lost_since = self._all_lost_since or now
+            if now - self._all_lost_since > self._max_outage_s:
+                raise RunStoppedError(
+                    f"all env runners have been lost for {self._max_outage_s:g} s "
+                    f"(policy_server.max_outage_s): {describe(error)}"
+                )
         asyncio.get_running_loop().call_later(PAUSE_S, self._ready.put_nowait, actor)

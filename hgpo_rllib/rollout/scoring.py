@@ -197,7 +197,8 @@ def _score_blocks(
     signals, targets = np.zeros((len(rows), value.shape[1] - 1)), np.full(value.shape, np.nan)
     targets[acting[begins], 0] = target.high[begins]
     targets[acting, 1] = target.switch
-    targets[acting, place] = target.low
+    several = place > 1  # column 1 is that of the switch
+    targets[acting[several], place[several]] = target.low[several]
     credit = {"action": advantage.low, "subgoal": advantage.high, "switch": advantage.switch}
     for step, (row, by_role) in enumerate(zip(acting, spans, strict=True)):
         for role, span in by_role.items():
@@ -227,8 +228,8 @@ def _nll(logps: Sequence[NDArray[Any]]) -> NDArray[np.float64] | None:
 
 
 def stale_rate(trajectories: Sequence[Trajectory], present: str) -> float:
-    """Return the share of responses sampled under other weights than version `present`."""
-    versions = [row.response.weight_version for row in response_rows(trajectories)]
+    """Return the share of responses that began under older weights than version `present`."""
+    versions = [row.response.oldest_version for row in response_rows(trajectories)]
     return sum(version != present for version in versions) / len(versions)
 
 

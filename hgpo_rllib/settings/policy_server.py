@@ -85,7 +85,13 @@ class PolicyServerSettings(Section):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.max_replicas is not None and self.max_replicas < self.num_replicas:
-            raise ValueError("max_replicas is below num_replicas")
-        if self.tensor_parallel_size > 1 and self.tensor_parallel_size != self.replica_gpus:
-            raise ValueError("tensor_parallel_size needs as many replica_gpus")
+            raise ValueError(
+                f"max_replicas={self.max_replicas} is below num_replicas={self.num_replicas}"
+            )
+        size, gpus = self.tensor_parallel_size, self.replica_gpus
+        if max(size, gpus) > 1 and size != gpus:
+            raise ValueError(
+                f"tensor_parallel_size={size} and replica_gpus={gpus:g}: with several GPUs per "
+                "replica, set both to their number"
+            )
         return self

@@ -90,6 +90,24 @@ def test_by_loops(episodes: Episodes, settings: EstimatorSettings) -> None:
     np.testing.assert_allclose(target.high[rows], raw_high, atol=1e-9)
 
 
+@given(EPISODES, SETTINGS, st.integers(0))
+def test_a_penalty_affects_only_its_own_step(
+    episodes: Episodes, settings: EstimatorSettings, place: int
+) -> None:
+    """Given the values; of sub-goals, the step where the segment begins."""
+    steps, begins, value = batch(episodes, settings.gamma)
+    row = place % len(steps)
+    penalty = np.eye(len(steps))[row]
+    punished = replace(steps, step_return=steps.step_return - penalty, penalty=penalty)
+    _, before = hiper(steps, begins, value, settings)
+    _, after = hiper(punished, begins, value, settings)
+    for old, new, expected in zip(before, after, (penalty, penalty * begins, penalty), strict=True):
+        np.testing.assert_allclose(old - new, expected, atol=1e-9)
+    for gae_lambda in (0.0, settings.gae_lambda, 1.0):
+        flat = [gae(s, value.low, settings.gamma, gae_lambda) for s in (steps, punished)]
+        np.testing.assert_allclose(flat[0] - flat[1], penalty, atol=1e-9)
+
+
 @given(EPISODES, SETTINGS)
 def test_one_segment_is_flat_gae(episodes: Episodes, settings: EstimatorSettings) -> None:
     """For actions, with any γ and λ; sub-goals and switches have the whole return."""

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.advantages.baselines import gae, value_targets
@@ -65,21 +64,14 @@ def token_loop(
     return advantages.tolist()
 
 
-def turn_rewards(steps: StepArrays, gamma: float) -> NDArray[np.float64]:
-    """R_t - gamma R_{t+1}, as for `ppo`."""
-    rewards = steps.step_return.copy()
-    for row, previous in enumerate(steps.previous):
-        if previous >= 0:
-            rewards[previous] -= gamma * steps.step_return[row]
-    return rewards
-
-
 @given(EPISODES, SETTINGS)
 def test_ppo_tokens_by_a_loop(episodes: Episodes, settings: EstimatorSettings) -> None:
     """Through all turns; the targets are values plus advantages before these are centred."""
     steps, tokens = batch(episodes, settings, one_head=True)
-    rewards = turn_rewards(steps, settings.gamma)
+    turns = [turn for episode in episodes for turn in episode]
+    rewards = np.array([reward for reward, *_ in turns])
     raw = np.array(token_loop(steps, tokens, rewards, settings.gamma, settings.gae_lambda))
+    raw -= PENALTY * np.array([invalid for _, invalid, _ in turns])[tokens.step]
     advantage, target = ppo_tokens(steps, tokens, settings)
     np.testing.assert_allclose(advantage, raw - raw.mean(), atol=1e-9)
     np.testing.assert_allclose(target, raw + tokens.value, atol=1e-9)
@@ -157,9 +149,8 @@ def test_vetta_by_hand() -> None:
     steps, tokens = batch([[(0.0, False, 2), (10.0, True, 2)]], settings, one_head=False)
     steps = replace(steps, value=np.array([1.0, 4.0]))
     tokens = replace(tokens, value=np.array([0.0, 2.0, 3.0, 1.0]))
-    second = 10 - PENALTY - 4
-    # R_1 = 5 has no penalty: r_1 = R_1 - R_2 / 2 = 0.125
-    first = 0.125 + 0.5 * 4 - 1 + 0.25 * second
+    first = 0.5 * 4 - 1 + 0.25 * (10 - 4)  # without the penalty of the second
+    second = 10 - 4 - PENALTY
     expected = np.array([first + 2, first - 2, second - 2, second + 2])
     advantage, target = vetta(steps, tokens, settings)
     np.testing.assert_allclose(advantage, expected - expected.mean())

@@ -201,7 +201,7 @@ class TestEpisodes:
             assert ("in 3 steps" in stdout) == (turns == 3)
 
     def test_a_file_still_being_written(self, hgpo: Run, tmp_path: Path) -> None:
-        """What is whole can be read, what is missing shows as such."""
+        """What is whole can be read, a value that is missing is left out."""
         file = tmp_path / "x.jsonl"
         short = step(advantage=None)
         del short["reward"]
@@ -209,7 +209,7 @@ class TestEpisodes:
         file.write_text(file.read_text() + '{"format": "hgpo-epi')
         status, stdout, _ = hgpo("play", "episode", file)
         assert status == 0
-        assert "reward n/a, return 9.500, advantage n/a" in stdout
+        assert "\nreturn 9.500, advantage n/a" in stdout
 
     @pytest.mark.parametrize(
         ("content", "named"),

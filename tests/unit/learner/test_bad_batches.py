@@ -118,6 +118,18 @@ def test_facts_of_the_batch(model_path: str) -> None:
     ) in str(error.value)
 
 
+def test_no_room_for_the_moments(model_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AdamW allocates them in its first step. The remedy is named, whatever `on_bad_batch` is."""
+    learner = make_learner(model_path, on_bad_batch="skip", **COMMON)
+
+    def run_out(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    monkeypatch.setattr(type(learner.get_optimizer()), "step", run_out)
+    with pytest.raises(RunStoppedError, match=r"optimizer step: use learner\.offload_optimizer"):
+        update(learner, make_columns(llm_of(learner), STEPS))
+
+
 def test_out_of_memory(model_path: str, caplog: pytest.LogCaptureFixture) -> None:
     """In the second micro-batch of the first mini-batch: nothing of it is applied."""
     chosen = COMMON | {"micro_batch_tokens": 1, "kl_coeff": 0}

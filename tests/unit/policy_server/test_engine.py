@@ -167,9 +167,10 @@ def test_several_replicas_are_chosen_by_session(server: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("server", "message"),
     [
-        ({"num_replicas": 3, "max_replicas": 2}, "max_replicas is below num_replicas"),
-        ({"tensor_parallel_size": 2}, "as many replica_gpus"),
-        ({"tensor_parallel_size": 2, "replica_gpus": 1}, "as many replica_gpus"),
+        ({"num_replicas": 3, "max_replicas": 2}, "max_replicas=2 is below num_replicas=3"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 and replica_gpus=0.*set both"),
+        ({"tensor_parallel_size": 2, "replica_gpus": 1}, "set both"),
+        ({"replica_gpus": 2}, "tensor_parallel_size=1 and replica_gpus=2"),
         ({"update_mode": "drop"}, "update_mode"),
         ({"engine": "vlm"}, "no such engine: give one of vllm"),
         ({"weight_transport": "rdma"}, "weight_transport: give one of object_store, nccl, ipc"),

@@ -40,11 +40,11 @@ async def begin(runners: RunnerActors) -> "asyncio.Task[PlayedGroup]":
     return playing
 
 
-def runners_of(actor: Actor, max_outage_s: float = 60) -> RunnerActors:
-    """Return runners of one actor that plays one group at a time."""
+def runners_of(*actors: Actor, max_outage_s: float = 60) -> RunnerActors:
+    """Return runners of actors that play one group at a time each."""
     replicas: Any = SimpleNamespace()
-    handles: Any = [actor]
-    return RunnerActors(handles, replicas, GROUP.size, GROUP.size, max_outage_s)
+    handles: Any = actors
+    return RunnerActors(handles, replicas, GROUP.size, GROUP.size * len(actors), max_outage_s)
 
 
 def test_groups_wait_for_an_actor() -> None:
@@ -102,7 +102,7 @@ def test_an_actor_whose_group_failed_plays_the_next_one() -> None:
 
 
 def test_the_group_of_a_lost_actor_is_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until no actor has played a group for too long."""
+    """Until all actors have been lost for too long."""
     monkeypatch.setattr(actors, "PAUSE_S", 0.0)
 
     async def test() -> None:
@@ -123,5 +123,30 @@ def test_the_group_of_a_lost_actor_is_played_again(monkeypatch: pytest.MonkeyPat
         actor.calls[1].set_exception(RayActorError())
         with pytest.raises(RunStoppedError, match=r"policy_server\.max_outage_s"):
             await playing
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_a_lost_actor_does_not_end_the_run_while_another_plays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even if the other one needs longer for a group than an outage may last."""
+    monkeypatch.setattr(actors, "PAUSE_S", 0.0)
+
+    async def test() -> None:
+        lost, slow = Actor(), Actor()
+        runners = runners_of(lost, slow, max_outage_s=0.01)
+        first, second = await begin(runners), await begin(runners)
+        for call in range(3):
+            while len(lost.calls) <= call:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
+            lost.calls[call].set_exception(RayActorError())
+        slow.calls[0].set_result(PLAYED)
+        assert await second == PLAYED
+        while len(slow.calls) < 2 and len(lost.calls) < 4:
+            await asyncio.sleep(0.001)
+        (slow.calls[1] if len(slow.calls) > 1 else lost.calls[3]).set_result(PLAYED)
+        assert await first == PLAYED
 
     asyncio.run(asyncio.wait_for(test(), 10))

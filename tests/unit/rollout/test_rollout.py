@@ -195,8 +195,8 @@ class TestScore:
 
 
 def test_stale_rate() -> None:
-    """The share of steps that other weights drew."""
-    assert stale_rate(group(), "w:0") == 3 / 6
+    """A response that new weights completed is as old as its first token."""
+    assert stale_rate(group(), "w:1") == 6 / 6
     assert stale_rate(group(), "w:2") == 5 / 6
 
 

@@ -112,6 +112,24 @@ def test_a_response_without_an_action(played: list[Trajectory]) -> None:
     assert signals["value_target"][1].isfinite().nonzero().flatten().tolist() == [1, 2]
 
 
+def test_a_response_of_one_token(played: list[Trajectory]) -> None:
+    """Such as an end token alone: it trains the value of the switch, and none of an action."""
+    step = played[0].steps[1]
+    turn = step.turn
+    whole = (replace(turn.spans[-1], start=0, end=1),)
+    short = {"response_ids": turn.response_ids[:1], "behaviour_logp": turn.behaviour_logp[:1]}
+    played[0].steps[1] = replace(step, turn=replace(turn, spans=whole, **short))
+    rows, width = token_columns(played)["response_ids"].shape
+    values = np.zeros((rows, 1 + width))
+    targets = []
+    for value_of_actions in (0.0, 5.0):
+        values[:, 2:] = value_of_actions
+        target = signal_columns(score(played, SETTINGS, values))["value_target"][1]
+        assert target.isfinite().nonzero().flatten().tolist() == [1]
+        targets.append(float(target[1]))
+    assert targets[0] == targets[1]
+
+
 def test_responses_without_blocks_are_refused(played: list[Trajectory]) -> None:
     step = played[0].steps[0]
     played[0].steps[0] = replace(step, turn=replace(step.turn, spans=()))
