@@ -32,7 +32,7 @@ def is_generated(out: Path, version: int, spec: Mapping[str, Any]) -> bool:
         found = manifest["generator_version"], manifest["spec"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{out} exists and is no generated data set: remove it or choose another directory"
+            f"{out} exists and is not a generated data set: remove it or choose another directory"
         ) from error
     if found != (version, json.loads(json.dumps(spec))):
         raise DataError(

@@ -81,7 +81,10 @@ def write_atomically(path: Path, content: str | bytes) -> Path:
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        with partial.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())  # else a crash of the machine could leave an empty file
         return partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

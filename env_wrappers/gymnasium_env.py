@@ -86,10 +86,13 @@ class GymnasiumEnv(TextEnv):
         space = self._env.action_space
         self._actions = list(actions or ())
         self._start = int(space.start) if isinstance(space, Discrete) else None
-        if isinstance(space, Discrete) and len(self._actions) != space.n:
-            raise DataError(f"{name} has {space.n} actions: actions has to name each, in order")
+        if isinstance(space, Discrete):
+            if len(self._actions) != space.n or len({*self._actions}) != space.n:
+                raise DataError(f"{name} has {space.n} actions: actions must name each, in order")
+        elif not isinstance(space.sample(), str):
+            raise DataError(f"{name} has actions of {space}: only text and Discrete can be played")
         if any(action != action.strip().lower() for action in self._actions):
-            raise DataError("actions has to be in lower case, without spaces around: agents are")
+            raise DataError("actions must be in lower case without surrounding spaces, as agents'")
 
     def _make(self, **render: str) -> gymnasium.Env[Any, Any]:
         return gymnasium.make(
@@ -125,7 +128,7 @@ class GymnasiumEnv(TextEnv):
             return observation
         if self._env.render_mode != "ansi":
             raise DataError(
-                f"{self._name} cannot be played in text: its observations are no strings, and it "
+                f"{self._name} cannot be played in text: its observations are not strings, and it "
                 "has no render mode 'ansi'"
             )
         return without_colours(str(self._env.render()))

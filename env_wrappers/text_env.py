@@ -57,7 +57,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
 
         Args:
             max_steps: steps after which an episode is truncated.
-            success_reward: reward of the step that reaches the goal; other steps earn 0.
+            success_reward: reward of the step that reaches the goal. See the environment for
+                the rewards of other steps.
             render_mode: "ansi" or None.
 
         Raises:

@@ -6,6 +6,7 @@ python examples/gateway_agent.py http://127.0.0.1:8100 8    # with 8 processes
 
 import contextlib
 import multiprocessing
+import os
 import re
 import sys
 from typing import Any
@@ -53,13 +54,14 @@ def work(url: str) -> None:
     """Play sessions until the run has ended."""
     infos = EnvInfos(admissible_commands=True, won=True)
     env = AlfredDemangler(PddlEnv(infos), shuffle=False)
-    client = openai.OpenAI(base_url=url, api_key="none")
-    gateway = httpx.Client(base_url=url, timeout=60)
-    with contextlib.suppress(httpx.TransportError):  # the run was killed
+    key = os.environ.get("HGPO_API_KEY", "none")
+    client = openai.OpenAI(base_url=url, api_key=key)
+    gateway = httpx.Client(base_url=url, timeout=60, headers={"Authorization": f"Bearer {key}"})
+    with contextlib.suppress(httpx.NetworkError, httpx.RemoteProtocolError):  # the run was killed
         while (reply := gateway.post("/sessions")).status_code != 410:
             if reply.status_code == 204:  # nothing to play now
                 continue
-            session = reply.json()
+            session = reply.raise_for_status().json()
             path = f"/sessions/{session['id']}"
             try:
                 won = play(env, client.with_options(base_url=f"{url}{path}/v1"), session)

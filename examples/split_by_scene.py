@@ -8,8 +8,8 @@ third of the scenes become `test`, a sixth `dev`, on which settings can be chose
 The games of all splits of DATA are used.
 """
 
+import argparse
 import shutil
-import sys
 from pathlib import Path
 
 from env_wrappers.alfworld.games import GAME_FILE, TREE
@@ -29,6 +29,10 @@ def scene_of(game: Path) -> int:
 def split_by_scene(data: Path, out: Path) -> dict[str, int]:
     """Copy the games of `data` to `out`; return the number of games per split."""
     games = sorted((data / TREE).glob(f"*/*/*/{GAME_FILE}"))
+    if not games:
+        raise ValueError(f"no games in {data / TREE}: DATA is the folder of alfworld-download")
+    if out.exists() and any(out.iterdir()):
+        raise ValueError(f"{out} is not empty: remove it, or choose another directory")
     split_of: dict[int, str] = {}
     for room in (0, 2, 3, 4):
         scenes = sorted({scene_of(game) for game in games if scene_of(game) // 100 == room})
@@ -43,4 +47,13 @@ def split_by_scene(data: Path, out: Path) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    print(split_by_scene(Path(sys.argv[1]), Path(sys.argv[2])))
+    parser = argparse.ArgumentParser(
+        description="Copy ALFWorld games to splits without common scenes."
+    )
+    parser.add_argument("data", type=Path, help="directory of ALFWorld's games")
+    parser.add_argument("out", type=Path, help="directory to create")
+    arguments = parser.parse_args()
+    try:
+        print(split_by_scene(arguments.data, arguments.out))
+    except ValueError as error:
+        parser.error(str(error))

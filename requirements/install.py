@@ -1,6 +1,6 @@
 """Create .venv and install the locked environment into it; called by `make setup`.
 
-Standard library only, so that any Python 3.7+ can start it; the environment itself is made with
+Standard library only, so that any Python 3.8+ can start it; the environment itself is made with
 Python 3.11 or 3.12. A set-up that was interrupted continues with the next call, and one that is
 complete is recognised by its stamp and left alone.
 

@@ -9,12 +9,14 @@ trials of four iterations, which is too few to learn much, to show how to use HG
 `hgpo sweep` adds run directories, seeds, a heat map and `--resume` (docs/sweeps.md).
 """
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from ray import tune
 
+from env_wrappers.errors import DataError
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.placement import trial_demand
@@ -85,5 +87,6 @@ def main(
 if __name__ == "__main__":
     try:
         typer.run(main)
-    except ConfigError as error:
-        raise SystemExit(f"{error}") from error
+    except (ConfigError, DataError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

@@ -101,7 +101,6 @@ def generate(
     Raises:
         DataError: ``out`` holds something else, or the spec cannot give that many games.
     """
-    out = Path(out)
     if is_generated(out, GENERATOR_VERSION, asdict(spec)):
         return
     with new_directory(out) as partial:

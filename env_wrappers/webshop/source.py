@@ -212,7 +212,7 @@ def _values(path: Path, brackets: str) -> Iterator[tuple[str, Any, str]]:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
@@ -233,13 +233,13 @@ def _prices(text: Any) -> tuple[float, ...]:
         return (_NO_PRICE,)
     amounts = text.split("$")[1:] if isinstance(text, str) else []
     if not amounts:
-        raise ValueError(f"{text!r} is no text with a $")
+        raise ValueError(f"{text!r} is not text with a $")
     try:
         prices = tuple(float(_NO_DIGIT.sub("", amount)) for amount in amounts)
     except ValueError:
         prices = (math.inf,)
     if not all(map(math.isfinite, prices)):
-        raise ValueError(f"{text!r} is no price")
+        raise ValueError(f"{text!r} is not a price")
     return prices[:2]
 
 

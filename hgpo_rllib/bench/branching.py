@@ -41,7 +41,7 @@ class Mean:
 
     value: float
     variance: float
-    """Squared standard error of the mean; 0 if the return is certain."""
+    """Squared standard error of the mean; 0 if all branches have the same return."""
 
 
 @dataclass(frozen=True)

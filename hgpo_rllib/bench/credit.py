@@ -1,7 +1,7 @@
 """`hgpo bench credit`: compare the estimators with true advantages, which branches estimate.
 
 1. Play groups with the policy as in training, and compute the advantages of all their steps with
-   every estimator that needs no critic and no teacher.
+   every estimator that needs no critic, no teacher and no strategies.
 2. Draw a sample of the steps.
 3. For each of them, play branches from the exact state before it (`branching`): the true advantage
    is the mean return of branches that execute its response, less that of branches that sample one.
@@ -10,7 +10,8 @@ Steps and finished branches are kept in the output directory, so a stopped comma
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +27,7 @@ from hgpo_rllib.bench.branching import AgentState, Brancher, Mean
 from hgpo_rllib.bench.fidelity import Result, load_result
 from hgpo_rllib.bench.rollout import served
 from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
+from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import PAGE, check_no_strategies, make_environment
 from hgpo_rllib.environments.spec import Progress
 from hgpo_rllib.evaluation.protocol import HASH_LENGTH, describe_model, protocol_hash, recording
@@ -33,6 +35,7 @@ from hgpo_rllib.jsonl import append_row, read_jsonl, write_jsonl
 from hgpo_rllib.rollout.group import gather
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.scoring import score
+from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.run.cluster import ray_cluster
 
@@ -58,10 +61,6 @@ class Plan:
 
 class CreditRunner(HGPOEnvRunner):
     """Env runner that also plays branches."""
-
-    def tasks_of(self, played: Iterable[Trajectory]) -> list[int]:
-        """Return the number of the task of each trajectory of a rollout."""
-        return [self._tasks.task(int(t.group.rpartition("/")[2])) for t in played]
 
     def branch(
         self,
@@ -101,8 +100,7 @@ def bench_credit(
         ConfigError: the settings are unsuitable, or the directory has other content.
         RunStoppedError: a branch failed; finished states are kept.
     """
-    check(config)
-    protocol = describe(config, plan)
+    protocol = describe(config, plan, check(config))
     name = f"{config.name}-{protocol_hash(protocol)[:HASH_LENGTH]}"
     folder = output or Path(OUTPUT) / name
     with recording(folder, protocol):
@@ -113,28 +111,32 @@ def bench_credit(
     return folder, load_result(folder / RESULT)
 
 
-def check(config: RunConfig) -> None:
-    """Raise ConfigError for an environment without snapshots, strategies, or groups of one."""
+def check(config: RunConfig) -> str | None:
+    """Return the hash of the tasks, if the environment hashes its data.
+
+    Raises:
+        ConfigError: an environment without snapshots, strategies, or groups of one.
+    """
     check_no_strategies(config, "hgpo bench credit")
-    env = make_environment(config.env, config.env.train_split)
-    try:
-        missing = [name for name in ("snapshot", "restore") if not hasattr(env.unwrapped, name)]
-    finally:
-        env.close()
-    if missing:
-        raise ConfigError(
-            f"env.env_id: {config.env.env_id} has no {missing[0]}(), which branches need: add it "
-            f"({PAGE}#branches)"
-        )
+    env, split = config.env, config.env.train_split
     if config.rollout.group_size < 2:
         raise ConfigError("rollout.group_size: set it to 2 or more: estimators compare episodes")
+    with closing(make_environment(env, split)) as made:
+        for name in ("snapshot", "restore"):
+            if not hasattr(made.unwrapped, name):
+                raise ConfigError(
+                    f"env.env_id: {env.env_id} has no {name}(), which branches need: add it "
+                    f"({PAGE}#branches)"
+                )
+        return find_environment(env.env_id).games(made, env, split).data_hash
 
 
-def describe(config: RunConfig, plan: Plan) -> dict[str, Any]:
+def describe(config: RunConfig, plan: Plan, data_hash: str | None) -> dict[str, Any]:
     """Return what the result depends on, except for machine and versions of packages."""
     data = config.env.data
     return {
         "env": config.env.model_dump() | {"data": None if data is None else Path(data).name},
+        "data_sha256": data_hash,
         "agent": config.agent.model_dump(),
         "algorithm": config.algorithm.model_dump(exclude={"estimator", "role_estimators"}),
         "group_size": config.rollout.group_size,
@@ -156,10 +158,12 @@ def play_missing(config: RunConfig, plan: Plan, folder: Path, on_progress: Progr
         served(config, CreditRunner) as runner,
     ):
         if not (folder / STEPS).is_file():
-            played = runner.sample(num_groups=plan.groups).trajectories
+            split, rollout = config.env.train_split, config.rollout
+            tasks = TaskOrder(runner.num_tasks(split), config.seed).first(plan.groups)
+            played = runner.play(split, tasks, rollout.group_size, rollout.temperature)
             rows = sample_rows(sum(map(len, played)), plan.steps, config.seed)
             columns = sampled_columns(played, config.algorithm, rows)
-            states = agent_states(played, runner.tasks_of(played), rows)
+            states = agent_states(played, tasks, rows)
             write_atomically(folder / STEPS, pickle.dumps((columns, states)))
         left = dict(enumerate(read_steps(folder)[1]))
         total, finished = len(left), len(done)
@@ -244,13 +248,13 @@ def agent_states(
 ) -> list[AgentState]:
     """Return the agent states of some steps, in order of their first step.
 
-    Steps of one group at which environment and prompt are the same share a state, so that its
-    value V is estimated once. The prompt contains all of the memory that later prompts can show,
-    unless it was shortened.
+    Steps of one group after the same actions and with the same prompt share a state, so that its
+    value V is estimated once: the environment is deterministic, and the prompt contains all of the
+    memory that later prompts can show, unless it was shortened.
 
     Args:
         played: the trajectories.
-        tasks: number of the task of each trajectory.
+        tasks: number of the task of each group, by the number at the end of the group's name.
         rows: numbers of the steps, counted over all trajectories.
     """
     places = [(i, t) for i, trajectory in enumerate(played) for t in range(len(trajectory))]
@@ -258,12 +262,13 @@ def agent_states(
     for position, row in enumerate(rows):
         index, time = places[row]
         trajectory = played[index]
-        turn = trajectory.steps[time].turn
-        info = trajectory.steps[time - 1].info if time else trajectory.info
-        key: Any = (trajectory.group, time, info.get("state_hash"), tuple(turn.prompt_ids.tolist()))
-        if "state_hash" not in info or turn.prompt_truncated:
+        turn, before = trajectory.steps[time].turn, trajectory.turns[:time]
+        actions = tuple(earlier.action for earlier in before)
+        key: Any = (trajectory.group, actions, tuple(turn.prompt_ids.tolist()))
+        if turn.prompt_truncated:
             key = position
-        state = states.setdefault(key, AgentState(tasks[index], trajectory.turns[:time]))
+        task = tasks[int(trajectory.group.rpartition("/")[2])]
+        state = states.setdefault(key, AgentState(task, before))
         state.executed.append(turn)
         state.steps.append(position)
     return list(states.values())

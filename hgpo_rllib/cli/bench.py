@@ -245,7 +245,7 @@ def credit(
 def _check_folder(file: Path | None) -> None:
     """Raise ConfigError if the folder of a figure is missing, before anything is measured."""
     if file is not None and not file.parent.is_dir():
-        raise ConfigError(f"--figure: {file.parent} is no directory: create it")
+        raise ConfigError(f"--figure: {file.parent} is not a directory: create it")
 
 
 def _prepare(source: Path, overrides: list[str] | None) -> "tuple[RunConfig, TrainingConsole]":

@@ -238,7 +238,7 @@ def _call(name: str, size: int, call: Callable[[], Any]) -> tuple[Any, ...]:
     except Exception as error:
         raise DataError(f"{name} raises {describe_error(error)}") from error
     if not isinstance(returned, tuple) or len(returned) != size:
-        raise DataError(f"{name} does not return {size} things, as Gymnasium has it")
+        raise DataError(f"{name} must return {size} values, as in Gymnasium")
     return returned
 
 
@@ -248,10 +248,10 @@ def _check_result(
     """Check that the observation is text, and that the info has the required keys and types."""
     if not isinstance(observation, str):
         kind = type(observation).__name__
-        raise DataError(f"the observation of {name} is no text, but a {kind}")
+        raise DataError(f"the observation of {name} must be text, not a {kind}")
     for key, (kind, use) in demands.items():
         if not isinstance(info, dict) or key not in info:
             raise DataError(f"the info of {name} has no {key!r}: {use}")
         if not isinstance(info[key], kind):
             found = type(info[key]).__name__
-            raise DataError(f"{key!r} in the info of {name} is a {found}: it has to be {use}")
+            raise DataError(f"{key!r} in the info of {name} is a {found}: it must be {use}")

@@ -69,7 +69,8 @@ class Mixture(EnvironmentSpec):
         if name not in parts:
             known = ", ".join(parts)
             raise ConfigError(
-                f"{split!r} is no split of one environment: give NAME.SPLIT, with a NAME of {known}"
+                f"{split!r} is not a split of one environment: give NAME.SPLIT, with a NAME of "
+                f"{known}"
             )
         return parts[name], own
 

@@ -97,7 +97,7 @@ def settings_of(
     has_settings = run_file is not None
     if model is not None and agent not in KINDS and not has_settings:
         raise ConfigError(
-            f"{model} is no run directory, and --agent {agent} uses no model: correct or drop it"
+            f"{model} is not a run directory, and --agent {agent} uses no model: correct or drop it"
         )
     settings = load_config(run_file, [])
     env_id = environment_id(env) if env else settings.env.env_id

@@ -46,7 +46,9 @@ def load_evaluation(path: str | Path) -> Evaluation:
     path = Path(path)
     if not (path / SUMMARY).is_file():
         unfinished = (path / PROTOCOL).is_file()
-        why = "is not finished: call `hgpo evaluate` again" if unfinished else "is no evaluation"
+        why = (
+            "is not finished: call `hgpo evaluate` again" if unfinished else "is not an evaluation"
+        )
         raise ResultsError(f"{path} {why} (it holds no {SUMMARY})")
     summary = read_object(path / SUMMARY)
     if summary.get("format") != FORMAT:

@@ -104,7 +104,7 @@ def make_frame(rows: Sequence[Row], columns: Columns, source: Path) -> pd.DataFr
         try:
             frame[name] = frame[name].astype(dtype)
         except (TypeError, ValueError, OverflowError) as error:
-            raise ResultsError(f"{source}: {name!r} has a value that is no {dtype}") from error
+            raise ResultsError(f"{source}: {name!r} has a value that is not {dtype}") from error
         if dtype == "float64":
             frame[name] = frame[name].where(np.isfinite(frame[name]))
     return frame

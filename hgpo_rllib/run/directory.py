@@ -61,7 +61,7 @@ class RunDirectory:
             ConfigError: it is not a run directory, or has no checkpoint yet.
         """
         if not (path / "config.yaml").is_file():
-            raise ConfigError(f"--resume: {path} is no run directory (it holds no config.yaml)")
+            raise ConfigError(f"--resume: {path} is not a run directory (it holds no config.yaml)")
         directory = cls(path)
         if not directory.has_state():
             raise ConfigError(f"--resume: {path} holds no checkpoint (its first was not written)")

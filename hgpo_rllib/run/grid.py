@@ -143,7 +143,7 @@ def open_sweep(folder: Path) -> Sweep:
     """
     file = folder / SWEEP_FILE
     if not file.is_file():
-        raise ConfigError(f"--resume: {folder} is no sweep directory ({SWEEP_FILE})")
+        raise ConfigError(f"--resume: {folder} is not a sweep directory ({SWEEP_FILE})")
     sweep = validate_json(TypeAdapter(Sweep), file.read_bytes(), f"--resume: {file}")
     for trial in sweep.trials:
         check_name(trial.name)

@@ -109,7 +109,7 @@ def check_model(model: str, given_as: str = "model.model_path", look_up: bool = 
         AutoConfig.from_pretrained(model)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{given_as}: {model} is no HuggingFace directory or name ({one_line(error)})"
+            f"{given_as}: {model} is not a HuggingFace directory or name ({one_line(error)})"
         ) from error
 
 

@@ -117,8 +117,8 @@ def test_bad_sizes(arguments: list[str], message: str) -> None:
     [
         ("publish --gb 1000000", "--gb: no size fits the free memory"),
         ("scale RUN", "RUN: no recorded episodes to replay"),
-        ("scale RUN --figure missing/a.png", "--figure: missing is no directory: create it"),
-        ("credit a.json --figure missing/a.png", "--figure: missing is no directory: create it"),
+        ("scale RUN --figure missing/a.png", "--figure: missing is not a directory: create it"),
+        ("credit a.json --figure missing/a.png", "--figure: missing is not a directory: create it"),
     ],
 )
 def test_nothing_to_measure_or_no_place_for_it(

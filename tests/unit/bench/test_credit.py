@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -15,6 +14,7 @@ from typer.testing import CliRunner
 
 from env_wrappers.errors import DataError
 from hgpo_rllib.advantages import find_estimator
+from hgpo_rllib.advantages.estimators import ESTIMATORS, NEEDS_CRITIC, STRATA, TEACHERS
 from hgpo_rllib.agent import Turn
 from hgpo_rllib.bench import credit, fidelity
 from hgpo_rllib.bench.branching import AgentState, Mean
@@ -119,8 +119,8 @@ def test_columns_are_those_of_the_whole_batch(played: list[Trajectory]) -> None:
     assert found["group"] == scored.steps.task[rows].tolist() == [0, 0, 0, 2]
     assert found["member"] == [0, 2, 3, 0]
     assert found["time"] == [1, 1, 4, 2]
-    assert "ppo" not in found["estimates"]
-    assert len(found["estimates"]) == 21
+    others = {*NEEDS_CRITIC, *TEACHERS, STRATA}
+    assert found["estimates"].keys() == ESTIMATORS.keys() - others
     for name in ("hgpo", "gigpo", "grpo", "reinforce", "graphgpo"):
         expected = find_estimator(name)(scored.steps, settings.estimator_settings())
         assert found["estimates"][name] == pytest.approx(expected[rows], rel=1e-4)
@@ -152,8 +152,10 @@ def test_states_are_not_shared_without_knowing_them(played: list[Trajectory]) ->
     rows = np.array([0, 3])
     assert len(agent_states(played, [7] * 12, rows)) == 1
     assert len(agent_states(played, [7] * 12, np.array([0, 14]))) == 2, "another group"
-    unknown = [replace(each, info={"won": False}) for each in played]
-    assert len(agent_states(unknown, [7] * 12, rows)) == 2
+    other = replace(played[1].steps[0], turn=replace(played[1].steps[0].turn, action="else"))
+    assert len(agent_states(played, [7] * 12, np.array([1, 4]))) == 1
+    played[1].steps[0] = other
+    assert len(agent_states(played, [7] * 12, np.array([1, 4]))) == 2, "after another action"
     for each in played:
         first = each.steps[0]
         each.steps[0] = replace(first, turn=replace(first.turn, prompt_truncated=True))
@@ -177,17 +179,13 @@ class Player:
         self.branched: list[int] = []
         self.stop_after = 100
 
-    def sample(self, *, num_groups: int) -> Any:
-        assert num_groups == PLAN.groups
+    def num_tasks(self, split: str) -> int:
+        return 100
+
+    def play(self, split: str, tasks: list[int], size: int, temperature: float) -> list[Trajectory]:
+        assert len(tasks) == PLAN.groups
         self.rollouts += 1
-        return self
-
-    @property
-    def trajectories(self) -> list[Trajectory]:
         return self.played
-
-    def tasks_of(self, played: list[Trajectory]) -> list[int]:
-        return [7] * len(played)
 
     def branch(
         self,
@@ -309,7 +307,8 @@ def test_the_estimator_does_not_matter(config: RunConfig) -> None:
     """All are computed, so runs with different ones can be compared."""
     other = config.algorithm.model_copy(update={"estimator": "grpo"})
     changed = config.model_copy(update={"algorithm": other})
-    assert credit.describe(changed, PLAN) == credit.describe(config, PLAN)
+    assert credit.describe(changed, PLAN, "d") == credit.describe(config, PLAN, "d")
+    assert credit.describe(config, PLAN, "e") != credit.describe(config, PLAN, "d")
 
 
 def test_an_environment_without_snapshots_is_refused() -> None:

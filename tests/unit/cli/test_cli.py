@@ -74,7 +74,7 @@ def assert_is_refusal(done: subprocess.CompletedProcess[str], named: Sequence[st
         (("missing.yaml",), ["missing.yaml", "No such file"]),
         ((str(POCKET), "model.model_path=no-model"), ["model.model_path", "no-model"]),
         ((str(POCKET), "env.data=."), ["json_2.1.1", "is not a directory", "alfworld-download"]),
-        (("--resume", "."), ["--resume", "is no run directory"]),
+        (("--resume", "."), ["--resume", "is not a run directory"]),
     ],
     ids=["unknown key", "missing file", "missing model", "no games", "no run"],
 )

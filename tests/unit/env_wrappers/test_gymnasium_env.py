@@ -187,8 +187,10 @@ def test_colour_codes(shown: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"actions": LAKE[:3]}, "FrozenLake-v1 has 4 actions: actions has to name each, in order"),
+        ({"actions": LAKE[:3]}, "FrozenLake-v1 has 4 actions: actions must name each, in order"),
         ({"actions": None}, "FrozenLake-v1 has 4 actions"),
+        ({"actions": (LAKE[1], *LAKE[1:])}, "actions must name each"),
+        ({"name": "Pendulum-v1", "actions": None}, "only text and Discrete can be played"),
         ({"actions": ("Left", *LAKE[1:])}, "lower case"),
         ({"split": "dev"}, "unknown split 'dev': choose train, test"),
         ({"data": "games"}, "leave env.data out"),

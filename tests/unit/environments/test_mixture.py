@@ -234,7 +234,7 @@ def test_evaluating_one_environment(config: RunConfig) -> None:
     assert (made.split, made.config.env) == ("test", MIXTURE.parts(config)["textcraft"].env)
     assert made.config.agent.prompt == "textcraft_compact"
     assert request(None).split == "valid_seen"  # the first of evaluation.splits
-    with pytest.raises(ConfigError, match=r"'train' is no split of one environment: give NAME"):
+    with pytest.raises(ConfigError, match=r"'train' is not a split of one environment: give NAME"):
         request("train")
 
 

@@ -188,13 +188,13 @@ Lost.info = lambda *a, **k: {{n: v for n, v in info(*a, **k).items() if n != {ke
     ("old", "new", "part"),
     [
         ("self.num_tasks, ", "self.tasks_, ", "it has no num_tasks"),
-        ('return f"You see a', 'return 0, f"You see a', "reset(seed=0) does not return 2 things"),
+        ('return f"You see a', 'return 0, f"You see a', "reset(seed=0) must return 2 values"),
         (
             "rng = random.Random(self.tasks[seed % self.num_tasks])",
             "self.resets = getattr(self, 'resets', 0) + 1; rng = random.Random(self.resets)",
             "another task",
         ),
-        ('if offered else "Nothing happens."', "and 7", "is no text, but a int"),
+        ('if offered else "Nothing happens."', "and 7", "must be text, not a int"),
         ('"won": won', '"won": int(won)', "'won' in the info of reset(seed=0) is a int"),
         ("offered = action in self.actions()", "offered = self.no", "step('go to "),
         ("(self, split, data, max_steps)", "(self, split, max_steps)", "cannot be made with"),

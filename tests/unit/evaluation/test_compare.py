@@ -115,7 +115,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_no_evaluation(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no evaluation"):
+    with pytest.raises(ConfigError, match="is not an evaluation"):
         load_evaluation(tmp_path)
     (tmp_path / "summary.json").write_text('{"format": "hgpo-evaluation-0"}')
     with pytest.raises(ConfigError, match="'hgpo-evaluation-0' is not known"):

@@ -54,7 +54,11 @@ def test_the_model_is_the_word_that_is_no_setting(words: list[str], expected: An
         ([], {"trials": 2, "env": "alfworld"}, "--trials: random has one"),
         ([], {"name": "x", "env": "alfworld"}, "--name: it is for the URL"),
         (["no-model-here/x"], {"agent": "hgpo", "env": "alfworld"}, "no-model-here/x"),
-        (["runs/a"], {"env": "alfworld"}, "runs/a is no run directory, and --agent random uses no"),
+        (
+            ["runs/a"],
+            {"env": "alfworld"},
+            "runs/a is not a run directory, and --agent random uses no",
+        ),
         (["http://u:p@host/"], {"agent": "hgpo", "env": "alfworld"}, "keys come from"),
         (["http://127.0.0.1:9/v1"], {"agent": "hgpo", "env": "alfworld"}, "cannot be asked"),
         (["http://host:port/v1"], {"agent": "hgpo", "env": "alfworld"}, "http://HOST:PORT/v1"),
@@ -81,7 +85,7 @@ def test_refused(
             ("evaluate", "./none", "--env", "alfworld"),
             ["./none does not exist", "give a directory"],
         ),
-        (("compare", ".", "nowhere"), ["is no evaluation", "summary.json"]),
+        (("compare", ".", "nowhere"), ["is not an evaluation", "summary.json"]),
     ],
 )
 def test_the_command_refuses(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:

@@ -106,7 +106,8 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 def compose(*names: str) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for name in names:
-        merged = merge(merged, yaml.safe_load((DOCKER / name).read_text()))
+        text = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", (DOCKER / name).read_text())  # defaults
+        merged = merge(merged, yaml.safe_load(text))
     return merged
 
 

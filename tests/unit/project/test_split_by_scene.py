@@ -35,3 +35,8 @@ def test_splits_share_no_scenes(tmp_path: Path) -> None:
     assert len(set().union(*scenes.values())) == 18
     for game in [game for found in games.values() for game in found]:
         assert (game.parent / "traj_data.json").is_file()
+    for data, problem in ((tmp_path / "none", "no games in"), (tmp_path / "data", "is not empty")):
+        command[2] = str(data)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert problem in done.stderr

@@ -24,7 +24,7 @@ def test_no_run(tmp_path: Path) -> None:
         load_runs([])
     with pytest.raises(ResultsError, match=r"not a sweep directory \(no sweep\.json in it\)"):
         load_sweep(tmp_path)
-    with pytest.raises(ResultsError, match="is no evaluation"):
+    with pytest.raises(ResultsError, match="is not an evaluation"):
         load_evaluation(tmp_path)
 
 
@@ -39,10 +39,10 @@ def test_a_damaged_line_in_the_middle(run_dir: Path) -> None:
     ("row", "problem"),
     [
         ({"step": 1}, "metrics.jsonl: a line without 'iteration': not a file of this kind"),
-        ({"iteration": 1, "kl": "low"}, "metrics.jsonl: 'kl' has a value that is no float64"),
-        ({"iteration": 1, "kl": [1.0]}, "metrics.jsonl: 'kl' has a value that is no float64"),
-        ({"iteration": "x"}, "metrics.jsonl: 'iteration' has a value that is no int64"),
-        ({"iteration": 10**20}, "metrics.jsonl: 'iteration' has a value that is no int64"),
+        ({"iteration": 1, "kl": "low"}, "metrics.jsonl: 'kl' has a value that is not float64"),
+        ({"iteration": 1, "kl": [1.0]}, "metrics.jsonl: 'kl' has a value that is not float64"),
+        ({"iteration": "x"}, "metrics.jsonl: 'iteration' has a value that is not int64"),
+        ({"iteration": 10**20}, "metrics.jsonl: 'iteration' has a value that is not int64"),
     ],
 )
 def test_a_file_of_another_shape(run_dir: Path, row: object, problem: str) -> None:

@@ -92,7 +92,7 @@ class TestShape:
     def test_a_broken_config_is_named(self, tmp_path: Path, text: str) -> None:
         """One line with the file."""
         (tmp_path / "config.json").write_text(text)
-        with pytest.raises(ConfigError, match=r"^model\.model_path: .*config\.json is no model"):
+        with pytest.raises(ConfigError, match=r"^model\.model_path: .*config\.json is not a model"):
             find_size(run(model={"model_path": str(tmp_path)}))
 
 

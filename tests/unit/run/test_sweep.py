@@ -111,7 +111,7 @@ def test_bad_grid(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) 
     ("arguments", "named"),
     [
         ((), ["CONFIG", "--resume"]),
-        (("--resume", "."), ["--resume", "is no sweep directory"]),
+        (("--resume", "."), ["--resume", "is not a sweep directory"]),
         (("--resume", ".", "--seeds", "2"), ["--resume", "remove all other arguments"]),
         (("--resume", ".", "--scheduler", "asha"), ["--resume", "remove all other arguments"]),
     ],
