@@ -34,6 +34,7 @@ SHARED_CLUSTER = (
     "test_own_environment",
     "test_ports",
     "test_readme",
+    "test_schedules",
     "test_weight_updates",
 )
 # They start first, so that no process waits for the other's long file at the end.

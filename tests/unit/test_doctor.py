@@ -1,5 +1,6 @@
 """What `hgpo doctor` finds before it starts anything."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,6 +87,20 @@ def test_memory_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
         needed.append(float(check.found.partition("about ")[2].split()[0]))
     cache = config.policy_server.cpu_kv_cache_gib
     assert needed[1] - needed[0] == pytest.approx(3 * cache, rel=0.1)
+
+
+def test_an_error_of_the_short_run_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any type; the command ends with exit code 1, and without a traceback."""
+
+    def fail(*_: Any) -> None:
+        raise ValueError("no such\nlayer")
+
+    monkeypatch.setattr("hgpo_rllib.doctor.machine_checks", lambda *_: iter(()))
+    monkeypatch.setattr("hgpo_rllib.doctor.prepare_inputs", fail)
+    result = CliRunner().invoke(app, ["doctor", str(QWEN), "--json"])
+    assert result.exit_code == 1
+    (found,) = json.loads(result.stdout)["problems"]
+    assert found == {"check": "short run", "problem": "ValueError: no such layer"}
 
 
 def test_problems_are_named_with_exit_code_1() -> None:

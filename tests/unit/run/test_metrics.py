@@ -1,0 +1,56 @@
+"""Rows of metrics.jsonl and evaluation.jsonl, and counts by task, of episodes made by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from hgpo_rllib.iteration import IterationResult
+from hgpo_rllib.rollout.held_out import count_by_task
+from hgpo_rllib.rollout.scoring import score
+from hgpo_rllib.run.metrics import iteration_metrics
+from tests.unit.rollout.test_rollout import SETTINGS, group
+
+
+def test_metrics_of_episodes() -> None:
+    """Episodes of 3, 1 and 2 steps: the first wins, and two steps are invalid."""
+    result = IterationResult(
+        scored=score(group(), SETTINGS),
+        statistics={"kl": float("nan"), "entropy": 0.5},
+        seconds={"rollout_s": 4.0},
+        stale_rate=0.25,
+        failures={"env_errors": 1},
+    )
+    assert iteration_metrics(result) == {
+        "episodes": 3,
+        "env_steps": 6,
+        "success_rate": pytest.approx(1 / 3),
+        "equal_return_rate": 0.0,
+        "return_mean": pytest.approx(10 / 3),
+        "episode_length": 2.0,
+        "invalid_rate": pytest.approx(2 / 6),
+        "inadmissible_rate": pytest.approx(2 / 6),
+        "truncated_prompt_rate": pytest.approx(2 / 6),
+        "truncated_response_rate": pytest.approx(1 / 6),
+        "request_s": pytest.approx(1 / 6),
+        "engine_s": pytest.approx(0.8 / 6),
+        "env_s": pytest.approx(0.5 / 6),
+        "tokens_generated": 10,
+        "env_errors": 1,
+        "stale_rate": 0.25,
+        "entropy": 0.5,
+        "kl": None,  # JSON has no NaN
+        "rollout_s": 4.0,
+        "tokens_per_s": 2.5,
+    }
+
+
+def test_counts_by_task() -> None:
+    """The end of a group's name is its place among the played tasks, which can repeat."""
+    won, lost, _ = group()
+    played = [
+        replace(lost, group="0/dev/0"),
+        replace(lost, group="0/dev/1"),
+        replace(won, group="0/dev/2"),
+    ]
+    assert count_by_task(played, [7, 2, 7]) == [(2, 1, 0), (7, 2, 1)]
+    assert count_by_task(played[1:], [7, 2, 7]) == [(2, 1, 0), (7, 1, 1)]
