@@ -143,7 +143,7 @@ def arm_rows(results: Results) -> list[Row]:
                 f"after, {s}": rate(st.estimate([part]))
                 for s, part in zip(results.study.splits, final, strict=True)
             }
-        row["after, IQM"] = rate(st.bootstrap(st.interquartile_mean, st.pool(final)))
+        row["after, interquartile mean"] = rate(st.bootstrap(st.interquartile_mean, st.pool(final)))
         row["area"] = rate(st.estimate(st.pool(results.scores(arm, "area"))))
         rows.append(row)
     return rows
@@ -175,7 +175,7 @@ def baseline_rows(results: Results) -> list[Row]:
 
 
 def claim_rows(results: Results) -> list[Row]:
-    """Return the claims with their differences and p-values, and verdicts on a complete study.
+    """Return the claims with their differences; of a complete study also p-values and verdicts.
 
     p-values hold for a number of seeds that was fixed before the first trial: if one looks after
     each trial, the smallest is far too often below 0.05.
@@ -191,8 +191,8 @@ def claim_rows(results: Results) -> list[Row]:
             "measure": claim.measure,
             "pairs": str(difference.seeds),
             "A − B (points)": points(difference),
-            "p": p_value(difference.p_value),
-            "p, corrected": p_value(p),
+            "p": p_value(difference.p_value) if results.is_complete else "",
+            "p, corrected": p_value(p) if results.is_complete else "",
             "verdict": f"**{st.verdict(difference, p)}**" if results.is_complete else "incomplete",
         }
         for claim, difference, p in zip(claims, found, corrected, strict=True)

@@ -159,7 +159,7 @@ def _facts(results: Results) -> list[str]:
         facts += [
             f"Held-out: {tasks}. Episodes per task and evaluation: {' or '.join(map(str, plays))}.",
             f"Initial models: {len({r.initial_model for r in records})}.",
-            "Code: " + ", ".join(f"{c} ({n} trials)" for c, n in sorted(commits.items())) + ".",
+            "Trials by commit: " + ", ".join(f"{c} {n}" for c, n in sorted(commits.items())) + ".",
         ]
         if (fidelity := describe_fidelity(results)) is not None:
             facts.append(fidelity)

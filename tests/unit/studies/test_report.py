@@ -124,7 +124,7 @@ class TestReport:
             "20 tasks of `valid_seen`, 20 tasks of `valid_unseen`. ",
             "Episodes per task and evaluation: 2.",
             "Initial models: 1.",
-            "`0123456789ab` (12 trials)",
+            "Trials by commit: `0123456789ab` 12.",
             "| `level_fraction_k0` | 90.0 % | 90.0 % | 90.0 % |",
             "| `tokens_generated` | 12,345 |",
             "| `advantage_s` | 0.0123 s |",
@@ -169,7 +169,7 @@ class TestReport:
         assert "| `bad` | 1 |" in text
         assert "`other`" not in text.partition("Claims:")[0]
         claims = [line for line in text.splitlines() if "better. |" in line]
-        assert all(line.endswith("| incomplete |") for line in claims)
+        assert all(line.endswith("|  |  | incomplete |") for line in claims), "without p-values"
         assert claims
         assert "## Verdicts" not in text
 
