@@ -4,8 +4,8 @@
     advantage = find_estimator("hgpo")(steps, EstimatorSettings(context_length=2))
 
 Read the modules in this order: `steps` (the arrays), `groups` (groups by shared history and
-comparison within them), `baselines`, `hierarchy`, `graph`, `likelihood`, `hindsight` and `tokens`
-(the estimators), `diagnostics` (statistics of the groups of a batch).
+comparison within them), `baselines`, `hierarchy`, `graph`, `likelihood`, `hindsight`, `strategies`,
+`tokens` and `segments` (the estimators), `diagnostics` (statistics of the groups of a batch).
 """
 
 from hgpo_rllib.advantages.estimators import ESTIMATORS, Estimator, find_estimator

@@ -25,7 +25,7 @@ from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server import vllm_settings
 from hgpo_rllib.policy_server.client import PolicyClient
-from hgpo_rllib.policy_server.engine import transport_module
+from hgpo_rllib.policy_server.engine import find_transport
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.policy_server.server import PolicyServer
@@ -232,7 +232,7 @@ def bench_weights(model: ModelSettings, server: PolicyServerSettings, updates: i
         replicas = Replicas.of(running.app, server.max_outage_s)
         _ask(replicas, STARTING_WEIGHTS, tokens=1)  # the engine's first forward pass is slower
         learner = load_model(model.model_path)
-        transport = transport_module(WEIGHT_TRANSPORTS[server.weight_transport])
+        transport = find_transport(WEIGHT_TRANSPORTS[server.weight_transport])
         publisher = WeightPublisher(getattr(torch, model.dtype), transport)
         measured = [_update(replicas, learner, publisher) for _ in range(1 + updates)]
         return measured[1:]

@@ -32,18 +32,14 @@ VALUE_COLUMNS = ("value", "value_target", "value_weight")
 def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
     """Return the tokens of all responses, one right-padded row per response.
 
-    Columns: ``trajectory``, ``turn`` (index of the step in the trajectory) and ``role`` (numbered
-    in the order of role names), all (rows,); ``prompt_ids`` (rows, P), ``prompt_length`` (rows,),
-    ``response_ids`` and ``behaviour_logp`` (rows, R), ``response_length`` (rows,). If any response
-    has a grammar: ``restrictions`` (rows, M, 2), see `GrammarReader.restrictions`, padded with rows
-    of token index -1. If any rows share a sequence: ``sequence`` (rows,), its number.
+    Columns: ``prompt_ids`` (rows, P), ``prompt_length`` (rows,), ``response_ids`` and
+    ``behaviour_logp`` (rows, R), ``response_length`` (rows,). If any response has a grammar:
+    ``restrictions`` (rows, M, 2), see `GrammarReader.restrictions`, padded with rows of token
+    index -1. If any rows share a sequence: ``sequence`` (rows,), its number.
     """
     rows = response_rows(trajectories)
     turns = [row.response for row in rows]
     columns = {
-        "trajectory": torch.tensor([row.trajectory for row in rows]),
-        "turn": torch.tensor([row.turn for row in rows]),
-        "role": torch.from_numpy(np.unique([t.role for t in turns], return_inverse=True)[1]),
         "prompt_ids": pad_rows([turn.prompt_ids for turn in turns]),
         "response_ids": pad_rows([turn.response_ids for turn in turns]),
         "behaviour_logp": pad_rows([turn.behaviour_logp for turn in turns]),
@@ -54,7 +50,7 @@ def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
         none = np.empty((0, 2), np.int32)
         restrictions = [none if t.restrictions is None else t.restrictions for t in turns]
         columns["restrictions"] = pad_rows(restrictions, -1)
-    sequence = sequences(rows)
+    sequence = find_sequences(rows)
     if sequence[-1] + 1 < len(rows):
         columns["sequence"] = torch.from_numpy(sequence)
     return columns
@@ -68,8 +64,8 @@ def teacher_columns(columns: Columns, prompts: list[NDArray[np.int32]]) -> dict[
     return responses | {"prompt_ids": pad_rows(prompts), "prompt_length": lengths}
 
 
-def sequences(rows: Sequence[ResponseRow]) -> NDArray[np.int64]:
-    """Return the number of each row's sequence, shape ``(rows,)``.
+def find_sequences(rows: Sequence[ResponseRow]) -> NDArray[np.int64]:
+    """Number the sequences of rows, and return the number of each row's, shape ``(rows,)``.
 
     A row continues the sequence of the row before it if its prompt starts with that row's prompt
     and response, and both are of one trajectory.
@@ -84,7 +80,7 @@ def sequences(rows: Sequence[ResponseRow]) -> NDArray[np.int64]:
 
 
 def row_sequences(columns: Columns) -> NDArray[np.int64]:
-    """Return the number of each row's sequence, shape ``(rows,)``."""
+    """Return the number of each row's sequence, by default one per row, shape ``(rows,)``."""
     if "sequence" in columns:
         return columns["sequence"].numpy()
     return np.arange(len(columns["response_length"]))

@@ -106,7 +106,7 @@ def parameter_groups(module: nn.Module) -> list[list[nn.Parameter]]:
 
 
 @torch.no_grad()
-def step_values(
+def response_values(
     module: TorchRLModule,
     columns: Columns,
     settings: LearnerSettings,

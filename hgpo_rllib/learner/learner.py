@@ -25,7 +25,7 @@ from hgpo_rllib.learner.bad_batches import (
     find_problem,
 )
 from hgpo_rllib.learner.batching import Columns, MiniBatch, plan_update, token_batch
-from hgpo_rllib.learner.critic import parameter_groups, step_values, value_losses, value_weights
+from hgpo_rllib.learner.critic import parameter_groups, response_values, value_losses, value_weights
 from hgpo_rllib.learner.distribution import all_gather, join, passes
 from hgpo_rllib.learner.gradients import GradientSum
 from hgpo_rllib.learner.host_memory import keep_freed_memory
@@ -380,9 +380,9 @@ class HGPOLearner(TorchLearner):
             load_full_optimizer(self.policy, self.get_optimizer(), state)
 
     def values(self, columns: Columns) -> NDArray[np.float64]:
-        """Return the critic's values of every response, see `step_values`. Collective."""
+        """Return the critic's values of every response, see `response_values`. Collective."""
         per_token = self.config.estimator in VALUES_OF_TOKENS
-        return step_values(self.policy, columns, self._settings, self._device, per_token)
+        return response_values(self.policy, columns, self._settings, self._device, per_token)
 
     def token_logp(self, columns: Columns) -> NDArray[np.float64]:
         """Return the log-probability of every response token, NaN after a response. Collective."""

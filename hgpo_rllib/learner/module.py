@@ -14,7 +14,7 @@ from hgpo_rllib.learner.critic import Critic, hidden_states, make_critic
 from hgpo_rllib.learner.lora import adapter_form, adapter_shape, add_lora, base_state, merged_state
 from hgpo_rllib.learner.sharding import full_parameters, load_full_parameters, shard
 from hgpo_rllib.models import checkpoint_form, load_model
-from hgpo_rllib.policy_server.engine import transport_module
+from hgpo_rllib.policy_server.engine import find_transport
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.settings.learner import ComputeDtype, dtype_of_passes
@@ -27,7 +27,7 @@ class LLMModule(TorchRLModule):
     """Compute log-probabilities of given tokens, and values. The policy server generates.
 
     ``model_config``: ``model_path`` (HuggingFace directory or name), ``serve_dtype`` (type of the
-    published weights), ``weight_transport`` (module that transports them), ``temperature`` (of
+    published weights), ``weight_transport`` (where their transport is), ``temperature`` (of
     sampling), ``entropy_gradient`` (whether the objective has an entropy bonus), ``critic`` (its
     kind), ``critic_layers`` and ``critic_outputs`` (see `make_critic`), ``lora_rank``,
     ``lora_alpha`` and ``seed`` (of the adapters), and ``compute_dtype``,
@@ -47,7 +47,7 @@ class LLMModule(TorchRLModule):
         self.scorer = TokenScorer(llm, critic, self.model_config)
         self._sharded = False
         self._gathered: dict[str, Tensor] = {}
-        transport = transport_module(self.model_config["weight_transport"])
+        transport = find_transport(self.model_config["weight_transport"])
         dtype = getattr(torch, self.model_config["serve_dtype"])
         self._publisher = WeightPublisher(dtype, transport)
         self._tag: WeightTag | None = None

@@ -22,7 +22,7 @@ from ray.serve._private import replica
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
-from hgpo_rllib.policy_server.engine import engine_module, transport_module
+from hgpo_rllib.policy_server.engine import find_engine, find_transport
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 from hgpo_rllib.policy_server.types import (
     EngineDiedError,
@@ -69,9 +69,9 @@ class PolicyReplica:
         check_model_is_here(str(model.model_path))
         context = serve.get_replica_context()
         seed = replica_seed(seed, context.rank.rank)
-        self._engine = engine_module(engine).start(model, agent, server, seed)
+        self._engine = find_engine(engine).start(model, agent, server, seed)
         self._versioned = VersionedEngine(
-            self._engine, transport_module(transport), server.update_mode
+            self._engine, find_transport(transport), server.update_mode
         )
         self._owner = asyncio.create_task(delete_with_owner(owner, context.app_name))
 

@@ -1,6 +1,6 @@
 """Interfaces of inference engines and of weight transports.
 
-Both are modules, selected by name in `ENGINES` and `WEIGHT_TRANSPORTS` of
+Both are modules or objects, selected by name in `ENGINES` and `WEIGHT_TRANSPORTS` of
 `hgpo_rllib.settings.policy_server`.
 """
 
@@ -82,11 +82,11 @@ class WeightTransport(Protocol):
         """Return the weights of a handle."""
 
 
-def engine_module(path: str) -> EngineModule:
-    """Import and return the engine module `path`, a value of `ENGINES`."""
+def find_engine(path: str) -> EngineModule:
+    """Import and return the engine at `path`, a value of `ENGINES`."""
     return cast(EngineModule, resolve_name(path))
 
 
-def transport_module(path: str) -> WeightTransport:
-    """Import and return the transport `path`, a value of `WEIGHT_TRANSPORTS`."""
+def find_transport(path: str) -> WeightTransport:
+    """Import and return the transport at `path`, a value of `WEIGHT_TRANSPORTS`."""
     return cast(WeightTransport, resolve_name(path))

@@ -13,7 +13,7 @@ from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.placement import actor_options, replica_resources
 from hgpo_rllib.policy_server.client import MAX_BATCH
 from hgpo_rllib.policy_server.deployment import PolicyReplica, start_owner_liveness
-from hgpo_rllib.policy_server.engine import engine_module
+from hgpo_rllib.policy_server.engine import find_engine
 from hgpo_rllib.policy_server.replicas import LOST, describe
 from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS
 
@@ -101,7 +101,7 @@ class PolicyServer:
 
 def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
     """Return Serve's deployment options: number of replicas, their resources, request router."""
-    variables = engine_module(ENGINES[server.engine]).environment(server)
+    variables = find_engine(ENGINES[server.engine]).environment(server)
     options: dict[str, Any] = {
         "num_replicas": server.num_replicas,
         "ray_actor_options": actor_options(replica_resources(server))

@@ -74,8 +74,6 @@ class ResponseRow(NamedTuple):
 
     trajectory: int
     """Index of the trajectory."""
-    turn: int
-    """Index of the step in its trajectory."""
     step: int
     """Index of the step in all trajectories together."""
     response: Turn
@@ -87,12 +85,10 @@ def response_rows(trajectories: Sequence[Trajectory]) -> list[ResponseRow]:
     An agent with one role has one response per step.
     """
     steps = (
-        (index, time, turn)
-        for index, trajectory in enumerate(trajectories)
-        for time, turn in enumerate(trajectory.turns)
+        (index, turn) for index, trajectory in enumerate(trajectories) for turn in trajectory.turns
     )
     return [
-        ResponseRow(index, time, step, response)
-        for step, (index, time, turn) in enumerate(steps)
+        ResponseRow(index, step, response)
+        for step, (index, turn) in enumerate(steps)
         for response in turn.responses
     ]

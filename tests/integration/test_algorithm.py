@@ -97,7 +97,7 @@ def test_constrained_actions(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -
     columns = token_columns(trajectories)
     assert (columns["restrictions"][..., 0] >= 0).any()
     free = {key: column for key, column in columns.items() if key != "restrictions"}
-    rows, gaps = np.arange(len(columns["turn"])), []
+    rows, gaps = np.arange(len(columns["response_length"])), []
     for scored in (columns, free):
         batch = token_batch(scored, rows, torch.device("cpu"))
         with torch.no_grad():
@@ -145,7 +145,7 @@ def test_conversations(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None
             continues = turn.prompt_ids[: len(whole)].tolist() == whole
             assert continues != turn.prompt_truncated
     columns = token_columns(trajectories)
-    rows = np.arange(len(columns["turn"]))
+    rows = np.arange(len(columns["response_length"]))
     batch = token_batch(columns, rows, torch.device("cpu"))
     assert len(batch["ids"]) < len(rows) / 2
     with torch.no_grad():

@@ -59,7 +59,7 @@ def test_it_plays_the_episodes_of_the_main_process(algorithm: HGPO, runner: HGPO
 
 def test_the_learner_computes_its_log_probabilities(algorithm: HGPO, runner: HGPOEnvRunner) -> None:
     columns = token_columns(runner.play("train", TASKS, 2, 1.0))
-    batch = token_batch(columns, np.arange(len(columns["turn"])), torch.device("cpu"))
+    batch = token_batch(columns, np.arange(len(columns["response_length"])), torch.device("cpu"))
     with torch.no_grad():
         logp = algorithm.learner_group._learner.policy.forward_train(batch)["logp"]
     torch.testing.assert_close(logp, batch["behaviour_logp"], rtol=0, atol=1e-3)

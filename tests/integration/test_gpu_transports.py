@@ -14,7 +14,7 @@ import torch
 from vllm.distributed.weight_transfer import ipc_engine, nccl_engine
 
 from hgpo_rllib.policy_server import vllm_engine, vllm_sender
-from hgpo_rllib.policy_server.engine import WeightTransport, transport_module
+from hgpo_rllib.policy_server.engine import WeightTransport, find_transport
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, EngineDiedError, Sampling, WeightTag
 from hgpo_rllib.policy_server.versioned_engine import VersionedEngine
@@ -46,7 +46,7 @@ class Learner:
         torch.cuda.get_device_properties = lambda _: SimpleNamespace(uuid="GPU-7")
         torch.cuda.ipc_collect = lambda: None
         ipc_engine.reduce_tensor = lambda tensor: (None, ("handle", tensor.tolist()))
-        module = transport_module(WEIGHT_TRANSPORTS[transport])
+        module = find_transport(WEIGHT_TRANSPORTS[transport])
         self._publisher = WeightPublisher(torch.bfloat16, module)
 
     def _open(self, start: nccl_engine.NCCLTrainerInitInfo) -> Any:
@@ -112,7 +112,7 @@ def load(vllm: RecordingVLLM, *tags: WeightTag) -> None:
             patch.setattr(vllm_engine, "AsyncEngineArgs", lambda **_: None)
             patch.setattr(vllm_engine.AsyncLLM, "from_engine_args", lambda _: vllm)
             engine = vllm_engine.VLLMEngine({"skip_tokenizer_init": True})
-        transport: WeightTransport = transport_module(WEIGHT_TRANSPORTS[vllm.transport])
+        transport: WeightTransport = find_transport(WEIGHT_TRANSPORTS[vllm.transport])
         replica = VersionedEngine(engine, transport, "wait")
         for tag in tags:
             await replica.generate([], Sampling(1.0, 2, ()), tag)

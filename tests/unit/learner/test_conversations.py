@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 
 from hgpo_rllib.agent import Turn
 from hgpo_rllib.learner.batching import (
+    find_sequences,
     last_rows,
     minibatches,
-    sequences,
     token_batch,
     value_batch,
 )
@@ -66,13 +66,13 @@ def test_a_row_continues_the_one_before() -> None:
     other = turns(([1, 2], [3]), ([1, 2, 9, 4], [5]), ([1, 2, 9, 4, 5], [6]))
     of_another_episode = turns(([1, 2, 9, 4, 5, 6, 7], [8]))
     rows = [
-        ResponseRow(trajectory, i, 3 * trajectory + i, turn)
+        ResponseRow(trajectory, 3 * trajectory + i, turn)
         for trajectory, episode in enumerate(
             (conversation, conversation, other, of_another_episode)
         )
         for i, turn in enumerate(episode)
     ]
-    assert sequences(rows).tolist() == [0, 0, 0, 1, 1, 1, 2, 3, 3, 4]
+    assert find_sequences(rows).tolist() == [0, 0, 0, 1, 1, 1, 2, 3, 3, 4]
 
 
 @given(

@@ -10,7 +10,7 @@ from hgpo_rllib.learner.host_memory import keep_freed_memory
 
 def faults_of_second_use() -> int:
     """Pages that the kernel gives out for 100 MB after 150 MB were freed."""
-    assert keep_freed_memory()
+    keep_freed_memory()
     torch.ones(37_500_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.ones(25_000_000)

@@ -101,6 +101,16 @@ def columns_of(scored: ScoredTrajectories) -> dict[str, Tensor]:
     return token_columns(scored.trajectories) | signal_columns(scored)
 
 
+def places_of(scored: ScoredTrajectories) -> list[tuple[int, int, int]]:
+    """Return member, step of the episode, and role (0: the one that acts) of each response."""
+    return [
+        (member, t, int(response.role != "executor"))
+        for member, trajectory in enumerate(scored.trajectories)
+        for t, turn in enumerate(trajectory.turns)
+        for response in turn.responses
+    ]
+
+
 def every_token(columns: dict[str, Tensor]) -> dict[str, Tensor]:
     return token_batch(columns, np.arange(len(columns["prompt_length"])), CPU)
 
@@ -126,18 +136,17 @@ def test_each_role_gets_the_advantages_of_its_estimator(played: list[Trajectory]
             if t % 2 == 0:
                 expected += [(member, t, 1, totals[member] - np.mean(totals))] * (3 + member)
             expected += [(member, t, 0, value - mean)] * (2 + t)
-    keys = [columns[name][batch["step"]].tolist() for name in ("trajectory", "turn", "role")]
-    got = [*zip(*keys, strict=True)]
-    assert got == [token[:3] for token in expected]
+    places = places_of(scored)
+    assert [places[row] for row in batch["step"]] == [token[:3] for token in expected]
     np.testing.assert_allclose(batch["advantage"], [token[3] for token in expected], rtol=1e-6)
 
 
 def test_without_estimators_of_their_own_roles_share_the_step_s(played: list[Trajectory]) -> None:
-    columns = columns_of(score(played, SETTINGS))
-    advantage = {}
-    for row, value in enumerate(columns["advantage"].tolist()):
-        key = (int(columns["trajectory"][row]), int(columns["turn"][row]))
-        assert advantage.setdefault(key, value) == value
+    scored = score(played, SETTINGS)
+    advantage: dict[tuple[int, int], float] = {}
+    values = columns_of(scored)["advantage"].tolist()
+    for (member, t, _), value in zip(places_of(scored), values, strict=True):
+        assert advantage.setdefault((member, t), value) == value
 
 
 def test_a_critic_says_the_value_of_a_step_by_its_acting_response(played: list[Trajectory]) -> None:
@@ -146,12 +155,12 @@ def test_a_critic_says_the_value_of_a_step_by_its_acting_response(played: list[T
     value = np.arange(float(rows))
     scored = score(played, SETTINGS.model_copy(update={"estimator": "ppo"}), value)
     columns = columns_of(scored)
-    executor = columns["role"] == 0
+    acts = np.array([role == 0 for _, _, role in places_of(scored)])
     assert scored.steps.value is not None
-    assert scored.steps.value.tolist() == value[executor.numpy()].tolist()
+    assert scored.steps.value.tolist() == value[acts].tolist()
     assert columns["value"].tolist() == value.tolist()
     assert len(columns["value_target"]) == len(columns["advantage"]) == rows
-    for row in np.flatnonzero(~executor.numpy()):
+    for row in np.flatnonzero(~acts):
         assert columns["value_target"][row] == columns["value_target"][row + 1]
 
 

@@ -13,8 +13,8 @@ from hgpo_rllib.policy_server.engine import (
     Engine,
     EngineModule,
     WeightTransport,
-    engine_module,
-    transport_module,
+    find_engine,
+    find_transport,
 )
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.server import replica_options
@@ -42,7 +42,7 @@ TRANSPORTS: list[WeightTransport] = [object_store, memory_engine]
 
 
 def publisher() -> WeightPublisher:
-    return WeightPublisher(torch.float32, transport_module(WEIGHT_TRANSPORTS["memory"]))
+    return WeightPublisher(torch.float32, find_transport(WEIGHT_TRANSPORTS["memory"]))
 
 
 def weights(to: WeightPublisher, logp: float) -> WeightTag:
@@ -56,7 +56,7 @@ def test_by_name() -> None:
     server = parse_config({"policy_server": names}).policy_server
     options = replica_options(server)["ray_actor_options"]
     assert options["runtime_env"]["env_vars"] == {"MEMORY_ENGINE": "1"}
-    assert isinstance(engine_module(ENGINES[server.engine]).start(*[None] * 4), MemoryEngine)  # type: ignore[arg-type]
+    assert isinstance(find_engine(ENGINES[server.engine]).start(*[None] * 4), MemoryEngine)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("named_memory")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from env_wrappers.alfworld import engine as engine_module
+from env_wrappers.alfworld import engine as find_engine
 from env_wrappers.alfworld import memo
 from env_wrappers.alfworld.engine import GameEngine, get_engine
 from env_wrappers.alfworld.games import find_games
@@ -265,7 +265,7 @@ def test_forgetting_states_changes_no_answer(
     game = find_games(generated_games, "train")[0]
     walk = _walk(GameEngine(game), seed=5, steps=60)
     expected = _play(GameEngine(game), walk)
-    monkeypatch.setattr(engine_module, "STATES_KEPT", 3)
+    monkeypatch.setattr(find_engine, "STATES_KEPT", 3)
     engine = GameEngine(game)
     assert _play(engine, walk) == expected
     assert _play(engine, walk) == expected
@@ -277,14 +277,14 @@ def test_all_engines_together_keep_so_many_states(
 ) -> None:
     """The fullest one forgets; the others keep what they know."""
     gc.collect()  # engines of other tests
-    kept = 20 + sum(len(engine._states) for engine in engine_module._engines)
-    monkeypatch.setattr(engine_module, "STATES_KEPT", kept)
+    kept = 20 + sum(len(engine._states) for engine in find_engine._engines)
+    monkeypatch.setattr(find_engine, "STATES_KEPT", kept)
     small, large = map(GameEngine, find_games(generated_games, "train")[:2])
     _play(small, _walk(small, seed=1, steps=2))
     few = len(small._states)
     for seed in range(5):
         _play(large, _walk(large, seed, steps=30))
-        assert sum(len(engine._states) for engine in engine_module._engines) <= kept
+        assert sum(len(engine._states) for engine in find_engine._engines) <= kept
     assert len(small._states) == few > 1
 
 
@@ -347,7 +347,7 @@ def test_one_engine_per_game_and_reuse_of_freed_ones(
     assert get_engine(first) is get_engine(str(first))
     gc.collect()
     pool: list[object] = []
-    monkeypatch.setattr(engine_module, "_free_cores", pool)
+    monkeypatch.setattr(find_engine, "_free_cores", pool)
     made = GameEngine(second)
     core = made._core
     del made
@@ -374,13 +374,13 @@ def test_an_engine_that_failed_to_load_can_load_another_game(
     game = find_games(generated_games, "train")[0]
     content = json.loads(game.read_text(encoding="utf-8"))
     content["pddl_problem"] = content["pddl_problem"].replace("(atLocation agent1", "(at agent1")
-    monkeypatch.setattr(engine_module, "_free_cores", [])
+    monkeypatch.setattr(find_engine, "_free_cores", [])
     monkeypatch.setattr(sys, "argv", ["mine"])  # the translator puts its own in place
     with pytest.raises(DataError, match="cannot load a game"):
         GameEngine(content)
     gc.collect()
     assert sys.argv == ["mine"]
-    assert len(engine_module._free_cores) == 1
+    assert len(find_engine._free_cores) == 1
     assert _play(GameEngine(game), _solution(game))[-1][2]
     assert sys.argv == ["mine"]
 
