@@ -187,7 +187,8 @@ class TrialsThatFit(BasicVariantGenerator):
     def __init__(self, demands: Sequence[Demand]) -> None:
         """Create the search for trials with one of these demands each."""
         super().__init__()
-        self._demands = demands
+        # Most trials have the same one, and Tune asks for trials ten times a second.
+        self._demands = [d for number, d in enumerate(demands) if d not in demands[:number]]
 
     def next_trial(self) -> TuneTrial | None:
         """See `BasicVariantGenerator`."""
