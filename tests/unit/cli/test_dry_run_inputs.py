@@ -225,4 +225,4 @@ def test_broken_models(refused: Callable[..., str], tmp_path: Path) -> None:
     (model / "model.safetensors").touch()
     for content in ("{", "[" * 100_000, '{"model_type": "abacus"}'):
         (model / "config.json").write_text(content)
-        assert "is no HuggingFace directory" in line()
+        assert "is not a HuggingFace directory" in line()

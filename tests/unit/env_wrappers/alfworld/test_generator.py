@@ -201,7 +201,7 @@ def test_a_finished_data_set_is_left_alone(
 
 def test_something_else_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
-    with pytest.raises(DataError, match="no generated data set"):
+    with pytest.raises(DataError, match="not a generated data set"):
         generate(tmp_path, TINY)
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 

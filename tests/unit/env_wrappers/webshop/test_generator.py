@@ -107,7 +107,7 @@ class TestFiles:
 
     def test_something_else_is_not_overwritten(self, tmp_path: Path) -> None:
         (tmp_path / "precious.txt").write_text("mine")
-        with pytest.raises(DataError, match="no generated data set"):
+        with pytest.raises(DataError, match="not a generated data set"):
             generate(tmp_path, SPEC)
         assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
