@@ -185,7 +185,7 @@ PANELS = (
     _panel("mismatch", "Cut weights (tokens)",
         Metric("importance_cut_fraction", "ratio", "token mean",
             "tokens whose importance weight was truncated or masked")),
-    _panel("mismatch", "Responses under older weights",
+    _panel("mismatch", "Responses of older weights",
         Metric("stale_rate", "ratio", "step mean",
             "responses that began under older weights than those before their update; 0 in the "
             "synchronous schedule"), whole=True),
