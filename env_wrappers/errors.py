@@ -7,9 +7,9 @@ class DataError(ValueError):
     """Task data is unusable; the one-line message names the item and the remedy."""
 
 
-def one_line(error: object, limit: int = 500) -> str:
-    """Return an error's message on one line of at most `limit` characters."""
-    return " ".join(str(error).split())[:limit]
+def one_line(error: object) -> str:
+    """Return an error's message on one line of at most 500 characters."""
+    return " ".join(str(error).split())[:500]
 
 
 def describe_error(error: BaseException) -> str:

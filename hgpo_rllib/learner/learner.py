@@ -144,9 +144,9 @@ class HGPOLearner(TorchLearner):
     def _reference_logp(self, tokens: dict[str, Tensor]) -> Tensor:
         if self._reference is not None:
             return self._reference(tokens)["logp"]
-        without_values = {k: column for k, column in tokens.items() if "value" not in k}
+        tokens = {k: v for k, v in tokens.items() if k != "value_position"}  # without the critic
         with without_lora(self.policy.llm):
-            return self.policy.forward_train(without_values)["logp"]
+            return self.policy.forward_train(tokens)["logp"]
 
     @override(TorchLearner)
     def _update(self, batch: dict[str, Any], **kwargs: Any) -> tuple[Any, Any, Any]:

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from ray.util.queue import Queue
+from ray.util.queue import Empty, Queue
 from vllm import AsyncEngineArgs, SamplingParams
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -144,19 +144,22 @@ class VLLMEngine(Engine):
         of any other replica.
 
         Raises:
-            queue.Empty: the learner does not call. It waits in NCCL for a replica that was lost.
-            RuntimeError: the learner, or this engine, failed.
+            RuntimeError: the learner or this engine failed, or the learner does not call because
+                it waits in NCCL for a replica that was lost.
         """
         self._queues = calls, replies = self._queues or (new_queue(), new_queue())
         workers = self._vllm.vllm_config.parallel_config.world_size
         await weights.transfers.put_async(Transfer(weights.number, workers, calls, replies))
-        while isinstance(call := await calls.get_async(timeout=LEARNER_TIMEOUT_S), tuple):
-            try:
-                await self._call_vllm(*call)
-            except Exception as error:
-                await replies.put_async(f"the engine failed: {error}")
-                raise
-            await replies.put_async(None)
+        try:
+            while isinstance(call := await calls.get_async(timeout=LEARNER_TIMEOUT_S), tuple):
+                try:
+                    await self._call_vllm(*call)
+                except Exception as error:
+                    await replies.put_async(f"the engine failed: {error}")
+                    raise
+                await replies.put_async(None)
+        except Empty:
+            raise RuntimeError(f"no call of the learner for {LEARNER_TIMEOUT_S:g} s") from None
         if call is not None:
             raise RuntimeError(f"the learner did not send its weights: {call}")
         await self._vllm.shutdown_weight_transfer_engine()

@@ -146,6 +146,15 @@ def test_engines_load_by_themselves(transport: str, monkeypatch: pytest.MonkeyPa
         assert ray.get(learner.what_was_sent.remote()) == expected
 
 
+def test_a_learner_that_does_not_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when it waits in NCCL for a replica that was lost: the replica ends, and says why."""
+    monkeypatch.setattr(vllm_engine, "LEARNER_TIMEOUT_S", 0.5)
+    queue = vllm_sender.new_queue()
+    weights = vllm_sender.WeightsOnLearner("bfloat16", {}, number=1, transfers=queue)
+    with pytest.raises(EngineDiedError, match=r"no call of the learner for 0\.5 s"):
+        load(RecordingVLLM("nccl"), WeightTag("w", 1, weights))
+
+
 def test_failures_end_the_replica_and_not_the_learner() -> None:
     """An engine that cannot load, then a version that is gone; the next engine loads."""
     learner = ray.remote(num_cpus=0)(Learner).remote("nccl")
