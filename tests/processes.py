@@ -3,15 +3,18 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import psutil
 
+T = TypeVar("T")
 MARK = "HGPO_TEST_MARK"
 
 
@@ -99,12 +102,17 @@ class Command:
 
     def wait_for(self, file: Path, seconds: float = 300) -> Path:
         """Wait until the command has written `file`, whose name may have wildcards; return it."""
-        deadline = time.monotonic() + seconds
-        while not (found := list(Path("/").glob(str(file.absolute())[1:]))):
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, f"no {file}:\n{self.log.read_text()}"
-            time.sleep(0.2)
-        return found[0]
+        return self.wait_until(lambda: list(Path("/").glob(str(file.absolute())[1:])), seconds)[0]
+
+    def wait_until(self, condition: Callable[[], T], seconds: float = 300) -> T:
+        """`wait_until`, which also fails if the command ends before."""
+
+        def check() -> T:
+            value = condition()
+            assert value or self.process.poll() is None, self.log.read_text()
+            return value
+
+        return wait_until(check, seconds, self.log.read_text)
 
     def survivors(self) -> list[str]:
         """Command lines of its processes that run now."""
@@ -113,6 +121,21 @@ class Command:
     def assert_nothing_survives(self, seconds: float = 60) -> None:
         """All processes of the command end within some seconds."""
         self.processes.assert_none(seconds)
+
+
+def wait_until(condition: Callable[[], T], seconds: float, why: Callable[[], str] = str) -> T:
+    """Return the first true value of `condition`; fail with `why()` after some seconds."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.05)
+    return value
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a port that was free a moment ago."""
+    with socket.create_server((host, 0)) as listener:
+        return listener.getsockname()[1]
 
 
 def assert_gone(*processes: psutil.Process, seconds: float = 20) -> None:

@@ -19,9 +19,9 @@ import pytest
 from env_wrappers.webshop.session import parse_action
 from hgpo_rllib.results import load_run
 from hgpo_rllib.results.export import export_steps
-from tests.integration.test_live_metrics import assert_prometheus_follows, free_port
+from tests.integration.test_live_metrics import assert_prometheus_follows
 from tests.paths import ROOT
-from tests.processes import Command
+from tests.processes import Command, free_port
 
 pytestmark = pytest.mark.integration
 PACKAGES = ("hgpo_rllib", "env_wrappers", "tuned_examples")

@@ -1,7 +1,7 @@
 """Rollouts on env runner actors: the same episodes as in the main process, whatever is lost."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from hgpo_rllib.rollout.actors import own_handle
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.section import RunStoppedError
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.integration
 TASKS = [3, 0, 5, 1, 2, 4, 0, 3]
@@ -56,13 +57,6 @@ def responses(trajectories: list[Trajectory]) -> list[tuple[str, int, list[list[
     ]
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def prompts_of_actors(runner: HGPOEnvRunner) -> list[int]:
     return ray.get([actor.prompts_in_flight.remote() for actor in runner.actors])
 
@@ -82,7 +76,7 @@ def test_every_actor_plays(three: EnvRunnerGroup) -> None:
     runner = three.local_env_runner
     position = runner.get_state()["task_position"]
     runner.sample_ahead(len(TASKS))
-    wait_for(lambda: all(prompts_of_actors(runner)))
+    wait_until(lambda: all(prompts_of_actors(runner)), 60)
     assert runner.prompts_in_flight() > 0
     assert len(runner.sample(num_groups=len(TASKS)).trajectories) == 4 * len(TASKS)
     assert runner.get_state()["task_position"] == position + len(TASKS)
@@ -93,9 +87,9 @@ def test_giving_up_a_rollout_stops_the_actors(three: EnvRunnerGroup) -> None:
     runner = three.local_env_runner
     position = runner.get_state()["task_position"]
     runner.sample_ahead(len(TASKS))
-    wait_for(lambda: all(prompts_of_actors(runner)))
+    wait_until(lambda: all(prompts_of_actors(runner)), 60)
     runner.set_state({"task_position": position})
-    wait_for(lambda: not any(prompts_of_actors(runner)))
+    wait_until(lambda: not any(prompts_of_actors(runner)), 60)
     time.sleep(0.2)
     assert not any(prompts_of_actors(runner)), "a group that waited was started"
 
@@ -107,7 +101,7 @@ def test_new_weights_reach_the_actors_while_they_play(
     runner = three.local_env_runner
     old = runner._weights.version
     runner.sample_ahead(len(TASKS))
-    wait_for(lambda: all(prompts_of_actors(runner)))
+    wait_until(lambda: all(prompts_of_actors(runner)), 60)
     algorithm.learner_group._learner.policy.weights_changed()
     sync(algorithm, three)
     new = runner._weights.version
@@ -131,18 +125,18 @@ def test_groups_of_a_lost_actor_are_played_again(
     first = runner.get_state()["task_position"]
     count = len(TASKS)
     runner.sample_ahead(count)
-    wait_for(lambda: all(prompts_of_actors(runner)))
+    wait_until(lambda: all(prompts_of_actors(runner)), 60)
     ray.kill(runner.actors[1], no_restart=False)
     played = runner.sample(num_groups=count)
     assert caplog.text.count("lost an env runner") == 1
     tasks = [trajectory.info["game"] for trajectory in played.trajectories]
     assert len(tasks) == 4 * count
-    wait_for(lambda: ready(runner, 1))
+    wait_until(lambda: ready(runner, 1), 60)
     runner.set_state({"task_position": first})
     again = runner.sample(num_groups=count)
     assert responses(again.trajectories) == responses(played.trajectories)
     runner.sample_ahead(count)
-    wait_for(lambda: all(prompts_of_actors(runner)))
+    wait_until(lambda: all(prompts_of_actors(runner)), 60)
     runner.sample(num_groups=count)
 
 

@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -60,11 +59,9 @@ def test_watching_the_policy(run: Path, tmp_path: Path) -> None:
     """Each page shows a response and how often actions are sampled; Ctrl+C ends all processes."""
     arguments = ["policy", str(run), "--samples", "8", "--port", "0"]
     with Command(arguments, tmp_path / "log.txt", "play") as command:
-        deadline = time.monotonic() + 200
-        while (found := re.search(r"http://127\.0\.0\.1:\d+", command.log.read_text())) is None:
-            assert command.process.poll() is None, command.log.read_text()
-            assert time.monotonic() < deadline, command.log.read_text()
-            time.sleep(0.2)
+        address = re.compile(r"http://127\.0\.0\.1:\d+")
+        found = command.wait_until(lambda: address.search(command.log.read_text()), 200)
+        assert found
         with httpx.Client(base_url=found[0], follow_redirects=True, timeout=60) as browser:
             pages = [browser.get("/").text, browser.post("/steps/1").text]
             assert browser.get("/steps/1").text.count("Step 1 of 2") == 1

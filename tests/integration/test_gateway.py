@@ -1,6 +1,5 @@
 """Episodes that another program plays through the gateway, with its own environment and prompts."""
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from hgpo_rllib.learner.batching import token_batch, token_columns
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
 from tests.paths import ROOT
-from tests.processes import Processes
+from tests.processes import Processes, free_port
 
 pytestmark = pytest.mark.integration
 TASKS = [3, 0, 5, 1]
@@ -23,9 +22,7 @@ TASKS = [3, 0, 5, 1]
 @pytest.fixture(scope="module")
 def runner(algorithm: HGPO) -> Iterator[HGPOEnvRunner]:
     """A runner whose episodes are played by the example agent."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     config = algorithm.config.copy(copy_frozen=False)
     config.training(constrain_actions=False, gateway_port=port, session_timeout_s=30)
     runner = HGPOEnvRunner(config=config)

@@ -9,9 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ import pytest
 
 from hgpo_rllib.run.cluster import LOOPBACK
 from tests.integration.test_command import rows
-from tests.integration.test_live_metrics import free_port
 from tests.paths import ROOT
-from tests.processes import Processes
+from tests.processes import Processes, free_port, wait_until
 
 pytestmark = pytest.mark.integration
 BIN = Path(sys.executable).parent
@@ -126,21 +124,13 @@ class Head:
         self.processes.assert_none()
 
 
-def wait_for(condition: Callable[[], object], seconds: float) -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.5)
-
-
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
     """The node; its files have a short path, for the sake of sockets."""
     files = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     node = Head(files)
     try:
-        wait_for(node.is_up, 120)
+        wait_until(node.is_up, 120)
         yield node
     finally:
         node.kill()
@@ -155,7 +145,7 @@ def following(head: Head, command: list[str], log: Path) -> Iterator[subprocess.
             command, cwd=ROOT, stdout=lines, stderr=subprocess.STDOUT, env=head.environment
         )
     try:
-        wait_for(lambda: "starting Ray" in log.read_text(), 300)
+        wait_until(lambda: "starting Ray" in log.read_text(), 300)
         assert process.poll() is None, "its lines do not stream"
         yield process
     finally:
@@ -178,7 +168,7 @@ def test_stopped_jobs_leave_nothing(head: Head, arguments: list[str], tmp_path: 
     with following(head, submit, log) as follow:
         for name in ("gentle", "killed"):
             folder = tmp_path / name
-            wait_for(lambda f=folder: follow.poll() or list(f.glob("*/metrics.jsonl")), 300)
+            wait_until(lambda f=folder: follow.poll() or list(f.glob("*/metrics.jsonl")), 300)
             assert follow.poll() is None, log.read_text()
         assert len(head.applications()) == 2
         assert sum("ServeReplica" in line for line in head.ours()) == 2
@@ -192,12 +182,12 @@ def test_stopped_jobs_leave_nothing(head: Head, arguments: list[str], tmp_path: 
     assert left["status"] == "RUNNING"
     (run,) = (tmp_path / "killed").iterdir()
     before = len(rows(run / "metrics.jsonl"))
-    wait_for(lambda: len(rows(run / "metrics.jsonl")) > before, 120)
+    wait_until(lambda: len(rows(run / "metrics.jsonl")) > before, 120)
 
     head.run(*head.command("ray", "job", "stop", "killed"))
     assert "continue with" not in head.ask("jobs/killed/logs")["logs"]
-    wait_for(lambda: not head.applications(), 60)
-    wait_for(lambda: not head.ours(), 30)
+    wait_until(lambda: not head.applications(), 60)
+    wait_until(lambda: not head.ours(), 30)
     for name in ("gentle", "killed"):
         assert head.status(name) == "STOPPED"
 
@@ -214,4 +204,4 @@ def test_a_job_is_followed_to_its_end(head: Head, arguments: list[str], tmp_path
     assert [row["iteration"] for row in rows(run / "metrics.jsonl")] == [1]
     assert (run / "report.html").is_file()
     assert head.applications() == {}
-    wait_for(lambda: not head.ours(), 30)
+    wait_until(lambda: not head.ours(), 30)

@@ -2,11 +2,9 @@
 
 import contextlib
 import json
-import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -20,6 +18,7 @@ from hgpo_rllib.run import live_metrics
 from hgpo_rllib.run.cluster import LOOPBACK
 from hgpo_rllib.run.live_metrics import LiveMetrics
 from hgpo_rllib.run.metrics import numbers
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.integration
 FORGOTTEN_AFTER = 25  # seconds: Ray drops a gauge 20 seconds after it was last set
@@ -51,15 +50,6 @@ def scrape(address: str) -> list[Sample]:
     ]
 
 
-def wait_for(find: Callable[[], T | None], seconds: float) -> T:
-    """What `find` returns once it is something."""
-    deadline = time.monotonic() + seconds
-    while not (found := find()):
-        assert time.monotonic() < deadline, "not found in time"
-        time.sleep(0.5)
-    return found
-
-
 # That gauges are set again is a unit test; that Ray then keeps them takes half a minute.
 @pytest.mark.parametrize("seconds", [0, pytest.param(FORGOTTEN_AFTER, marks=pytest.mark.slow)])
 def test_gauges_appear_at_the_endpoint_of_the_node_and_stay(cluster: None, seconds: int) -> None:
@@ -83,7 +73,7 @@ def test_gauges_appear_at_the_endpoint_of_the_node_and_stay(cluster: None, secon
     with LiveMetrics("endpoint", lambda: 5) as live:
         live.publish(numbers([row]))
         live.publish(numbers([evaluation]))
-        wait_for(lambda: len(ours()) == len(wanted), 60)
+        wait_until(lambda: len(ours()) == len(wanted), 60)
         assert ours() == sorted(wanted, key=repr)
         time.sleep(seconds)
         assert ours() == sorted(wanted, key=repr)
@@ -101,16 +91,10 @@ def samples_of(row: dict, run: str) -> list[Sample]:
     return [Sample(*sample[:3]) for sample in shown]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return probe.getsockname()[1]
-
-
 def assert_prometheus_follows(run: Path, ray_files: Path) -> None:
     """Scrape the target that Ray names until it shows an iteration; compare with its row."""
     file = ray_files / "ray" / "prom_metrics_service_discovery.json"
-    wait_for(file.exists, 60)
+    wait_until(file.exists, 60)
     (job,) = json.loads(file.read_text())
     assert all(target.startswith(f"{LOOPBACK}:") for target in job["targets"])
 
@@ -123,13 +107,13 @@ def assert_prometheus_follows(run: Path, ray_files: Path) -> None:
         return samples if iterations else None
 
     def complete() -> dict | None:
-        samples = wait_for(shown, 60)
+        samples = wait_until(shown, 60)
         (updates,) = [s.value for s in samples if s.name == "hgpo_iteration"]
         (row,) = [row for row in read_jsonl(run / "metrics.jsonl") if row["iteration"] == updates]
         wanted = samples_of(row, run.name)
         return row if all(sample in samples for sample in wanted) else None
 
-    row = wait_for(complete, 60)
+    row = wait_until(complete, 60)
     present = [v for key, v in row.items() if key != "level_size_shares" and v is not None]
     published = samples_of(row, run.name)
     assert len({repr(sample) for sample in published}) == len(present), (

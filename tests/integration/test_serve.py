@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -26,7 +25,7 @@ from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.request import make_request
 from hgpo_rllib.models import load_model, load_tokenizer
 from tests.paths import ROOT
-from tests.processes import Command
+from tests.processes import Command, free_port
 
 pytestmark = pytest.mark.integration
 KEY = "a-key-of-this-test"
@@ -50,17 +49,12 @@ def run(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture(scope="module")
 def command(run: Path) -> Iterator[Command]:
     """Start the command with a key, and wait until it says where it answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HGPO_API_KEY", KEY)
         command = Command([str(run), "--port", str(port)], run.parent / "log.txt", "serve")
     try:
-        deadline = time.monotonic() + 240
-        while "answers at" not in command.log.read_text():
-            assert command.process.poll() is None, command.log.read_text()
-            assert time.monotonic() < deadline, command.log.read_text()
-            time.sleep(0.2)
+        command.wait_until(lambda: "answers at" in command.log.read_text(), 240)
         yield command
     finally:
         command.process.terminate()

@@ -1,6 +1,5 @@
 """Several learners, in processes of their own without Ray, against a single one."""
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from hgpo_rllib.learner import module as llm_module
 from hgpo_rllib.learner.critic import Critic, make_critic
 from hgpo_rllib.learner.distribution import rank as rank_now
 from hgpo_rllib.models import load_model
+from tests.processes import free_port
 from tests.unit.learner.learner_reference import (
     build_learner,
     make_columns,
@@ -180,10 +180,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("learners")
     (folder / "model").mkdir()
     save_tiny_model(folder / "model")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    multiprocessing.spawn(work, (str(folder), port), nprocs=LEARNERS)
+    multiprocessing.spawn(work, (str(folder), free_port()), nprocs=LEARNERS)
     return folder
 
 

@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from hgpo_rllib.policy_server.types import (
     WeightTag,
 )
 from hgpo_rllib.settings.policy_server import UpdateMode
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.integration
 # Longer than a block of the KV cache, 128 tokens on a CPU: their beginning is found there again.
@@ -130,13 +131,6 @@ def stored_bytes() -> int:
     return stats.store_stats.object_store_bytes_used
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 20) -> bool:
-    deadline = time.monotonic() + seconds
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return true()
-
-
 def test_both_replicas_equal_the_learner_after_every_update(
     server: Any, sessions: list[str], learner: Learner
 ) -> None:
@@ -156,9 +150,9 @@ def test_both_replicas_equal_the_learner_after_every_update(
             assert gap(learner.model, answers) < 1e-4
             assert gap(before, answers) > 1e-2
     size = sum(4 * p.numel() for p in learner.model.parameters())
-    assert wait_until(lambda: size < stored_bytes() - empty < 1.5 * size)
+    wait_until(lambda: size < stored_bytes() - empty < 1.5 * size, 20)
     del tag
-    assert wait_until(lambda: stored_bytes() <= empty)
+    wait_until(lambda: stored_bytes() <= empty, 20)
 
 
 def test_older_weights_are_not_loaded_and_another_publisher_s_are(

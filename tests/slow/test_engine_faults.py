@@ -28,7 +28,7 @@ from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import Prompt, Sampling, WeightTag
 from hgpo_rllib.run.cluster import ray_cluster
 from tests.paths import ROOT
-from tests.processes import Processes, command_line
+from tests.processes import Processes, command_line, wait_until
 
 pytestmark = pytest.mark.slow
 ENGINE, REPLICA, OWNER = "EngineCore", "ServeReplica:", "OwnerLiveness"
@@ -104,14 +104,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def find(name: str) -> psutil.Process:
     """The process below this one that has the name in its title; waits until there is one."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
+
+    def only() -> list[psutil.Process]:
         below = psutil.Process().children(recursive=True)
         found = [process for process in below if name in command_line(process)]
-        if len(found) == 1:
-            return found[0]
-        time.sleep(0.1)
-    raise AssertionError(f"{len(found)} processes are called {name}")
+        return found if len(found) == 1 else []
+
+    return wait_until(only, 120)[0]
 
 
 @pytest.mark.parametrize(

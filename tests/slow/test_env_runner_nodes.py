@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.conftest import arguments, overrides, run_config
 from tests.integration.test_command import rows
-from tests.processes import Command
+from tests.processes import Command, wait_until
 from tests.slow.test_two_nodes import (
     HEAD,
     REPLICA,
@@ -24,7 +24,6 @@ from tests.slow.test_two_nodes import (
     Node,
     Run,
     start_node,
-    wait_until,
 )
 
 __all__ = ["arguments", "overrides", "run_config", "start_node"]  # fixtures

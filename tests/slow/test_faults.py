@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -88,24 +88,16 @@ def resumed(run: Path, log: Path) -> Iterator[Command]:
     """The run goes on, by two iterations, after at most one that is lost."""
     before = iterations(run)
     with Command(["--resume", str(run)], log) as command:
-        wait_for(command, lambda: "resumed after iteration" in log.read_text())
+        command.wait_until(lambda: "resumed after iteration" in log.read_text(), PATIENCE_S)
         (number,) = re.findall(r"resumed after iteration (\d+)", log.read_text())
         assert int(number) >= before - 1
         wait_for_iterations(command, run, int(number) + 2)
         yield command
 
 
-def wait_for(command: Command, true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert command.process.poll() is None, command.log.read_text()
-        assert time.monotonic() < deadline, command.log.read_text()
-        time.sleep(0.1)
-
-
 def wait_for_iterations(command: Command, run: Path, count: int) -> None:
     """Lines are appended whole, so that the file can be read while the run goes on."""
-    wait_for(command, lambda: len(rows(run / "metrics.jsonl")) >= count)
+    command.wait_until(lambda: len(rows(run / "metrics.jsonl")) >= count, PATIENCE_S)
 
 
 def find(command: Command, name: str) -> psutil.Process:

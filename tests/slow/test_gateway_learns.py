@@ -1,7 +1,6 @@
 """An agent in another process learns through the gateway: minutes, run with `pytest -m slow`."""
 
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +14,7 @@ import pytest
 from hgpo_rllib.config import load_config
 from hgpo_rllib.run.trainer import train
 from tests.paths import ROOT
-from tests.processes import Processes
+from tests.processes import Processes, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 EXAMPLE = ROOT / "tuned_examples" / "alfworld_six_games.yaml"
@@ -23,9 +22,7 @@ EXAMPLE = ROOT / "tuned_examples" / "alfworld_six_games.yaml"
 
 def test_success_rises_by_ten_points(tmp_path: Path) -> None:
     """On six games, which the agent plays with TextWorld's own engine and its own prompts."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     changes = [f"cache={tmp_path / 'cache'}", f"output={tmp_path}", "iterations=12"]
     config = load_config(EXAMPLE, [*changes, f"rollout.gateway_port={port}"])

@@ -55,12 +55,9 @@ def test_three_and_three_iterations_are_six(tmp_path: Path) -> None:
     assert [row["iteration"] for row in expected] == list(range(1, 7))
 
     first = Command(settings(tmp_path / "parts", cache), tmp_path / "first.txt")
-    while not list((tmp_path / "parts").glob("*/episodes/iteration_0003*")):
-        assert first.process.poll() is None, first.log.read_text()
-        time.sleep(0.05)
+    first.wait_for(tmp_path / "parts" / "*" / "episodes" / "iteration_0003*")
     run = run_of(tmp_path / "parts")
-    while changed(run / "state") < changed(run / "metrics.jsonl"):
-        time.sleep(0.05)
+    first.wait_until(lambda: changed(run / "state") >= changed(run / "metrics.jsonl"))
     time.sleep(1)
     first.process.kill()
     first.process.wait()

@@ -18,8 +18,8 @@ from hgpo_rllib.models import load_model, load_tokenizer
 from tests.integration.conftest import overrides, run_config
 from tests.integration.test_serve import KEY, ROOM, complete, run
 from tests.paths import ROOT
-from tests.processes import command_line
-from tests.slow.test_two_nodes import HEAD, Node, free_port, start_node, wait_until
+from tests.processes import command_line, free_port, wait_until
+from tests.slow.test_two_nodes import HEAD, Node, start_node
 
 __all__ = ["overrides", "run", "run_config", "start_node"]  # fixtures
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

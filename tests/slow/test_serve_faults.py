@@ -17,7 +17,7 @@ from openai import OpenAI
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
-from tests.processes import Command
+from tests.processes import Command, free_port
 
 pytestmark = pytest.mark.slow
 TEXT = "You are in the bathroom. On the cabinet 4, you see a soapbottle 2."
@@ -51,18 +51,13 @@ def serve(
     model: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Command]:
     """Return a command that answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setenv("HGPO_API_KEY", KEY)
     settings = ["model.dtype=float32", "agent.max_response_tokens=7000"]
     words = [str(model), *settings, "--port", str(port), "--metrics"]
     command = Command(words, tmp_path / "log.txt", "serve")
-    deadline = time.monotonic() + 300
-    while "answers at" not in command.log.read_text():
-        assert command.process.poll() is None, command.log.read_text()
-        assert time.monotonic() < deadline, command.log.read_text()
-        time.sleep(0.2)
+    command.wait_until(lambda: "answers at" in command.log.read_text(), 300)
     yield command
     for process in command.processes.alive():
         process.kill()

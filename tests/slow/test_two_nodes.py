@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,26 +20,13 @@ import pytest
 
 from tests.integration.conftest import arguments, overrides, run_config
 from tests.integration.test_command import rows
-from tests.processes import Command, Processes, command_line
+from tests.processes import Command, Processes, command_line, free_port, wait_until
 
 __all__ = ["arguments", "overrides", "run_config"]  # fixtures
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 HEAD, ROLLOUT, SECOND_ROLLOUT = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 RAY = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--block"]
 REPLICA, ENGINE = "ServeReplica:", "EngineCore"
-
-
-def free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
-
-
-def wait_until(true: Callable[[], object], seconds: float, why: Callable[[], str]) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, why()
-        time.sleep(0.2)
 
 
 class Node:

@@ -23,6 +23,7 @@ from hgpo_rllib.policy_server.openai_server import KEY_VARIABLE, Endpoint
 from hgpo_rllib.run.checkpoint import find_policy
 from hgpo_rllib.run.folders import MANIFEST, write_folder
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
+from tests.processes import free_port
 from tests.unit.cli.test_cli import assert_refused
 
 TEXT = "You are in the bathroom. On the cabinet 4, you see a soapbottle 2."
@@ -131,28 +132,26 @@ class TestWhatIsServed:
 
 
 class TestToWhom:
-    def test_loopback_needs_no_key(self, monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
+    def test_loopback_needs_no_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(KEY_VARIABLE, "")
+        port = free_port()
         for host in ("127.0.0.1", "localhost"):
-            endpoint = openai_server.make_endpoint(host, free_port, "policy")
-            assert endpoint == Endpoint("127.0.0.1", free_port, "policy", None)
-        assert endpoint.url == f"http://127.0.0.1:{free_port}"
+            endpoint = openai_server.make_endpoint(host, port, "policy")
+            assert endpoint == Endpoint("127.0.0.1", port, "policy", None)
+        assert endpoint.url == f"http://127.0.0.1:{port}"
         assert Endpoint("::1", 80, "policy", None).url == "http://[::1]:80"
 
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "::ffff:127.0.0.1"])
-    def test_others_need_one(
-        self, monkeypatch: pytest.MonkeyPatch, free_port: int, host: str
-    ) -> None:
+    def test_others_need_one(self, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
         monkeypatch.delenv(KEY_VARIABLE, raising=False)
         with pytest.raises(ConfigError, match=rf"--host {host}: .*\$HGPO_API_KEY"):
-            openai_server.make_endpoint(host, free_port, "policy")
+            openai_server.make_endpoint(host, free_port(), "policy")
 
-    def test_the_key_is_taken_and_not_shown(
-        self, monkeypatch: pytest.MonkeyPatch, free_port: int
-    ) -> None:
+    def test_the_key_is_taken_and_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(KEY_VARIABLE, "secret")
+        port = free_port()
         for host in ("127.0.0.1", "0.0.0.0"):
-            endpoint = openai_server.make_endpoint(host, free_port, "policy")
+            endpoint = openai_server.make_endpoint(host, port, "policy")
             assert (endpoint.address, endpoint.key) == (host, "secret")
             shown = openai_server.describe(endpoint, {"dtype": "float32", "max_model_len": 1})
             assert "secret" not in f"{endpoint}{shown}"
@@ -197,13 +196,6 @@ class TestToWhom:
         assert client.get("/invocations").status_code == 404
         monkeypatch.delenv("VLLM_API_KEY")
         assert TestClient(OpenAIPathsAndMetrics(SERVER)).get("/metrics").text == "here"
-
-
-@pytest.fixture
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 class TestArguments:

@@ -14,7 +14,8 @@ from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.rollout import gateway as gateway_module
 from hgpo_rllib.rollout.gateway import listen
 from hgpo_rllib.section import ConfigError, RunStoppedError
-from tests.unit.rollout.conftest import HELLO, Table, opened, until
+from tests.processes import wait_until
+from tests.unit.rollout.conftest import HELLO, Table, opened
 
 
 def test_a_client_that_disconnects_and_repeats_its_request(table: Table) -> None:
@@ -67,7 +68,7 @@ def test_parallel_requests(table: Table) -> None:
         asked = []
         for number in range(4):
             asked.append(pool.submit(table.ask, session))
-            until(lambda count=number + 1: len(table.policy.asked) == count)  # type: ignore[misc]
+            wait_until(lambda count=number + 1: len(table.policy.asked) == count, 10)  # type: ignore[misc]
         release()
         replies = [request.result(10) for request in asked]
     for number, reply in enumerate(replies):
@@ -84,7 +85,7 @@ def test_an_end_before_the_response(table: Table) -> None:
     table.block()
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(table.ask, session, [{"role": "user", "content": "at 2"}])
-        until(lambda: len(table.policy.asked) == 2)
+        wait_until(lambda: len(table.policy.asked) == 2, 10)
         table.post(session, "end", won=True)
         assert len(played.result(10)) == 1
         with pytest.raises(openai.APIStatusError, match="ended before the response"):

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import time
 from collections import defaultdict
-from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +16,7 @@ from hgpo_rllib.run import live_metrics
 from hgpo_rllib.run.live_metrics import LiveMetrics, sample
 from hgpo_rllib.run.metrics import numbers
 from tests.paths import ROOT
+from tests.processes import wait_until
 from tests.unit.reporting import reporting_rows
 
 DASHBOARD = json.loads((ROOT / "docker/grafana/dashboards/hgpo.json").read_text())
@@ -88,13 +88,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> defaultdict[str, list[tuple[float,
     return FakeGauge.calls
 
 
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_gauges_are_set_again_until_the_block_ends(
     calls: defaultdict[str, list[tuple[float, dict[str, str]]]],
 ) -> None:
@@ -103,15 +96,15 @@ def test_gauges_are_set_again_until_the_block_ends(
     with LiveMetrics("r", lambda: in_flight) as live:
         live.publish({"success_rate": 0.5, "oracle_gap_step": 1.0})
         live.publish({"evaluation/all/success_rate": 0.125})
-        wait_for(lambda: len(calls["hgpo_success_rate"]) > 3)
+        wait_until(lambda: len(calls["hgpo_success_rate"]) > 3, 10)
         live.publish({"success_rate": 0.75})
         in_flight = 4
-        wait_for(lambda: calls["hgpo_success_rate"][-1] == (0.75, {"run": "r"}))
+        wait_until(lambda: calls["hgpo_success_rate"][-1] == (0.75, {"run": "r"}), 10)
         evaluated = (0.125, {"run": "r", "split": "all"})
-        wait_for(lambda: calls["hgpo_evaluation_success_rate"][-1] == evaluated)
-        wait_for(lambda: calls["hgpo_prompts_in_flight"][-1] == (4, {"run": "r"}))
+        wait_until(lambda: calls["hgpo_evaluation_success_rate"][-1] == evaluated, 10)
+        wait_until(lambda: calls["hgpo_prompts_in_flight"][-1] == (4, {"run": "r"}), 10)
         gaps = len(calls["hgpo_oracle_gap_step"])
-        wait_for(lambda: calls["hgpo_success_rate"].count((0.75, {"run": "r"})) > 3)
+        wait_until(lambda: calls["hgpo_success_rate"].count((0.75, {"run": "r"})) > 3, 10)
         assert len(calls["hgpo_oracle_gap_step"]) == gaps  # a value that is gone is not shown again
     sets = len(calls["hgpo_success_rate"])
     time.sleep(0.05)

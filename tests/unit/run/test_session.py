@@ -6,8 +6,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import pytest
 from hgpo_rllib.config import ConfigError
 from hgpo_rllib.run.lock import LOCK
 from hgpo_rllib.run.session import LOGS, ray_session, temporary_folder, writers
+from tests.processes import wait_until
 
 # A command whose "Ray" is a process that writes a log of its session, and has another name and
 # session id by then.
@@ -43,13 +42,6 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     return tmp_path / f"hgpo-{os.getuid()}"
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def is_running(process: int) -> bool:
@@ -128,14 +120,14 @@ def end_a_command(how: str, run: Path) -> None:
     worker, session = command.stdout.readline().split()
     log = Path(session) / "logs" / "worker.out"
     with log.open() as reading:
-        wait_until(lambda: log.stat().st_size > 0)
+        wait_until(lambda: log.stat().st_size > 0, 60)
         assert writers(Path(session)) == [int(worker)]
         if how == "kill":
             command.send_signal(signal.SIGKILL)
         else:
             command.stdin.write("\n")
             command.stdin.flush()
-        wait_until(lambda: not Path(session).exists())
+        wait_until(lambda: not Path(session).exists(), 60)
         assert reading.read() == "a line\n"
     assert not is_running(int(worker))
     assert (run / LOGS / "worker.out").read_text() == "a line\n"
