@@ -375,23 +375,33 @@ def test_bad_result_files(tmp_path: Path) -> None:
 # The page
 
 RESULTS = sorted((ROOT / "docs" / "results" / "credit").glob("*.json"))
-CELL = re.compile(r"(-?[0-9.]+) \[-?[0-9.]+, -?[0-9.]+\]")
 
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda path: path.stem)
 def test_the_page_shows_the_recorded_results(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the bounds of the intervals, which take seconds."""
+    """Correlations and the differences of the verdict, without the bounds, which take seconds."""
     assert file.stat().st_size < 100_000
     monkeypatch.setattr(fidelity, "RESAMPLES", 2)
     tables = fidelity.tables(load_result(file))
     page = (ROOT / "docs" / "credit_assignment.md").read_text()
-    section = page.partition(f"hgpo bench credit docs/results/credit/{file.name}")[2]
-    values = [
-        f"{cell.value:.3f}"
-        for rows in tables.values()
-        for row in rows
-        for cell in row.values()
-        if isinstance(cell, fidelity.Interval) and cell.value is not None
-    ]
-    assert len(values) > 100
-    assert CELL.findall(section.partition("\n## ")[0]) == values
+    column = re.findall(r"bench credit docs/results/credit/(\w+)\.json", page).index(file.stem)
+    table = page.partition("| estimator |")[2].partition("\n\n")[0]
+    correlations = {
+        estimator: cells.split(" | ")[column]
+        for estimator, cells in re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE)
+    }
+    for row in tables["correlation with the true advantage"]:
+        assert values(correlations.pop(row["estimator"])) == [
+            f"{row['pearson_corrected'].value:.3f}"
+        ]
+    assert not any(correlations.values()), "estimators without a value in the record"
+    verdicts = re.findall(r"^\| .* (?:corrected|rank) correlation \| (.*) \|$", page, re.MULTILINE)
+    differences = {row.pop("measure"): row for row in tables["differences of estimators"]}
+    for measure in ("pearson_corrected", "spearman"):
+        expected = [f"{interval.value:.3f}" for interval in differences[measure].values()]
+        assert values(verdicts[2 * column + (measure == "spearman")]) == expected
+
+
+def values(cells: str) -> list[str]:
+    """The values before the intervals of a row of Markdown, whose minus signs are typographic."""
+    return re.findall(r"(-?[0-9.]+) \[-?[0-9.]+, -?[0-9.]+\]", cells.replace("−", "-"))
