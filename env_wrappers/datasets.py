@@ -69,8 +69,19 @@ def new_directory(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def partial_directory(out: Path) -> Iterator[Path]:
-    """Yield a temporary directory beside `out` with a lock file; remove it after the block."""
-    begun, partial = _partial_paths(out)
+    """Yield a temporary directory beside `out` with a lock file; remove it after the block.
+
+    First remove what killed processes have left there. A lock distinguishes leftovers from what is
+    in use, because the kernel releases it when its process ends. A process id would be ambiguous
+    across hosts and containers. The directory is created under another name, so that it is locked
+    when others look for it.
+    """
+    for left in out.parent.glob(f"{glob.escape(out.name)}.partial-*"):
+        with suppress(OSError), (left / LOCK).open("rb+") as lock:
+            if _lock(lock):
+                shutil.rmtree(left)
+    own = f"{os.getpid()}-{secrets.token_hex(4)}"
+    begun, partial = (out.with_name(f"{out.name}.{state}-{own}") for state in ("begun", "partial"))
     begun.mkdir(parents=True)
     try:
         with (begun / LOCK).open("wb") as lock:
@@ -85,32 +96,11 @@ def partial_directory(out: Path) -> Iterator[Path]:
 @contextmanager
 def new_file(out: Path) -> Iterator[BinaryIO]:
     """Yield a temporary file that replaces `out` if the block succeeds."""
-    begun, partial = _partial_paths(out)
-    try:
-        with begun.open("wb") as lock:
-            _lock(lock)
-            begun.rename(partial)
-            with partial.open("wb") as file:
-                yield file
-            partial.replace(out)
-    finally:
-        for path in (begun, partial):
-            path.unlink(missing_ok=True)
-
-
-def _partial_paths(out: Path) -> tuple[Path, Path]:
-    """Return new paths beside `out`, after removing what killed processes have left there.
-
-    A lock distinguishes leftovers from what is in use, because the kernel releases it when its
-    process ends. A process id would be ambiguous across hosts and containers. The first path is for
-    what is not locked yet, the second one, which this function looks for, for the rest.
-    """
-    for left in out.parent.glob(f"{glob.escape(out.name)}.partial-*"):
-        with suppress(OSError), (left / LOCK if left.is_dir() else left).open("rb+") as lock:
-            if _lock(lock):
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
-    own = f"{os.getpid()}-{secrets.token_hex(4)}"
-    return out.with_name(f"{out.name}.begun-{own}"), out.with_name(f"{out.name}.partial-{own}")
+    out = out.parent.resolve(strict=True) / out.name  # else a missing folder would be created
+    with partial_directory(out) as partial:
+        with (partial / out.name).open("wb") as file:
+            yield file
+        (partial / out.name).replace(out)
 
 
 def _lock(file: BinaryIO) -> bool:
