@@ -139,7 +139,7 @@ class CraftingGame:
                 options.append(held)
             else:
                 for items in itertools.product(*options):
-                    if not recipe.may_repeat or self._has(_total(recipe.used(items))):
+                    if self._has(_total(recipe.used(items))):  # two can be the same item
                         yield recipe.action(items)
 
 

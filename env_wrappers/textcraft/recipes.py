@@ -51,21 +51,10 @@ class Recipe:
     """Number of items that one execution gives."""
     ingredients: tuple[Ingredient, ...]
 
-    @functools.cached_property
+    @property
     def command(self) -> str:
         """The recipe as the prompt lists it; groups are named like items."""
-        return self._write([part.name for part in self.ingredients])
-
-    @functools.cached_property
-    def may_repeat(self) -> bool:
-        """Whether two ingredients can be the same item."""
-        return sum(len(part.items) for part in self.ingredients) > len(
-            frozenset[str]().union(*(part.items for part in self.ingredients))
-        )
-
-    @functools.cached_property
-    def _has_groups(self) -> bool:
-        return any(part.is_group for part in self.ingredients)
+        return self.action([part.name for part in self.ingredients])
 
     def used(self, items: Sequence[str]) -> list[tuple[str, int]]:
         """Return items and counts for a choice of items, one per ingredient."""
@@ -73,10 +62,7 @@ class Recipe:
 
     def action(self, items: Sequence[str]) -> str:
         """Return the action that executes the recipe with these items, one per ingredient."""
-        return self._write(items) if self._has_groups else self.command
-
-    def _write(self, names: Sequence[str]) -> str:
-        used = ", ".join(f"{count} {words(name)}" for name, count in self.used(names))
+        used = ", ".join(f"{count} {words(name)}" for name, count in self.used(items))
         return f"craft {self.count} {words(self.item)} using {used}"
 
 

@@ -153,4 +153,3 @@ def test_the_recipes_of_the_package() -> None:
     depths = [book.depth(goal) for goal in book.goals()]
     assert [depths.count(depth) for depth in (2, 3, 4)] == [291, 117, 11]
     assert len(depths) == 419
-    assert all(not recipe.may_repeat for goal in book.goals() for recipe in book.needed_for(goal))
