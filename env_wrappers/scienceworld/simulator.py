@@ -127,6 +127,7 @@ def jar_hash() -> str:
     return hashlib.sha256(_jar().read_bytes()).hexdigest()
 
 
+@atexit.register
 def stop() -> None:
     """End the Java process of this process, if there is one."""
     global _running
@@ -220,8 +221,6 @@ def _simulator() -> _Simulator:
     if _running is None or not _running.is_usable():
         stop()
         _running = _Simulator()
-        atexit.unregister(stop)
-        atexit.register(stop)
     return _running
 
 

@@ -1,1 +1,1 @@
-"""Let experts (for demonstrations) and people play, instead of the model."""
+"""Episodes of scripted experts and people, and pages and text that show episodes."""

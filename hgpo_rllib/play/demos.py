@@ -64,7 +64,8 @@ def write_demos(
     """
     env = config.env
     find_expert(expert, env)
-    games = find_environment(env.env_id).games(_environment(env), env, env.train_split)
+    playing = _environment(env.model_dump_json())
+    games = find_environment(env.env_id).games(playing, env, env.train_split)
     count = len(games.names) if limit is None else min(limit, len(games.names))
     tasks = [index * len(games.names) // count for index in range(count)]
     work = [(task, games.names[task], repeat) for task in tasks for repeat in range(repeats)]
@@ -103,7 +104,7 @@ def find_expert(name: str, settings: EnvSettings) -> MakePlayer:
 def _demonstrate(config: RunConfig, expert: str, seed: int, episode: tuple[int, str, int]) -> Demo:
     """Play one episode with the expert; unlike for the pocket model, actions are not perturbed."""
     task, name, repeat = episode
-    env, renderer = _environment(config.env), TextRenderer(config.agent)
+    env, renderer = _environment(config.env.model_dump_json()), TextRenderer(config.agent)
     try:
         started = env.reset(seed=task)
         rng = random.Random(f"{seed}/{name}/{repeat}")
@@ -126,12 +127,8 @@ def _demonstrate(config: RunConfig, expert: str, seed: int, episode: tuple[int, 
     )
 
 
-def _environment(settings: EnvSettings) -> gymnasium.Env:
-    return _cached_environment(settings.model_dump_json())
-
-
 @functools.lru_cache(maxsize=1)  # once per process: reading a large split takes a second
-def _cached_environment(settings: str) -> gymnasium.Env:
+def _environment(settings: str) -> gymnasium.Env:
     env = EnvSettings.model_validate_json(settings)
     return make_environment(env, env.train_split)
 

@@ -1,1 +1,1 @@
-"""Local web pages: a WebShop store, and recorded episodes."""
+"""Local web pages: a game that is being played, and recorded episodes."""
