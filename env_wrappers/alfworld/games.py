@@ -1,7 +1,6 @@
 """Find the game files of an ALFWorld data directory."""
 
 import contextlib
-import functools
 import hashlib
 import os
 import re
@@ -48,7 +47,7 @@ def shared_games(
 ) -> GameList:
     """Return the paths of `find_games`, and the same list as long as any environment holds it.
 
-    A training run has thousands of environments, and searching the folders takes milliseconds.
+    A training run has thousands of environments, and reading all games can take seconds.
     All environments of a process that exist together have the same games for the same seeds, also
     if files are added meanwhile.
     """
@@ -142,18 +141,11 @@ def is_solvable(game: Path) -> bool:
         DataError: the file cannot be read, or is not JSON.
     """
     try:
-        stat = game.stat()
-        return _is_solvable(game, stat.st_mtime_ns, stat.st_size)
+        content = read_regular(game)
     except OSError as error:
         raise DataError(
             f"cannot read {game}: {error.strerror}; make it readable, remove it or fetch it again"
         ) from error
-
-
-@functools.lru_cache(maxsize=65_536)
-def _is_solvable(game: Path, modified_ns: int, size: int) -> bool:
-    """Read a file once per process (128 environments would otherwise read 0.5 million files)."""
-    content = read_regular(game)
     mark = _SOLVABLE.search(content)
     if mark is None:
         # Parsing every file is slow. A truncated file lacks the flag, or fails when it is loaded.

@@ -137,15 +137,15 @@ def make_model_directory(
         ConfigError: an environment has no demonstrations, or there are no exercises for
             `warm_start.exercise_steps`.
     """
-    warm = config.warm_start
+    warm, parts = config.warm_start, _spec(config).parts(config)
     for name, examples in demonstrations.items():
         if not examples:
-            env_id = _spec(config).parts(config)[name].env.env_id
             raise ConfigError(
-                f"warm_start.max_steps={warm.max_steps}: no demonstration of {env_id} was worth "
-                "keeping: let episodes be longer, or raise warm_start.games"
+                f"warm_start.max_steps={warm.max_steps}: no demonstration of "
+                f"{parts[name].env.env_id} was worth keeping: let episodes be longer, or raise "
+                "warm_start.games"
             )
-    parts, most = _spec(config).parts(config), max(map(len, demonstrations.values()))
+    most = max(map(len, demonstrations.values()))
     shown = [
         (_spec(parts[name]).require_generator(), [*examples] * round(most / len(examples)))
         for name, examples in demonstrations.items()
