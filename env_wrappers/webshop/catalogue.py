@@ -69,6 +69,8 @@ class Catalogue:
         columns: per product, prices (``lower`` and ``upper``, which is NaN if there is only one),
             number of synthetic (``goals``) and ``human`` goals, and 64-bit hashes of ``asin``,
             ``category`` and ``query``.
+        listing: returns a product with its instructions, by index; raises DataError if it can no
+            longer be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -82,7 +84,7 @@ class Catalogue:
         self.columns = {n: load_array(folder / f"{n}.npy") for n in _COLUMNS.names or ()}
         self._records = (folder / _RECORDS).open("rb", buffering=0)
         self._index = Index(folder / _SEARCH)
-        self._listing = functools.lru_cache(_CACHED_LISTINGS)(self._read)
+        self.listing = functools.lru_cache(_CACHED_LISTINGS)(self._read)
         self._search = functools.lru_cache(_CACHED_SEARCHES)(self._index.search)
 
     def __len__(self) -> int:
@@ -96,10 +98,6 @@ class Catalogue:
     def __getitem__(self, index: int) -> Product:
         """Return a product."""
         return self.listing(index).product
-
-    def listing(self, index: int) -> Listing:
-        """Return a product with its instructions; raise DataError if it can no longer be read."""
-        return self._listing(index)
 
     def find(self, column: str, text: str) -> Sequence[int]:
         """Return the indices, ascending, of the products with this "asin", "category" or "query".

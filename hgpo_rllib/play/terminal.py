@@ -10,10 +10,10 @@ from typing import Any
 import gymnasium as gym
 from rich.columns import Columns
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from hgpo_rllib.agent.parsing import ANY_SEARCH
+from hgpo_rllib.reporting.console import make_table
 
 QUIT = "quit"
 
@@ -66,10 +66,7 @@ def play_episode(env: gym.Env, task: Mapping[str, Any], max_steps: int, console:
     if done:
         console.print(Text(f"\n{plain(observation)}"))
     if rows := score_rows(info):
-        table = Table("part", "value")
-        for name, value in rows:
-            table.add_row(name, Text(value))
-        console.print(table)
+        console.print(make_table([{"part": name, "value": value} for name, value in rows]))
     count = f"{steps} {'step' if steps == 1 else 'steps'}"
     if info["won"]:
         console.print(Text(f"Won in {count}.", "bold green"))
