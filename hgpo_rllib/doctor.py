@@ -160,8 +160,10 @@ def _trial_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]
 
 def short(config: RunConfig) -> RunConfig:
     """Return the settings with few short episodes, without alarms about made-up responses."""
-    size = min(2, config.rollout.group_size)
-    rollout = config.rollout.model_copy(update={"groups_per_iteration": 2, "group_size": size})
+    members = 2 if config.agent.strategy_prompt is None else 4  # two for each of two strategies
+    size = min(members, config.rollout.group_size)
+    changes = {"groups_per_iteration": 2, "group_size": size, "strategies": 2}
+    rollout = config.rollout.model_copy(update=changes)
     env = config.env.model_copy(update={"max_steps": min(3, config.env.max_steps)})
     learner = config.learner.model_copy(update={"mismatch_alarm": None})
     return config.model_copy(update={"rollout": rollout, "env": env, "learner": learner})

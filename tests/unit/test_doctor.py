@@ -10,8 +10,8 @@ import torch
 from typer.testing import CliRunner
 
 from hgpo_rllib.cli.main import app
-from hgpo_rllib.config import RunConfig, load_config
-from hgpo_rllib.doctor import GIB, machine_checks
+from hgpo_rllib.config import RunConfig, load_config, parse_config
+from hgpo_rllib.doctor import GIB, machine_checks, short
 from hgpo_rllib.run.model_size import find_size
 from tests.paths import ROOT
 
@@ -87,6 +87,12 @@ def test_memory_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
         needed.append(float(check.found.partition("about ")[2].split()[0]))
     cache = config.policy_server.cpu_kv_cache_gib
     assert needed[1] - needed[0] == pytest.approx(3 * cache, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["alfworld_pocket", "alfworld_pocket_strata"])
+def test_the_settings_of_the_short_run_are_valid(name: str) -> None:
+    """Each strategy needs two members of a group."""
+    parse_config(short(load_config(QWEN.with_name(f"{name}.yaml"), [])).model_dump())
 
 
 def test_an_error_of_the_short_run_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
