@@ -37,7 +37,7 @@ def print_dry_run(config: RunConfig) -> None:
     for note in memory_notes(config, model):
         console.print(note, soft_wrap=True)
     console.print(work_table(config, model))
-    if config.cluster.learner_gpus:
+    if config.cluster.learner_gpus and config.policy_server.replica_gpus:
         console.print(
             f"Seconds are of learners and replicas at {estimate.USED:.0%} of the peak in bfloat16. "
             "Iterations take longer: memory limits decoding more, and environments, evaluations "
