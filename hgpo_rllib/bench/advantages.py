@@ -10,6 +10,7 @@ import numpy as np
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays
 from hgpo_rllib.advantages.hierarchy import hgpo
 from hgpo_rllib.bench.measure import Row, peak_mib, timed
+from hgpo_rllib.section import ConfigError
 
 SETTINGS = EstimatorSettings(context_length=4)
 GROUP_SIZE, EPISODE, PLACES = 8, 50, 20  # episodes per task, steps per episode, places per house
@@ -51,11 +52,13 @@ def bench_advantages(sizes: Sequence[int]) -> list[Row]:
         difference between the advantages of both implementations.
 
     Raises:
-        ValueError: a size is not a positive multiple of 400.
+        ConfigError: a size is not a positive multiple of 400.
     """
     wrong = [size for size in sizes if size < 1 or size % (GROUP_SIZE * EPISODE)]
     if wrong:
-        raise ValueError(f"a batch of {wrong[0]} steps: take multiples of {GROUP_SIZE * EPISODE}")
+        raise ConfigError(
+            f"--size: a batch of {wrong[0]} steps: take multiples of {GROUP_SIZE * EPISODE}"
+        )
     return [
         _compare(synthetic_batch(size), REPEATS if size < REPEATED_BELOW else 1) for size in sizes
     ]

@@ -23,6 +23,7 @@ from scipy.stats import multinomial
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.advantages.groups import compare_levels, leave_one_out
+from hgpo_rllib.section import ConfigError
 
 OPENS = {("left", "light"): 0.8, ("left", "dark"): 0.6}
 OPENS |= {("right", "light"): 0.5, ("right", "dark"): 0.3}
@@ -56,7 +57,7 @@ def bench_bias_variance(group_sizes: Sequence[int]) -> dict[str, list[dict[str, 
     """Return tables with the errors of the estimates, in units of reward, and with the claims.
 
     Raises:
-        ValueError: a group size is below 2 or above 8 (the number of groups grows too fast).
+        ConfigError: a group size is below 2 or above 8 (the number of groups grows too fast).
     """
     studies = {f"N={size}": study(size) for size in group_sizes}
     tables = {}
@@ -186,7 +187,7 @@ def study(group_size: int) -> dict[str, pd.DataFrame]:
         covariance of the first and the last level as ``bias``.
     """
     if not 2 <= group_size <= 8:
-        raise ValueError(f"the group size must be 2 to 8, got {group_size}")
+        raise ConfigError(f"--group-size: the group size must be 2 to 8, got {group_size}")
     steps = trajectories()
     truth = steps.groupby("choice")["truth"].first()
     total = reduce(lambda a, b: a.add(b, fill_value=0), moments(group_size, steps))

@@ -8,6 +8,7 @@ import pytest
 
 from hgpo_rllib.bench import bias_variance
 from hgpo_rllib.bench.bias_variance import COVARIANCE, FINDS, LENGTH, OPENS
+from hgpo_rllib.section import ConfigError
 
 
 def test_the_task() -> None:
@@ -122,5 +123,5 @@ def test_bounds_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize("size", [1, 9])
 def test_group_sizes_that_cannot_be_enumerated(size: int) -> None:
     """The error gives the range."""
-    with pytest.raises(ValueError, match=f"must be 2 to 8, got {size}"):
+    with pytest.raises(ConfigError, match=f"must be 2 to 8, got {size}"):
         bias_variance.study(size)
