@@ -51,7 +51,7 @@ def train(
     if resume is not None:
         if config is not None:
             raise ConfigError("--resume uses the settings of the run: remove CONFIG")
-        _, settings = RunDirectory.open(resume)
+        settings = RunDirectory(resume).config_to_resume()
     elif config is None:
         raise ConfigError("specify a CONFIG (for example alfworld_pocket) or --resume RUN")
     else:

@@ -23,7 +23,7 @@ class RunDirectory:
     """Paths and writers of a run. JSON lines are appended; other files are replaced atomically."""
 
     def __init__(self, path: Path):
-        """Use `path`, which exists and holds config.yaml; see `create` and `open`."""
+        """Use the directory `path`; `create` makes that of a new run."""
         self.path = path
         self.metrics = path / "metrics.jsonl"
         self.evaluations = path / "evaluation.jsonl"
@@ -53,19 +53,18 @@ class RunDirectory:
         save_config(config, path / "config.yaml")
         return cls(path)
 
-    @classmethod
-    def open(cls, path: Path) -> tuple["RunDirectory", RunConfig]:
-        """Return a run directory to resume, and its config.
+    def config_to_resume(self) -> RunConfig:
+        """Return the settings of a run that can be resumed.
 
         Raises:
             ConfigError: it is not a run directory, or has no checkpoint yet.
         """
+        path = self.path
         if not (path / "config.yaml").is_file():
             raise ConfigError(f"--resume: {path} is not a run directory (it holds no config.yaml)")
-        directory = cls(path)
-        if not directory.has_state():
+        if not self.has_state():
             raise ConfigError(f"--resume: {path} holds no checkpoint (its first was not written)")
-        return directory, load_config(path / "config.yaml", [])
+        return load_config(path / "config.yaml", [])
 
     def has_state(self) -> bool:
         """Whether there is a checkpoint to resume from, intact or damaged."""

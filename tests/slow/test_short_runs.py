@@ -101,8 +101,8 @@ def test_two_learners(cache: Path, tmp_path: Path, sharded: str, rank: int) -> N
 def test_from_checkpoint(cache: Path, tmp_path: Path) -> None:
     """RLlib's own way back: the algorithm with its settings, policy server included, goes on."""
     run = train(cache, tmp_path / "one", "iterations=1")
-    directory, config = RunDirectory.open(run)
-    with ray_cluster(config):
+    directory = RunDirectory(run)
+    with ray_cluster(directory.config_to_resume()):
         algorithm = HGPO.from_checkpoint(str(directory.state.absolute()))
         try:
             assert algorithm.iteration == 1
