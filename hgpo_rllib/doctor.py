@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import torch
-from transformers.utils import logging as transformers_logging
 
 from env_wrappers.errors import DataError, describe_error
 from hgpo_rllib.advantages.estimators import VALUES_OF_TOKENS
@@ -49,8 +48,6 @@ class Check:
 
 def examine(config: RunConfig, console: TrainingConsole) -> Iterator[Check]:
     """Yield the checks of the machine and, if they find no problem, those of a short run."""
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     model, healthy = find_size(config), True
     for check in machine_checks(config, model):
         healthy = healthy and check.problem is None

@@ -16,7 +16,6 @@ from ray import serve, tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
-from transformers.utils import logging as transformers_logging
 
 from hgpo_rllib.config import ConfigError, RunConfig, save_config
 from hgpo_rllib.environments import find_environment
@@ -51,8 +50,6 @@ def run_sweep(sweep: Sweep, folder: Path, on_finished: OnFinished | None = None)
 
     Returns whether all trials have finished. Tune pickles `on_finished`.
     """
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     console = TrainingConsole()
     with locked(folder):
         finished = finished_runs(sweep, folder)

@@ -41,8 +41,6 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
     To resume an interrupted run, `resume` is its directory, whose lock the caller holds, and
     `config` its settings.
     """
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     console = TrainingConsole()
     try:
         config = prepare_inputs(config, console)
@@ -91,7 +89,12 @@ def _run(
 
 
 def prepare_inputs(config: RunConfig, console: TrainingConsole) -> RunConfig:
-    """Create data and pocket model if the config has none, and return it with their paths."""
+    """Create data and pocket model if the config has none, and return it with their paths.
+
+    It turns off the warnings and progress bars of transformers, which `console` replaces.
+    """
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
 
     def find_data(part: RunConfig) -> str | None:
         generator = find_environment(part.env.env_id).data_generator(part)
