@@ -113,7 +113,7 @@ def _start_ray(dashboard_port: int | None, folder: Path) -> None:
 
 
 def protect_token() -> None:
-    """Make Ray's token readable by this user only, as Ray would create a world-readable file.
+    """Make Ray's token readable by this user only; Ray itself creates a world-readable file.
 
     With the token, another user of the machine could run code in this Ray cluster.
     """

@@ -49,10 +49,10 @@ class Turn:
 
 
 TYPICAL = {"alfworld_full": Turn(450, 150)}
-"""Mean turns by prompt, of Qwen2.5 with K = 2.
+"""Mean turn by prompt, of Qwen2.5 with K = 2.
 
-ALFWorld: a log of the first of such iterations has 3,830,959 tokens in 128 episodes of at most 50
-steps (https://github.com/ZJU-REAL/SDAR/issues/51), i.e. 600 per turn. Its prompts have 1,350
+ALFWorld: in a log of such a run (https://github.com/ZJU-REAL/SDAR/issues/51), the first iteration
+has 3,830,959 tokens in 128 episodes of at most 50 steps, i.e. 600 per turn. Prompts have 1,350
 characters on average (24 generated games, random actions) plus the chat template.
 """
 

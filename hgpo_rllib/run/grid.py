@@ -50,7 +50,7 @@ def parse_axis(text: str) -> Axis:
     if not equals or not key:
         raise ConfigError(f"--grid {text!r}: write section.key=value,value")
     if key == "seed":
-        raise ConfigError("--grid seed: write --seeds N for the seeds N from the config's on")
+        raise ConfigError("--grid seed: give --seeds N, for N seeds from the config's seed on")
     try:
         values = parse_yaml(f"[{listed}]")
     except ValueError as error:
@@ -103,7 +103,7 @@ def make_sweep(
     seeds: int,
     scheduler: str | None = None,
 ) -> Sweep:
-    """Create the trials of all grid points, with `seeds` seeds each from the run file's on.
+    """Create the trials of all grid points, each with `seeds` seeds from the run file's seed on.
 
     Raises:
         ConfigError: there is no axis, a key is on two axes, a point is not a valid config, or the
@@ -125,7 +125,7 @@ def make_sweep(
             config = load_config(run_file, [*overrides, *settings, f"seed={seed}"])
             if scheduler and not 0 < config.evaluation.interval < config.iterations:
                 raise ConfigError(
-                    f"--scheduler {scheduler} compares trials by their evaluations on the way: set "
+                    f"--scheduler {scheduler} compares trials by evaluations during training: set "
                     f"evaluation.interval to 1 or more and below iterations={config.iterations} "
                     f"(got {config.evaluation.interval})"
                 )

@@ -29,7 +29,7 @@ def check_trackers(names: Iterable[str]) -> None:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(
                 f"tracking.trackers: {name} is not installed; "
-                f"run `pip install {PACKAGES[name]}`, or take it from the list"
+                f"run `pip install {PACKAGES[name]}`, or remove it from the list"
             )
 
 

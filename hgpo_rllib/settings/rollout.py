@@ -14,7 +14,7 @@ class RolloutSettings(Section):
     """Number of groups per iteration. Each group plays one task."""
     group_size: int = Field(8, ge=1)
     """N, the number of episodes in a group. All start from the same initial state. 1: only for
-    `ppo` and `reinforce`, which do not compare episodes of a task."""
+    `reinforce` and the estimators with a critic, which do not compare episodes of a task."""
     strategies: int = Field(4, ge=2)
     """With `agent.strategy_prompt`, the number of strategies in a group. Each is followed by
     group_size / strategies members."""
