@@ -2,16 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from env_wrappers.files import write_atomically
 from hgpo_rllib.cli.common import JsonOption, Overrides, RunFile, progress, show, with_median
 from hgpo_rllib.config import ConfigError, RunConfig, load_config
-
-if TYPE_CHECKING:
-    from hgpo_rllib.reporting.console import TrainingConsole
+from hgpo_rllib.reporting.console import TrainingConsole
 
 REPEATS = 5  # turns per implementation of rollouts, and weight updates
 
@@ -132,7 +130,6 @@ def scale(
 ) -> None:
     """Measure rollouts, schedules and the learner's input, with a run's responses and latencies."""
     from hgpo_rllib.bench import scale
-    from hgpo_rllib.reporting.console import TrainingConsole
     from hgpo_rllib.results import load_run
     from hgpo_rllib.run.cluster import ray_cluster
 
@@ -170,7 +167,6 @@ def publish(
 ) -> None:
     """Time how weights get from the learner to the object stores of Ray nodes on this machine."""
     from hgpo_rllib.bench.publishing import bench_publishing
-    from hgpo_rllib.reporting.console import TrainingConsole
 
     console = TrainingConsole(sys.stderr)
     with console.stage("publishing weights"):
@@ -242,12 +238,11 @@ def _check_folder(file: Path | None) -> None:
         raise ConfigError(f"--figure: {file.parent} is not a directory: create it")
 
 
-def _prepare(source: Path, overrides: list[str] | None) -> "tuple[RunConfig, TrainingConsole]":
+def _prepare(source: Path, overrides: list[str] | None) -> tuple[RunConfig, TrainingConsole]:
     """Return settings whose data and model exist, and a console on standard error.
 
     `source` is a run file, or a run directory: then the model is its checkpoint.
     """
-    from hgpo_rllib.reporting.console import TrainingConsole
     from hgpo_rllib.run.checkpoint import find_policy
     from hgpo_rllib.run.trainer import prepare_inputs
 

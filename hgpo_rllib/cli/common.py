@@ -13,6 +13,7 @@ import typer
 
 from hgpo_rllib.config import ConfigError
 from hgpo_rllib.reporting.console import TrainingConsole, make_console, make_table
+from hgpo_rllib.run.directory import FULL
 
 RUN_FILE = typer.Argument(help="run file, or the name of one in tuned_examples/")
 RunFile = Annotated[Path, RUN_FILE]
@@ -79,8 +80,6 @@ def writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        from hgpo_rllib.run.directory import FULL
-
         if error.errno in FULL:
             raise
         raise ConfigError(f"cannot write {out}: {error.strerror}") from error

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hgpo_rllib.cli.common import JsonOption, Overrides, progress
+from hgpo_rllib.reporting.console import make_console
 
 EnvOption = Annotated[
     str | None,
@@ -73,7 +74,6 @@ def evaluate(
     from hgpo_rllib.evaluation.evaluate import evaluate as run_evaluation
     from hgpo_rllib.evaluation.request import make_request
     from hgpo_rllib.evaluation.show import show_evaluation
-    from hgpo_rllib.reporting.console import make_console
 
     request = make_request(
         words or [], env, split, agent, protocol, data, games, seeds, trials, name, output
@@ -95,7 +95,6 @@ def compare(
     """Test whether B is better than A: a paired interval and test on the games of both."""
     from hgpo_rllib.evaluation.compare import compare as run_comparison
     from hgpo_rllib.evaluation.show import show_comparison
-    from hgpo_rllib.reporting.console import make_console
     from hgpo_rllib.results import load_evaluation
 
     left, right = load_evaluation(a), load_evaluation(b)

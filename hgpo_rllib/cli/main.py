@@ -10,10 +10,13 @@ from typing import Annotated
 
 import typer
 
+from env_wrappers.errors import DataError
 from hgpo_rllib.cli import bench, data, doctor, evaluate, play, sft, study, sweep
 from hgpo_rllib.cli.common import RUN_FILE, Overrides, writing
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.imports import large_imports
+from hgpo_rllib.reporting.console import log_events
+from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.section import RunStoppedError
@@ -46,8 +49,6 @@ def train(
     ] = False,
 ) -> None:
     """Train an agent and write its run directory."""
-    from hgpo_rllib.run.directory import RunDirectory
-
     if resume is not None:
         if config is not None:
             raise ConfigError("--resume uses the settings of the run: remove CONFIG")
@@ -95,9 +96,6 @@ def main() -> None:
     # Torch's idle threads would otherwise spin, and an update would take several times as long
     # when vLLM or other programs use the same cores. Torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from env_wrappers.errors import DataError
-    from hgpo_rllib.reporting.console import log_events
-
     try:
         with log_events(), terminate_like_interrupt():
             app(standalone_mode=True)
@@ -110,8 +108,6 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        from hgpo_rllib.run.directory import describe_full_disk
-
         if (full := describe_full_disk(error)) is None:
             raise
         print(f"hgpo: {full}: free some space, then repeat the command", file=sys.stderr)
