@@ -116,8 +116,10 @@ def split_by_game(
 ) -> tuple[list[Demonstration], list[Demonstration]]:
     """Return the steps to train on, and those of `HELD_OUT` of the games, at least of one."""
     games = sorted({step.game for step in demonstrations})
-    count = max(1, round(HELD_OUT * len(games))) if len(games) > 1 else 0
-    held = set(games[:: max(1, len(games) // max(1, count))][:count])
+    held: set[str] = set()
+    if len(games) > 1:
+        count = max(1, round(HELD_OUT * len(games)))
+        held = set(games[:: len(games) // count][:count])
     train = [step for step in demonstrations if step.game not in held]
     return train, [step for step in demonstrations if step.game in held]
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from env_wrappers.files import check_name, validate_json, write_atomically
-from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from env_wrappers.files import validate_json, write_atomically
+from hgpo_rllib.config import ConfigError, Name, RunConfig, load_config
 from hgpo_rllib.run_files import parse_yaml
 
 SWEEP_FILE = "sweep.json"
@@ -32,7 +32,7 @@ class Axis:
 class Trial:
     """One run of a sweep: a grid point with one seed."""
 
-    name: str
+    name: Name
     """Name of the run directory in the sweep directory."""
     point: dict[str, Any]
     """Value of every swept key."""
@@ -144,10 +144,7 @@ def open_sweep(folder: Path) -> Sweep:
     file = folder / SWEEP_FILE
     if not file.is_file():
         raise ConfigError(f"--resume: {folder} is not a sweep directory ({SWEEP_FILE})")
-    sweep = validate_json(TypeAdapter(Sweep), file.read_bytes(), f"--resume: {file}")
-    for trial in sweep.trials:
-        check_name(trial.name)
-    return sweep
+    return validate_json(TypeAdapter(Sweep), file.read_bytes(), f"--resume: {file}")
 
 
 def new_folder(sweep: Sweep, out: Path | None) -> Path:
