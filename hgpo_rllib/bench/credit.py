@@ -153,8 +153,9 @@ def play_missing(config: RunConfig, plan: Plan, folder: Path, on_progress: Progr
     write_jsonl(folder / BRANCHES, done)  # without a last line that was cut off
     if (folder / STEPS).is_file() and len(done) == len(read_steps(folder)[1]):
         return
+    config = config.without_learners()
     with (
-        ray_cluster(config.without_learners(), remedy=lambda: "repeat the command to continue"),
+        ray_cluster(config, remedy=lambda: "repeat the command to continue"),
         served(config, CreditRunner) as runner,
     ):
         if not (folder / STEPS).is_file():

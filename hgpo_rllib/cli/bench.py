@@ -82,7 +82,8 @@ def rollout(
     from hgpo_rllib.run.cluster import ray_cluster
 
     run, console = _prepare(config, overrides)
-    with ray_cluster(run.without_learners()):
+    run = run.without_learners()
+    with ray_cluster(run):
         with console.stage("rolling out, alternating with the other implementations"):
             tables = bench_rollout(run, concurrency, prompts, REPEATS, lock_step)
         tables = {name: with_median(rows, "ratio") for name, rows in tables.items()}

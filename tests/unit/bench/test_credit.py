@@ -209,7 +209,8 @@ def config(generated_games: Path, tmp_path: Path) -> RunConfig:
     model = tmp_path / "model"
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"weights")
-    return load_config(None, [f"model.model_path={model}", f"env.data={generated_games}"])
+    gateway = "rollout.gateway_port=8100"  # of a run that clients played; branches are played here
+    return load_config(None, [f"model.model_path={model}", f"env.data={generated_games}", gateway])
 
 
 @pytest.fixture
@@ -219,6 +220,7 @@ def player(played: list[Trajectory], monkeypatch: pytest.MonkeyPatch) -> Player:
     @contextmanager
     def served(config: RunConfig, runner: type) -> Iterator[Player]:
         assert runner is credit.CreditRunner
+        assert config == config.without_learners()
         yield player
 
     monkeypatch.setattr(credit, "served", served)
