@@ -264,7 +264,7 @@ def figure(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> bytes:
         right.set(title="Only steps that a level compares", ylim=(-1.05, 1.05))
         right.set_xlabel("level, and share of the steps that it compares")
         right.set_ylabel("correlation, not corrected")
-        style.legend(right)
+        right.legend()
         return style.png(drawn)
 
 

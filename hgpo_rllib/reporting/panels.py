@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from hgpo_rllib import metrics
 from hgpo_rllib.reporting import style
@@ -103,8 +104,11 @@ def band(runs: Runs, key: str, rows: pd.DataFrame | None = None) -> pd.DataFrame
     return pd.DataFrame({"mean": shared["mean"], "error": shared["sem"].fillna(0.0)})
 
 
-def draw_panels(panels: Sequence[Panel], experiments: Experiments, height: float) -> Figure | None:
-    """Draw the panels that have lines, each `height` inches high; return None if there are none."""
+def draw_panels(panels: Sequence[Panel], names: Sequence[str], height: float) -> Figure | None:
+    """Draw the panels that have lines, each `height` inches high; return None if there are none.
+
+    `names` are those of the curves' colours, for a legend above the panels; empty: no such legend.
+    """
     drawn = [
         replace(panel, lines=[line for line in panel.lines if line.values["mean"].notna().any()])
         for panel in panels
@@ -114,18 +118,13 @@ def draw_panels(panels: Sequence[Panel], experiments: Experiments, height: float
         return None
     figure, axes = style.grid(len(known), height)
     for panel, place in zip(known, axes, strict=True):
-        draw(place, panel, neutral_legend=len(experiments) > 1)
-    name_experiments(figure, experiments)
+        _draw(place, panel, neutral_legend=bool(names))
+    if names:
+        style.legend_above(figure, names)
     return figure
 
 
-def name_experiments(figure: Figure, experiments: Experiments) -> None:
-    """If there are several experiments, name their colours above the panels."""
-    if len(experiments) > 1:
-        style.legend_above(figure, list(experiments))
-
-
-def draw(axes: Axes, panel: Panel, neutral_legend: bool) -> None:
+def _draw(axes: Axes, panel: Panel, neutral_legend: bool) -> None:
     """Draw one panel; a neutral legend shows dashes without colours."""
     if panel.log:
         axes.set_yscale("log", nonpositive="mask")
@@ -149,7 +148,8 @@ def draw(axes: Axes, panel: Panel, neutral_legend: bool) -> None:
         style.rate_axis(axes)
     if panel.amount:
         axes.set_ylim(bottom=0)
-    style.whole_numbers(axes, panel.x_label)
+    axes.set_xlabel(panel.x_label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
     shown = style.legend_below(axes)
     for handle in shown.get_lines() if shown and neutral_legend else []:
         handle.set(color=style.GREY, marker="")

@@ -1,6 +1,7 @@
 """The plots of a report: success, the metrics of `hgpo_rllib.metrics`, and sizes of groups."""
 
 import itertools
+from collections.abc import Sequence
 
 import matplotlib as mpl
 import pandas as pd
@@ -16,7 +17,6 @@ from hgpo_rllib.reporting.panels import (
     band,
     draw_panels,
     metric_panel,
-    name_experiments,
 )
 from hgpo_rllib.reporting.style import BLACK, COLOURS, GREEN, ORANGE, PINK, SKY, VERMILION
 from hgpo_rllib.results import ALL, Runs
@@ -38,17 +38,17 @@ def pictures(experiments: Experiments) -> dict[str, bytes]:
 
 def figures(experiments: Experiments) -> dict[str, Figure]:
     """Return the non-empty plots by file name, in the current style."""
+    names = list(experiments) if len(experiments) > 1 else []
+    success = [_training_games(experiments), _held_out_games(experiments)]
     drawn = {
-        "learning_curve.png": draw_panels(
-            [_training_games(experiments), _held_out_games(experiments)], experiments, 4.0
-        ),
-        "group_sizes.png": _histograms(experiments),
+        "learning_curve.png": draw_panels(success, names, 4.0),
+        "group_sizes.png": _histograms(experiments, names),
     }
-    for name in METRIC_FIGURES:
-        panels = [metric_panel(panel, experiments) for panel in PANELS if panel.figure == name]
-        height = 3.6 if name == "groups" else 2.4  # room for the legends below the panels
-        drawn[f"{name}.png"] = draw_panels(panels, experiments, height)
-    return {name: figure for name, figure in drawn.items() if figure is not None}
+    for kind in METRIC_FIGURES:
+        panels = [metric_panel(panel, experiments) for panel in PANELS if panel.figure == kind]
+        height = 3.6 if kind == "groups" else 2.4  # room for the legends below the panels
+        drawn[f"{kind}.png"] = draw_panels(panels, names, height)
+    return {file: figure for file, figure in drawn.items() if figure is not None}
 
 
 def _training_games(experiments: Experiments) -> Panel:
@@ -103,7 +103,7 @@ def _rates(evaluations: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"mean": found["success_rate"], "error": found["standard_error"].fillna(0)})
 
 
-def _histograms(experiments: Experiments) -> Figure | None:
+def _histograms(experiments: Experiments, names: Sequence[str]) -> Figure | None:
     """Plot the share of steps by group size, averaged over iterations, one panel per depth."""
     shares = pd.DataFrame(
         {
@@ -123,5 +123,6 @@ def _histograms(experiments: Experiments) -> Figure | None:
         place.set_ylim(0, min(1.0, 1.15 * shares.to_numpy().max()) or 1.0)
         place.grid(visible=False, axis="x")
         place.set(xlabel="size of the group", ylabel="steps", title=f"k = {depth}")
-    name_experiments(figure, experiments)
+    if names:
+        style.legend_above(figure, names)
     return figure

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 from matplotlib.transforms import ScaledTranslation
 
 # Okabe and Ito's palette, distinguishable with common kinds of colour blindness.
@@ -86,24 +86,12 @@ def rate_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
 
 
-def whole_numbers(axes: Axes, label: str = "iteration") -> None:
-    """Set integer ticks and the label of an x-axis of iterations or depths."""
-    axes.set_xlabel(label)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-
-
-def legend(axes: Axes, **where: Any) -> Legend | None:
-    """Add a legend if any curve has a label."""
+def legend_below(axes: Axes) -> Legend | None:
+    """Add a legend below the x-axis label, where it covers no lines, if any curve has a label."""
     if not axes.get_legend_handles_labels()[0]:
         return None
-    return axes.legend(**({"loc": "best"} | where))
-
-
-def legend_below(axes: Axes) -> Legend | None:
-    """Add a legend below the x-axis label, where it covers no lines."""
     under = ScaledTranslation(0, -LABELS_BELOW, axes.figure.dpi_scale_trans)
-    return legend(
-        axes,
+    return axes.legend(
         loc="upper center",
         bbox_to_anchor=(0.5, 0.0),
         bbox_transform=axes.transAxes + under,

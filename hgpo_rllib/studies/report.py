@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from env_wrappers.files import write_atomically
 from hgpo_rllib.agent.templates import template_environment
@@ -16,7 +17,7 @@ from hgpo_rllib.config import ConfigError
 from hgpo_rllib.metrics import PANELS
 from hgpo_rllib.reporting import style
 from hgpo_rllib.reporting.markdown import anchor, table
-from hgpo_rllib.reporting.panels import Line, Panel, draw
+from hgpo_rllib.reporting.panels import Line, Panel, draw_panels
 from hgpo_rllib.studies import statistics as st
 from hgpo_rllib.studies.analysis import (
     Results,
@@ -178,15 +179,15 @@ def figures(results: Results) -> dict[str, bytes]:
         success = [_held_out(results), _metric(results, "success_rate"), _profile(results)]
         training = [_metric(results, name) for name in CURVES[1:]]
         drawn = {
-            name: _draw([panel for panel in panels if panel.lines], results.detailed_arms)
+            name: draw_panels(panels, results.detailed_arms, 2.8)
             for name, panels in zip(FIGURES, (success, training), strict=True)
         }
         if DIFFERENCES in figure_titles(results):
             drawn[DIFFERENCES] = _differences(results)
-        return drawn
+        return {name: style.png(figure) for name, figure in drawn.items() if figure is not None}
 
 
-def _differences(results: Results) -> bytes:
+def _differences(results: Results) -> Figure:
     """Draw each arm's difference from the baseline, and its success against its fidelity."""
     baseline, known = results.study.analysis.baseline, estimator_fidelity(results)
     assert baseline is not None, "see figure_titles"
@@ -208,24 +209,15 @@ def _differences(results: Results) -> bytes:
             axes[1].annotate(arm, place, (4, 4), textcoords="offset points", fontsize=8)
         axes[1].set(title="Success and fidelity of estimators", ylabel="held-out success (%)")
         axes[1].set_xlabel("corrected correlation with the true advantage")
-    return style.png(figure)
-
-
-def _draw(panels: Sequence[Panel], arms: Sequence[str]) -> bytes:
-    figure, axes = style.grid(len(panels), 2.8)
-    for place, panel in zip(axes, panels, strict=True):
-        draw(place, panel, neutral_legend=False)
-    style.legend_above(figure, arms)
-    return style.png(figure)
+    return figure
 
 
 def _lines(results: Results, values: Callable[[str], pd.DataFrame]) -> list[Line]:
-    """Return one line per arm whose values are known."""
-    lines = [
+    """Return one line per arm."""
+    return [
         Line(values(arm), "", style.colour_of(index), style.dash_of(index))
         for index, arm in enumerate(results.detailed_arms)
     ]
-    return [line for line in lines if line.values["mean"].notna().any()]
 
 
 def _held_out(results: Results) -> Panel:

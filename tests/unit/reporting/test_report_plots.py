@@ -244,7 +244,7 @@ def test_a_band_down_to_0_is_not_drawn_on_a_log_axis():
     """It would stretch the axis over ten orders of magnitude."""
     values = pd.DataFrame({"mean": [1e-3, 2e-3], "error": 1e-3 * (1 - 1e-9)}, index=[1, 2])
     with mpl.rc_context(STYLE):
-        (axes,) = draw_panels([Panel("gap", lines=[Line(values)], log=True)], {}, 3.0).axes
+        (axes,) = draw_panels([Panel("gap", lines=[Line(values)], log=True)], [], 3.0).axes
     assert axes.get_yscale() == "log"
     assert axes.get_ylim()[0] > 1e-5
 
