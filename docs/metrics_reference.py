@@ -55,7 +55,7 @@ def render_page() -> str:
     for figure, panels in groupby(PANELS, key=lambda panel: panel.figure):
         rows = (metric for panel in panels for metric in panel.metrics)
         parts.append(f"## {figure.capitalize()}\n\n{_table(rows)}")
-    parts.append(f"{EVALUATION_TEXT}\n{_table(EVALUATION_METRICS)}")
+    parts.append(f"{EVALUATION_TEXT}\n{_table(EVALUATION_METRICS.values())}")
     return "\n".join(parts)
 
 

@@ -249,10 +249,10 @@ METRICS: Mapping[str, Metric] = {
     metric.name: metric for panel in PANELS for metric in panel.metrics
 }
 """Those of iterations, by name."""
-EVALUATION_METRICS = tuple(metric for panel in EVALUATION for metric in panel.metrics)
-"""Those of a split, in evaluation.jsonl; their gauges are ``hgpo_evaluation_<name>``."""
-
-
+EVALUATION_METRICS: Mapping[str, Metric] = {
+    metric.name: metric for panel in EVALUATION for metric in panel.metrics
+}
+"""Those of a split, in evaluation.jsonl, by name; their gauges are ``hgpo_evaluation_<name>``."""
 OF_ENVIRONMENTS = tuple(
     name.removesuffix("{environment}") for name in METRICS if name.endswith("{environment}")
 )

@@ -31,7 +31,7 @@ def run(
     with large_imports():
         from hgpo_rllib.run.inputs import check_paths_are_kept
         from hgpo_rllib.studies.records import load_records
-        from hgpo_rllib.studies.run import is_registered, plan, run_study, study_folder
+        from hgpo_rllib.studies.run import is_committed, plan, run_study, study_folder
 
     folder = study_folder(path.stem, settings)
     records = load_records(path.stem, settings, docs)
@@ -41,7 +41,7 @@ def run(
         check_paths_are_kept(sweep.trials[0].config, output=folder, docs=docs)
     typer.echo(f"study {path.stem}: {len(records)} of {settings.size} trials are recorded")
     typer.echo(describe_power(settings, records))
-    if not is_registered(path):
+    if not is_committed(path):
         typer.echo(f"note: {path} is not committed; commit a study before its first trial")
     command = f"hgpo study run {study}{'' if docs == DOCS else f' --docs {docs}'} --resume"
     if not run_study(path.stem, command, sweep, folder, docs):

@@ -33,7 +33,7 @@ from hgpo_rllib.jsonl import EVALUATED_EPISODES, Row, append_row, write_jsonl
 from hgpo_rllib.results.evaluations import EPISODES, FORMAT, SUMMARY, evaluated_frames
 from hgpo_rllib.results.frames import read_episodes, read_object
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
-from hgpo_rllib.rollout.group import FAILURES, Rollout, play_in_pool
+from hgpo_rllib.rollout.group import FAILURES, Rollout, gather, play_in_pool
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.run.changes import git_commit
 from hgpo_rllib.section import RunStoppedError
@@ -189,10 +189,7 @@ def play_slots(
             ended += 1
             on_progress(ended, len(slots))
 
-        async def play_all() -> None:
-            await asyncio.gather(*map(play, slots))
-
-        (model.run if model else asyncio.run)(play_all())
+        (model.run if model else asyncio.run)(gather([play(slot) for slot in slots]))
     if ended < len(slots):
         lost = rollout.failures
         causes = ", ".join(f"{name} {lost[name]}" for name in FAILURES if lost[name])

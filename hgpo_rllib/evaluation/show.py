@@ -9,13 +9,12 @@ from rich.text import Text
 
 from hgpo_rllib.evaluation.compare import Comparison
 from hgpo_rllib.evaluation.evaluate import Finished
+from hgpo_rllib.evaluation.protocol import HASH_LENGTH
 from hgpo_rllib.evaluation.statistics import MEASURES, Estimate, PairedTest
 from hgpo_rllib.reporting.console import make_table
 from hgpo_rllib.reporting.numbers import MISSING, points
 from hgpo_rllib.results import ALL, Evaluation
 from hgpo_rllib.results.evaluations import EPISODES
-
-SHORT_HASH = 10
 
 
 def show_evaluation(finished: Finished, console: Console) -> None:
@@ -81,13 +80,13 @@ def protocol_lines(summary: dict[str, Any]) -> list[str]:
         if model["served_by"] == "openai":
             where = f"{model['name']} at {model['address']} (its weights are not known)"
         else:
-            hashes = (f"{name} {h[:SHORT_HASH]}" for name, h in model["weights_sha256"].items())
+            hashes = (f"{name} {h[:HASH_LENGTH]}" for name, h in model["weights_sha256"].items())
             where = f"{', '.join(hashes)} in {model['dtype']}, on {model['device']}"
         lines.append(f"model {where}")
     lines.append(
-        f"protocol {summary['protocol_sha256'][:SHORT_HASH]}, "
-        f"games {games['sha256'][:SHORT_HASH]}, "
-        f"data {(protocol['env']['data_sha256'] or 'unknown')[:SHORT_HASH]}"
+        f"protocol {summary['protocol_sha256'][:HASH_LENGTH]}, "
+        f"games {games['sha256'][:HASH_LENGTH]}, "
+        f"data {(protocol['env']['data_sha256'] or 'unknown')[:HASH_LENGTH]}"
     )
     return lines
 

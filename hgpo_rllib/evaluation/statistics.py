@@ -18,7 +18,7 @@ CONFIDENCE = 0.95
 RESAMPLES = 9999
 """Resamples of bootstraps and permutation tests; p-values of the latter are multiples of 1e-4."""
 SEED = 0
-_NOTHING = 1e-12  # a difference that is rounding error
+_ROUNDING_ERROR = 1e-12  # smaller differences count as 0
 _BATCH = 500  # resamples at a time; all of them would take gigabytes of memory
 
 Floats = NDArray[np.float64]
@@ -103,10 +103,9 @@ def compare_means(a: pd.Series, b: pd.Series) -> PairedTest:
     permutations and is exact. It then equals McNemar's exact test if every game was played once
     with a binary result.
     """
-    by_game = (b - a).sort_index()
-    assert by_game.notna().all(), "the same games"
+    by_game = b - a
     differences = by_game.to_numpy(copy=True)
-    differences[np.abs(differences) < _NOTHING] = 0.0
+    differences[np.abs(differences) < _ROUNDING_ERROR] = 0.0
     return PairedTest(
         estimate(differences, by_game.index),
         _sign_flip_p(differences),
@@ -137,7 +136,7 @@ def _sign_flip_p(differences: Floats) -> float:
 def _mean(values: Floats, axis: int) -> Floats:
     """Return means; exactly 0 if only rounding errors are left, so that ties are counted."""
     mean = values.mean(axis)
-    return np.where(np.abs(mean) < _NOTHING, 0.0, mean)
+    return np.where(np.abs(mean) < _ROUNDING_ERROR, 0.0, mean)
 
 
 def results(episodes: pd.DataFrame, steps: pd.DataFrame) -> dict[str, Any]:

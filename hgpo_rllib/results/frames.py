@@ -1,12 +1,12 @@
 """Columns and types of all data frames, and their construction from rows."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from env_wrappers.files import read_json
 from hgpo_rllib import metrics
 from hgpo_rllib.jsonl import ResultsError, Row, has_steps, read_jsonl
 
@@ -21,7 +21,7 @@ METRICS = dict.fromkeys((name for name in metrics.METRICS if "{" not in name), "
 METRICS["iteration"] = "int64"
 GROUP_SIZES = {"iteration": "int64", "depth": "int64", "size": "str", "share": "float64"}
 EVALUATIONS = {"iteration": "int64", "split": "str"} | dict.fromkeys(
-    (metric.name for metric in metrics.EVALUATION_METRICS), "float64"
+    metrics.EVALUATION_METRICS, "float64"
 )
 FAMILIES = {"iteration": "int64", "split": "str", "task_type": "str"} | _typed(
     "float64", "success_rate standard_error episodes"
@@ -59,8 +59,8 @@ EVALUATED_STEPS = _typed("int64", "seed place") | _STEP | _typed("float64", "pro
 
 def read_object(file: Path) -> Row:
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        value = read_json(file)
+    except (OSError, ValueError) as error:
         raise ResultsError(f"{file}: not JSON ({error})") from error
     if not isinstance(value, dict):
         raise ResultsError(f"{file}: not a JSON object")

@@ -13,7 +13,6 @@ REFRESH_SECONDS = 5.0
 """Ray reports gauges every 10 seconds, and drops a gauge 20 seconds after it was last set."""
 IN_FLIGHT = "hgpo_prompts_in_flight"
 WAITING = "prompts that wait for a response of the policy server"
-_EVALUATION = {metric.name: metric for metric in EVALUATION_METRICS}
 
 
 class Sample(NamedTuple):
@@ -38,7 +37,7 @@ def sample(name: str, value: float, run: str) -> Sample:
     """
     if name.startswith("evaluation/"):
         _, split, evaluated = name.split("/")
-        tags, metric = {"split": split}, _EVALUATION[evaluated]
+        tags, metric = {"split": split}, EVALUATION_METRICS[evaluated]
         return Sample(evaluation_gauge(evaluated), {"run": run, **tags}, value, metric.description)
     metric, tags = find_metric(name)
     return Sample(metric.gauge, {"run": run, **tags}, value, metric.description)

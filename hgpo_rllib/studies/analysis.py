@@ -18,13 +18,13 @@ from hgpo_rllib.studies import statistics as st
 from hgpo_rllib.studies.records import Record
 from hgpo_rllib.studies.settings import Study
 
-FEWEST_PAIRS = 3
+MIN_PAIRS = 3
 """Pairs of trials from which the spread of a difference is estimated."""
 FIRST_AND_LAST = ("success_rate", "inadmissible_rate", "invalid_rate")
 """Metrics of which the first and the last iterations are shown."""
-FEWEST_ESTIMATORS = 4
+MIN_ESTIMATORS = 4
 """Estimators from which a correlation has an interval."""
-MOST_ARMS = 8
+MAX_ARMS = 8
 """Arms whose curves can be told apart, and whose diagnostics fit beside each other."""
 WINDOW = 5  # first and last iterations that are averaged
 Row = dict[str, str]
@@ -78,7 +78,7 @@ class Results:
         """Arms with curves and diagnostics: all, or those of the claims if all are too many."""
         named = {arm for claim in self.study.analysis.claims for arm in (claim.a, claim.b)}
         shown = [arm for arm in self.arms if arm in named]
-        return shown if shown and len(self.arms) > MOST_ARMS else self.arms
+        return shown if shown and len(self.arms) > MAX_ARMS else self.arms
 
     def of(self, arm: str) -> list[Record]:
         """Return the records of an arm, by seed."""
@@ -279,7 +279,7 @@ def describe_fidelity(results: Results) -> str | None:
     None: trials are missing, so arms may have other seeds, or there are too few estimators.
     """
     found = estimator_fidelity(results)
-    if not results.is_complete or len(found) < FEWEST_ESTIMATORS:
+    if not results.is_complete or len(found) < MIN_ESTIMATORS:
         return None
     ranks = stats.rankdata([(e.correlation, round(e.success.value, 9)) for e in found], axis=0)
     correlation = stats.pearsonr(*ranks.T)  # `spearmanr` has no confidence interval
@@ -302,7 +302,7 @@ def describe_power(study: Study, records: Sequence[Record]) -> str:
     if (baseline := analysis.baseline) is not None:
         pairs = [(arm, baseline) for arm in study.arms if arm != baseline]
     found = [results.difference(*pair, "final") for pair in pairs]
-    known = [e for e in found if e.seeds >= FEWEST_PAIRS and not math.isnan(e.seed_variance)]
+    known = [e for e in found if e.seeds >= MIN_PAIRS and not math.isnan(e.seed_variance)]
     seed_variance, task_variance = analysis.assumed_sd**2, 0.0
     source = "assumed in the study file"
     if known:
@@ -313,7 +313,7 @@ def describe_power(study: Study, records: Sequence[Record]) -> str:
     needed = (
         f"{seeds} seeds per arm are needed"
         if seeds
-        else f"more than {st.MOST_SEEDS:,} seeds per arm or more held-out tasks are needed"
+        else f"more than {st.MAX_SEEDS:,} seeds per arm or more held-out tasks are needed"
     )
     return (
         f"To see a difference of {_fixed(100 * analysis.difference)} points with a probability of "

@@ -4,9 +4,8 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import pandas as pd
 from pydantic import TypeAdapter
 
 from env_wrappers.files import read_json, validate_json, write_atomically
@@ -145,9 +144,9 @@ def make_record(study: str, trial: Trial, run: Run, versions: Mapping[str, str])
     )
 
 
-def _short(value: Any) -> Number:
+def _short(value: float) -> Number:
     """Round to four digits; NaN becomes None."""
-    return None if pd.isna(value) or math.isinf(value) else float(f"{value:.4g}")
+    return None if math.isnan(value) else float(f"{value:.4g}")
 
 
 def record_path(docs: Path, study: str, trial: str) -> Path:

@@ -23,7 +23,7 @@ def study_folder(name: str, study: Study) -> Path:
     return Path(config.output) / f"study-{name}"
 
 
-def is_registered(path: Path) -> bool:
+def is_committed(path: Path) -> bool:
     """Whether a study file is committed as it is; True if git cannot tell."""
     command = ["git", "-C", str(path.parent), "status", "--porcelain", "--ignored"]
     command += ["--", path.name]

@@ -30,8 +30,8 @@ LEVEL = 0.05
 RESAMPLES = 10_000
 SEED = 0
 POWER = 0.8
-MOST_SEEDS = 1000
-_NOTHING = 1e-18  # variance that is rounding error
+MAX_SEEDS = 1000
+_ROUNDING_ERROR = 1e-18  # smaller variances count as 0
 _DIGITS = 12  # of scores of runs, so that equal scores are equal on every machine
 
 Floats = NDArray[np.float64]
@@ -85,7 +85,7 @@ def estimate(scores: Scores) -> Estimate:
         return Estimate(value, seeds=seeds)
     parts = _variance(scores)
     rest = max(parts.between_tasks - parts.noise, 0.0)
-    if parts.total < _NOTHING:
+    if parts.total < _ROUNDING_ERROR:
         return Estimate(value, seeds=seeds, seed_variance=0.0, task_variance=0.0)
     error = math.sqrt(parts.total)
     p_value = float(2 * stats.t.sf(abs(value) / error, parts.freedom))
@@ -166,7 +166,7 @@ def bootstrap(statistic: Statistic, *arms: Scores, resamples: int = RESAMPLES) -
         drawn.append(np.take_along_axis(scores, seeds, axis=1).round(_DIGITS))
     means = [scores.mean(axis=1) for scores in drawn]
     error = float((means[0] - sum(means[1:])).std())
-    if error**2 < _NOTHING:
+    if error**2 < _ROUNDING_ERROR:
         return Interval(value)
     tail = float(stats.norm.sf(_variance(*arms).reach / error))
     low, high = np.quantile(statistic(*drawn), [tail, 1 - tail])
@@ -259,9 +259,9 @@ def power(difference: float, seeds: int, seed_variance: float, task_variance: fl
 def seeds_needed(difference: float, seed_variance: float, task_variance: float = 0.0) -> int | None:
     """Return how many seeds per arm show a difference with probability `POWER`.
 
-    None: more than `MOST_SEEDS`. Arguments as in `power`.
+    None: more than `MAX_SEEDS`. Arguments as in `power`.
     """
-    for seeds in range(2, MOST_SEEDS + 1):
+    for seeds in range(2, MAX_SEEDS + 1):
         if power(difference, seeds, seed_variance, task_variance) >= POWER:
             return seeds
     return None

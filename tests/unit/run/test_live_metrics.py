@@ -27,7 +27,7 @@ TAGS = {
     **{
         metric.gauge: {"run", *re.findall(r"\{(\w+)\}", metric.name)} for metric in METRICS.values()
     },
-    **{live_metrics.evaluation_gauge(m.name): {"run", "split"} for m in EVALUATION_METRICS},
+    **{live_metrics.evaluation_gauge(name): {"run", "split"} for name in EVALUATION_METRICS},
 }
 NAMES = TAGS.keys()
 

@@ -14,7 +14,7 @@ from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.studies.analysis import Results
 from hgpo_rllib.studies.records import load_records, make_record, record_path
 from hgpo_rllib.studies.records import write_record as write
-from hgpo_rllib.studies.run import is_registered, plan, run_study
+from hgpo_rllib.studies.run import is_committed, plan, run_study
 from hgpo_rllib.studies.settings import STUDIES, load_study, parse_study, settings_hash
 from tests.unit.cli.test_cli import assert_is_refusal, hgpo
 from tests.unit.results.test_results import record as record_run
@@ -219,19 +219,19 @@ class TestPlan:
 
     def test_uncommitted_files_are_noted(self, tmp_path: Path) -> None:
         path = folder_with(tmp_path, CONTENT) / "arms.yaml"
-        assert is_registered(path), "no repository"
+        assert is_committed(path), "no repository"
         git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
         subprocess.run([*git, "init", "--quiet"], check=True)
-        assert not is_registered(path)
+        assert not is_committed(path)
         subprocess.run([*git, "add", "."], check=True)
         subprocess.run([*git, "commit", "--quiet", "-m", "Register"], check=True)
-        assert is_registered(path)
+        assert is_committed(path)
         path.write_text("")
-        assert not is_registered(path)
+        assert not is_committed(path)
         (tmp_path / ".gitignore").write_text("ignored.yaml")
         ignored = path.with_name("ignored.yaml")
         ignored.write_text("")
-        assert not is_registered(ignored)
+        assert not is_committed(ignored)
 
 
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
