@@ -148,6 +148,8 @@ class ChatAgent(ModelAgent):
                     # Only servers with vLLM understand this.
                     extra_body=grammar and {"structured_outputs": {"structural_tag": grammar}},
                 )
+                if not getattr(reply, "choices", None):  # the client returns whatever it gets
+                    raise openai.OpenAIError(f"a response without choices: {reply}")
                 return messages, reply, truncated
             except openai.BadRequestError:
                 if not earlier and (not turns or settings.shorten_prompts != "memory"):
