@@ -8,7 +8,7 @@ from hgpo_rllib.agent import BeginAgent, BeginModelAgent, ReflexionAgent, with_s
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
 
-KINDS = {
+MODEL_AGENTS = {
     "hgpo": ("full",),
     "vanilla": ("full",),
     "react": ("react",),
@@ -26,15 +26,15 @@ MakeBegin = Callable[[AgentSettings], BeginModelAgent]
 def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
     """Return the settings of an agent as overrides, which the user's overrides follow.
 
-    Agents that are not in `KINDS` have none, and `hgpo` keeps those of a run (`has_settings`).
+    Agents that are not in `MODEL_AGENTS` have none; `hgpo` keeps those of a run (`has_settings`).
 
     Raises:
         ConfigError: the environment has no prompts for this agent.
     """
-    if agent not in KINDS or (agent == "hgpo" and has_settings):
+    if agent not in MODEL_AGENTS or (agent == "hgpo" and has_settings):
         return []
     prompts = find_environment(env_id).prompts
-    if not set(KINDS[agent]) <= prompts.keys():
+    if not set(MODEL_AGENTS[agent]) <= prompts.keys():
         raise ConfigError(
             f"--agent {agent}: there are no prompts for {env_id}: evaluate a run of it with "
             "--agent hgpo"
@@ -50,7 +50,7 @@ def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
 
 
 def begin_model_agent(agent: str, config: RunConfig, trials: int, model: MakeBegin) -> BeginAgent:
-    """Return the function with which an agent of `KINDS` starts a task."""
+    """Return the function with which an agent of `MODEL_AGENTS` starts a task."""
     strategy_prompt = config.agent.strategy_prompt
     if agent == "hgpo" and strategy_prompt is not None:
         writing = config.agent.model_copy(update={"prompt": strategy_prompt})

@@ -21,7 +21,6 @@ from hgpo_rllib.evaluation.models import Decode, Subject
 from hgpo_rllib.evaluation.plan import Kind, Plan, Slot, census, parity
 from hgpo_rllib.evaluation.protocol import (
     HASH_LENGTH,
-    Block,
     describe,
     describe_agent,
     protocol_hash,
@@ -130,7 +129,7 @@ def _records(file: Path) -> dict[tuple[int, int], Row]:
     return {(row["seed"], row["place"]): row for row in read_episodes(file, EVALUATED_EPISODES)}
 
 
-def plan_episodes(request: Request, games: Games) -> tuple[Plan, Block]:
+def plan_episodes(request: Request, games: Games) -> tuple[Plan, Row]:
     """Return the episodes of an evaluation and its protocol.
 
     Raises:

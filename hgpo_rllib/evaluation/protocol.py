@@ -15,7 +15,7 @@ from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.evaluation.plan import PARITY_OFFSET, Plan
-from hgpo_rllib.jsonl import EVALUATED_EPISODES
+from hgpo_rllib.jsonl import EVALUATED_EPISODES, Row
 from hgpo_rllib.results.evaluations import PROTOCOL
 from hgpo_rllib.results.frames import read_object
 from hgpo_rllib.rollout.tasks import HELD_OUT_ORDER_SEED
@@ -31,12 +31,10 @@ ORDERS = {
     f"{PARITY_OFFSET} + those of responses",
 }
 
-Block = dict[str, Any]
-
 
 def describe(
-    config: RunConfig, split: str, plan: Plan, games: Games, agent: Block, model: Block | None
-) -> Block:
+    config: RunConfig, split: str, plan: Plan, games: Games, agent: Row, model: Row | None
+) -> Row:
     """Return the protocol of an evaluation of the games of a split as a JSON object.
 
     The agent is the result of `describe_agent`, or the name of an agent without a model; the model
@@ -103,7 +101,7 @@ def _is_left_over(path: Path) -> bool:
     return path.name == LOCK or path.match(f".{PROTOCOL}.*.partial")
 
 
-def describe_agent(name: str, config: RunConfig, trials: int) -> Block:
+def describe_agent(name: str, config: RunConfig, trials: int) -> Row:
     """Describe an agent that uses a model: templates by name and hash, settings and sampling.
 
     `trials` is the maximum number of episodes per task.
@@ -129,12 +127,12 @@ def describe_agent(name: str, config: RunConfig, trials: int) -> Block:
     }
 
 
-def _template(name: str) -> Block:
+def _template(name: str) -> Row:
     path = Path(load_template(name).filename or "")
     return {"name": path.stem, "sha256": digest(path.read_bytes())}
 
 
-def describe_model(config: RunConfig) -> Block:
+def describe_model(config: RunConfig) -> Row:
     """Describe a local model by the hashes of its files and its serving settings."""
     folder = model_folder(str(config.model.model_path))
     weights = sorted({file for pattern in WEIGHTS for file in folder.glob(pattern)})

@@ -7,7 +7,7 @@ from pathlib import Path
 from env_wrappers.files import check_name
 from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig, load_config
 from hgpo_rllib.environments import environment_id, find_environment, short_names
-from hgpo_rllib.evaluation.agents import KINDS, REFLEXION_TRIALS, agent_overrides
+from hgpo_rllib.evaluation.agents import MODEL_AGENTS, REFLEXION_TRIALS, agent_overrides
 from hgpo_rllib.evaluation.chat import find_remote_model, is_url
 from hgpo_rllib.evaluation.evaluate import Request
 from hgpo_rllib.evaluation.models import LocalModel, Subject
@@ -64,7 +64,7 @@ def make_request(
     check_agent(agent, config.env)
     environment.check(config, split)
     subject: Subject | None = None
-    if agent in KINDS:
+    if agent in MODEL_AGENTS:
         temperature = config.evaluation.temperature
         at_url = is_url(str(model))
         subject = find_remote_model(str(model), name, temperature) if at_url else LocalModel(config)
@@ -91,11 +91,11 @@ def settings_of(
     Raises:
         ConfigError: the environment is not specified, or the model does not exist.
     """
-    if model is None and agent in KINDS:
+    if model is None and agent in MODEL_AGENTS:
         raise ConfigError(f"--agent {agent}: give a MODEL: a run, HuggingFace model or URL")
     run_file = run_file_of(model) if model and not is_url(model) else None
     has_settings = run_file is not None
-    if model is not None and agent not in KINDS and not has_settings:
+    if model is not None and agent not in MODEL_AGENTS and not has_settings:
         raise ConfigError(
             f"{model} is not a run directory, and --agent {agent} uses no model: correct or drop it"
         )
@@ -109,7 +109,7 @@ def settings_of(
     if data is not None:
         changes.append(f"env.data={json.dumps(str(data))}")
     changes += [*agent_overrides(agent, env_id, same), *overrides]
-    if model is None or agent not in KINDS or is_url(model):
+    if model is None or agent not in MODEL_AGENTS or is_url(model):
         return load_config(run_file, changes)
     config = find_policy(model, changes)
     check_length(config)
@@ -118,7 +118,7 @@ def settings_of(
 
 def check_agent(agent: str, env: EnvSettings) -> None:
     """Raise ConfigError unless `agent` is an agent, or one of the environment's players."""
-    known = (*KINDS, *SCRIPTED, *find_environment(env.env_id).players(env))
+    known = (*MODEL_AGENTS, *SCRIPTED, *find_environment(env.env_id).players(env))
     if agent not in known:
         raise ConfigError(f"--agent {agent}: for {env.env_id} choose {', '.join(known)}")
 

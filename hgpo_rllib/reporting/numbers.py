@@ -5,21 +5,20 @@ from collections.abc import Mapping
 from typing import Any
 
 MISSING = "n/a"
-NAN = math.nan
 
 
 def number(row: Mapping[str, Any], key: str) -> float:
     """Return the finite number under `key`, or NaN; a diverged loss counts as missing."""
     value = row.get(key)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else NAN
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
 
 
-def percent(rate: float, error: float = NAN) -> str:
+def percent(rate: float, error: float = math.nan) -> str:
     """Format a rate with its standard error: `34.3 % ± 4.1`."""
     return MISSING if math.isnan(rate) else f"{100 * rate:.1f} %{_plus_minus(error)}"
 
 
-def points(difference: float, error: float = NAN) -> str:
+def points(difference: float, error: float = math.nan) -> str:
     """Format a difference of rates in percentage points: `+12.5 ± 5.0`."""
     return MISSING if math.isnan(difference) else f"{100 * difference:+.1f}{_plus_minus(error)}"
 
