@@ -49,6 +49,8 @@ def describe_batch(columns: Columns, rows: NDArray[np.int64]) -> str:
     present = np.arange(columns["behaviour_logp"].shape[1]) < lengths[:, None]
     logp = columns["behaviour_logp"].numpy()[rows][present]
     zeros = sum(not np.any(row) for row in advantage)
+    if advantage.ndim == 2:  # of tokens
+        advantage = advantage[present]
     return (
         f"{len(rows)} steps, prompts of {_span(prompts)} and responses of {_span(lengths)} tokens, "
         f"{lengths.sum()} response tokens; advantages {_span(advantage)}, "

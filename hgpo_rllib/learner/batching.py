@@ -6,7 +6,6 @@ prompt and response of the last one. A pass over the sequence computes them all.
 """
 
 import itertools
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,13 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from hgpo_rllib.agent import Span, Turn
 from hgpo_rllib.rollout.scoring import ScoredTrajectories
 from hgpo_rllib.rollout.trajectory import ResponseRow, Trajectory, response_rows
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 
-logger = logging.getLogger(__name__)
 Columns = Mapping[str, Tensor]
 TOKEN_COLUMNS = ("behaviour_logp", "old_logp", "teacher_logp")
 MAX_PADDING = 0.05  # share of padding in all passes of up to `PLANNED_ROWS` rows
@@ -101,21 +99,14 @@ def last_rows(
 def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
     """Return the learning signal of each response, in the row order of `token_columns`.
 
-    Columns: ``advantage`` (rows,). If any response has spans: ``advantage``, ``span_start`` and
-    ``span_end`` (rows, S), padded with empty spans. With a critic: ``value`` and ``value_target``,
-    both (rows,). With an estimator of tokens: ``advantage`` (rows, R), ``value`` and
-    ``value_target`` (rows, 1 + R), see `value_batch`. If the policy is distilled from a teacher:
-    ``teacher_logp`` (rows, R).
+    Columns: ``advantage`` (rows,), or (rows, R) if tokens of a response have different ones. With a
+    critic: ``value`` and ``value_target``, both (rows,), or (rows, 1 + R) with an estimator of
+    tokens, see `value_batch`. If the policy is distilled from a teacher: ``teacher_logp`` (rows, R).
     """
-    rows = response_rows(scored.trajectories)
-    turns, step = [row.response for row in rows], np.array([row.step for row in rows])
-    spanned = any(turn.spans for turn in turns)
-    if scored.token_advantage is not None:
-        columns = {"advantage": torch.from_numpy(scored.token_advantage.astype(np.float32))}
-    elif not spanned and not scored.role_advantages:
-        columns = {"advantage": torch.from_numpy(scored.advantage[step].astype(np.float32))}
-    else:
-        columns = _span_columns(scored, turns, step, spanned)
+    advantage = scored.token_advantage
+    if advantage is None:
+        advantage = scored.advantage[[row.step for row in response_rows(scored.trajectories)]]
+    columns = {"advantage": torch.from_numpy(advantage.astype(np.float32))}
     if scored.value is not None and scored.value_target is not None:
         values = {"value": scored.value, "value_target": scored.value_target}
         columns |= {k: torch.from_numpy(value.astype(np.float32)) for k, value in values.items()}
@@ -124,36 +115,9 @@ def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
     return columns
 
 
-def _span_columns(
-    scored: ScoredTrajectories, turns: Sequence[Turn], step: NDArray[np.int64], spanned: bool
-) -> dict[str, Tensor]:
-    """Return ``advantage`` by role; with spans also ``span_start`` and ``span_end``."""
-    spans = [turn.spans or (Span(0, len(turn.response_ids), turn.role),) for turn in turns]
-    flat = [span for row_spans in spans for span in row_spans]
-    count = [len(row_spans) for row_spans in spans]
-    step_of_span = np.repeat(step, count)
-    advantage = scored.advantage[step_of_span]
-    for role, values in scored.role_advantages.items():
-        selected = np.array([span.role == role for span in flat])
-        if not selected.any():
-            logger.warning("algorithm.role_estimators: no response has the role %r", role)
-        advantage[selected] = values[step_of_span[selected]]
-    columns = {"advantage": torch.from_numpy(advantage.astype(np.float32))}
-    if spanned:
-        columns["span_start"] = torch.tensor([span.start for span in flat])
-        columns["span_end"] = torch.tensor([span.end for span in flat])
-        for key, column in columns.items():
-            columns[key] = pad_rows([part.numpy() for part in column.split(count)])
-    return columns
-
-
 def pad_rows(rows: list[NDArray], padding: int = 0) -> Tensor:
     """Stack rows of any length in one tensor, right padded."""
-    shape = (len(rows), max(map(len, rows), default=0), *rows[0].shape[1:])
-    padded = np.full(shape, padding, rows[0].dtype)
-    for i, row in enumerate(rows):
-        padded[i, : len(row)] = row
-    return torch.from_numpy(padded)
+    return pad_sequence([torch.tensor(row) for row in rows], True, padding)
 
 
 @dataclass(frozen=True)
@@ -314,10 +278,7 @@ def token_batch(
     ids[row, position] = columns["response_ids"][step, offset].long()
     per_token = {k: columns[k][step, offset] for k in TOKEN_COLUMNS if k in columns}
     per_step = {k: columns[k][step] for k in STEP_COLUMNS if k in columns}
-    if "span_start" in columns:
-        begun, over = (columns[k][step] <= offset[:, None] for k in ("span_start", "span_end"))
-        per_step["advantage"] = (per_step["advantage"] * (begun & ~over)).sum(1)
-    elif "advantage" in columns and columns["advantage"].ndim == 2:
+    if "advantage" in columns and columns["advantage"].ndim == 2:
         per_step["advantage"] = columns["advantage"][step, offset]
     batch = {"ids": ids, "row": row, "position": position}
     batch |= {"step": step, "offset": offset} | per_token | per_step

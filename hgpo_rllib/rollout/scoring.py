@@ -1,7 +1,8 @@
 """Compute the returns and advantages of trajectories, for the learner and the records."""
 
+import logging
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,11 @@ from hgpo_rllib.advantages.groups import Level, compare_levels
 from hgpo_rllib.advantages.hindsight import TeacherTokens, gear
 from hgpo_rllib.advantages.segments import SegmentValues, hiper
 from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS, TokenArrays
+from hgpo_rllib.agent import Span, Turn
 from hgpo_rllib.config import AlgorithmSettings, ConfigError
 from hgpo_rllib.rollout.trajectory import ResponseRow, Trajectory, response_rows
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,9 @@ class ScoredTrajectories:
     estimator of tokens, shape ``(responses, 1 + R)``: column 1 + j is the value before token j."""
     value_target: NDArray[np.float64] | None = None
     """The critic's target for each value; None without a critic."""
-    role_advantages: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    """Advantages of all steps for the roles in `algorithm.role_estimators`; other roles use
-    `advantage`."""
     token_advantage: NDArray[np.float64] | None = None
-    """Advantages of response tokens, shape ``(responses, R)``; None if all tokens of a response
-    have the advantage of its step."""
+    """Advantages of response tokens, shape ``(responses, R)``; None if all tokens of all responses
+    have the advantage of their step."""
     teacher_logp: NDArray[np.float64] | None = None
     """A teacher's log-probabilities of response tokens, shape ``(responses, R)``, if the policy is
     distilled from it; NaN after a response."""
@@ -122,10 +123,37 @@ def score(
     if teacher is not None and settings.estimator == "gear":
         token_advantage = _weigh_tokens(rows, teacher, steps, advantage)
     by_role = {role: advantages(name) for role, name in settings.role_estimators.items()}
+    found = {span.role for row in rows for span in _spans(row.response)}
+    for role in by_role:
+        if role not in found:
+            logger.warning("algorithm.role_estimators: no response has the role %r", role)
+    if token_advantage is None and (by_role or any(row.response.spans for row in rows)):
+        token_advantage = _credit_spans(rows, advantage, by_role)
     distilled = teacher if settings.estimator == "sdar" else None
     return ScoredTrajectories(
-        trajectories, steps, advantage, levels, value, target, by_role, token_advantage, distilled
+        trajectories, steps, advantage, levels, value, target, token_advantage, distilled
     )
+
+
+def _spans(response: Turn) -> Sequence[Span]:
+    """Return the spans of a response; without any, the whole response is one."""
+    return response.spans or (Span(0, len(response.response_ids), response.role),)
+
+
+def _credit_spans(
+    rows: Sequence[ResponseRow],
+    advantage: NDArray[np.float64],
+    by_role: Mapping[str, NDArray[np.float64]],
+) -> NDArray[np.float64]:
+    """Return advantages of tokens, the sums over their spans, shape ``(responses, R)``.
+
+    `by_role` has advantages of all steps for some roles; spans of other roles use `advantage`.
+    """
+    credit = np.zeros((len(rows), max(len(row.response.response_ids) for row in rows)))
+    for index, row in enumerate(rows):
+        for span in _spans(row.response):
+            credit[index, span.start : span.end] += by_role.get(span.role, advantage)[row.step]
+    return credit
 
 
 def _score_tokens(
@@ -182,7 +210,7 @@ def _score_blocks(
 
     Targets have the shape of `value`, with NaN where no value is trained. The value of a sub-goal
     is in column 0, that of a switch in column 1, and that of an action at the first token of its
-    block. Other responses than acting ones have neither.
+    block. Only acting responses have targets.
     """
     acting = _acting(rows)
     spans = [{span.role: span for span in rows[row].response.spans} for row in acting]
@@ -194,16 +222,13 @@ def _score_blocks(
     place = 1 + np.minimum(np.maximum(starts, 1), lengths - 1)
     values = SegmentValues(value[acting, place], value[acting, 0], value[acting, 1])
     advantage, target = hiper(steps, begins, values, settings)
-    signals, targets = np.zeros((len(rows), value.shape[1] - 1)), np.full(value.shape, np.nan)
+    targets = np.full(value.shape, np.nan)
     targets[acting[begins], 0] = target.high[begins]
     targets[acting, 1] = target.switch
     several = place > 1  # column 1 is that of the switch
     targets[acting[several], place[several]] = target.low[several]
-    credit = {"action": advantage.low, "subgoal": advantage.high, "switch": advantage.switch}
-    for step, (row, by_role) in enumerate(zip(acting, spans, strict=True)):
-        for role, span in by_role.items():
-            signals[row, span.start : span.end] += credit[role][step]
-    return signals, targets
+    by_block = {"action": advantage.low, "subgoal": advantage.high, "switch": advantage.switch}
+    return _credit_spans(rows, np.zeros(len(steps)), by_block), targets
 
 
 def _rewards(trajectory: Trajectory, keep_penalty: float) -> list[float]:

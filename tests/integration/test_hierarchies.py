@@ -37,7 +37,9 @@ def test_strategies_are_trained(run_config: RunConfig) -> None:
                     prompt = algorithm.env_runner.renderer.text(turn.prompt_ids)
                     assert turn.prompt_truncated or not shown or f"Strategy: {shown}\n" in prompt
             assert len(written) == 8
-            assert scored.role_advantages["strategy"].shape == scored.advantage.shape
+            responses = [r for t in scored.trajectories for u in t.turns for r in u.responses]
+            longest = max(len(response.response_ids) for response in responses)
+            assert scored.token_advantage.shape == (len(responses), longest)
         assert algorithm.evaluate()["env_runners"]["all"]["episodes"] == 6
     finally:
         algorithm.stop()

@@ -100,13 +100,17 @@ def test_a_bad_mini_batch_is_left_out(
     assert state == 1
 
 
-def test_facts_of_the_batch(model_path: str) -> None:
+@pytest.mark.parametrize("of_tokens", [False, True])
+def test_facts_of_the_batch(model_path: str, of_tokens: bool) -> None:
     """Sizes, advantages and log-probabilities; what is not finite is counted apart."""
     learner = make_learner(model_path, **COMMON | {"minibatch_size": 100})
     batch = make_columns(llm_of(learner), 3)
     batch["prompt_length"] = torch.tensor([3, 9, 4])
     batch["response_length"] = torch.tensor([1, 5, 2])
     batch["advantage"] = torch.tensor([0.0, -1.25, 2.0])
+    if of_tokens:
+        batch["advantage"] = batch["advantage"][:, None].repeat(1, 5)
+        batch["advantage"][2, 2:] = -99.0  # padding
     batch["behaviour_logp"] = torch.full((3, 5), -2.0)
     batch["behaviour_logp"][1] = torch.tensor([-0.5, float("nan"), -1, float("-inf"), -7.125])
     batch["behaviour_logp"][0, 1:] = -99.0  # padding

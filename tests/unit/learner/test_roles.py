@@ -1,7 +1,7 @@
 """Rows of several roles and spans: which advantage arrives at which token."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from hgpo_rllib.advantages import ESTIMATORS
 from hgpo_rllib.agent import Agent, Span, Turn
 from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.learner.batching import plan_update, signal_columns, token_batch, token_columns
@@ -37,6 +38,20 @@ __all__ = ["model_path", "one_thread"]  # fixtures
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
 CPU = torch.device("cpu")
 SETTINGS = AlgorithmSettings(gamma=0.5, estimator="reinforce", normalize="mean")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def estimators() -> Iterator[None]:
+    """Estimators whose advantages follow from the number of the step alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ESTIMATORS, "counted", lambda steps, _: steps.time + 1.0)
+        patch.setitem(ESTIMATORS, "thoughts", lambda steps, _: steps.time + 11.0)
+        patch.setitem(
+            ESTIMATORS,
+            "drawn",
+            lambda steps, _: np.random.default_rng(0).standard_normal(len(steps)),
+        )
+        yield
 
 
 class Corridor(gym.Env):
@@ -164,28 +179,28 @@ def test_a_critic_says_the_value_of_a_step_by_its_acting_response(played: list[T
         assert columns["value_target"][row] == columns["value_target"][row + 1]
 
 
-def one_episode(turns: list[Turn]) -> ScoredTrajectories:
-    """Scored so that step t has the advantage t + 1, and t + 11 for the role `thought`."""
-
+def one_episode(turns: list[Turn], **changes: Any) -> ScoredTrajectories:
+    """Scored by default so that step t has the advantage t + 1, and t + 11 for `thought`."""
     after = {"won": False, "inadmissible": False}
     steps = [Step(turn, "", 1.0, False, False, after, 0.0) for turn in turns]
-    scored = score([Trajectory({"won": False}, steps, "a")], SETTINGS)
-    advantage = np.arange(1.0, len(turns) + 1)
-    return replace(scored, advantage=advantage, role_advantages={"thought": advantage + 10})
+    chosen = {"estimator": "counted", "role_estimators": {"thought": "thoughts"}} | changes
+    trajectory = Trajectory({"won": False}, steps, "a")
+    return score([trajectory], SETTINGS.model_copy(update=chosen))
 
 
 def test_one_role_and_no_spans_are_the_arrays_as_ever(played: list[Trajectory]) -> None:
     """One row a step, one float a row, bit for bit what the estimator gave."""
     turns = [step.turn for trajectory in played for step in trajectory.steps]
-    scored = one_episode([replace(turn, preceding=()) for turn in turns])
+    drawn: Any = {"estimator": "drawn", "role_estimators": {}}
+    scored = one_episode([replace(turn, preceding=()) for turn in turns], **drawn)
     values = np.random.default_rng(0).standard_normal(len(turns))
-    columns = columns_of(replace(scored, advantage=values, role_advantages={}))
-    assert "span_start" not in columns
+    columns = columns_of(scored)
+    assert columns["advantage"].shape == (len(turns),)
     assert columns["advantage"].numpy().tobytes() == values.astype(np.float32).tobytes()
     batch = every_token(columns)
     assert torch.equal(batch["advantage"], columns["advantage"][batch["step"]])
     whole = [replace(t, spans=(Span(0, len(t.response_ids), "x"),), preceding=()) for t in turns]
-    marked = every_token(columns_of(replace(one_episode(whole), advantage=values)))
+    marked = every_token(columns_of(one_episode(whole, **drawn)))
     assert marked["advantage"].numpy().tobytes() == batch["advantage"].numpy().tobytes()
 
 
@@ -224,17 +239,15 @@ def test_a_span_outside_of_its_response_is_refused(span: tuple[int, int]) -> Non
         replace(response("", "", 3), spans=(Span(*span, "x"),))
 
 
-def test_an_update_with_spans(model_path: str) -> None:
-    """Two halves with the advantage of the whole are the same update, to the last bit."""
+def test_an_update_with_advantages_of_tokens(model_path: str) -> None:
+    """Those of the step at all of its tokens are the same update, to the last bit."""
     results = []
-    for halves in (False, True):
+    for of_tokens in (False, True):
         learner = make_learner(model_path, minibatch_size=3, num_epochs=2, mismatch_alarm=None)
         columns = make_columns(llm_of(learner))
-        if halves:
-            length = columns["response_length"]
-            columns["span_start"] = torch.stack([torch.zeros_like(length), length // 2], 1)
-            columns["span_end"] = torch.stack([length // 2, length], 1)
-            columns["advantage"] = columns["advantage"][:, None].repeat(1, 2)
+        if of_tokens:
+            width = columns["response_ids"].shape[1]
+            columns["advantage"] = columns["advantage"][:, None].repeat(1, width)
         update(learner, columns)
         results.append(llm_of(learner).state_dict())
     for name, tensor in results[0].items():
