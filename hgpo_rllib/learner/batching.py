@@ -99,9 +99,9 @@ def last_rows(
 def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
     """Return the learning signal of each response, in the row order of `token_columns`.
 
-    Columns: ``advantage`` (rows,), or (rows, R) if tokens of a response have different ones. With a
-    critic: ``value`` and ``value_target``, both (rows,), or (rows, 1 + R) with an estimator of
-    tokens, see `value_batch`. If the policy is distilled from a teacher: ``teacher_logp`` (rows, R).
+    Columns: ``advantage`` (rows,), or (rows, R) if it is one of tokens. With a critic: ``value``
+    and ``value_target``, both (rows,), or (rows, 1 + R) with an estimator of tokens, see
+    `value_batch`. If the policy is distilled from a teacher: ``teacher_logp`` (rows, R).
     """
     advantage = scored.token_advantage
     if advantage is None:

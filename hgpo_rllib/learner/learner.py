@@ -14,7 +14,7 @@ from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.policy.sample_batch import MultiAgentBatch
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.typing import StateDict
-from torch import Tensor, nn
+from torch import Tensor
 
 from hgpo_rllib.advantages.estimators import VALUES_OF_TOKENS
 from hgpo_rllib.learner.bad_batches import (
@@ -97,16 +97,11 @@ class HGPOLearner(TorchLearner):
         return batch
 
     @override(TorchLearner)
-    def get_parameters(self, module: LLMModule) -> list[nn.Parameter]:
-        return [parameter for parameter in module.parameters() if parameter.requires_grad]
-
-    @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config=None) -> None:
         """Register AdamW; `set_learning_rate` applies warm-up and decay."""
-        parameters = self.get_parameters(self._module[module_id])
-        groups = [{"params": group} for group in parameter_groups(self._module[module_id])]
+        groups = parameter_groups(self._module[module_id])
         optimizer = torch.optim.AdamW(
-            groups,
+            [{"params": group} for group in groups],
             lr=config.lr,
             betas=config.adam_betas,
             weight_decay=config.weight_decay,
@@ -115,7 +110,7 @@ class HGPOLearner(TorchLearner):
         self.register_optimizer(
             module_id=module_id,
             optimizer=optimizer,
-            params=parameters,
+            params=[parameter for group in groups for parameter in group],
             lr_or_lr_schedule=config.lr,
         )
 

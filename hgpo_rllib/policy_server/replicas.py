@@ -37,24 +37,14 @@ class Replicas:
     It can be used from several threads and event loops.
     """
 
-    def __init__(
-        self,
-        handle: DeploymentHandle,
-        running: Callable[[], int],
-        max_outage_s: float,
-        poll_interval_s: float = POLL_INTERVAL_S,
-        retry_interval_s: float = RETRY_INTERVAL_S,
-    ):
+    def __init__(self, handle: DeploymentHandle, running: Callable[[], int], max_outage_s: float):
         """Create the replicas of a deployment; see `of` for those of an application.
 
-        `running` returns the number of running replicas. It is called in a thread, every
-        `poll_interval_s` seconds. Retries are `retry_interval_s` apart.
+        `running` returns the number of running replicas. It is called in a thread.
         """
         self._handle = handle
         self._running = running
         self._max_outage_s = max_outage_s
-        self._poll_interval_s = poll_interval_s
-        self._retry_interval_s = retry_interval_s
         self._next_poll = 0.0
         self._down = False
         self._next_warning = 0.0
@@ -90,7 +80,7 @@ class Replicas:
         while True:
             request = asyncio.ensure_future(_answer(handle, prompts, sampling, weights))
             try:
-                while not (await asyncio.wait({request}, timeout=self._poll_interval_s))[0]:
+                while not (await asyncio.wait({request}, timeout=POLL_INTERVAL_S))[0]:
                     if await self.any_running():
                         none_since = None
                     else:
@@ -101,7 +91,7 @@ class Replicas:
                 self._warn(error)
                 lost_since = lost_since or time.monotonic()
                 check(lost_since, describe(error))
-                await asyncio.sleep(self._retry_interval_s)
+                await asyncio.sleep(RETRY_INTERVAL_S)
             else:
                 self._up()
                 return responses
@@ -115,7 +105,7 @@ class Replicas:
         """
         now = time.monotonic()
         if now >= self._next_poll:
-            self._next_poll = now + self._poll_interval_s
+            self._next_poll = now + POLL_INTERVAL_S
             if await asyncio.to_thread(self._running):
                 self._up()
             elif not self._down:
@@ -134,7 +124,7 @@ class Replicas:
         """Log one line for all requests that were lost together."""
         now = time.monotonic()
         if now >= self._next_warning:
-            self._next_warning = now + self._poll_interval_s
+            self._next_warning = now + POLL_INTERVAL_S
             logger.warning("policy server: %s; retrying", describe(error))
 
 

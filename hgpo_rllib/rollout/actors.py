@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
 from ray.rllib.env.env_runner import EnvRunner
 
 from hgpo_rllib.policy_server.replicas import POLL_INTERVAL_S, Replicas, describe
@@ -71,7 +71,7 @@ class RunnerActors:
             actor = await self._ready.get()
             try:
                 played = await self._request(actor, weights(), group)
-            except RayActorError as error:
+            except (RayActorError, ObjectLostError) as error:  # the actor, or its result
                 self._on_lost(actor, error)
                 continue
             except BaseException:  # the actor is still there for other groups
@@ -95,7 +95,7 @@ class RunnerActors:
             ray.cancel(reference)
             raise
 
-    def _on_lost(self, actor: ActorHandle, error: RayActorError) -> None:
+    def _on_lost(self, actor: ActorHandle, error: RayError) -> None:
         if actor not in self._lost:  # not for each of its groups
             logger.warning(
                 "lost an env runner, its groups are played again: %s", type(error).__name__

@@ -9,6 +9,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostError, RayTaskError
 from ray.serve.exceptions import DeploymentUnavailableError
 
+from hgpo_rllib.policy_server import replicas as replicas_module
 from hgpo_rllib.policy_server.client import MAX_BATCH, PolicyClient
 from hgpo_rllib.policy_server.replicas import Replicas, describe
 from hgpo_rllib.policy_server.types import (
@@ -31,6 +32,13 @@ LOST = [
     DeploymentUnavailableError("policy"),
 ]
 ENGINE_DIED = RayTaskError("generate", "", EngineDiedError("the engine has ended"))
+
+
+@pytest.fixture(autouse=True)
+def in_hundredths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is real here, in hundredths of a second."""
+    monkeypatch.setattr(replicas_module, "POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(replicas_module, "RETRY_INTERVAL_S", 0.001)
 
 
 class FakeServer:
@@ -70,8 +78,7 @@ class DeadServer(FakeServer):
 def replicas(
     server: FakeServer, running: Callable[[], int] = lambda: 1, max_outage_s: float = 60
 ) -> Replicas:
-    """Time is real here, in hundredths of a second."""
-    return Replicas(server, running, max_outage_s, poll_interval_s=0.01, retry_interval_s=0.001)  # type: ignore[arg-type]
+    return Replicas(server, running, max_outage_s)  # type: ignore[arg-type]
 
 
 def ask(
@@ -110,10 +117,12 @@ def test_other_errors_are_not_repeated() -> None:
     assert len(server.calls) == 1
 
 
-def test_the_console_says_why_a_replica_was_lost_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_console_says_why_a_replica_was_lost_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One line for all requests that it had, without Ray's traceback."""
-    failures = [ENGINE_DIED.as_instanceof_cause() for _ in range(8)]
-    policy = Replicas(FakeServer(*failures), lambda: 1, 60, retry_interval_s=0)  # type: ignore[arg-type]
+    monkeypatch.setattr(replicas_module, "POLL_INTERVAL_S", 5.0)
+    policy = replicas(FakeServer(*(ENGINE_DIED.as_instanceof_cause() for _ in range(8))))
 
     async def work() -> None:
         await asyncio.gather(*(policy.generate([[1]], SAMPLING, WEIGHTS) for _ in range(8)))

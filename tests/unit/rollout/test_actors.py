@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS
 from hgpo_rllib.rollout import actors
@@ -101,14 +101,17 @@ def test_an_actor_whose_group_failed_plays_the_next_one() -> None:
     asyncio.run(asyncio.wait_for(test(), 10))
 
 
-def test_the_group_of_a_lost_actor_is_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until all actors have been lost for too long."""
+@pytest.mark.parametrize("lost", [RayActorError(), ObjectLostError("00" * 28, None, "call")])
+def test_the_group_of_a_lost_actor_is_played_again(
+    monkeypatch: pytest.MonkeyPatch, lost: Exception
+) -> None:
+    """Until all actors have been lost for too long. A lost node takes finished groups with it."""
     monkeypatch.setattr(actors, "PAUSE_S", 0.0)
 
     async def test() -> None:
         actor = Actor()
         playing = await begin(runners_of(actor))
-        actor.calls[0].set_exception(RayActorError())
+        actor.calls[0].set_exception(lost)
         while len(actor.calls) < 2:
             await asyncio.sleep(0.001)
         actor.calls[1].set_result(PLAYED)
@@ -116,11 +119,11 @@ def test_the_group_of_a_lost_actor_is_played_again(monkeypatch: pytest.MonkeyPat
 
         actor = Actor()
         playing = await begin(runners_of(actor, max_outage_s=0.01))
-        actor.calls[0].set_exception(RayActorError())
+        actor.calls[0].set_exception(lost)
         while len(actor.calls) < 2:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.02)
-        actor.calls[1].set_exception(RayActorError())
+        actor.calls[1].set_exception(lost)
         with pytest.raises(RunStoppedError, match=r"policy_server\.max_outage_s"):
             await playing
 
