@@ -17,7 +17,7 @@ from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.policy_server.openai_server import (
     FOLDER,
     KEY_VARIABLE,
-    make_endpoint,
+    Endpoint,
     prepare_server,
     server_command,
     start_supervised,
@@ -44,11 +44,12 @@ class OpenAIReplica:
                 installed vLLM is for another device.
             RunStoppedError: the server did not start.
         """
-        if not os.environ.get(KEY_VARIABLE):
+        key = os.environ.get(KEY_VARIABLE)
+        if not key:
             raise ConfigError(f"set ${KEY_VARIABLE} on every node: requests must have this key")
         with socket.create_server((LOOPBACK, 0)) as listener:
             port = listener.getsockname()[1]
-        endpoint = make_endpoint(LOOPBACK, port, name)
+        endpoint = Endpoint(LOOPBACK, port, name, key)
         folder = tempfile.mkdtemp(prefix=FOLDER)
         arguments, environment = prepare_server(config, endpoint, folder)
         self._server = start_supervised(server_command(arguments), environment, folder)

@@ -34,8 +34,6 @@ PATHS = f"{MIDDLEWARE}.OpenAIPathsOnly"
 PATHS_AND_METRICS = f"{MIDDLEWARE}.OpenAIPathsAndMetrics"
 ENGINE_EXIT_S = 10
 """Seconds that vLLM waits for its engine to exit after all requests are done."""
-SOCKET_FOLDER_LENGTH = 70
-"""Socket paths have at most 107 characters, of which vLLM's file names take 36."""
 FOR_ROLLOUTS = ("skip_tokenizer_init", "worker_extension_cls", "weight_transfer_config")
 """Engine arguments used in training only: token ids instead of text, in-place weight updates."""
 
@@ -217,7 +215,7 @@ def server_environment(config: RunConfig, key: str | None, folder: str) -> dict[
         "VLLM_MAX_N_SEQUENCES": str(config.policy_server.max_num_seqs),
         "VLLM_MAX_COMPLETION_PROMPTS": str(config.policy_server.max_num_seqs),
     }
-    if len(folder) < SOCKET_FOLDER_LENGTH:
+    if len(folder) <= vllm_settings.MAX_SOCKET_FOLDER:
         environment["TMPDIR"] = folder  # a killed vLLM leaves sockets and other files behind
     if Path(str(config.model.model_path)).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"

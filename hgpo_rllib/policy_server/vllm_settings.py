@@ -14,8 +14,9 @@ from hgpo_rllib.policy_server.engine import Engine
 from hgpo_rllib.settings.policy_server import GPU_TRANSPORTS
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of max_lora_rank in vLLM
-SOCKET_NAME = 1 + 36  # characters that vLLM adds to the folder: a slash and a UUID
-SOCKET_PATH = 107  # maximum length of a socket's path on Linux
+MAX_SOCKET_FOLDER = 70
+"""Maximum length of a folder of sockets: their paths have at most 107 characters on Linux, of which
+37 are a slash and a UUID, vLLM's name of a socket."""
 
 
 def engine_arguments(
@@ -90,5 +91,5 @@ def keep_sockets_in_session() -> None:
     killed. Ray has no public function for the folder.
     """
     folder = ray._private.worker._global_node.get_session_dir_path()
-    if len(folder) + SOCKET_NAME <= SOCKET_PATH:
+    if len(folder) <= MAX_SOCKET_FOLDER:
         os.environ["VLLM_RPC_BASE_PATH"] = folder
