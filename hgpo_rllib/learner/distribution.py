@@ -84,10 +84,10 @@ def world_size() -> int:
 
 
 def share(
-    rows: NDArray[np.int64], lengths: NDArray[np.int64], of: int, count: int
+    rows: NDArray[np.int64], lengths: NDArray[np.int64], learner: int, learners: int
 ) -> NDArray[np.int64]:
-    """Return the rows of learner `of` out of `count`, balanced by length."""
-    return rows[np.argsort(lengths[rows], kind="stable")][of::count]
+    """Return the rows of one of several learners, balanced by length."""
+    return rows[np.argsort(lengths[rows], kind="stable")][learner::learners]
 
 
 def passes(
@@ -99,8 +99,8 @@ def passes(
     """
     last, sequence = last_rows(columns, rows)
     parts = [
-        list(micro_batches(share(last, lengths, of, world_size()), lengths, max_tokens))
-        for of in range(world_size())
+        list(micro_batches(share(last, lengths, learner, world_size()), lengths, max_tokens))
+        for learner in range(world_size())
     ]
     own = parts[rank()]
     if "sequence" in columns:

@@ -3,7 +3,6 @@
 Every replica starts that server on a loopback port of its node and forwards requests to it.
 """
 
-import contextlib
 import os
 import socket
 import tempfile
@@ -79,10 +78,7 @@ class OpenAIReplica:
     def __del__(self) -> None:
         """Stop the server; called by Serve when it stops a replica."""
         if hasattr(self, "_server"):
-            assert self._server.stdin is not None
-            with contextlib.suppress(OSError):
-                self._server.stdin.close()
-            self._server.wait()
+            self._server.communicate()  # closes its standard input, and waits until it has exited
 
 
 async def _body(response: httpx.Response) -> AsyncIterator[bytes]:

@@ -252,10 +252,10 @@ def _nll(logps: Sequence[NDArray[Any]]) -> NDArray[np.float64] | None:
     return nll if np.isfinite(nll).all() else None
 
 
-def stale_rate(trajectories: Sequence[Trajectory], present: str) -> float:
-    """Return the share of responses that began under older weights than version `present`."""
+def stale_rate(trajectories: Sequence[Trajectory], current: str) -> float:
+    """Return the share of responses that began under older weights than version `current`."""
     versions = [row.response.oldest_version for row in response_rows(trajectories)]
-    return sum(version != present for version in versions) / len(versions)
+    return sum(version != current for version in versions) / len(versions)
 
 
 def _strategy(trajectory: Trajectory) -> str | None:
