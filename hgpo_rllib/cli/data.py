@@ -15,7 +15,7 @@ from hgpo_rllib.cli.common import (
     progress,
     writing,
 )
-from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.settings.generated import GamesSettings
 
 if TYPE_CHECKING:
@@ -212,8 +212,6 @@ def write_demonstrations(
     A JSON line is the prompt and response of a step; with agent.context=conversation, the messages
     of an episode. Prompts are those of the agent in CONFIG.
     """
-    import jinja2
-
     from hgpo_rllib.environments import find_environment
     from hgpo_rllib.environments.checks import check_no_strategies
     from hgpo_rllib.play.demos import write_demos
@@ -224,11 +222,7 @@ def write_demonstrations(
     run = _with_data(run)
     find_environment(run.env.env_id).check(run, run.env.train_split)
     with progress("demonstrating tasks") as on_progress, writing(out):
-        try:
-            demos = write_demos(out, run, expert, repeats, seed, limit, on_progress)
-        except jinja2.TemplateError as error:
-            follow_up = "" if run.agent.context == "window" else " or agent.follow_up_prompt"
-            raise ConfigError(f"agent.prompt{follow_up}: {error}") from error
+        demos = write_demos(out, run, expert, repeats, seed, limit, on_progress)
     left_out = [demo for demo in demos if demo.left_out]
     for demo in left_out:
         typer.echo(f"left out {demo.game}: {demo.left_out}", err=True)

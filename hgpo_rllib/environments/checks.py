@@ -55,6 +55,7 @@ def check_settings(config: RunConfig, split: str) -> gymnasium.Env:
         ConfigError, DataError: a setting is wrong, or data are missing or broken.
     """
     check_templates(config.agent)
+    _check_rendering(config.agent, "You are here.", {"goal": "Go.", "admissible_actions": ["go"]})
     check_options(config.env)
     try:
         env = make_environment(config.env, split)
@@ -165,12 +166,12 @@ def check_contract(config: RunConfig, split: str) -> None:
         raise ConfigError(f"{where}: {error} ({PAGE})") from error
     finally:
         env.close()
-    _check_prompts(config.agent, observation, info)
+    _check_rendering(config.agent, observation, info)
     check_templates(config.agent)  # also the branches that this step has not rendered
 
 
-def _check_prompts(agent: AgentSettings, observation: str, info: dict[str, Any]) -> None:
-    """Check that the templates can be loaded and rendered."""
+def _check_rendering(agent: AgentSettings, observation: str, info: dict[str, Any]) -> None:
+    """Raise ConfigError unless the templates can be loaded and rendered."""
     actions = info["admissible_actions"]
     given = (info["goal"], observation, actions, 1)
     first = AgentSettings(prompt=agent.prompt)

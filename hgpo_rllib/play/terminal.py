@@ -92,19 +92,19 @@ def as_action(text: str, admissible: Sequence[str]) -> str:
 
 def read_action(admissible: Sequence[str], prompt: str, console: Console) -> str | None:
     """Ask until an action is entered; None means quit."""
+    numbered = {str(number): action for number, action in enumerate(admissible, start=1)}
     while True:
         answer = ask(console, prompt)
         if answer == QUIT:
             return None
-        if not answer.isdecimal():
-            if answer:
-                return as_action(answer, admissible)
-        elif not 1 <= int(answer) <= len(admissible):
-            console.print(Text(f"There is no action {answer}: 1 to {len(admissible)}."))
-        elif admissible[int(answer) - 1] == ANY_SEARCH:
+        if numbered.get(answer) == ANY_SEARCH:
             console.print(Text("Write the words to search for."))
-        else:
-            return admissible[int(answer) - 1]
+        elif answer in numbered:
+            return numbered[answer]
+        elif answer.isdecimal():
+            console.print(Text(f"There is no action {answer}: 1 to {len(admissible)}."))
+        elif answer:
+            return as_action(answer, admissible)
 
 
 def score_rows(info: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -117,6 +117,7 @@ def test_sound_inputs(hgpo: Run, games: Path, store: Path, tmp_path: Path) -> No
             "agent.follow_up_prompt=alfworld_compact",
             "agent.follow_up_prompt: alfworld_compact: unknown variable history; known here: adm",
         ),
+        (ALFWORLD, "agent.prompt={tmp}/attribute.jinja", "'str object' has no attribute 'mood'"),
         (WEBSHOP, "env.data={tmp}/missing", "missing is not a directory"),
         (WEBSHOP, "env.data={tmp}", "no items_shuffle*.json in {tmp}"),
         (WEBSHOP, "env.data={store} env.train_split=valid", "unknown split 'valid'"),
@@ -142,6 +143,7 @@ def test_missing_and_unknown_inputs(
     settings: str,
     named: str,
 ) -> None:
+    (tmp_path / "attribute.jinja").write_text("{{ goal.mood }}")
     places = {"tmp": tmp_path, "games": games, "store": store}
     line = refused(file, *settings.format(**places).split())
     assert named.format(**places) in line

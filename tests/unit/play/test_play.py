@@ -56,7 +56,7 @@ class TestShopping:
 
     def test_what_is_no_step(self, hgpo: Run, store: Path) -> None:
         """Empty answers, and numbers of no action, or of the search bar."""
-        stdin = "\n".join(["", "1", "0", "shirt", "99", "quit", "shirt"])
+        stdin = "\n".join(["", "1", "0", "shirt", "99", "9" * 5000, "quit", "shirt"])
         status, shown, _ = hgpo("play", "webshop", "--data", store, stdin=stdin)
         assert status == 0
         assert shown.count("Write the words to search for.") == 1
