@@ -1,7 +1,6 @@
 """`hgpo bench credit`: sampled steps, shared states, continuing, refusals, and what it prints."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -33,7 +32,6 @@ from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig, load_co
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.section import RunStoppedError
-from tests.paths import ROOT
 
 
 class NoSnapshots(gymnasium.Env):
@@ -372,38 +370,3 @@ def test_bad_result_files(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('{"format": "hgpo-credit-2"}')
     with pytest.raises(DataError, match="format"):
         load_result(tmp_path / "bad.json")
-
-
-# The page
-
-RESULTS = sorted((ROOT / "docs" / "results" / "credit").glob("*.json"))
-
-
-@pytest.mark.parametrize("file", RESULTS, ids=lambda path: path.stem)
-def test_the_page_shows_the_recorded_results(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Correlations and the differences of the verdict, without the bounds, which take seconds."""
-    assert file.stat().st_size < 100_000
-    monkeypatch.setattr(fidelity, "RESAMPLES", 2)
-    tables = fidelity.tables(load_result(file))
-    page = (ROOT / "docs" / "credit_assignment.md").read_text()
-    column = re.findall(r"bench credit docs/results/credit/(\w+)\.json", page).index(file.stem)
-    table = page.partition("| estimator |")[2].partition("\n\n")[0]
-    correlations = {
-        estimator: cells.split(" | ")[column]
-        for estimator, cells in re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE)
-    }
-    for row in tables["correlation with the true advantage"]:
-        assert values(correlations.pop(row["estimator"])) == [
-            f"{row['pearson_corrected'].value:.3f}"
-        ]
-    assert not any(correlations.values()), "estimators without a value in the record"
-    verdicts = re.findall(r"^\| .* (?:corrected|rank) correlation \| (.*) \|$", page, re.MULTILINE)
-    differences = {row.pop("measure"): row for row in tables["differences of estimators"]}
-    for measure in ("pearson_corrected", "spearman"):
-        expected = [f"{interval.value:.3f}" for interval in differences[measure].values()]
-        assert values(verdicts[2 * column + (measure == "spearman")]) == expected
-
-
-def values(cells: str) -> list[str]:
-    """The values before the intervals of a row of Markdown, whose minus signs are typographic."""
-    return re.findall(r"(-?[0-9.]+) \[-?[0-9.]+, -?[0-9.]+\]", cells.replace("−", "-"))
