@@ -55,6 +55,7 @@ def check_settings(config: RunConfig, split: str) -> gymnasium.Env:
         ConfigError, DataError: a setting is wrong, or data are missing or broken.
     """
     check_templates(config.agent)
+    # With made-up values, because a reset can take seconds: ScienceWorld's starts Java.
     _check_rendering(config.agent, "You are here.", {"goal": "Go.", "admissible_actions": ["go"]})
     check_options(config.env)
     try:

@@ -145,8 +145,8 @@ def make_record(study: str, trial: Trial, run: Run, versions: Mapping[str, str])
 
 
 def _short(value: float) -> Number:
-    """Round to four digits; NaN becomes None."""
-    return None if math.isnan(value) else float(f"{value:.4g}")
+    """Round to four digits; what is not finite becomes None."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
 def record_path(docs: Path, study: str, trial: str) -> Path:

@@ -110,7 +110,7 @@ def find(name: str) -> psutil.Process:
         found = [process for process in below if name in command_line(process)]
         return found if len(found) == 1 else []
 
-    return wait_until(only, 120)[0]
+    return wait_until(only, 120, lambda: f"not one process is called {name}")[0]
 
 
 @pytest.mark.parametrize(
