@@ -125,7 +125,8 @@ class LearnerSettings(Section):
     not change results."""
     compute_dtype: ComputeDtype = "auto"
     """Data type of forward and backward passes (torch.autocast). `auto`: bfloat16 on a GPU,
-    float32 on a CPU. Weights, gradients and optimiser state stay in float32."""
+    float32 on a CPU. CPUs without AVX-512 BF16 are slow with bfloat16. Weights, gradients and
+    optimiser state stay in float32."""
     gradient_checkpointing: bool = False
     """Keep only the input of each layer for the backward pass and recompute the rest. Saves
     memory for one more forward pass; does not change results."""
