@@ -24,7 +24,7 @@ from hgpo_rllib.placement import processes_by_gpu
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run import estimate
 from hgpo_rllib.run.cluster import ray_cluster
-from hgpo_rllib.run.estimate import full_turn, update_flop
+from hgpo_rllib.run.estimate import full_row, update_flop
 from hgpo_rllib.run.inputs import check_inputs
 from hgpo_rllib.run.model_size import ModelSize, find_size
 from hgpo_rllib.run.trainer import prepare_inputs
@@ -186,18 +186,18 @@ def _iteration(config: RunConfig, algorithm: HGPO) -> Iterator[Check]:
 
 def _learner_step(config: RunConfig, model: ModelSize | None, algorithm: HGPO) -> Iterator[Check]:
     """Update on rows of full length, and compare memory and speed with estimate and device."""
-    turn, group = full_turn(config), algorithm.learner_group
-    count = max(1, config.learner.micro_batch_tokens // turn.tokens)
+    row, group = full_row(config), algorithm.learner_group
+    count = max(1, config.learner.micro_batch_tokens // row.tokens)
     count *= max(1, config.cluster.num_learners)
     columns = full_rows(config, count)
     for _ in range(REPEATS):
         start = time.perf_counter()
         group.update(training_data=whole_batch(group, columns, count))
         seconds = time.perf_counter() - start
-    speed = count * turn.tokens / seconds
-    found = f"{speed:,.0f} tokens/s with {count} turns of {turn.tokens:,} tokens"
+    speed = count * row.tokens / seconds
+    found = f"{speed:,.0f} tokens/s with {count} rows of {row.tokens:,} tokens"
     if model is not None:
-        flop = update_flop(config, model, turn, count) * count / max(1, config.cluster.num_learners)
+        flop = update_flop(config, model, row, count) * count / max(1, config.cluster.num_learners)
         device = on_learners(group, lambda _: peak_flops(config.learner.compute_dtype))
         found += f", {flop / seconds / device:.0%} of the device's matrix products"
     yield Check("learner step", found)
@@ -213,19 +213,19 @@ def _learner_step(config: RunConfig, model: ModelSize | None, algorithm: HGPO) -
 
 
 def full_rows(config: RunConfig, count: int) -> Columns:
-    """Return random turns of full length as columns of a training batch."""
-    turn, vocabulary = full_turn(config), len(load_tokenizer(str(config.model.model_path)))
+    """Return random rows of full length as columns of a training batch."""
+    row, vocabulary = full_row(config), len(load_tokenizer(str(config.model.model_path)))
     columns = {
-        "prompt_ids": torch.randint(vocabulary, (count, turn.prompt), dtype=torch.int32),
-        "response_ids": torch.randint(vocabulary, (count, turn.response), dtype=torch.int32),
-        "prompt_length": torch.full((count,), turn.prompt),
-        "response_length": torch.full((count,), turn.response),
+        "prompt_ids": torch.randint(vocabulary, (count, row.prompt), dtype=torch.int32),
+        "response_ids": torch.randint(vocabulary, (count, row.response), dtype=torch.int32),
+        "prompt_length": torch.full((count,), row.prompt),
+        "response_length": torch.full((count,), row.response),
         "advantage": torch.randn(count),
         # Probability 1, so that no token ratio is above 1.
-        "behaviour_logp": torch.zeros(count, turn.response),
+        "behaviour_logp": torch.zeros(count, row.response),
     }
     if config.learner.critic != "none":
         per_token = config.algorithm.estimator in VALUES_OF_TOKENS
-        shape = (count, 1 + turn.response) if per_token else (count,)
+        shape = (count, 1 + row.response) if per_token else (count,)
         columns["value"] = columns["value_target"] = torch.zeros(shape)
     return columns

@@ -36,8 +36,8 @@ USED = 0.4
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Tokens of one turn."""
+class Row:
+    """Tokens of one row of the learner's batch: a turn, or a conversation with all its turns."""
 
     prompt: int
     response: int
@@ -48,7 +48,7 @@ class Turn:
         return self.prompt + self.response
 
 
-TYPICAL = {"alfworld_full": Turn(450, 150)}
+TYPICAL = {"alfworld_full": Row(450, 150)}
 """Mean turn by prompt, of Qwen2.5 with K = 2.
 
 ALFWorld: in a log of such a run (https://github.com/ZJU-REAL/SDAR/issues/51), the first iteration
@@ -57,9 +57,14 @@ characters on average (24 generated games, random actions) plus the chat templat
 """
 
 
-def full_turn(config: RunConfig) -> Turn:
-    """Return a turn whose prompt and response have full length."""
-    return Turn(config.agent.max_prompt_tokens, config.agent.max_response_tokens)
+def full_row(config: RunConfig) -> Row:
+    """Return a row of full length: a turn, or a conversation whose responses all have theirs."""
+    agent = config.agent
+    prompt, response = agent.max_prompt_tokens, agent.max_response_tokens
+    if agent.context == "conversation":
+        earlier = min((config.env.max_steps - 1) * response, prompt - 1)  # its last prompt has them
+        return Row(prompt - earlier, response + earlier)
+    return Row(prompt, response)
 
 
 @dataclass(frozen=True)
@@ -186,12 +191,12 @@ def _stored(config: RunConfig, model: ModelSize) -> dict[str, int]:
 
 def _one_pass(config: RunConfig, model: ModelSize) -> dict[str, int]:
     """Return what a forward and backward pass of the learner adds, by name."""
-    learner, rank, turn = config.learner, config.model.lora_rank, full_turn(config)
+    learner, rank, row = config.learner, config.model.lora_rank, full_row(config)
     checkpointing, critic = learner.gradient_checkpointing, _critic(config, model)
     models = [model, critic] if critic else [model]
     dtype = compute_dtype(config)
-    tokens = max(turn.tokens, learner.micro_batch_tokens)  # a long turn is one micro-batch
-    responses = tokens * turn.response // turn.tokens
+    tokens = max(row.tokens, learner.micro_batch_tokens)  # a long row is one micro-batch
+    responses = tokens * row.response // row.tokens
     parts = {}
     if learner.shard_parameters:
         gathered = sum(one.gathered_bytes(trained=not rank) for one in models)
@@ -232,9 +237,9 @@ def _replica(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     server, dtype = config.policy_server, config.model.dtype
     where = "GPU" if server.replica_gpus else "host"
     if server.replica_gpus:
-        turn = full_turn(config).tokens
-        what = f"KV cache of {server.max_num_seqs} sequences of {turn:,} tokens"
-        cache = model.kv_cache_bytes(server.max_num_seqs * turn, dtype)
+        tokens = full_row(config).tokens
+        what = f"KV cache of {server.max_num_seqs} sequences of {tokens:,} tokens"
+        cache = model.kv_cache_bytes(server.max_num_seqs * tokens, dtype)
     else:
         what, cache = "KV cache (cpu_kv_cache_gib)", server.cpu_kv_cache_gib * 2**30
     weights = model.parameters * BYTES[dtype]
@@ -244,22 +249,25 @@ def _replica(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     ]
 
 
-def work(config: RunConfig, model: ModelSize, turn: Turn) -> dict[str, float]:
-    """Return the work of an iteration whose turns all have this length, by name.
+def work(config: RunConfig, model: ModelSize, row: Row) -> dict[str, float]:
+    """Return the work of an iteration whose rows all have this length, by name.
 
-    Every episode has `env.max_steps` steps. Trained tokens are those of all epochs together, FLOP
+    Every episode has `env.max_steps` steps, or is one conversation, which the engine, too, computes
+    once. Trained tokens are those of all epochs together, FLOP
     those of all engines or learners. With GPUs there are the seconds of sampling and update on
     each kind of GPU, at `USED` of its peak; one step off policy, the two overlap.
     """
     server, cluster, rollout = config.policy_server, config.cluster, config.rollout
-    turns = rollout.groups_per_iteration * rollout.group_size * config.env.max_steps
-    sampling = turns * forward_flop(model, turn.tokens, turn.response)
-    update = turns * update_flop(config, model, turn, turns)
+    episodes = rollout.groups_per_iteration * rollout.group_size
+    turns = episodes * config.env.max_steps
+    rows = episodes if config.agent.context == "conversation" else turns
+    sampling = rows * forward_flop(model, row.tokens, row.response)
+    update = rows * update_flop(config, model, row, turns)
     found = {
         "turns": turns,
-        "tokens in prompts": turns * turn.prompt,
-        "tokens sampled": turns * turn.response,
-        "tokens trained": turns * turn.tokens * config.learner.num_epochs,
+        "tokens in prompts": rows * row.prompt,
+        "tokens sampled": rows * row.response,
+        "tokens trained": rows * row.tokens * config.learner.num_epochs,
         "FLOP of sampling": sampling,
         "FLOP of the update": update,
     }
@@ -289,8 +297,8 @@ def _attention(model: ModelSize, tokens: int) -> float:
     return 4.0 * model.attention * model.layers * tokens * (tokens + 1) / 2
 
 
-def update_flop(config: RunConfig, model: ModelSize, turn: Turn, turns: int) -> float:
-    """Return the FLOP of one turn in an update.
+def update_flop(config: RunConfig, model: ModelSize, row: Row, turns: int) -> float:
+    """Return the FLOP of one row in an update on `turns` turns.
 
     A backward pass has twice the FLOP of the forward pass, of which LoRA needs half for the frozen
     matrices. Gradient checkpointing computes the layers again, at most: torch leaves out the last
@@ -298,17 +306,17 @@ def update_flop(config: RunConfig, model: ModelSize, turn: Turn, turns: int) -> 
     forward pass.
     """
     learner, lora = config.learner, config.model.lora_rank > 0
-    forward = forward_flop(model, turn.tokens, turn.response)
+    forward = forward_flop(model, row.tokens, row.response)
     again = learner.gradient_checkpointing
-    training = _products(model, turn.tokens, turn.response) * (2 if lora else 3)
-    training += 3 * _attention(model, turn.tokens) + again * forward_flop(model, turn.tokens, 0)
+    training = _products(model, row.tokens, row.response) * (2 if lora else 3)
+    training += 3 * _attention(model, row.tokens) + again * forward_flop(model, row.tokens, 0)
     flop = learner.num_epochs * (training + (learner.kl_coeff > 0) * forward)
     if learner.old_logp == "recomputed":
         flop += forward * (1 - 1 / max(1, round(turns / learner.minibatch_size)))
     if config.algorithm.estimator in TEACHERS:  # without the text that its prompts have in addition
         flop += forward
     critic = _critic(config, model)
-    read = turn.tokens if _values_of_tokens(config) else turn.prompt
+    read = row.tokens if _values_of_tokens(config) else row.prompt
     if learner.critic != "none":  # values before the update
         flop += forward_flop(critic or model, read, 0)
     if critic:

@@ -10,13 +10,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2ForCausalLM
 
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.run.estimate import PEAK_FLOPS, USED, Turn, forward_flop, full_turn, work
+from hgpo_rllib.run.estimate import PEAK_FLOPS, USED, Row, forward_flop, full_row, work
 from hgpo_rllib.run.model_size import ModelSize
 from tests.unit.learner.learner_reference import build_learner, one_thread
 from tests.unit.run.model_sizes import TINY, run, tiny_qwen
 
 __all__ = ["one_thread"]  # fixture
-TURN = Turn(prompt=100, response=20)
+TURN = Row(prompt=100, response=20)
+RESPONSE = {"max_response_tokens": 20}
 # Of `TINY`: 3 layers with queries and output 96 x 96, keys and values 96 x 32, three of 96 x 400,
 # and biases; the head is 320 x 96.
 LAYERS = 3 * (2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 400 + 96 + 2 * 32)
@@ -41,7 +42,19 @@ def test_tokens() -> None:
     """Turns of all episodes; every epoch trains on prompts and responses."""
     got = work(small(learner={"num_epochs": 3}), TINY, TURN)
     assert list(got.values())[:4] == [40, 4000, 800, 3 * 4800]
-    assert full_turn(small()) == Turn(4096, 512)
+    assert full_row(small()) == Row(4096, 512)
+
+
+def test_conversations() -> None:
+    """An episode is computed once, with the responses of all its turns."""
+    config = small(agent={"context": "conversation", "max_prompt_tokens": 300} | RESPONSE)
+    row = full_row(config)
+    assert row == Row(300 - 4 * 20, 5 * 20)
+    got = work(config, TINY, row)
+    assert list(got.values())[:4] == [40, 8 * 220, 8 * 100, 8 * 320]
+    assert got["FLOP of sampling"] == 8 * forward_flop(TINY, 320, 100)
+    short = small(agent={"context": "conversation", "max_prompt_tokens": 60} | RESPONSE)
+    assert full_row(short) == Row(1, 79)
 
 
 def test_forward() -> None:
