@@ -34,7 +34,7 @@ class PolicyServerSettings(Section):
     """Maximum number of replicas with autoscaling: Ray Serve adds replicas when many requests
     wait and removes them when few do. null: no autoscaling, always `num_replicas`."""
     replica_cpus: float = Field(1, ge=0)
-    """Number of CPUs reserved per replica."""
+    """Number of CPUs reserved per replica, and of threads of an engine on a CPU."""
     replica_gpus: float = Field(0, ge=0)
     """Number of GPUs reserved per replica. 0: the engine runs on the CPU."""
     colocate: bool = False
