@@ -37,15 +37,24 @@ USED = 0.4
 
 @dataclass(frozen=True)
 class Row:
-    """Tokens of one row of the learner's batch: a turn, or a conversation with all its turns."""
+    """Tokens of a sequence that the model computes at once: a turn, or `turns` of a conversation.
+
+    A conversation's messages to the model count as `prompt`, its responses as `response`.
+    """
 
     prompt: int
     response: int
+    turns: int = 1
 
     @property
     def tokens(self) -> int:
         """Tokens of prompt and response."""
         return self.prompt + self.response
+
+    @property
+    def last_prompt(self) -> int:
+        """Tokens of the prompt of the last turn, which contains the turns before."""
+        return self.tokens - self.response // self.turns
 
 
 TYPICAL = {"alfworld_full": Row(450, 150)}
@@ -58,13 +67,12 @@ characters on average (24 generated games, random actions) plus the chat templat
 
 
 def full_row(config: RunConfig) -> Row:
-    """Return a row of full length: a turn, or a conversation whose responses all have theirs."""
-    agent = config.agent
-    prompt, response = agent.max_prompt_tokens, agent.max_response_tokens
-    if agent.context == "conversation":
-        earlier = min((config.env.max_steps - 1) * response, prompt - 1)  # its last prompt has them
-        return Row(prompt - earlier, response + earlier)
-    return Row(prompt, response)
+    """Return a row of full length: a turn, or a conversation of as many full responses as fit."""
+    prompt, response = config.agent.max_prompt_tokens, config.agent.max_response_tokens
+    turns = 1
+    if config.agent.context == "conversation":
+        turns = min(config.env.max_steps, 1 + (prompt - 1) // response)
+    return Row(prompt - (turns - 1) * response, turns * response, turns)
 
 
 @dataclass(frozen=True)
@@ -211,7 +219,8 @@ def _one_pass(config: RunConfig, model: ModelSize) -> dict[str, int]:
     logits = model.logit_bytes(responses, learner.entropy_coeff > 0)
     parts[f"logits of {responses:,} response tokens"] = logits
     if critic:
-        read, what = (tokens, "") if _values_of_tokens(config) else (tokens - responses, "prompt ")
+        prompts = tokens - responses // row.turns
+        read, what = (tokens, "") if _values_of_tokens(config) else (prompts, "prompt ")
         activations = critic.activation_bytes(read, dtype, checkpointing)
         parts[f"critic: activations of {read:,} {what}tokens"] = activations
     return parts
@@ -252,15 +261,15 @@ def _replica(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
 def work(config: RunConfig, model: ModelSize, row: Row) -> dict[str, float]:
     """Return the work of an iteration whose rows all have this length, by name.
 
-    Every episode has `env.max_steps` steps, or is one conversation, which the engine, too, computes
-    once. Trained tokens are those of all epochs together, FLOP
-    those of all engines or learners. With GPUs there are the seconds of sampling and update on
-    each kind of GPU, at `USED` of its peak; one step off policy, the two overlap.
+    Every episode has `env.max_steps` steps. Engine and learner compute each conversation once.
+    Trained tokens are those of all epochs together, FLOP those of all engines or learners. With
+    GPUs there are the seconds of sampling and update on each kind of GPU, at `USED` of its peak;
+    one step off policy, the two overlap.
     """
     server, cluster, rollout = config.policy_server, config.cluster, config.rollout
     episodes = rollout.groups_per_iteration * rollout.group_size
     turns = episodes * config.env.max_steps
-    rows = episodes if config.agent.context == "conversation" else turns
+    rows = episodes * math.ceil(config.env.max_steps / row.turns)
     sampling = rows * forward_flop(model, row.tokens, row.response)
     update = rows * update_flop(config, model, row, turns)
     found = {
@@ -316,7 +325,7 @@ def update_flop(config: RunConfig, model: ModelSize, row: Row, turns: int) -> fl
     if config.algorithm.estimator in TEACHERS:  # without the text that its prompts have in addition
         flop += forward
     critic = _critic(config, model)
-    read = row.tokens if _values_of_tokens(config) else row.prompt
+    read = row.tokens if _values_of_tokens(config) else row.last_prompt
     if learner.critic != "none":  # values before the update
         flop += forward_flop(critic or model, read, 0)
     if critic:

@@ -17,7 +17,6 @@ from tests.unit.run.model_sizes import TINY, run, tiny_qwen
 
 __all__ = ["one_thread"]  # fixture
 TURN = Row(prompt=100, response=20)
-RESPONSE = {"max_response_tokens": 20}
 # Of `TINY`: 3 layers with queries and output 96 x 96, keys and values 96 x 32, three of 96 x 400,
 # and biases; the head is 320 x 96.
 LAYERS = 3 * (2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 400 + 96 + 2 * 32)
@@ -46,15 +45,27 @@ def test_tokens() -> None:
 
 
 def test_conversations() -> None:
-    """An episode is computed once, with the responses of all its turns."""
-    config = small(agent={"context": "conversation", "max_prompt_tokens": 300} | RESPONSE)
+    """The turns of an episode are computed once; what does not fit is another conversation."""
+    agent = {"context": "conversation", "max_response_tokens": 20}
+    config = small(agent=agent | {"max_prompt_tokens": 300})
     row = full_row(config)
-    assert row == Row(300 - 4 * 20, 5 * 20)
+    assert row == Row(300 - 4 * 20, 5 * 20, turns=5)
     got = work(config, TINY, row)
     assert list(got.values())[:4] == [40, 8 * 220, 8 * 100, 8 * 320]
     assert got["FLOP of sampling"] == 8 * forward_flop(TINY, 320, 100)
-    short = small(agent={"context": "conversation", "max_prompt_tokens": 60} | RESPONSE)
-    assert full_row(short) == Row(1, 79)
+    short = small(agent=agent | {"max_prompt_tokens": 50})
+    row = full_row(short)
+    assert row == Row(10, 60, turns=3)
+    assert list(work(short, TINY, row).values())[:4] == [40, 2 * 8 * 10, 2 * 8 * 60, 2 * 8 * 70]
+
+
+def test_critic_of_conversations() -> None:
+    """Values of turns need all but the last response."""
+    agent = {"context": "conversation", "max_response_tokens": 20, "max_prompt_tokens": 300}
+    learner = {"kl_coeff": 0, "critic": "head"}
+    config = small(agent=agent, algorithm={"estimator": "ppo"}, learner=learner)
+    update = work(config, TINY, full_row(config))["FLOP of the update"] / 8
+    assert update == 3 * forward_flop(TINY, 320, 100) + forward_flop(TINY, 300, 0)
 
 
 def test_forward() -> None:
