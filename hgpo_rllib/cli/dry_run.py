@@ -111,11 +111,10 @@ def memory_notes(config: RunConfig, model: ModelSize) -> list[str]:
 def work_table(config: RunConfig, model: ModelSize) -> Table:
     """Return tokens, FLOP and seconds of an iteration, by the length of turns or conversations."""
     full = estimate.full_row(config)
-    window = config.agent.context == "window"
-    typical = estimate.TYPICAL.get(config.agent.prompt) if window else None
-    what = "turns" if window else "conversations"
+    typical = estimate.TYPICAL.get(config.agent.prompt)
+    what = "turns" if full.turns == 1 else "conversations"
     columns = {f"{what} of {full.tokens:,} tokens": estimate.work(config, model, full)}
-    if typical is not None and typical.tokens < full.tokens:
+    if typical is not None and full.turns == 1 and typical.tokens < full.tokens:
         name = f"typical: {typical.tokens:,} tokens"
         columns[name] = estimate.work(config, model, typical)
     names = next(iter(columns.values()))
