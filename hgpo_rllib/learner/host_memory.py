@@ -1,9 +1,19 @@
-"""glibc memory settings for learners on CPUs."""
+"""Memory settings of glibc and oneDNN for learners on CPUs."""
 
 import ctypes
+import os
 from contextlib import suppress
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from malloc.h
+CACHED_PRIMITIVES = 16
+"""Number of oneDNN primitives that stay in memory. Fewer than the products of a layer, forward and
+backward, would be created again for every layer."""
+
+
+def set_up_host_memory() -> None:
+    """Call `keep_freed_memory` and `limit_primitive_caches`."""
+    keep_freed_memory()
+    limit_primitive_caches()
 
 
 def keep_freed_memory() -> None:
@@ -17,3 +27,15 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, -1)
+
+
+def limit_primitive_caches() -> None:
+    """Limit the caches of oneDNN primitives, unless the user's environment has limits.
+
+    With bfloat16, torch computes matrix products on CPUs with oneDNN. Each shape has a primitive
+    with its own scratch memory. By default, oneDNN and torch each cache 1,024 of them. Most passes
+    have new shapes, so memory grew by gigabytes within a few iterations. Both libraries read these
+    variables at the first product.
+    """
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, str(CACHED_PRIMITIVES))

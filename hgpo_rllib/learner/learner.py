@@ -28,7 +28,7 @@ from hgpo_rllib.learner.batching import Columns, MiniBatch, plan_update, token_b
 from hgpo_rllib.learner.critic import parameter_groups, response_values, value_losses, value_weights
 from hgpo_rllib.learner.distribution import all_gather, join, passes
 from hgpo_rllib.learner.gradients import GradientSum
-from hgpo_rllib.learner.host_memory import keep_freed_memory
+from hgpo_rllib.learner.host_memory import set_up_host_memory
 from hgpo_rllib.learner.lora import without_lora
 from hgpo_rllib.learner.losses import mismatch, token_losses
 from hgpo_rllib.learner.module import LLMModule, TokenScorer
@@ -59,7 +59,7 @@ class HGPOLearner(TorchLearner):
         """Build module and optimiser, and the frozen reference if the objective uses one."""
         super().build()
         if self._device.type == "cpu":
-            keep_freed_memory()
+            set_up_host_memory()
         self._settings = self.config.settings(LearnerSettings)
         self._moments = OffloadedMoments(self.get_optimizer(), self._settings.offload_optimizer)
         parameters, sharded = list(self._params.values()), self._settings.shard_parameters

@@ -26,7 +26,7 @@ from env_wrappers.errors import DataError
 from hgpo_rllib.agent import TokenRenderer
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.jsonl import read_jsonl
-from hgpo_rllib.learner.host_memory import keep_freed_memory
+from hgpo_rllib.learner.host_memory import set_up_host_memory
 from hgpo_rllib.learner.lora import adapter_shape, add_lora, base_state, merged_state
 from hgpo_rllib.models import checkpoint_form, load_chat_tokenizer, load_model, save_model
 from hgpo_rllib.settings.learner import dtype_of_passes
@@ -156,7 +156,7 @@ def fine_tune(
     """
     transformers_logging.disable_progress_bar()
     if not torch.cuda.is_available():
-        keep_freed_memory()
+        set_up_host_memory()
     path = str(config.model.model_path)
     tokenizer, model = load_chat_tokenizer(path), load_model(path)
     if rank := config.model.lora_rank:

@@ -1,11 +1,15 @@
-"""What a learner on CPUs frees, it takes again without the kernel."""
+"""What a learner on CPUs frees, it takes again without the kernel; oneDNN's caches are small."""
 
+import os
 import resource
+import subprocess
+import sys
 
+import pytest
 import torch
 
 from hgpo_rllib.bench.measure import new_process
-from hgpo_rllib.learner.host_memory import keep_freed_memory
+from hgpo_rllib.learner.host_memory import CACHED_PRIMITIVES, keep_freed_memory
 
 
 def faults_of_second_use() -> int:
@@ -21,3 +25,27 @@ def test_freed_memory_is_kept() -> None:
     """100 MB are 24,000 pages."""
     with new_process() as process:
         assert process.submit(faults_of_second_use).result() < 1000
+
+
+PRODUCTS = """
+import torch
+from hgpo_rllib.learner.host_memory import limit_primitive_caches
+if {limited}:
+    limit_primitive_caches()
+kernel = torch.ones(16, 16, 3, 3)
+for _ in range(2):
+    for size in range(8, 8 + {shapes}):
+        torch.nn.functional.conv2d(torch.ones(2, 16, size, size), kernel)
+"""
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_few_primitives_are_cached(limited: bool) -> None:
+    """Convolutions, which use oneDNN on all CPUs, of more shapes than the caches hold, twice."""
+    shapes = CACHED_PRIMITIVES + 4
+    script = PRODUCTS.format(limited=limited, shapes=shapes)
+    environment = os.environ | {"ONEDNN_VERBOSE": "profile_create"}
+    command = [sys.executable, "-c", script]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    hits = [line for line in run.stdout.splitlines() if ":cache_hit" in line]
+    assert sum(",convolution," in line for line in hits) == (0 if limited else shapes)
