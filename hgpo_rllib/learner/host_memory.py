@@ -5,6 +5,8 @@ import os
 from contextlib import suppress
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from malloc.h
+CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Environment variables with the sizes of the caches of oneDNN and of torch."""
 CACHED_PRIMITIVES = 32
 """Number of oneDNN primitives that stay in memory: a pass through a Llama and back has 22. With
 fewer, each layer would create them again."""
@@ -37,5 +39,5 @@ def limit_primitive_caches() -> None:
     have new shapes, so memory grew by gigabytes within a few iterations. Both libraries read these
     variables at the first product.
     """
-    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    for name in CACHES:
         os.environ.setdefault(name, str(CACHED_PRIMITIVES))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hgpo_rllib.bench.measure import new_process
-from hgpo_rllib.learner.host_memory import CACHED_PRIMITIVES, keep_freed_memory
+from hgpo_rllib.learner.host_memory import CACHED_PRIMITIVES, CACHES, keep_freed_memory
 
 
 def faults_of_second_use() -> int:
@@ -45,6 +45,8 @@ def test_few_primitives_are_cached(limited: bool) -> None:
     shapes = CACHED_PRIMITIVES + 4
     script = PRODUCTS.format(limited=limited, shapes=shapes)
     environment = os.environ | {"ONEDNN_VERBOSE": "profile_create"}
+    for name in CACHES:  # a learner of another test may have set them
+        environment.pop(name, None)
     command = [sys.executable, "-c", script]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     hits = [line for line in run.stdout.splitlines() if ":cache_hit" in line]
