@@ -36,7 +36,7 @@ def limit_primitive_caches() -> None:
 
     With bfloat16, torch computes matrix products on CPUs with oneDNN. Each shape has a primitive
     with its own scratch memory. By default, oneDNN and torch each cache 1,024 of them. Most passes
-    have new shapes, so memory grew by gigabytes within a few iterations. Both libraries read these
+    have new shapes, so memory would grow by gigabytes within an update. Both libraries read these
     variables at the first product.
     """
     for name in CACHES:
