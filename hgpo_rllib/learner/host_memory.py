@@ -13,31 +13,20 @@ fewer, each layer would create them again."""
 
 
 def set_up_host_memory() -> None:
-    """Call `keep_freed_memory` and `limit_primitive_caches`."""
-    keep_freed_memory()
-    limit_primitive_caches()
-
-
-def keep_freed_memory() -> None:
-    """Keep freed memory in the process for the next allocations.
+    """Keep freed memory in the process, and limit the caches of oneDNN. Call before any pass.
 
     Every pass frees gigabytes of activations, and the next pass allocates as much. By default,
     glibc returns the memory to the kernel, which then has to clear every page again. This takes up
     to a quarter of an update. Other C libraries than glibc are left as they are.
+
+    With bfloat16, torch computes matrix products on CPUs with oneDNN. Each shape has a primitive
+    with its own scratch memory. By default, oneDNN and torch each cache 1,024 of them. Most passes
+    have new shapes, so memory would grow by gigabytes within an update. Both libraries read these
+    variables at the first product; values that the user has set stay.
     """
     with suppress(AttributeError):  # no mallopt
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, -1)
-
-
-def limit_primitive_caches() -> None:
-    """Limit the caches of oneDNN primitives, unless the user's environment has limits.
-
-    With bfloat16, torch computes matrix products on CPUs with oneDNN. Each shape has a primitive
-    with its own scratch memory. By default, oneDNN and torch each cache 1,024 of them. Most passes
-    have new shapes, so memory would grow by gigabytes within an update. Both libraries read these
-    variables at the first product.
-    """
     for name in CACHES:
         os.environ.setdefault(name, str(CACHED_PRIMITIVES))

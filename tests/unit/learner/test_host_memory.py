@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from hgpo_rllib.bench.measure import new_process
-from hgpo_rllib.learner.host_memory import CACHED_PRIMITIVES, CACHES, keep_freed_memory
+from hgpo_rllib.learner.host_memory import CACHED_PRIMITIVES, CACHES, set_up_host_memory
 
 
 def faults_of_second_use() -> int:
     """Pages that the kernel gives out for 100 MB after 150 MB were freed."""
-    keep_freed_memory()
+    set_up_host_memory()
     torch.ones(37_500_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.ones(25_000_000)
@@ -29,9 +29,9 @@ def test_freed_memory_is_kept() -> None:
 
 PRODUCTS = """
 import torch
-from hgpo_rllib.learner.host_memory import limit_primitive_caches
+from hgpo_rllib.learner.host_memory import set_up_host_memory
 if {limited}:
-    limit_primitive_caches()
+    set_up_host_memory()
 kernel = torch.ones(16, 16, 3, 3)
 for _ in range(2):
     for size in range(8, 8 + {shapes}):
