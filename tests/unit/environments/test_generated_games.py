@@ -1,0 +1,36 @@
+"""Generated ALFWorld games of the run files in `tuned_examples`."""
+
+from pathlib import Path
+
+import pytest
+
+from env_wrappers.alfworld.games import find_games
+from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.environments.alfworld import GameGenerator
+from tests.paths import ROOT
+
+SIZES = ("games.train=6", "games.valid_seen=0", "games.valid_unseen=0", "games.test=0")
+
+
+def generating_run_files() -> dict[str, RunConfig]:
+    """Return one run file for each different section `games`, by name."""
+    configs = {
+        file.stem: load_config(file, list(SIZES))
+        for file in sorted((ROOT / "tuned_examples").glob("*.yaml"))
+    }
+    generating = {
+        name: config
+        for name, config in configs.items()
+        if config.env.env_id == "hgpo/ALFWorld-v0" and config.env.data is None
+    }
+    different = {config.games.model_dump_json(): name for name, config in generating.items()}
+    return {name: generating[name] for name in different.values()}
+
+
+@pytest.mark.parametrize(
+    "config", [pytest.param(c, id=name) for name, c in generating_run_files().items()]
+)
+def test_rooms_have_games_of_all_families(config: RunConfig, tmp_path: Path) -> None:
+    """The dry run cannot tell: it generates nothing."""
+    GameGenerator().make_data(config, tmp_path / "games", lambda done, total: None)
+    assert len(find_games(tmp_path / "games", "train")) == 6
