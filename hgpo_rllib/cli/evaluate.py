@@ -90,6 +90,14 @@ def compare(
     common: Annotated[
         bool, typer.Option("--common", help="compare only games that both evaluations have")
     ] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="resample games together in whose names it matches the same text; '^[^:]+' is "
+            "the product of a WebShop goal",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Test whether B is better than A: a paired interval and test on the games of both."""
@@ -98,7 +106,7 @@ def compare(
     from hgpo_rllib.results import load_evaluation
 
     left, right = load_evaluation(a), load_evaluation(b)
-    comparison = run_comparison(left, right, common)
+    comparison = run_comparison(left, right, common, cluster)
     if as_json:
         typer.echo(json.dumps({"a": str(a), "b": str(b), **asdict(comparison)}))
         return

@@ -1,5 +1,6 @@
 """`hgpo compare`: compare two evaluations of the same games."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +27,21 @@ class Comparison:
     """Differences between the protocols to report."""
 
 
-def compare(a: Evaluation, b: Evaluation, common: bool = False) -> Comparison:
+def compare(
+    a: Evaluation, b: Evaluation, common: bool = False, cluster: str | None = None
+) -> Comparison:
     """Test B against A on their common games.
 
+    Args:
+        a: evaluation A.
+        b: evaluation B.
+        common: compare the games that both have, even if they differ in others.
+        cluster: regular expression. Games in whose names it matches the same text are correlated,
+            and are resampled together. None: games are independent.
+
     Raises:
-        ConfigError: the games differ, which `common` allows if they have some in common.
+        ConfigError: the games differ, which `common` allows if they have some in common; or
+            `cluster` is not a regular expression, or does not match a game.
     """
     for name in SAME:
         left, right = a.protocol["env"][name], b.protocol["env"][name]
@@ -51,15 +62,19 @@ def compare(a: Evaluation, b: Evaluation, common: bool = False) -> Comparison:
             f"{a.path} and {b.path} have {len(games)} games in common and {different} that only "
             "one of them has: evaluate the same games, or add --common"
         )
+    games["cluster"] = games.index if cluster is None else _clusters(list(games.index), cluster)
     families = {str(name): part for name, part in games.groupby("task_type")} | {ALL: games}
     tests = {
         measure: {
-            name: compare_means(part[f"{measure}_a"], part[f"{measure}_b"])
+            name: compare_means(part[f"{measure}_a"], part[f"{measure}_b"], part["cluster"])
             for name, part in families.items()
         }
         for measure in MEASURES
     }
     notes = [f"{different} games that only one of them has are left out"] if different else []
+    if cluster is not None:
+        number = games["cluster"].nunique()
+        notes.append(f"errors, intervals and p-values are of {number} clusters of games")
     for name in ("protocol", "seeds", "versions"):
         left, right = a.protocol[name], b.protocol[name]
         if left != right:
@@ -73,6 +88,18 @@ def by_game(episodes: pd.DataFrame) -> pd.DataFrame:
     return episodes.groupby("game").agg(
         task_type=("task_type", "first"), success_rate=("success", "mean"), score=("score", "mean")
     )
+
+
+def _clusters(games: list[str], pattern: str) -> list[str]:
+    """Return the text that the pattern matches in each game."""
+    try:
+        found = [re.search(pattern, game) for game in games]
+    except re.error as error:
+        raise ConfigError(f"--cluster {pattern}: not a regular expression: {error}") from error
+    for game, match in zip(games, found, strict=True):
+        if match is None:
+            raise ConfigError(f"--cluster {pattern}: does not match the game {_short(game)}")
+    return [match[0] for match in found if match]
 
 
 def _short(value: Any) -> str:

@@ -96,19 +96,21 @@ def per_game(values: ArrayLike, games: ArrayLike) -> tuple[Floats, Floats]:
     return sums.astype(np.float64), np.bincount(index).astype(np.float64)
 
 
-def compare_means(a: pd.Series, b: pd.Series) -> PairedTest:
-    """Test per-game means B against A; both series are indexed by game.
+def compare_means(a: pd.Series, b: pd.Series, clusters: pd.Series | None = None) -> PairedTest:
+    """Test per-game means B against A; all series are indexed by game.
 
     The permutation test swaps A and B on each game at random. With few games it enumerates all
     permutations and is exact. It then equals McNemar's exact test if every game was played once
-    with a binary result.
+    with a binary result. With `clusters`, one per game, all games of a cluster are swapped or
+    resampled together.
     """
     by_game = b - a
     differences = by_game.to_numpy(copy=True)
     differences[np.abs(differences) < _ROUNDING_ERROR] = 0.0
+    units = by_game.index if clusters is None else clusters.loc[by_game.index]
     return PairedTest(
-        estimate(differences, by_game.index),
-        _sign_flip_p(differences),
+        estimate(differences, units),
+        _sign_flip_p(per_game(differences, units)[0]),
         better=int((differences > 0).sum()),
         worse=int((differences < 0).sum()),
         equal=int((differences == 0).sum()),
@@ -116,8 +118,8 @@ def compare_means(a: pd.Series, b: pd.Series) -> PairedTest:
 
 
 def _sign_flip_p(differences: Floats) -> float:
-    """Return the p-value; games without a difference do not affect it."""
-    changed = differences[differences != 0]
+    """Return the p-value; games (or clusters) without a difference do not affect it."""
+    changed = differences[np.abs(differences) >= _ROUNDING_ERROR]
     if len(changed) < 2:
         return 1.0  # the signs of one game are equally extreme
     result = stats.permutation_test(

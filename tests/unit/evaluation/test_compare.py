@@ -101,6 +101,26 @@ def test_other_names(tmp_path: Path) -> None:
         compare(a, none, common=True)
 
 
+def test_clusters_of_games(tmp_path: Path) -> None:
+    """Games of a product that all change together count as one, in errors and p-values."""
+    before = {f"{product}: goal {goal}": [0.0] for product in "abcd" for goal in range(5)}
+    after = {game: [float(game[0] in "abc")] for game in before}
+    a, b = (load_evaluation(write(tmp_path / n, w)) for n, w in (("a", before), ("b", after)))
+    games = compare(a, b).tests["success_rate"]["all"]
+    found = compare(a, b, cluster="^[^:]+")
+    products = found.tests["success_rate"]["all"]
+    assert products.difference.mean == games.difference.mean == 0.75
+    assert games.p_value < 0.001
+    assert products.p_value == pytest.approx(stats.binomtest(3, 3).pvalue)
+    assert products.difference.standard_error == pytest.approx(0.25)  # 4 values: 1, 1, 1, 0
+    assert (products.better, products.worse, products.equal) == (15, 0, 5)
+    assert found.notes == ["errors, intervals and p-values are of 4 clusters of games"]
+    with pytest.raises(ConfigError, match=r"--cluster \[: not a regular expression"):
+        compare(a, b, cluster="[")
+    with pytest.raises(ConfigError, match="does not match the game a: goal 0"):
+        compare(a, b, cluster="[0-9]{2}")
+
+
 def test_the_command(tmp_path: Path) -> None:
     """A line, a table and notes; or one JSON object."""
     a, b = write(tmp_path / "a", A), write(tmp_path / "b", B, seeds=[7])
@@ -110,6 +130,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert "note: seeds differ: [0, 1] and [7]" in shown.stdout
     printed = CliRunner().invoke(app, ["compare", str(a), str(b), "--json"])
     found = json.loads(printed.stdout)
+    clustered = CliRunner().invoke(app, ["compare", str(a), str(b), "--cluster", "^[a-z]+"])
+    assert "note: errors, intervals and p-values are of 2 clusters of games" in clustered.stdout
     assert found["tests"]["success_rate"]["all"]["better"] == 10
     assert found["games"] == 20
 
