@@ -34,6 +34,7 @@ app.add_typer(generate_app, name="generate")
 app.add_typer(check_app, name="check")
 
 GAMES = GamesSettings()
+_NAMED = 10  # episodes left out that are named; an expert may fail at hundreds of goals
 TrustedOption = Annotated[
     bool,
     typer.Option("--trusted", help="accept grammars that are not ALFWorld's: they can run code"),
@@ -224,8 +225,10 @@ def write_demonstrations(
     with progress("demonstrating tasks") as on_progress, writing(out):
         demos = write_demos(out, run, expert, repeats, seed, limit, on_progress)
     left_out = [demo for demo in demos if demo.left_out]
-    for demo in left_out:
+    for demo in left_out[:_NAMED]:
         typer.echo(f"left out {demo.game}: {demo.left_out}", err=True)
+    if len(left_out) > _NAMED:
+        typer.echo(f"left out {len(left_out) - _NAMED} more", err=True)
     count = sum(len(demo.records) for demo in demos)
     what = "steps" if run.agent.context == "window" else "conversations"
     tasks = len({demo.game for demo in demos if demo.records})

@@ -187,6 +187,11 @@ def test_games_that_the_expert_cannot_play_are_left_out(
     assert [games[i].parent.name in left_out[i] for i in range(2)] == [True, True]
     assert "no recorded walkthrough" in left_out[0]
     assert "the plan ends before the goal is reached" in left_out[1]
+    _, stdout, stderr = hgpo("data", "demos", run_file, out, "--repeats", "6")
+    assert stdout.endswith("12 episodes left out\n")
+    left_out = [line for line in stderr.splitlines() if line.startswith("left out ")]
+    assert len(left_out) == 11
+    assert left_out[-1] == "left out 2 more"
 
     content = json.loads(games[2].read_text())
     games[2].write_text(json.dumps(content | {"walkthrough": None}))
