@@ -4,7 +4,7 @@ docs/bring_your_own_environment.md explains each requirement to authors of envir
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -79,10 +79,7 @@ def _check_curriculum(config: RunConfig, env: gymnasium.Env) -> None:
 
 def check_options(env: EnvSettings) -> None:
     """Raise ConfigError for an unknown environment option or one of the wrong type."""
-    entry_point = gymnasium.spec(env.env_id.rpartition(":")[2]).entry_point
-    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    assert creator is not None, "registered with an entry point"
-    parameters = inspect.signature(creator).parameters
+    parameters = _parameters(env.env_id)
     known = [name for name in parameters if name not in _SETTINGS]
     check_reserved(env)
     for name, value in env.options.items():
@@ -96,6 +93,27 @@ def check_options(env: EnvSettings) -> None:
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
             raise ConfigError(f"env.options.{name}: {reason.lower()} (got {value!r})") from error
+
+
+def default_options(env_id: str) -> dict[str, Any]:
+    """Return the default of each environment option; none if the environment is not installed."""
+    try:
+        parameters = _parameters(env_id)
+    except (GymnasiumError, ImportError):
+        return {}
+    return {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if name not in _SETTINGS and parameter.default is not inspect.Parameter.empty
+    }
+
+
+def _parameters(env_id: str) -> Mapping[str, inspect.Parameter]:
+    """Return the arguments of a registered environment."""
+    entry_point = gymnasium.spec(env_id.rpartition(":")[2]).entry_point
+    creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    assert creator is not None, "registered with an entry point"
+    return inspect.signature(creator).parameters
 
 
 def check_reserved(env: EnvSettings) -> None:

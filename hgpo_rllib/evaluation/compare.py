@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from hgpo_rllib.config import ConfigError
+from hgpo_rllib.environments.checks import default_options
 from hgpo_rllib.evaluation.statistics import MEASURES, PairedTest, compare_means
 from hgpo_rllib.results import ALL, Evaluation
 
@@ -45,6 +46,9 @@ def compare(
     """
     for name in SAME:
         left, right = a.protocol["env"][name], b.protocol["env"][name]
+        if name == "options":
+            defaults = default_options(a.protocol["env"]["id"])  # one may name an option at these
+            left, right = _different(defaults | left, defaults | right)
         if left != right:
             raise ConfigError(
                 f"{a.path} and {b.path} are not of the same games: env.{name} is {_short(left)} "
@@ -100,6 +104,14 @@ def _clusters(games: list[str], pattern: str) -> list[str]:
         if match is None:
             raise ConfigError(f"--cluster {pattern}: does not match the game {_short(game)}")
     return [match[0] for match in found if match]
+
+
+def _different(
+    left: dict[str, Any], right: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the entries of both that are not equal."""
+    names = [n for n in left | right if n not in left or n not in right or left[n] != right[n]]
+    return {n: left[n] for n in names if n in left}, {n: right[n] for n in names if n in right}
 
 
 def _short(value: Any) -> str:

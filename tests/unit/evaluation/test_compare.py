@@ -87,6 +87,30 @@ def test_other_games_of_the_same_names(tmp_path: Path, change: dict[str, Any], p
         compare(load_evaluation(a), load_evaluation(b), common=True)
 
 
+def test_options_at_their_defaults(tmp_path: Path) -> None:
+    """Naming a default changes nothing; of other options, those that differ are named."""
+    options = [
+        {"nouns": "words"},
+        {"nouns": "words", "reward": "success"},
+        {"nouns": "words", "reward": "score"},
+    ]
+    plain, named, score = (
+        load_evaluation(
+            write(tmp_path / str(i), A, env={"id": "hgpo/WebShop-v0", "options": option})
+        )
+        for i, option in enumerate(options)
+    )
+    assert compare(plain, named).games == len(A)
+    expected = r"env\.options is {'reward': 'success'} and {'reward': 'score'}$"
+    for left in (plain, named):
+        with pytest.raises(ConfigError, match=expected):
+            compare(left, score)
+    unknown = load_evaluation(write(tmp_path / "unknown", A, env={"options": {"size": 1}}))
+    other = load_evaluation(write(tmp_path / "other", A))
+    with pytest.raises(ConfigError, match=r"env\.options is {'size': 1} and {}$"):
+        compare(unknown, other)
+
+
 def test_other_names(tmp_path: Path) -> None:
     """Refused, unless one asks for those in common, which is then said."""
     fewer = {game: B[game] for game in GAMES[:15]}
