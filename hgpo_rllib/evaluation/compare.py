@@ -47,8 +47,11 @@ def compare(
     for name in SAME:
         left, right = a.protocol["env"][name], b.protocol["env"][name]
         if name == "options":
-            defaults = default_options(a.protocol["env"]["id"])  # one may name an option at these
-            left, right = _different(defaults | left, defaults | right)
+            # One may name an option at its default, which the other leaves out.
+            known = default_options(a.protocol["env"]["id"])
+            defaults = {option: known[option] for option in known if option in left | right}
+            left, right = defaults | left, defaults | right
+            left, right = _without(left, right), _without(right, left)
         if left != right:
             raise ConfigError(
                 f"{a.path} and {b.path} are not of the same games: env.{name} is {_short(left)} "
@@ -66,19 +69,20 @@ def compare(
             f"{a.path} and {b.path} have {len(games)} games in common and {different} that only "
             "one of them has: evaluate the same games, or add --common"
         )
-    games["cluster"] = games.index if cluster is None else _clusters(list(games.index), cluster)
+    clusters = None if cluster is None else _clusters(games.index, cluster)
     families = {str(name): part for name, part in games.groupby("task_type")} | {ALL: games}
     tests = {
         measure: {
-            name: compare_means(part[f"{measure}_a"], part[f"{measure}_b"], part["cluster"])
+            name: compare_means(part[f"{measure}_a"], part[f"{measure}_b"], clusters)
             for name, part in families.items()
         }
         for measure in MEASURES
     }
     notes = [f"{different} games that only one of them has are left out"] if different else []
-    if cluster is not None:
-        number = games["cluster"].nunique()
-        notes.append(f"errors, intervals and p-values are of {number} clusters of games")
+    if clusters is not None:
+        notes.append(
+            f"errors, intervals and p-values are of {clusters.nunique()} clusters of games"
+        )
     for name in ("protocol", "seeds", "versions"):
         left, right = a.protocol[name], b.protocol[name]
         if left != right:
@@ -94,24 +98,21 @@ def by_game(episodes: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _clusters(games: list[str], pattern: str) -> list[str]:
-    """Return the text that the pattern matches in each game."""
+def _clusters(games: pd.Index, pattern: str) -> pd.Series:
+    """Return the text that the pattern matches in the name of each game, by game."""
     try:
-        found = [re.search(pattern, game) for game in games]
+        matches = {game: re.search(pattern, game) for game in games}
     except re.error as error:
         raise ConfigError(f"--cluster {pattern}: not a regular expression: {error}") from error
-    for game, match in zip(games, found, strict=True):
+    for game, match in matches.items():
         if match is None:
             raise ConfigError(f"--cluster {pattern}: does not match the game {_short(game)}")
-    return [match[0] for match in found if match]
+    return pd.Series({game: match[0] for game, match in matches.items() if match})
 
 
-def _different(
-    left: dict[str, Any], right: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the entries of both that are not equal."""
-    names = [n for n in left | right if n not in left or n not in right or left[n] != right[n]]
-    return {n: left[n] for n in names if n in left}, {n: right[n] for n in names if n in right}
+def _without(options: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that `others` lacks, or has with another value."""
+    return {n: value for n, value in options.items() if n not in others or others[n] != value}
 
 
 def _short(value: Any) -> str:

@@ -101,7 +101,7 @@ def compare_means(a: pd.Series, b: pd.Series, clusters: pd.Series | None = None)
 
     The permutation test swaps A and B on each game at random. With few games it enumerates all
     permutations and is exact. It then equals McNemar's exact test if every game was played once
-    with a binary result. With `clusters`, one per game, all games of a cluster are swapped or
+    with a binary result. `clusters` may have more games; those of one cluster are swapped and
     resampled together.
     """
     by_game = b - a
