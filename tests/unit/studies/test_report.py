@@ -11,7 +11,6 @@ from hgpo_rllib.config import ConfigError
 from hgpo_rllib.studies import statistics
 from hgpo_rllib.studies.analysis import (
     Results,
-    claim_rows,
     describe_fidelity,
     describe_power,
     diagnostic_rows,
@@ -40,7 +39,7 @@ class TestAnalysis:
     def test_differences_are_paired(self, finished: Results) -> None:
         """The value is the difference of the means; seeds that one arm lacks do not count."""
         study = finished.study
-        found = finished.difference("final", "good", "bad")
+        found = finished.difference("good", "bad", "final")
         means = [
             statistics.run_scores(statistics.pool(finished.scores(arm, "final"))).mean()
             for arm in ("good", "bad")
@@ -48,22 +47,9 @@ class TestAnalysis:
         assert found.value == pytest.approx(means[0] - means[1])
         assert found.seeds == 4
         fewer = [r for r in finished.records if r.arm == "good" or r.seed < 3]
-        assert Results(study, fewer).difference("final", "good", "bad").seeds == 3
+        assert Results(study, fewer).difference("good", "bad", "final").seeds == 3
         only = [r for r in finished.records if r.arm == "good"]
-        assert math.isnan(Results(study, only).difference("final", "good", "bad").value)
-
-    def test_difference_in_differences(self, finished: Results) -> None:
-        """Paired too: its interval is that of the differences of each seed and task."""
-        arms = ("good", "bad", "other", "bad")
-        found = finished.difference("final", *arms)
-        simple = finished.difference("final", "good", "other")
-        assert found.value == pytest.approx(simple.value)
-        assert (found.low, found.high) == pytest.approx((simple.low, simple.high))
-        claim = {"text": "More.", "a": "good", "b": "bad", "minus": ["other", "bad"]}
-        study = parse_study(changed(analysis={"claims": [claim]}), "arms")
-        (row,) = claim_rows(Results(study, finished.records))
-        assert (row["A"], row["B"]) == ("`good` − `bad`", "`other` − `bad`")
-        assert row["A − B (points)"].startswith(f"{100 * simple.value:+.1f} (")
+        assert math.isnan(Results(study, only).difference("good", "bad", "final").value)
 
     def test_fidelity_and_success(self, tmp_path: Path) -> None:
         """By rank; only arms that set nothing but an estimator whose fidelity was measured."""
