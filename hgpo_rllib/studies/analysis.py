@@ -128,15 +128,17 @@ def _rates(record: Record, split: str) -> st.Floats:
 
 
 def arm_rows(results: Results) -> list[Row]:
-    """Return success of each arm: before, after, by split, interquartile mean and area."""
+    """Return success of each arm: before, after, gain, by split, interquartile mean and area."""
     rows = []
     for arm in results.arms:
-        final = results.scores(arm, "final")
+        before, final = results.scores(arm, "before"), results.scores(arm, "final")
+        gains = st.run_scores(st.pool(final)) - st.run_scores(st.pool(before))
         row = {
             "arm": f"`{arm}`",
             "seeds": str(len(results.seeds(arm))),
-            "before": rate(st.estimate(st.pool(results.scores(arm, "before")))),
+            "before": rate(st.estimate(st.pool(before))),
             "after": rate(st.estimate(st.pool(final))),
+            "median gain (points)": points(st.Interval(float(np.median(gains)))),
         }
         if len(final) > 1:
             row |= {

@@ -11,6 +11,7 @@ from hgpo_rllib.config import ConfigError
 from hgpo_rllib.studies import statistics
 from hgpo_rllib.studies.analysis import (
     Results,
+    arm_rows,
     describe_fidelity,
     describe_power,
     diagnostic_rows,
@@ -50,6 +51,17 @@ class TestAnalysis:
         assert Results(study, fewer).difference("good", "bad", "final").seeds == 3
         only = [r for r in finished.records if r.arm == "good"]
         assert math.isnan(Results(study, only).difference("good", "bad", "final").value)
+
+    def test_median_gain(self, finished: Results) -> None:
+        """Of each run, over all tasks of both splits."""
+        gains = []
+        for record in finished.of("good"):
+            counts = np.concatenate([s.successes for s in record.splits.values()], axis=1)
+            gains.append(100 * (counts[-1] - counts[0]).mean() / 2)
+        (row,) = [row for row in arm_rows(finished) if row["arm"] == "`good`"]
+        middle = sorted(gains)[1:3]
+        assert len(set(gains)) > 2
+        assert row["median gain (points)"] == f"+{sum(middle) / 2:.1f}"
 
     def test_fidelity_and_success(self, tmp_path: Path) -> None:
         """By rank; only arms that set nothing but an estimator whose fidelity was measured."""
