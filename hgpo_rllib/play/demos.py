@@ -113,7 +113,7 @@ def _demonstrate(config: RunConfig, expert: str, seed: int, episode: tuple[int, 
     except DataError as error:
         return Demo(name, left_out=str(error))
     if not info["won"]:
-        return Demo(name, left_out=f"the {expert} did not win in {len(examples)} steps")
+        return Demo(name, left_out=f"the expert {expert} did not win in {len(examples)} steps")
     record = {"format": FORMAT, "game": name}
     record |= {key: started[1][key] for key in ("task_type", "goal")}
     if renderer.is_conversation:

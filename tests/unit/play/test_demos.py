@@ -208,7 +208,7 @@ def test_an_episode_that_takes_too_long_is_left_out(
     """Here all."""
     status, stdout, stderr = hgpo("data", "demos", run_file, tmp_path / "x", "env.max_steps=2")
     assert (status, stdout) == (2, "")
-    assert "the first because the oracle did not win in 2 steps" in stderr
+    assert "the first because the expert oracle did not win in 2 steps" in stderr
 
 
 def test_a_limit_takes_games_of_all_families(hgpo: Run, tmp_path: Path) -> None:
