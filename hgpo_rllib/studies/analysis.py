@@ -76,7 +76,7 @@ class Results:
     @property
     def detailed_arms(self) -> list[str]:
         """Arms with curves and diagnostics: all, or those of the claims if all are too many."""
-        named = {arm for claim in self.study.analysis.claims for arm in (claim.a, claim.b)}
+        named = {arm for claim in self.study.analysis.claims for arm in claim.arms}
         shown = [arm for arm in self.arms if arm in named]
         return shown if shown and len(self.arms) > MAX_ARMS else self.arms
 
@@ -108,13 +108,16 @@ class Results:
             return [st.area(iterations, np.moveaxis(curve, 1, 2)) for curve in curves]
         return [curve[:, 0 if measure == "before" else -1] for curve in curves]
 
-    def difference(self, a: str, b: str, measure: str) -> st.Estimate:
-        """Estimate the difference A - B of two arms, paired by seed and task."""
-        seeds = self.seeds(a, b)
+    def difference(self, measure: str, *arms: str) -> st.Estimate:
+        """Estimate A - B of two arms, or (A - B) - (C - D) of four, paired by seed and task."""
+        seeds = self.seeds(*arms)
         if not seeds:
             return st.Estimate(math.nan)
-        scores = (st.pool(self.scores(arm, measure, seeds)) for arm in (a, b))
-        return st.estimate([left - right for left, right in zip(*scores, strict=True)])
+        a, b, *others = (st.pool(self.scores(arm, measure, seeds)) for arm in arms)
+        differences = [left - right for left, right in zip(a, b, strict=True)]
+        if others:
+            differences = [x - (c - d) for x, c, d in zip(differences, *others, strict=True)]
+        return st.estimate(differences)
 
 
 def _evaluated(record: Record, study: Study) -> object:
@@ -159,7 +162,7 @@ def baseline_rows(results: Results) -> list[Row]:
     for arm in results.arms:
         if arm == baseline:
             continue
-        final = results.difference(arm, baseline, "final")
+        final = results.difference("final", arm, baseline)
         better = st.bootstrap(
             st.probability_of_improvement,
             *(st.pool(results.scores(name, "final")) for name in (arm, baseline)),
@@ -169,7 +172,7 @@ def baseline_rows(results: Results) -> list[Row]:
                 "arm": f"`{arm}`",
                 "pairs": str(final.seeds),
                 "after (points)": points(final),
-                "area (points)": points(results.difference(arm, baseline, "area")),
+                "area (points)": points(results.difference("area", arm, baseline)),
                 "probability of improvement": rate(better),
             }
         )
@@ -183,13 +186,13 @@ def claim_rows(results: Results) -> list[Row]:
     each trial, the smallest is far too often below 0.05.
     """
     claims = results.study.analysis.claims
-    found = [results.difference(claim.a, claim.b, claim.measure) for claim in claims]
+    found = [results.difference(claim.measure, *claim.arms) for claim in claims]
     corrected = st.holm([difference.p_value for difference in found])
     return [
         {
             "claim": claim.text,
-            "A": f"`{claim.a}`",
-            "B": f"`{claim.b}`",
+            "A": f"`{claim.a}` − `{claim.b}`" if claim.minus else f"`{claim.a}`",
+            "B": " − ".join(f"`{arm}`" for arm in claim.minus or (claim.b,)),
             "measure": claim.measure,
             "pairs": str(difference.seeds),
             "A − B (points)": points(difference),
@@ -303,7 +306,7 @@ def describe_power(study: Study, records: Sequence[Record]) -> str:
     pairs = [(claim.a, claim.b) for claim in analysis.claims]
     if (baseline := analysis.baseline) is not None:
         pairs = [(arm, baseline) for arm in study.arms if arm != baseline]
-    found = [results.difference(*pair, "final") for pair in pairs]
+    found = [results.difference("final", *pair) for pair in pairs]
     known = [e for e in found if e.seeds >= MIN_PAIRS and not math.isnan(e.seed_variance)]
     seed_variance, task_variance = analysis.assumed_sd**2, 0.0
     source = "assumed in the study file"

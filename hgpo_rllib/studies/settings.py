@@ -22,7 +22,7 @@ OWN = {"seed": "seeds", "iterations": "iterations", "evaluation.splits": "splits
 
 
 class Claim(Section):
-    """The claim that A is larger than B."""
+    """The claim that A is larger than B, or that A - B is larger than C - D."""
 
     text: str = Field(min_length=1)
     """The claim in words."""
@@ -30,9 +30,16 @@ class Claim(Section):
     """An arm."""
     b: str
     """Another arm."""
+    minus: tuple[str, str] | None = None
+    """The arms C and D of a difference in differences."""
     measure: Literal["final", "area"] = "final"
     """`final`: success in the last evaluation. `area`: mean success over training, the area under
     the learning curve divided by the iterations (sample efficiency)."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """A, B, and C and D if there are any."""
+        return (self.a, self.b, *(self.minus or ()))
 
 
 class Analysis(Section):
@@ -94,7 +101,7 @@ class Study(Section):
             if taken := OWN.keys() & settings.keys():
                 key = min(taken)
                 raise ValueError(f"{name}: {key} is set by the study: use its key {OWN[key]}")
-        compared = [arm for claim in self.analysis.claims for arm in (claim.a, claim.b)]
+        compared = [arm for claim in self.analysis.claims for arm in claim.arms]
         if self.analysis.baseline is not None:
             compared.append(self.analysis.baseline)
         for arm in compared:

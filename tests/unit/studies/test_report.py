@@ -12,6 +12,7 @@ from hgpo_rllib.studies import statistics
 from hgpo_rllib.studies.analysis import (
     Results,
     arm_rows,
+    claim_rows,
     describe_fidelity,
     describe_power,
     diagnostic_rows,
@@ -40,7 +41,7 @@ class TestAnalysis:
     def test_differences_are_paired(self, finished: Results) -> None:
         """The value is the difference of the means; seeds that one arm lacks do not count."""
         study = finished.study
-        found = finished.difference("good", "bad", "final")
+        found = finished.difference("final", "good", "bad")
         means = [
             statistics.run_scores(statistics.pool(finished.scores(arm, "final"))).mean()
             for arm in ("good", "bad")
@@ -48,9 +49,22 @@ class TestAnalysis:
         assert found.value == pytest.approx(means[0] - means[1])
         assert found.seeds == 4
         fewer = [r for r in finished.records if r.arm == "good" or r.seed < 3]
-        assert Results(study, fewer).difference("good", "bad", "final").seeds == 3
+        assert Results(study, fewer).difference("final", "good", "bad").seeds == 3
         only = [r for r in finished.records if r.arm == "good"]
-        assert math.isnan(Results(study, only).difference("good", "bad", "final").value)
+        assert math.isnan(Results(study, only).difference("final", "good", "bad").value)
+
+    def test_difference_in_differences(self, finished: Results) -> None:
+        """Paired too: its interval is that of the differences of each seed and task."""
+        arms = ("good", "bad", "other", "bad")
+        found = finished.difference("final", *arms)
+        simple = finished.difference("final", "good", "other")
+        assert found.value == pytest.approx(simple.value)
+        assert (found.low, found.high) == pytest.approx((simple.low, simple.high))
+        claim = {"text": "More.", "a": "good", "b": "bad", "minus": ["other", "bad"]}
+        study = parse_study(changed(analysis={"claims": [claim]}), "arms")
+        (row,) = claim_rows(Results(study, finished.records))
+        assert (row["A"], row["B"]) == ("`good` − `bad`", "`other` − `bad`")
+        assert row["A − B (points)"].startswith(f"{100 * simple.value:+.1f} (")
 
     def test_median_gain(self, finished: Results) -> None:
         """Of each run, over all tasks of both splits."""

@@ -21,7 +21,7 @@ from tests.unit.results.test_results import record as record_run
 from tests.unit.studies.synthetic import CONTENT, SPLITS, changed, folder_with, synthetic
 
 
-def claiming(**changes: str) -> dict[str, Any]:
+def claiming(**changes: Any) -> dict[str, Any]:
     claim = {"text": "C", "a": "good", "b": "bad"} | changes
     return changed(analysis={"claims": [claim]})
 
@@ -48,6 +48,8 @@ class TestSettings:
             (claiming(measure="last"), ["analysis.claims.0.measure", "'area'"]),
             (claiming(c="x"), ["unknown key analysis.claims.0.c", "measure"]),
             (claiming(a="better"), ["no arm 'better'", "good, bad"]),
+            (claiming(minus=["good", "worse"]), ["no arm 'worse'", "good, bad"]),
+            (claiming(minus=["good"]), ["analysis.claims.0.minus", "1"]),
             (changed(analysis={"baseline": "none"}), ["no arm 'none'"]),
             (changed(seeds=0), ["seeds", "at least one"]),
             (changed(seeds=[1, 1]), ["seeds", "each once"]),
