@@ -108,7 +108,7 @@ class Results:
             return [st.area(iterations, np.moveaxis(curve, 1, 2)) for curve in curves]
         return [curve[:, 0 if measure == "before" else -1] for curve in curves]
 
-    def difference(self, measure: str, *arms: str) -> st.Estimate:
+    def difference(self, *arms: str, measure: str) -> st.Estimate:
         """Estimate A - B of two arms, or (A - B) - (C - D) of four, paired by seed and task."""
         seeds = self.seeds(*arms)
         if not seeds:
@@ -162,7 +162,7 @@ def baseline_rows(results: Results) -> list[Row]:
     for arm in results.arms:
         if arm == baseline:
             continue
-        final = results.difference("final", arm, baseline)
+        final = results.difference(arm, baseline, measure="final")
         better = st.bootstrap(
             st.probability_of_improvement,
             *(st.pool(results.scores(name, "final")) for name in (arm, baseline)),
@@ -172,7 +172,7 @@ def baseline_rows(results: Results) -> list[Row]:
                 "arm": f"`{arm}`",
                 "pairs": str(final.seeds),
                 "after (points)": points(final),
-                "area (points)": points(results.difference("area", arm, baseline)),
+                "area (points)": points(results.difference(arm, baseline, measure="area")),
                 "probability of improvement": rate(better),
             }
         )
@@ -186,7 +186,7 @@ def claim_rows(results: Results) -> list[Row]:
     each trial, the smallest is far too often below 0.05.
     """
     claims = results.study.analysis.claims
-    found = [results.difference(claim.measure, *claim.arms) for claim in claims]
+    found = [results.difference(*claim.arms, measure=claim.measure) for claim in claims]
     corrected = st.holm([difference.p_value for difference in found])
     return [
         {
@@ -306,7 +306,7 @@ def describe_power(study: Study, records: Sequence[Record]) -> str:
     pairs = [(claim.a, claim.b) for claim in analysis.claims]
     if (baseline := analysis.baseline) is not None:
         pairs = [(arm, baseline) for arm in study.arms if arm != baseline]
-    found = [results.difference("final", *pair) for pair in pairs]
+    found = [results.difference(*pair, measure="final") for pair in pairs]
     known = [e for e in found if e.seeds >= MIN_PAIRS and not math.isnan(e.seed_variance)]
     seed_variance, task_variance = analysis.assumed_sd**2, 0.0
     source = "assumed in the study file"

@@ -194,7 +194,7 @@ def _differences(results: Results) -> Figure:
     arms = [arm for arm in results.arms if arm != baseline]
     height = 0.7 + ROW * max(len(arms), len(known))
     figure, axes = style.grid(1 + bool(known), height, columns=2)
-    found = [results.difference(arm, baseline, "final") for arm in arms]
+    found = [results.difference(arm, baseline, measure="final") for arm in arms]
     value, low, high = 100 * np.array([(e.value, e.low, e.high) for e in found]).T
     axes[0].errorbar(value, range(len(arms)), xerr=[value - low, high - value], fmt="o")
     axes[0].axvline(0, color=style.GREY, linewidth=1)

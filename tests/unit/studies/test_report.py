@@ -41,7 +41,7 @@ class TestAnalysis:
     def test_differences_are_paired(self, finished: Results) -> None:
         """The value is the difference of the means; seeds that one arm lacks do not count."""
         study = finished.study
-        found = finished.difference("final", "good", "bad")
+        found = finished.difference("good", "bad", measure="final")
         means = [
             statistics.run_scores(statistics.pool(finished.scores(arm, "final"))).mean()
             for arm in ("good", "bad")
@@ -49,15 +49,15 @@ class TestAnalysis:
         assert found.value == pytest.approx(means[0] - means[1])
         assert found.seeds == 4
         fewer = [r for r in finished.records if r.arm == "good" or r.seed < 3]
-        assert Results(study, fewer).difference("final", "good", "bad").seeds == 3
+        assert Results(study, fewer).difference("good", "bad", measure="final").seeds == 3
         only = [r for r in finished.records if r.arm == "good"]
-        assert math.isnan(Results(study, only).difference("final", "good", "bad").value)
+        assert math.isnan(Results(study, only).difference("good", "bad", measure="final").value)
 
     def test_difference_in_differences(self, finished: Results) -> None:
         """Paired too: its interval is that of the differences of each seed and task."""
         arms = ("good", "bad", "other", "bad")
-        found = finished.difference("final", *arms)
-        simple = finished.difference("final", "good", "other")
+        found = finished.difference(*arms, measure="final")
+        simple = finished.difference("good", "other", measure="final")
         assert found.value == pytest.approx(simple.value)
         assert (found.low, found.high) == pytest.approx((simple.low, simple.high))
         claim = {"text": "More.", "a": "good", "b": "bad", "minus": ["other", "bad"]}
@@ -168,6 +168,16 @@ class TestReport:
         for file in figures:
             assert f"({file.relative_to(docs)})" in text
             assert file.read_bytes().startswith(b"\x89PNG")
+
+    def test_figures_show_the_trials(self, finished: Results, tmp_path: Path) -> None:
+        """They change when a seed is left out, except the training curves, which are all alike."""
+        folder, drawn = folder_with(tmp_path, CONTENT), []
+        for seeds in (4, 3):
+            docs = tmp_path / str(seeds)
+            finish(finished.study, docs, dict.fromkeys(ALL, seeds))
+            drawn.append({file.name: file.read_bytes() for file in write_report(docs, folder)[1:]})
+        for name in ("success.png", "differences.png"):
+            assert drawn[0][name] != drawn[1][name]
 
     def test_many_arms(self) -> None:
         """Only those of the claims have curves and diagnostics, if there are any."""
