@@ -27,6 +27,7 @@ from textworld.envs.pddl import PddlEnv, textgen
 from textworld.envs.pddl import logic as pddl_logic
 from textworld.logic import Placeholder, Rule
 
+from env_wrappers.alfworld.library import drop_debug_information
 from env_wrappers.alfworld.translations import translate, translator_arguments
 from env_wrappers.alfworld.trust import is_alfworld, require_alfworld
 
@@ -63,6 +64,7 @@ class Core(PddlEnv):
     """
 
     def __init__(self) -> None:
+        drop_debug_information()
         super().__init__(textworld.EnvInfos(admissible_commands=True))
 
     def load(self, filename_or_data: Any, trusted: bool = False) -> None:
