@@ -12,7 +12,7 @@ PT_LOAD = 1  # type of the segments of an ELF file that are loaded, from elf.h
 
 @functools.cache
 def drop_debug_information() -> None:
-    """Let TextWorld copy only the part of the library that is loaded, 1 of 34 MB.
+    """Let TextWorld copy only the part of the library that the loader maps, 1 of 34 MB.
 
     An engine keeps its copy, although it is deleted, so 512 engines would take 17 GB of the
     temporary directory. The part is kept in memory: a killed process would leave a file.

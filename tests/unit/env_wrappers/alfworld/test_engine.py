@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fast_downward import interface
 
 from env_wrappers.alfworld import engine as find_engine
 from env_wrappers.alfworld import memo
@@ -389,15 +388,3 @@ def test_an_engine_that_failed_to_load_can_load_another_game(
 def test_a_missing_game_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere"):
         get_engine(tmp_path / "nowhere" / "game.tw-pddl")
-
-
-def test_engines_copy_a_small_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """512 engines with copies of the whole library, 34 MB each, would fill a disk."""
-    copied = []
-    copy = interface.shutil.copyfile
-    monkeypatch.setattr(
-        interface.shutil, "copyfile", lambda *paths: copied.append(Path(copy(*paths)).stat())
-    )
-    memo.Core()
-    assert len(copied) == 1
-    assert copied[0].st_size < 2e6
