@@ -12,11 +12,11 @@ import numpy as np
 from gymnasium.spaces import Discrete
 
 from env_wrappers.errors import DataError, check_known
+from env_wrappers.spaces import ANY_ACTION
 from env_wrappers.text_env import TextEnv
 
 FIRST_SEED = {"train": 0, "test": 1_000_000}
 """Seed of the first task of each split; a split has at most as many tasks as lie between them."""
-ANY_ACTION = "any text"
 _STYLED = re.compile(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", re.DOTALL)
 _COLOUR_CODE = re.compile("(?:3|4|9|10)[0-8]")  # of text and background, each normal and bright
 _COLOURS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "crimson")

@@ -1,4 +1,4 @@
-"""A Gymnasium space for text with an unknown alphabet."""
+"""A Gymnasium space for text with an unknown alphabet, and actions that stand for many."""
 
 import string
 from typing import Any
@@ -6,6 +6,10 @@ from typing import Any
 from gymnasium.spaces import Space
 from gymnasium.vector.utils import create_empty_array
 
+ANY_ACTION = "any text"
+"""Offered by an environment that accepts every action."""
+ANY_SEARCH = "search[<your query>]"
+"""Offered by WebShop for all searches."""
 _PRINTABLE = tuple(string.printable)
 _LONGEST_SAMPLE = 1_000  # characters
 

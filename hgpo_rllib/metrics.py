@@ -83,7 +83,8 @@ def _panel(figure: str, title: str, *metrics: Metric, **axis: bool) -> Panel:
 # fmt: off
 PANELS = (
     _panel("training", "Mean advantage",
-        Metric("advantage_mean", "", "step mean", "advantage, as the learner gets it")),
+        Metric("advantage_mean", "", "step mean",
+            "advantage of a step; some estimators give its tokens other advantages")),
     _panel("training", "Loss",
         Metric("policy_loss", "", "mini-batch mean",
             "clipped part of the objective, importance weights included", "policy"),
@@ -191,7 +192,9 @@ PANELS = (
             "synchronous schedule"), whole=True),
     _panel("speed", "Seconds of an iteration",
         Metric("iteration_s", "s", "", "the whole iteration", "all"),
-        Metric("rollout_s", "s", "", "sampling", "rollout"),
+        Metric("rollout_s", "s", "",
+            "sampling; with the other schedules, this time includes parts of earlier iterations",
+            "rollout"),
         Metric("update_s", "s", "", "the update without `advantage_s`", "update"),
         Metric("sync_s", "s", "", "publishing weights, and the probe", "weight sync")),
     _panel("speed", "Waiting and advantages (s)",
@@ -200,7 +203,9 @@ PANELS = (
             "schedule", "rollout, waited for"),
         Metric("advantage_s", "s", "", "returns and advantages", "advantages")),
     _panel("speed", "Generated tokens per second",
-        Metric("tokens_per_s", "tokens/s", "", "`tokens_generated / rollout_s`")),
+        Metric("tokens_per_s", "tokens/s", "",
+            "`tokens_generated / rollout_s`; less than the engines generate if the schedule is not "
+            "synchronous")),
     _panel("speed", "Seconds of a step",
         Metric("request_s", "s", "step mean", "from a prompt to its response", "request"),
         Metric("engine_s", "s", "step mean", "the engine's part of `request_s`", "engine"),

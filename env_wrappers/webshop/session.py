@@ -10,12 +10,12 @@ import json
 import random
 from dataclasses import replace
 
+from env_wrappers.spaces import ANY_SEARCH
 from env_wrappers.webshop import pages
 from env_wrappers.webshop.pages import Kind, Page
 from env_wrappers.webshop.reward import ScoreDetails
 from env_wrappers.webshop.shop import Shop
 
-ANY_SEARCH = "search[<your query>]"
 _SUB_PAGES = {name.lower(): name for name in pages.SUB_PAGES}
 
 

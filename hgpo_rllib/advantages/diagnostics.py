@@ -120,7 +120,7 @@ def summary(
     levels: Sequence[Level],
     settings: EstimatorSettings,
 ) -> dict[str, float]:
-    """Return the diagnostics of one batch as flat metrics, named as in docs/algorithm.md.
+    """Return the diagnostics of one batch as flat metrics, named as in docs/metrics.md.
 
     `levels` is `compare_levels` of these steps and settings.
     """

@@ -5,8 +5,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from env_wrappers.spaces import ANY_ACTION, ANY_SEARCH
+
 FALLBACK_CHARACTERS = 30  # end of a completion without tags, used as the action
-ANY_SEARCH = "search[<your query>]"  # how WebShop offers all searches at once
 BLOCKS = ("switch", "subgoal", "action")
 _SEARCH = re.compile(r"search\[.+\]")
 _CHINESE = re.compile("[\u4e00-\u9fff]")
@@ -80,7 +81,7 @@ def find_thought(completion: str) -> str | None:
 
 def is_offered(action: str, admissible_actions: Sequence[str]) -> bool:
     """Return whether the prompt offers the action."""
-    if action in admissible_actions:
+    if action in admissible_actions or ANY_ACTION in admissible_actions:
         return True
     return ANY_SEARCH in admissible_actions and bool(_SEARCH.fullmatch(action))
 
@@ -90,9 +91,9 @@ def action_grammar(admissible_actions: Sequence[str]) -> str | None:
 
     It permits any text, and after ``<action>`` only an admissible action, ``</action>`` and the end
     of the response. A response without ``<action>`` is permitted too. Pages with a search bar have
-    no grammar, because the words of a search are free.
+    no grammar, because the words of a search are free, nor have games that accept every action.
     """
-    if ANY_SEARCH in admissible_actions or not admissible_actions:
+    if not admissible_actions or {ANY_ACTION, ANY_SEARCH} & {*admissible_actions}:
         return None
     actions = [{"type": "const_string", "value": action} for action in admissible_actions]
     tag = {

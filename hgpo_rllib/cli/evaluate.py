@@ -139,4 +139,5 @@ def serve(
     from hgpo_rllib.run.checkpoint import find_policy
 
     endpoint = make_endpoint(host, port, name, metrics)
-    serve_policy(find_policy(checkpoint, overrides or []), endpoint, shutdown_timeout)
+    config = find_policy(checkpoint, overrides or []).without_learners()
+    serve_policy(config, endpoint, shutdown_timeout)

@@ -206,7 +206,8 @@ def episode_record(
     The trajectory is that of the last trial if the agent has several.
     """
     last = trajectory.steps[-1].info
-    tokens = [turn.tokens for turn in _turns(trajectory)]  # of earlier trials and reflections too
+    # Of strategies, earlier trials and reflections too.
+    tokens = [response.tokens for turn in _turns(trajectory) for response in turn.responses]
     return {
         "format": EVALUATED_EPISODES,
         "seed": slot.seed,

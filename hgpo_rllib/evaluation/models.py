@@ -59,11 +59,9 @@ class LocalModel:
         """
         from hgpo_rllib.run.cluster import ray_cluster
 
-        config, again = self.config, "repeat the command to continue: finished episodes are kept"
-        with (
-            ray_cluster(config.without_learners(), remedy=lambda: again),
-            served(config) as model,
-        ):
+        config = self.config.without_learners()
+        again = "repeat the command to continue: finished episodes are kept"
+        with ray_cluster(config, remedy=lambda: again), served(config) as model:
             yield model
 
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from env_wrappers.files import check_name
+from hgpo_rllib.advantages.estimators import HIPER
 from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig, load_config
 from hgpo_rllib.environments import environment_id, find_environment, short_names
 from hgpo_rllib.evaluation.agents import MODEL_AGENTS, REFLEXION_TRIALS, agent_overrides
@@ -15,8 +16,13 @@ from hgpo_rllib.evaluation.plan import CENSUS_SEEDS
 from hgpo_rllib.evaluation.scripted import SCRIPTED
 from hgpo_rllib.run.checkpoint import find_policy, run_file_of
 
-ONE_REPLICA = ("policy_server.num_replicas=1", "policy_server.max_replicas=null")
-"""The order of responses of several replicas is random."""
+ONE_REPLICA = (
+    "policy_server.num_replicas=1",
+    "policy_server.max_replicas=null",
+    "policy_server.colocate=false",
+    "policy_server.weight_transport=object_store",
+)
+"""Several replicas return responses in random order; there is no learner to get weights from."""
 _OVERRIDE = re.compile(r"[a-z_]+(\.[a-z_]+)*=")
 
 
@@ -108,7 +114,11 @@ def settings_of(
     changes = [*ONE_REPLICA, *([] if same else new_environment(env_id))]
     if data is not None:
         changes.append(f"env.data={json.dumps(str(data))}")
-    changes += [*agent_overrides(agent, env_id, same), *overrides]
+    of_agent = agent_overrides(agent, env_id, same)
+    if of_agent and settings.algorithm.estimator == HIPER:
+        # Its settings are refused for an agent without sub-goals. PPO takes the same critic.
+        of_agent.append("algorithm.estimator=ppo")
+    changes += [*of_agent, *overrides]
     if model is None or agent not in MODEL_AGENTS or is_url(model):
         return load_config(run_file, changes)
     config = find_policy(model, changes)

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from env_wrappers.errors import DataError
+from env_wrappers.spaces import ANY_SEARCH
 from hgpo_rllib.agent import Agent, BeginAgent, Turn
-from hgpo_rllib.agent.parsing import ANY_SEARCH
 from hgpo_rllib.config import ConfigError, EnvSettings
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.spec import Expert, PlanFollower

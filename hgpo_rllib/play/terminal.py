@@ -12,7 +12,7 @@ from rich.columns import Columns
 from rich.console import Console
 from rich.text import Text
 
-from hgpo_rllib.agent.parsing import ANY_SEARCH
+from env_wrappers.spaces import ANY_ACTION, ANY_SEARCH
 from hgpo_rllib.reporting.console import make_table
 
 QUIT = "quit"
@@ -97,6 +97,8 @@ def read_action(admissible: Sequence[str], prompt: str, console: Console) -> str
         answer = ask(console, prompt)
         if answer == QUIT:
             return None
+        if answer and ANY_ACTION in admissible:  # numbers too
+            return answer
         if numbered.get(answer) == ANY_SEARCH:
             console.print(Text("Write the words to search for."))
         elif answer in numbered:

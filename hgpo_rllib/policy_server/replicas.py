@@ -7,7 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from ray import serve
-from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
@@ -23,9 +29,16 @@ from hgpo_rllib.section import RunStoppedError
 
 logger = logging.getLogger(__name__)
 
-# Errors of requests whose replica, engine or node was lost. Serve raises
-# `DeploymentUnavailableError` when replicas do not start.
-LOST = (RayActorError, ObjectLostError, EngineDiedError, DeploymentUnavailableError)
+# Errors of requests whose replica, engine or node was lost. Ray raises `OutOfMemoryError` for an
+# actor that its memory monitor killed, Serve `DeploymentUnavailableError` when replicas do not
+# start.
+LOST = (
+    RayActorError,
+    OutOfMemoryError,
+    ObjectLostError,
+    EngineDiedError,
+    DeploymentUnavailableError,
+)
 RETRY_INTERVAL_S = 1.0  # before a retry
 POLL_INTERVAL_S = 5.0  # between counts of running replicas
 Responses = list[Generation | RequestFailedError]

@@ -7,7 +7,13 @@ from collections.abc import Callable, Sequence
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 from ray.rllib.env.env_runner import EnvRunner
 
 from hgpo_rllib.policy_server.replicas import POLL_INTERVAL_S, Replicas, describe
@@ -71,7 +77,7 @@ class RunnerActors:
             actor = await self._ready.get()
             try:
                 played = await self._request(actor, weights(), group)
-            except (RayActorError, ObjectLostError) as error:  # the actor, or its result
+            except (RayActorError, OutOfMemoryError, ObjectLostError) as error:  # or its result
                 self._on_lost(actor, error)
                 continue
             except BaseException:  # the actor is still there for other groups

@@ -17,11 +17,15 @@ T = TypeVar("T")
 
 
 class EnvFailedError(RuntimeError):
-    """An environment call raised an error, which is this error's ``__cause__``."""
+    """The environment of an episode failed, or the client that plays the episode.
+
+    The ``__cause__`` is the error that the environment raised, if it raised one.
+    """
 
 
 class EnvTimeoutError(EnvFailedError):
-    """An environment call took longer than `rollout.env_timeout_s`."""
+    """No answer from an environment within `rollout.env_timeout_s`, or from a client within
+    `rollout.session_timeout_s`."""
 
 
 class EnvThread:

@@ -1,5 +1,6 @@
 """Held-out evaluation of the current policy, as RLlib's custom evaluation function."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.rollout.outcomes import clustered_error, summarize
 from hgpo_rllib.rollout.tasks import HELD_OUT_ORDER_SEED, TaskOrder
 from hgpo_rllib.rollout.trajectory import Trajectory
+
+logger = logging.getLogger(__name__)
 
 
 class TaskCount(NamedTuple):
@@ -40,14 +43,21 @@ def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any],
         runner = algorithm.env_runner
         tasks = TaskOrder(runner.num_tasks(split), HELD_OUT_ORDER_SEED).first(config.eval_episodes)
         played = runner.play(split, tasks, group_size=1, temperature=config.eval_temperature)
+        if missing := len(tasks) - len(played):
+            logger.warning(
+                "%s: %d of %d episodes failed and are missing in the results",
+                split,
+                missing,
+                len(tasks),
+            )
         results[split] = summarize_trajectories(played)
         algorithm.held_out_tasks[split] = count_by_task(played, tasks)
         everything += played
     results[ALL] = summarize_trajectories(everything)
     # RLlib reads the results of a custom function from the metrics, not from the return value.
-    logger = MetricsLogger(root=False)
-    logger.log_dict(results, window=1)
-    algorithm.metrics.aggregate([logger.reduce()], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
+    metrics = MetricsLogger(root=False)
+    metrics.log_dict(results, window=1)
+    algorithm.metrics.aggregate([metrics.reduce()], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
     steps = sum(map(len, everything))
     return results, steps, steps
 

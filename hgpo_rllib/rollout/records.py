@@ -10,7 +10,6 @@ from transformers import PreTrainedTokenizerBase
 from hgpo_rllib.agent import Turn
 from hgpo_rllib.jsonl import RUN_EPISODES
 from hgpo_rllib.rollout.scoring import ScoredTrajectories
-from hgpo_rllib.rollout.trajectory import response_rows
 
 
 def episode_records(
@@ -32,8 +31,6 @@ def episode_records(
         strict=True,
     )
     for trajectory, advantages, returns, groups in rows:
-        responses = [row.response for row in response_rows([trajectory])]
-        prompts = iter(tokenizer.batch_decode([turn.prompt_ids for turn in responses]))
         yield {
             "format": RUN_EPISODES,
             "iteration": iteration,
@@ -49,8 +46,8 @@ def episode_records(
                 {
                     "time": t,
                     "anchor": step.turn.observation,
-                    **_preceding(step.turn, prompts),
-                    **_response(step.turn, next(prompts)),
+                    **_preceding(step.turn, tokenizer),
+                    **_response(step.turn, tokenizer),
                     "action": step.turn.action,
                     "inadmissible": bool(step.info["inadmissible"]),
                     "reward": step.reward,
@@ -64,17 +61,17 @@ def episode_records(
         }
 
 
-def _preceding(turn: Turn, prompts: Iterator[str]) -> dict[str, Any]:
+def _preceding(turn: Turn, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """Return the responses before the acting one; empty if there are none."""
     if not turn.preceding:
         return {}
-    before = [{"role": r.role, **_response(r, next(prompts))} for r in turn.preceding]
+    before = [{"role": r.role, **_response(r, tokenizer)} for r in turn.preceding]
     return {"role": turn.role, "preceding": before}
 
 
-def _response(turn: Turn, prompt: str) -> dict[str, Any]:
+def _response(turn: Turn, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     return {
-        "prompt": prompt,
+        "prompt": tokenizer.decode(turn.prompt_ids),
         "completion": turn.completion,
         "is_valid": turn.is_valid,
         "response_tokens": len(turn.response_ids),

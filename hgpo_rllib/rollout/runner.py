@@ -26,7 +26,6 @@ from ray.rllib.utils.metrics import (
     EPISODE_RETURN_MEAN,
     NUM_ENV_STEPS_SAMPLED,
     NUM_EPISODES,
-    WEIGHTS_SEQ_NO,
 )
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
@@ -109,7 +108,6 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self.actors: list[ActorHandle] = []
         """Runners that play the groups. Empty: this one does."""
         self._weights: WeightTag = STARTING_WEIGHTS
-        self._weights_seq_no = 0
         self._finished: list[Trajectory] = []
         self._clients: dict[float, PolicyClient] = {}  # per temperature
         self._versions = [STARTING_WEIGHTS.version]  # of weights, the current one last
@@ -350,7 +348,6 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     def get_state(self, components=None, *, not_components=None, **kwargs) -> dict[str, Any]:
         """Return the numbers of the groups taken so far; a restore replays those in progress."""
         return {
-            WEIGHTS_SEQ_NO: self._weights_seq_no,
             "task_position": self._stream.position,
             "taken_after": sorted(self._stream.taken),
             "family_rates": dict(self._tasks.rates),
@@ -359,7 +356,6 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     @override(Checkpointable)
     def set_state(self, state: dict[str, Any]) -> None:
         """Set the weight tag (RLlib's weight sync) or the position in the task order (restore)."""
-        self._weights_seq_no = state.get(WEIGHTS_SEQ_NO, self._weights_seq_no)
         self._tasks.rates |= state.get("family_rates", {})
         if "task_position" in state:
             taken = state.get("taken_after", ())

@@ -28,7 +28,7 @@ def application(arguments: Arguments) -> Application:
     Raises:
         ConfigError: the policy does not exist or is damaged, or an override is invalid.
     """
-    config = find_policy(arguments.checkpoint, arguments.overrides)
+    config = find_policy(arguments.checkpoint, arguments.overrides).without_learners()
     deployment = serve.deployment(
         OpenAIReplica,
         name="policy",

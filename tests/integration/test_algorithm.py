@@ -263,6 +263,18 @@ def test_evaluation_plays_each_held_out_game_once(algorithm: HGPO) -> None:
     assert sum(row["episodes"] for row in by_type) == 3
 
 
+def test_evaluation_warns_of_missing_episodes(
+    algorithm: HGPO, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its results are those of the other episodes."""
+    play = algorithm.env_runner.play
+    monkeypatch.setattr(
+        algorithm.env_runner, "play", lambda *args, **named: play(*args, **named)[1:]
+    )
+    assert algorithm.evaluate()["env_runners"]["all"]["episodes"] == 4
+    assert "valid_unseen: 1 of 3 episodes failed" in caplog.text
+
+
 def test_checkpoint_restores_weights_and_task_order(algorithm: HGPO, tmp_path: Path) -> None:
     """After a restore the policy answers as at the checkpoint, and training goes on from there."""
     algorithm.save_to_path(tmp_path / "state")

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from hgpo_rllib.agent.parsing import ANY_SEARCH, is_offered
+from env_wrappers.spaces import ANY_ACTION, ANY_SEARCH
+from hgpo_rllib.agent.parsing import is_offered
 from hgpo_rllib.agent.templates import SEPARATOR
 from hgpo_rllib.jsonl import Row
 from hgpo_rllib.play.episodes import PLACE, VALUES, marks_of, thought_of
@@ -52,10 +53,10 @@ class Game:
         Raises:
             DataError: the task does not exist, or cannot be loaded.
         """
-        self._env, self._task, self._begin = env, task, begin
+        self._env, self._begin = env, begin
         self._tasks: int = env.get_wrapper_attr("num_tasks")
         self._one_request = asyncio.Lock()  # a second click must not take a second step
-        self._start()
+        self._start(task)
         self.app = application(
             [
                 Route("/", self._current),
@@ -65,8 +66,9 @@ class Game:
             ]
         )
 
-    def _start(self) -> None:
-        observation, self._info = self._env.reset(**self._task)
+    def _start(self, task: Mapping[str, Any]) -> None:
+        observation, self._info = self._env.reset(**task)
+        self._task = task
         facts = {key: self._info[key] for key in ("goal", "game", "task_type")}
         self._steps: list[Row] = []
         self._episode: Row = {**facts, "success": None, "episode_return": 0.0, "steps": self._steps}
@@ -87,9 +89,10 @@ class Game:
     async def _choose_game(self, request: Request) -> Response:
         form = await read_form(request)
         async with self._one_request:
-            if number := form.get("number"):
-                self._task = {"seed": self._read_task(number)}
-            self._start()
+            number = form.get("number")
+            task = {"seed": self._read_task(number)} if number else self._task
+            self._episode["success"] = bool(self._episode["success"])  # a reset ends the episode
+            self._start(task)
         return await self._current(request)
 
     def _read_task(self, text: str) -> int:
@@ -187,5 +190,6 @@ def _actions(step: Row) -> list[tuple[str, str, str, bool]]:
     Actions that a policy sampled come first, in the order of their shares.
     """
     shares, offered = step.get("shares", {}), step.get("offered", [])
-    actions = [*shares, *(a for a in offered if a not in shares and a != ANY_SEARCH)]
+    listed = [a for a in offered if a not in shares and a not in (ANY_ACTION, ANY_SEARCH)]
+    actions = [*shares, *listed]
     return [(a, plain(a), f"{shares.get(a, 0):.0%}", is_offered(a, offered)) for a in actions]

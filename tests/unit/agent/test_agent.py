@@ -7,8 +7,9 @@ import jinja2
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from env_wrappers.spaces import ANY_SEARCH
 from hgpo_rllib.agent import Memory, TextRenderer, TokenRenderer
-from hgpo_rllib.agent.parsing import ANY_SEARCH, ParsedAction
+from hgpo_rllib.agent.parsing import ParsedAction
 from hgpo_rllib.agent.renderer import EncodedPrompt
 from hgpo_rllib.agent.templates import (
     PROMPTS,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from env_wrappers.spaces import ANY_ACTION, ANY_SEARCH
 from hgpo_rllib.agent.parsing import (
-    ANY_SEARCH,
     ParsedAction,
     find_thought,
     is_offered,
@@ -95,6 +95,7 @@ class TestParsing:
         """Where searches are offered at all."""
         assert is_offered(action, ["look", ANY_SEARCH]) is offered
         assert is_offered(action, ["look"]) is (action == "look")
+        assert is_offered(action, [ANY_ACTION])
 
     def test_validity_is_a_bool(self) -> None:
         """It becomes an array of bools later: no match object may leak."""

@@ -14,7 +14,8 @@ from gymnasium.spaces import Box, Discrete, Text
 from gymnasium.utils.env_checker import check_env
 
 from env_wrappers.errors import DataError
-from env_wrappers.gymnasium_env import ANY_ACTION, GymnasiumEnv, without_colours
+from env_wrappers.gymnasium_env import GymnasiumEnv, without_colours
+from env_wrappers.spaces import ANY_ACTION
 from tests.paths import ROOT
 
 LAKE = ("left", "down", "right", "up")

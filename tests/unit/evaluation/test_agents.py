@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from env_wrappers.spaces import ANY_ACTION
 from hgpo_rllib.agent.templates import thought
 from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
 from hgpo_rllib.evaluation.evaluate import evaluate
@@ -64,6 +65,7 @@ def test_strategies(generated_games: Path, tmp_path: Path) -> None:
         settings["algorithm"] |= roles
         finished = evaluate(replace(request, config=RunConfig(**settings)))
         assert len(model.messages) == 3 * turns
+        assert all(episode["prompt_tokens"] == 7 * turns for episode in lines(finished))
         shown = ["Strategy: plan" in message for message in model.messages]
         assert shown == [t > 0 and agent == "hgpo" for t in range(turns)] * 3
         templates = finished.summary["protocol"]["agent"]["templates"]
@@ -203,3 +205,10 @@ class TestScripted:
         }
         agent = HumanAgent(Console(file=io.StringIO()), info, "", "")
         assert asyncio.run(agent.act("page", info)).action == action
+
+    def test_human_plays_with_any_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A number is a text, not the number of an action."""
+        monkeypatch.setattr("sys.stdin", io.StringIO("\n50\n"))
+        info: dict[str, Any] = {"goal": "g", "admissible_actions": [ANY_ACTION]}
+        agent = HumanAgent(Console(file=io.StringIO()), info, "", "")
+        assert asyncio.run(agent.act("guess", info)).action == "50"

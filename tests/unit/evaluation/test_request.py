@@ -132,6 +132,39 @@ def test_settings_of_a_run(tmp_path: Path) -> None:
     assert config.policy_server.num_replicas == 1
 
 
+@pytest.mark.parametrize(("learners", "transport"), [(2, "object_store"), (1, "ipc")])
+def test_run_with_colocated_replicas(learners: int, transport: str, tmp_path: Path) -> None:
+    """An evaluation has one replica, and no learner that shares its GPU or sends weights."""
+    run = load_config(
+        None,
+        [
+            f"cluster.num_learners={learners}",
+            "cluster.learner_gpus=1",
+            f"policy_server.num_replicas={learners}",
+            "policy_server.replica_gpus=1",
+            "policy_server.colocate=true",
+            f"policy_server.weight_transport={transport}",
+        ],
+    )
+    save_config(run, tmp_path / "config.yaml")
+    server = settings_of(f"{tmp_path}", "alfworld", None, "random", []).policy_server
+    assert (server.num_replicas, server.colocate) == (1, False)
+    assert server.weight_transport == "object_store"
+
+
+@pytest.mark.parametrize(
+    ("env", "agent"), [("alfworld", "vanilla"), ("alfworld", "react"), ("webshop", "hgpo")]
+)
+def test_agents_without_subgoals_of_a_run_with_subgoals(
+    env: str, agent: str, tmp_path: Path
+) -> None:
+    """The settings are accepted, so only the checkpoint is missing."""
+    run = load_config(Path("alfworld_pocket_hiper"), [])
+    save_config(run, tmp_path / "config.yaml")
+    with pytest.raises(ConfigError, match="holds no checkpoint"):
+        settings_of(f"{tmp_path}", env, None, agent, [])
+
+
 def test_agents_of_a_url() -> None:
     """Nothing is looked up but the name; prompts are the environment's."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from env_wrappers.errors import DataError
 from env_wrappers.webshop.env import WebShopEnv
 from env_wrappers.webshop.shop import open_shop
 from hgpo_rllib.config import ConfigError
@@ -84,6 +85,24 @@ class TestStore:
         page = client.get("/steps/1").text
         assert "<script" not in page
         assert html.escape(attack) in page.replace("&#34;", "&quot;")
+
+    def test_a_game_that_cannot_be_loaded(
+        self, store: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It ends the episode before it; another game can be played."""
+        env = WebShopEnv(store, "test", nouns="words", observation_mode="text_rich")
+
+        def fail(**_: object) -> None:
+            raise DataError("damaged")
+
+        with TestClient(Game(env, {"options": {"goal": 0}}).app, ADDRESS) as client:
+            with monkeypatch.context() as patch:
+                patch.setattr(env, "reset", fail)
+                assert client.post("/games", data={"number": "1"}).status_code == 502
+            client.post("/steps/1", data={"action": "shirt"})
+            assert buttons(client.get("/").text) == []
+            client.post("/games", data={})
+            assert buttons(act(client, "shirt"))
 
     @pytest.mark.parametrize("body", [b"", b"x=1", b"\xff"])
     def test_forms_that_are_none(self, client: TestClient, body: bytes) -> None:

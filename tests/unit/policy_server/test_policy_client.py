@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError, ObjectLostError, RayTaskError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayTaskError,
+)
 from ray.serve.exceptions import DeploymentUnavailableError
 
 from hgpo_rllib.policy_server import replicas as replicas_module
@@ -27,6 +33,7 @@ NEWER = WeightTag("now", 2, None)
 LOST = [
     ActorDiedError(),
     ActorUnavailableError("unreachable", None),
+    OutOfMemoryError("killed"),
     ObjectLostError("00" * 28, None, "call"),
     EngineDiedError("out of memory"),
     DeploymentUnavailableError("policy"),

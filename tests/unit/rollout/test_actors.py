@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
 
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS
 from hgpo_rllib.rollout import actors
@@ -101,7 +101,10 @@ def test_an_actor_whose_group_failed_plays_the_next_one() -> None:
     asyncio.run(asyncio.wait_for(test(), 10))
 
 
-@pytest.mark.parametrize("lost", [RayActorError(), ObjectLostError("00" * 28, None, "call")])
+@pytest.mark.parametrize(
+    "lost",
+    [RayActorError(), OutOfMemoryError("killed"), ObjectLostError("00" * 28, None, "call")],
+)
 def test_the_group_of_a_lost_actor_is_played_again(
     monkeypatch: pytest.MonkeyPatch, lost: Exception
 ) -> None:

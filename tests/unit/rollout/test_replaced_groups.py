@@ -44,7 +44,7 @@ def runner_of(**settings: Any) -> Iterator[HGPOEnvRunner]:
     )
     runner._stream, runner._finished = GroupStream(play), []
     runner._tasks = TaskOrder(1, seed=0)
-    runner._versions, runner._weights_seq_no = ["w:0", "w:1", "w:2"], 0
+    runner._versions = ["w:0", "w:1", "w:2"]
     with start_blocking_portal() as runner._loop:
         yield runner
 

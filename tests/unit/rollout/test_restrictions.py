@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from env_wrappers.spaces import ANY_ACTION, ANY_SEARCH
 from hgpo_rllib.agent import action_grammar
-from hgpo_rllib.agent.parsing import ANY_SEARCH
 from hgpo_rllib.rollout.restrictions import GrammarReader
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
@@ -94,7 +94,9 @@ def test_an_action_that_is_not_admissible(
         reader.restrictions(grammar, ids)
 
 
-@pytest.mark.parametrize("admissible", [[], [ANY_SEARCH], ["click[back to search]", ANY_SEARCH]])
+@pytest.mark.parametrize(
+    "admissible", [[], [ANY_SEARCH], ["click[back to search]", ANY_SEARCH], [ANY_ACTION]]
+)
 def test_pages_without_a_grammar(admissible: list[str]) -> None:
-    """The words of a search are free."""
+    """The words of a search are free, and so is all text where the environment offers that."""
     assert action_grammar(admissible) is None

@@ -7,8 +7,9 @@ import gymnasium
 import pytest
 
 import env_wrappers  # noqa: F401  registers the environment
+from env_wrappers.spaces import ANY_SEARCH
 from env_wrappers.webshop.players import NoisyShopper
-from hgpo_rllib.agent.parsing import ANY_SEARCH, parse_completion
+from hgpo_rllib.agent.parsing import parse_completion
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig, load_config
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.webshop import StoreGenerator

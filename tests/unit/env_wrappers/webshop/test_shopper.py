@@ -11,10 +11,10 @@ import pytest
 
 from env_wrappers.datasets import MANIFEST
 from env_wrappers.errors import DataError
+from env_wrappers.spaces import ANY_SEARCH
 from env_wrappers.webshop.check import check_catalogue, why_missed
 from env_wrappers.webshop.generator import ATTRIBUTES, generate
 from env_wrappers.webshop.records import Goal, Product
-from env_wrappers.webshop.session import ANY_SEARCH
 from env_wrappers.webshop.shop import open_shop
 from env_wrappers.webshop.shopper import Shopper, oracle_actions, read_wish
 from env_wrappers.webshop.synthetic_products import CatalogueSpec

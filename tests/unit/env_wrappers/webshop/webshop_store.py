@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from env_wrappers.spaces import ANY_SEARCH
 from env_wrappers.webshop.records import Product
-from env_wrappers.webshop.session import ANY_SEARCH, Session
+from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop
 from env_wrappers.webshop.shopper import Shopper
 from tests.paths import SHARED
