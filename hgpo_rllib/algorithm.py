@@ -42,6 +42,7 @@ from hgpo_rllib.config import (
     RunConfig,
     parse_config,
 )
+from hgpo_rllib.environments import with_absolute_paths
 from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.learner.batching import signal_columns, teacher_columns, token_columns
 from hgpo_rllib.learner.distribution import on_learners, rank, whole_batch
@@ -173,8 +174,11 @@ class HGPOConfig(AlgorithmConfig):
 
     @classmethod
     def from_run_config(cls, run: RunConfig) -> Self:
-        """Convert a run config; `run.env.data` and `run.model.model_path` must be set."""
-        config = cls()
+        """Convert a run config; `run.env.data` and `run.model.model_path` must be set.
+
+        Paths become absolute, because actors on a cluster run where its nodes were started.
+        """
+        config, run = cls(), with_absolute_paths(run)
         for name in FLAT_SECTIONS:
             config.training(**dict(getattr(run, name)))
         options = {"data": run.env.data, "max_steps": run.env.max_steps, **run.env.options}

@@ -55,6 +55,9 @@ def examine(config: RunConfig, console: TrainingConsole) -> Iterator[Check]:
     if not healthy:
         yield Check("short run", "not started", "solve the problems above first")
         return
+    if config.rollout.gateway_port is not None:
+        yield Check("short run", "not started: clients play the episodes")
+        return
     try:
         config = prepare_inputs(config, console)
         with ray_cluster(config):
@@ -100,7 +103,7 @@ def _software(needs_gpu: bool) -> Check:
             versions[name] = importlib.metadata.version(name)
     problem = None
     if needs_gpu and torch.version.cuda is None:
-        problem = "torch is built without CUDA: run HGPO_BACKEND=gpu make setup"
+        problem = "torch is built without CUDA: run make clean, then HGPO_BACKEND=gpu make setup"
     return Check("software", ", ".join(f"{k} {v}" for k, v in versions.items()), problem)
 
 
@@ -156,13 +159,13 @@ def _trial_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]
 
 
 def short(config: RunConfig) -> RunConfig:
-    """Return the settings with few short episodes, without alarms about made-up responses."""
+    """Return the settings with few short episodes, that random responses do not end."""
     members = 2 if config.agent.strategy_prompt is None else 4  # two for each of two strategies
     size = min(members, config.rollout.group_size)
     changes = {"groups_per_iteration": 2, "group_size": size, "strategies": 2}
     rollout = config.rollout.model_copy(update=changes)
     env = config.env.model_copy(update={"max_steps": min(3, config.env.max_steps)})
-    learner = config.learner.model_copy(update={"mismatch_alarm": None})
+    learner = config.learner.model_copy(update={"mismatch_alarm": None, "on_no_signal": "skip"})
     return config.model_copy(update={"rollout": rollout, "env": env, "learner": learner})
 
 

@@ -4,6 +4,7 @@ Every process that uses a GPU is a Ray actor, a learner or a replica of the poli
 Ray assigns GPUs. The main process uses none.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +83,7 @@ class Demand:
 
     def fitting(self, nodes: Nodes) -> int:
         """Return how many such trials run on the nodes at a time."""
-        free = [dict(node) for node in nodes]
+        free = [_Free(node) for node in nodes]
         count = 0
         while all(_place(process, free) for process in (*self.bundles, *self.policy_server)):
             count += 1
@@ -121,7 +122,7 @@ def check_run(cluster: ClusterSettings, server: PolicyServerSettings, nodes: Nod
         pair = _sum(learner, replica)
         counts = {"=".join(counts): (cluster.num_learners, pair)}
     counts["cluster.num_env_runners"] = (cluster.num_env_runners, env_runner_resources(cluster))
-    free = [dict(node) for node in nodes]
+    free = [_Free(node) for node in nodes]
     for setting, (count, process) in counts.items():
         placed = sum(_place(process, free) for _ in range(count))
         if placed < count:
@@ -135,26 +136,17 @@ def check_run(cluster: ClusterSettings, server: PolicyServerSettings, nodes: Nod
 def processes_by_gpu(
     cluster: ClusterSettings, server: PolicyServerSettings
 ) -> list[tuple[int, int]]:
-    """Return how many learners and replicas use each GPU, if all GPUs are on one node.
-
-    Ray assigns a process the first GPU with enough left.
-    """
+    """Return how many learners and replicas use each GPU, if all GPUs are on one node."""
+    learner = learner_resources(cluster, server).get("GPU", 0.0)
     replica = replica_resources(server).get("GPU", 0.0)
-    parts = max(1, round(replica))  # of a replica that spans several GPUs
-    asked = cluster.num_learners * [(0, learner_resources(cluster, server).get("GPU", 0.0))]
-    asked += server.num_replicas * parts * [(1, replica / parts)]
-    free: list[float] = []
-    users: list[list[int]] = []
-    for kind, share in asked:
-        if not share:
-            continue
-        gpu = next((n for n, left in enumerate(free) if left + SLACK >= share), len(free))
-        if gpu == len(free):
-            free.append(1.0)
-            users.append([0, 0])
-        free[gpu] -= share
-        users[gpu][kind] += 1
-    return [(learners, replicas) for learners, replicas in users]
+    demands = cluster.num_learners * [(0, learner)] + server.num_replicas * [(1, replica)]
+    demands = [(kind, amount) for kind, amount in demands if amount]
+    gpus = [1.0] * sum(math.ceil(amount) for _, amount in demands)
+    users = [[0, 0] for _ in gpus]
+    for kind, amount in demands:
+        for gpu in _take_gpus(gpus, amount):
+            users[gpu][kind] += 1
+    return [(learners, replicas) for learners, replicas in users if learners or replicas]
 
 
 def describe(nodes: Nodes, names: Iterable[str] = ("CPU", "GPU")) -> str:
@@ -166,14 +158,44 @@ def describe(nodes: Nodes, names: Iterable[str] = ("CPU", "GPU")) -> str:
     )
 
 
-def _place(process: Amounts, free: list[Amounts]) -> bool:
+class _Free:
+    """What is left of a node."""
+
+    def __init__(self, node: Mapping[str, float]):
+        self.amounts = dict(node)
+        self.gpus = [1.0] * int(self.amounts.pop("GPU", 0))
+
+    def take(self, process: Amounts) -> bool:
+        """Subtract the demand of a process; return whether it fits."""
+        others = {name: amount for name, amount in process.items() if name != "GPU"}
+        fits = all(self.amounts.get(name, 0) + SLACK >= amount for name, amount in others.items())
+        gpus = process.get("GPU", 0.0)
+        if not fits or (gpus and not _take_gpus(self.gpus, gpus)):
+            return False
+        for name, amount in others.items():
+            self.amounts[name] -= amount
+        return True
+
+
+def _take_gpus(free: list[float], amount: float) -> list[int]:
+    """Subtract the GPUs of a process and return their indices; none if they are not free.
+
+    As Ray does, a fraction is of one GPU: the one with the smallest rest that is enough.
+    """
+    count = max(1, round(amount))
+    share = amount / count
+    fitting = [gpu for gpu, left in enumerate(free) if left + SLACK >= share]
+    if len(fitting) < count:
+        return []
+    chosen = sorted(fitting, key=free.__getitem__)[:count]
+    for gpu in chosen:
+        free[gpu] -= share
+    return chosen
+
+
+def _place(process: Amounts, nodes: list[_Free]) -> bool:
     """Subtract the demand of a process from the first node that fits; return whether one does."""
-    for node in free:
-        if all(node.get(name, 0.0) + SLACK >= amount for name, amount in process.items()):
-            for name, amount in process.items():
-                node[name] -= amount
-            return True
-    return False
+    return any(node.take(process) for node in nodes)
 
 
 def _sum(*amounts: Amounts) -> Amounts:

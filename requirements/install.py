@@ -35,6 +35,8 @@ import importlib.util, alfworld, ray, torch, vllm
 from vllm.platforms import current_platform
 found = [name for name in {unwanted!r} if importlib.util.find_spec(name)]
 assert not found, f'{{found}} must not be installed here: run make clean, then make setup'
+# pip takes the CPU build of torch for the version that the lock file for GPUs pins.
+assert (torch.version.cuda is None) == {cpu}, 'wrong torch build: run make clean, then make setup'
 print('vllm', vllm.__version__, 'ray', ray.__version__, 'torch', torch.__version__)
 print('platform', current_platform.device_type)
 """
@@ -170,7 +172,8 @@ def install_packages(backend: str) -> None:
     run_step("compile the ALFWorld engine (first time: minutes)", *pip, *engine)
     run_step(f"install {len(pins)} locked packages", *pip, "-r", str(lock_file(backend)))
     run_step("install this project", *pip, "--no-build-isolation", "-e", str(ROOT))
-    code = CHECK.format(unwanted=CUDA_PACKAGES if backend == "cpu" else ())
+    cpu = backend == "cpu"
+    code = CHECK.format(unwanted=CUDA_PACKAGES if cpu else (), cpu=cpu)
     run_step("check the environment", str(PYTHON), "-c", code)
 
 

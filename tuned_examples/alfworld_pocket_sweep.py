@@ -22,7 +22,7 @@ from hgpo_rllib.config import ConfigError, RunConfig, load_config
 from hgpo_rllib.placement import trial_demand
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.cluster import alive_nodes, ray_cluster
-from hgpo_rllib.run.sweep import TrialsThatFit, with_absolute_paths
+from hgpo_rllib.run.sweep import TrialsThatFit
 from hgpo_rllib.run.trainer import prepare_inputs
 
 RUN_FILE = Path(__file__).with_name("alfworld_pocket.yaml")
@@ -77,7 +77,7 @@ def main(
         return
     with ray_cluster(run):
         demand.check(alive_nodes())
-        run = with_absolute_paths(prepare_inputs(run, TrainingConsole()))
+        run = prepare_inputs(run, TrainingConsole())
         results = make_tuner(run).fit()
     print(results.get_dataframe()[COLUMNS].to_string(index=False))
     if results.num_errors:

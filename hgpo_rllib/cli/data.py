@@ -16,7 +16,7 @@ from hgpo_rllib.cli.common import (
     writing,
 )
 from hgpo_rllib.config import RunConfig, load_config
-from hgpo_rllib.settings.generated import GamesSettings
+from hgpo_rllib.settings.generated import GamesSettings, StoreSettings
 
 if TYPE_CHECKING:
     from env_wrappers.alfworld.check import TreeCheck
@@ -34,6 +34,7 @@ app.add_typer(generate_app, name="generate")
 app.add_typer(check_app, name="check")
 
 GAMES = GamesSettings()
+STORE = StoreSettings()
 _NAMED = 10  # episodes left out that are named; an expert may fail at hundreds of goals
 TrustedOption = Annotated[
     bool,
@@ -121,22 +122,24 @@ def check_alfworld(
 @generate_app.command("webshop")
 def generate_webshop(
     out: Annotated[Path, typer.Argument(help="directory to create")],
-    products: Annotated[int, typer.Option(help="number of products, up to millions")] = 400,
-    seed: Annotated[int, typer.Option(help="the same seed gives the same products")] = 0,
+    products: Annotated[
+        int, typer.Option(help="number of products, up to millions")
+    ] = STORE.products,
+    seed: Annotated[int, typer.Option(help="the same seed gives the same products")] = STORE.seed,
     lookalikes: Annotated[
         int,
         typer.Option(
             help="number of products of the same brand and kind, 1 to 6; if several, only their "
             "pages tell which one is wanted"
         ),
-    ] = 3,
+    ] = STORE.lookalikes,
     attributes: Annotated[
         int,
         typer.Option(
             help="most attributes of a product, 3 to 27; more of them make longer texts, and "
             "instructions name more"
         ),
-    ] = 27,
+    ] = STORE.attributes,
     instructed: Annotated[
         float, typer.Option(help="share of the products that get synthetic goals")
     ] = 0.9,
@@ -146,7 +149,7 @@ def generate_webshop(
             help="share of these products that also get a human goal, which says half of the "
             "traits in other words"
         ),
-    ] = 0.25,
+    ] = STORE.human,
 ) -> None:
     """Generate a WebShop store; a second call with the same options does nothing."""
     from env_wrappers.webshop.generator import generate

@@ -60,7 +60,7 @@ def resource_table(config: RunConfig) -> Table:
         (estimate.LEARNER, cluster.num_learners, learner_resources(cluster, server)),
         (estimate.REPLICA, server.num_replicas, replica_resources(server)),
     ]
-    rows, total = [], {"CPU": 0.0, "GPU": 0.0}
+    rows, total = [], dict.fromkeys(("CPU", "GPU", *server.replica_resources), 0.0)
     for process, count, amounts in kinds:
         each = {name: amounts.get(name, 0.0) for name in total}
         total = {name: total[name] + count * amount for name, amount in each.items()}

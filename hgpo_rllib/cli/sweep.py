@@ -80,7 +80,8 @@ def sweep(
 
 def check_trials(plan: Sweep) -> None:
     """Raise ConfigError or DataError if the inputs of a trial are invalid."""
-    from hgpo_rllib.run.inputs import check_inputs
+    with large_imports():
+        from hgpo_rllib.run.inputs import check_inputs
 
     if len(plan.trials) > 1 and any(t.config.rollout.gateway_port for t in plan.trials):
         raise ConfigError("rollout.gateway_port: trials would use the same port; train single runs")

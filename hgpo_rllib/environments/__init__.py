@@ -6,9 +6,11 @@ The environments registered here can be trained, evaluated and prepared by name.
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 
 from env_wrappers.errors import describe_error
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.agent.templates import PROMPTS
+from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments.checks import PAGE
 from hgpo_rllib.environments.spec import (
     DemonstrationGenerator,
@@ -28,6 +30,7 @@ __all__ = [
     "find_environment",
     "register_environment",
     "short_names",
+    "with_absolute_paths",
 ]
 
 SPECS: dict[str, str | Callable[[str], EnvironmentSpec]] = {
@@ -90,3 +93,26 @@ def environment_id(word: str) -> str:
 def short_names() -> list[str]:
     """Return the registered environments' short names: ``alfworld`` for ``hgpo/ALFWorld-v0``."""
     return [EnvironmentSpec(env_id).name for env_id in SPECS]
+
+
+def with_absolute_paths(config: RunConfig) -> RunConfig:
+    """Make the paths of data, model and prompts absolute, for processes in other directories."""
+    model = config.model.model_path
+    if model is not None and Path(model).is_dir():  # else the name of a model on a hub
+        model = str(Path(model).absolute())
+    config = find_environment(config.env.env_id).with_data(
+        config, lambda part: part.env.data and str(Path(part.env.data).absolute())
+    )
+    names = ("prompt", "strategy_prompt", "follow_up_prompt")
+    templates = {name: getattr(config.agent, name) for name in names}
+    paths = {
+        name: str(Path(template).absolute())
+        for name, template in templates.items()
+        if template and not (PROMPTS / f"{template}.jinja").is_file()
+    }
+    return config.model_copy(
+        update={
+            "model": config.model.model_copy(update={"model_path": model}),
+            "agent": config.agent.model_copy(update=paths),
+        }
+    )

@@ -290,8 +290,8 @@ class EnvironmentSpec:
         """
         if self.generator is None:
             raise ConfigError(
-                f"model.model_path: there is no pocket model for {self.env_id}, which does not "
-                "generate tasks: name a model"
+                f"model.model_path: there is no pocket model for {self.env_id}, as no expert "
+                "demonstrates its tasks: name a model"
             )
         return self.generator
 

@@ -93,11 +93,12 @@ def memory(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
 def smallest_gpu(config: RunConfig, model: ModelSize) -> int:
     """Return the GPU memory to decode `max_num_seqs` sequences of full length together, in bytes.
 
-    This is ``(weights + KV cache + PREFILL) / memory_utilization``; on a smaller GPU requests are
-    queued.
+    This is ``((weights + KV cache) / tensor_parallel_size + PREFILL) / memory_utilization``; on a
+    smaller GPU requests are queued.
     """
-    size = sum(item.size for item in _replica(config, model)) + PREFILL
-    return math.ceil(size / config.policy_server.memory_utilization)
+    server = config.policy_server
+    engine = sum(item.size for item in _replica(config, model))
+    return math.ceil((engine / server.tensor_parallel_size + PREFILL) / server.memory_utilization)
 
 
 def gpu_sizes(config: RunConfig, model: ModelSize) -> list[float]:

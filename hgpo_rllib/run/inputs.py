@@ -1,4 +1,4 @@
-"""Check user input before Ray and torch are imported, which takes seconds."""
+"""Check user input before Ray is started."""
 
 import os
 import re

@@ -3,18 +3,25 @@
 import copy
 from pathlib import Path
 
-from transformers import AutoConfig, LlamaConfig, PretrainedConfig, Qwen2Config
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PretrainedConfig,
+    Qwen2Config,
+)
 
 from env_wrappers.errors import one_line
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.settings.learner import Dtype
+from hgpo_rllib.warmstart.cloning import HEAD_SIZE
 
 BYTES = {"float32": 4, "bfloat16": 2}
 LOGIT_COPIES = 3  # log-probabilities, probabilities, and a product of the two
 ENTROPY_COPIES = 3  # additional copies in the backward pass of the entropy bonus
 GATHERED_LAYERS = 3  # of sharded parameters: in use, received in advance, and its receive buffer
 REDUCED_LAYERS = 2  # gradients of a layer, and the buffer from which they are summed and sharded
-POCKET_HEAD_SIZE = 32
 
 
 class ModelSize:
@@ -35,9 +42,6 @@ class ModelSize:
         Raises:
             AttributeError: the model is not such a decoder.
         """
-        import torch
-        from transformers import AutoModelForCausalLM
-
         self._config = config
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
@@ -160,7 +164,7 @@ def find_size(config: RunConfig) -> ModelSize | None:
     name = config.model.model_path
     if name is None:
         warm = config.warm_start
-        vocabulary, heads = -(-warm.vocabulary // 64) * 64, warm.hidden_size // POCKET_HEAD_SIZE
+        vocabulary, heads = -(-warm.vocabulary // 64) * 64, warm.hidden_size // HEAD_SIZE
         mlp = 3 * warm.hidden_size
         sizes = (vocabulary, warm.hidden_size, mlp, warm.layers, heads, 1, True)
         return ModelSize(Qwen2Config(**dict(zip(_SIZES, sizes, strict=True))))

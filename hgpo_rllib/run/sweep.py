@@ -18,7 +18,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from hgpo_rllib.config import ConfigError, RunConfig, save_config
-from hgpo_rllib.environments import find_environment
+from hgpo_rllib.environments import with_absolute_paths
 from hgpo_rllib.jsonl import read_jsonl
 from hgpo_rllib.placement import Demand, describe, trial_demand
 from hgpo_rllib.reporting.console import TrainingConsole
@@ -130,19 +130,6 @@ def prepare_trial(trial: Trial, path: Path, console: TrainingConsole) -> None:
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     save_config(config, path / "config.yaml")
-
-
-def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """Make the paths of data and model absolute, for processes in another working directory."""
-    model = config.model.model_path
-    if model is not None and Path(model).is_dir():  # else the name of a model on a hub
-        model = str(Path(model).absolute())
-    config = find_environment(config.env.env_id).with_data(
-        config, lambda part: part.env.data and str(Path(part.env.data).absolute())
-    )
-    return config.model_copy(
-        update={"model": config.model.model_copy(update={"model_path": model})}
-    )
 
 
 def _tune(

@@ -28,7 +28,3 @@ class TensorBoard:
         )
         self._file.write_event(Event(step=step, wall_time=time.time(), summary=summary))
         self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()

@@ -180,7 +180,7 @@ class Training:
             yield before
         start = time.monotonic()
         interval = self.config.evaluation.interval
-        rows: Rows = []
+        rows = self._evaluated(self.algorithm.iteration) if resumed else []
         while not self._finished(start):
             with self.console.phase("training"):
                 iteration = self._iterate(start)
@@ -193,7 +193,6 @@ class Training:
         # The time limit can pass during an evaluation.
         after = rows or self._evaluate(self.algorithm.iteration)
         self._save(after)
-        self.tensorboard.close()
         self.directory.write_json(self.directory.summary, {"seconds": self.console.seconds})
         self.console.summary(before, after)
         yield after
@@ -276,7 +275,11 @@ class Training:
         self.directory.truncate(self.directory.metrics, iteration)
         self.directory.truncate(self.directory.evaluations, iteration)
         self.console.say(f"resumed after iteration {iteration}")
-        return [row for row in read_jsonl(self.directory.evaluations) if row["iteration"] == 0]
+        return self._evaluated(0)
+
+    def _evaluated(self, iteration: int) -> Rows:
+        """Return the rows of an evaluation; none if there was none."""
+        return [r for r in read_jsonl(self.directory.evaluations) if r["iteration"] == iteration]
 
 
 def how_to_continue(directory: RunDirectory) -> str:

@@ -56,9 +56,9 @@ class WarmStartSettings(Section):
     """The pocket model: a small Qwen2 trained on scripted demonstrations of training tasks."""
 
     games: int = Field(480, ge=1)
-    """Number of tasks to demonstrate. With `env.data`: tasks of `env.train_split`, evenly spaced
-    (all of them if it has fewer). Otherwise separate games in the floor plans of `train`
-    (ALFWorld), or the first goals of the train split (WebShop; TextCraft with any data)."""
+    """Number of tasks to demonstrate. With `env.data`, and for TextCraft: tasks of
+    `env.train_split`, evenly spaced (all of them if it has fewer). Otherwise separate games in the
+    floor plans of `train` (ALFWorld), or the first goals of the train split (WebShop)."""
     demonstrations: int = Field(3, ge=1)
     """Number of demonstrations per task."""
     max_steps: int = Field(20, ge=1)

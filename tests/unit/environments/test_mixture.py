@@ -14,7 +14,7 @@ from env_wrappers.errors import DataError
 from env_wrappers.mixture import task_counts
 from hgpo_rllib.agent import TextRenderer
 from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig, load_config
-from hgpo_rllib.environments import find_environment
+from hgpo_rllib.environments import find_environment, with_absolute_paths
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.evaluation.request import make_request
 from hgpo_rllib.metrics import find_metric
@@ -24,7 +24,6 @@ from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.inputs import check_files
 from hgpo_rllib.run.metrics import environment_metrics, rollout_metrics
-from hgpo_rllib.run.sweep import with_absolute_paths
 from hgpo_rllib.run.trainer import prepare_inputs
 from hgpo_rllib.warmstart import prepare
 from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
@@ -188,8 +187,8 @@ def test_a_task_has_a_renderer_of_its_own() -> None:
     assert renderer.for_task({"goal": "win", "prompt": "of its own environment"}) is renderer
 
 
-def test_paths_of_data_in_a_sweep(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials run in other folders."""
+def test_absolute_paths_of_data(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials and actors run in other folders."""
     relative = MIXTURE.with_data(config, lambda part: "games" if part.env.max_steps == 20 else None)
     parts = MIXTURE.parts(with_absolute_paths(relative))
     assert parts["alfworld"].env.data == str(Path("games").absolute())

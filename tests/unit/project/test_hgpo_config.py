@@ -15,6 +15,7 @@ from hgpo_rllib.config import (
     load_config,
     parse_config,
 )
+from hgpo_rllib.environments import with_absolute_paths
 from tests.paths import ROOT
 
 EXAMPLES = sorted((ROOT / "tuned_examples").glob("*.yaml"))
@@ -182,16 +183,31 @@ def test_prompt_memory_is_tied_to_the_depth_of_groups() -> None:
     assert config.training(memory_length=0).prompt_memory_length == 0
 
 
+def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actors run in other folders. Names of a hub's models and of templates stay."""
+    monkeypatch.chdir(tmp_path)
+    Path("model").mkdir()
+    paths = ["model.model_path=model", "env.data=games", "agent.prompt=mine.jinja"]
+    config = HGPOConfig.from_run_config(load_config(None, paths))
+    assert config.model_path == str(tmp_path / "model")
+    assert config.env_config["data"] == str(tmp_path / "games")
+    assert config.prompt == str(tmp_path / "mine.jinja")
+    named = ["model.model_path=org/model", "agent.prompt=alfworld_full"]
+    config = HGPOConfig.from_run_config(load_config(None, named))
+    assert (config.model_path, config.prompt) == ("org/model", "alfworld_full")
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_run_files_reach_the_algorithm(path: Path) -> None:
     """Every field of every section of the examples arrives."""
-    run = load_config(path, ["model.model_path=x", "env.data=games", "seed=5"])
+    data = [] if path.stem == "mixture_pocket" else ["env.data=/games"]
+    run = with_absolute_paths(load_config(path, ["model.model_path=x", "seed=5", *data]))
     config = HGPOConfig.from_run_config(run)
     sections = {type(section): section for _, section in run}
     for section in FLAT_SECTIONS.values():
         assert config.settings(section) == sections[section]
     assert config.env == run.env.env_id
-    assert config.env_config["data"] == "games"
+    assert config.env_config["data"] == run.env.data
     assert config.env_config["max_steps"] == run.env.max_steps
     assert config.env_config.items() >= run.env.options.items()
     assert config.eval_episodes == run.evaluation.episodes

@@ -97,6 +97,8 @@ class TestMemory:
             "KV cache of 8 sequences of 4,608 tokens": cache,
         }
         assert estimate.smallest_gpu(config, TINY) == 2 * (weights + cache + GIB)
+        two = run(policy_server=server | {"replica_gpus": 2, "tensor_parallel_size": 2})
+        assert estimate.smallest_gpu(two, TINY) == weights + cache + 2 * GIB
 
     def test_a_replica_on_a_cpu(self) -> None:
         """Its KV cache is a setting."""

@@ -93,12 +93,15 @@ def test_what_is_left_is_ended_and_removed(private: Path, tmp_path: Path) -> Non
             done.result()
 
 
-def test_a_process_whose_log_was_deleted_is_found(tmp_path: Path) -> None:
+def test_processes_that_write_into_a_folder(tmp_path: Path) -> None:
     """Programs that tidy up /tmp delete old files, also of sessions."""
     log = tmp_path / "worker.out"
     with log.open("w") as stream, log.open() as _:
         log.unlink()
         assert writers(tmp_path) == [os.getpid()]
+        link = tmp_path / "link"  # $TMPDIR can be one
+        link.symlink_to(tmp_path)
+        assert writers(link) == [os.getpid()]
         assert stream.writable()
     assert writers(tmp_path) == []
 

@@ -31,7 +31,6 @@ def test_values_are_there_when_log_returns(tmp_path: Path) -> None:
         "loss": 0.5,
         "episodes": 16,
     }
-    board.close()
 
 
 def fill(board: TensorBoard) -> None:

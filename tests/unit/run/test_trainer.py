@@ -59,7 +59,6 @@ class PaperTraining(Training):
         self.directory = RunDirectory(path)
         self.console = TrainingConsole(io.StringIO())
         self.algorithm = PaperAlgorithm(**algorithm)  # type: ignore[assignment]
-        self.tensorboard = io.StringIO()  # type: ignore[assignment]
         self.evaluated: list[int] = []
 
     def _iterate(self, start: float) -> int:
@@ -142,6 +141,14 @@ def test_resuming_from_the_previous_checkpoint(tmp_path: Path) -> None:
     (training.directory.state / "iteration").write_text("?")  # it took the place of the last one
     with pytest.raises(ConfigError, match="no intact checkpoint is left"):
         training._restore()
+
+
+def test_a_finished_run_is_not_evaluated_again(tmp_path: Path) -> None:
+    config = run_config(0, iterations=2)
+    list(PaperTraining(tmp_path, config)._evaluations(resumed=False))
+    resumed = PaperTraining(tmp_path, config)
+    (after,) = resumed._evaluations(resumed=True)
+    assert (after[0]["iteration"], resumed.evaluated) == (2, [])
 
 
 def evaluation(iteration: int, **rates: float) -> Rows:
