@@ -101,8 +101,8 @@ class AlgorithmSettings(Section):
     segment_lambda: float = Field(_ESTIMATOR.segment_lambda, ge=0, le=1)
     """Lambda of HiPER's generalised advantage estimation over segments."""
     keep_penalty: float = Field(0.0, ge=0)
-    """HiPER's penalty of keeping the sub-goal: each step that does gets a share of it, divided by
-    the length of the episode (released code: 0.3 for ALFWorld, 3.5 for WebShop)."""
+    """HiPER's penalty of keeping the sub-goal: each step that keeps it loses this value divided by
+    the number of steps of the episode (released code: 0.3 for ALFWorld, 3.5 for WebShop)."""
     token_weight: float = Field(_ESTIMATOR.token_weight, ge=0)
     """Alpha, VETTA's weight of the token-level advantage (paper: 1 for ALFWorld, 3 for
     WebShop)."""
@@ -314,6 +314,8 @@ class RunConfig(Section):
         }
         if self.policy_server.weight_transport in GPU_TRANSPORTS:
             changes["policy_server"]["weight_transport"] = "object_store"
+        if self.algorithm.estimator in (*NEEDS_CRITIC, *TEACHERS):
+            changes["algorithm"] = {"estimator": "hgpo"}  # the learner computes what these read
         sections = {k: getattr(self, k).model_copy(update=v) for k, v in changes.items()}
         return self.model_copy(update=sections)
 

@@ -28,16 +28,17 @@ def graphgpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     Each step of a task's trajectories is an edge from its state to the next one; the last step of
     a won episode leads to success. With d the length of the shortest path to success, the value of
     a step is ``10 γ^d(s_{t+1})``, and ``A = A_task + ω A_state``: the trajectory's return compared
-    over all steps of the task, plus ω times the step's value compared with steps of the same state.
-    States without a path to success count as one step farther than the farthest with one.
+    over all steps of the task, plus ω times the step's value, less the penalty of an invalid
+    action, compared with steps of the same state. States without a path to success count as one
+    step farther than the farthest with one.
 
-    From the released code, without its option to merge similar states.
+    From the released code, without its options to merge similar states and to normalise distances.
     Reads normalize, step_weight, distance_discount; needs trajectory_return, next_anchor and won.
     """
     distance = success_distance(steps).astype(np.float64)
     value: Floats = SUCCESS * np.power(settings.distance_discount, distance)
     (state,) = context_levels(steps, 0)
-    own, _ = group_advantage(state, value, settings.normalize)
+    own, _ = group_advantage(state, value - steps.penalties, settings.normalize)
     return _over_task(steps, settings) + settings.step_weight * own
 
 

@@ -76,8 +76,7 @@ def run_table(experiments: Experiments) -> pd.DataFrame:
         "last evaluated": changes["iteration"].astype("str").fillna(MISSING),
         "episodes": [decimal(value, 0) for value in changes["episodes"]],
     }
-    table = pd.DataFrame(cells).join(_formatted(changes))
-    return table.set_axis([run.path.name for runs in every for run in runs.members])
+    return pd.DataFrame(cells).join(_formatted(changes))
 
 
 def split_table(runs: Runs) -> pd.DataFrame:

@@ -299,11 +299,11 @@ def describe_fidelity(results: Results) -> str | None:
 def describe_power(study: Study, records: Sequence[Record]) -> str:
     """State how many seeds per arm are needed to see the study's difference.
 
-    The spread is that of the paired differences from the baseline, or of the claims without one,
-    over the finished trials; the assumed one if there are too few.
+    The spread is that of the paired differences from the baseline, or of the claims' pairs of arms
+    without one, over the finished trials; the assumed one if there are too few.
     """
     results, analysis = Results(study, records), study.analysis
-    pairs = [(claim.a, claim.b) for claim in analysis.claims]
+    pairs = list(dict.fromkeys((claim.a, claim.b) for claim in analysis.claims))
     if (baseline := analysis.baseline) is not None:
         pairs = [(arm, baseline) for arm in study.arms if arm != baseline]
     found = [results.difference(*pair, measure="final") for pair in pairs]

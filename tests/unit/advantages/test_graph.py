@@ -74,11 +74,15 @@ def test_distance_to_success(batch) -> None:
 
 @given(BATCHES, GRAPH)
 def test_graphgpo(batch, settings) -> None:
+    """The penalty, of some steps of a state, counts in the comparison by state only."""
     states = [(task, state) for task, path, _ in batch for state in path]
-    values = [10 * settings.distance_discount**d for d in distances(batch)]
+    penalty = [0.1 * action(value) for _, _, returns in batch for value in returns]
+    distance = zip(distances(batch), penalty, strict=True)
+    values = [10 * settings.distance_discount**d - cost for d, cost in distance]
     expected = over_task(batch, settings)
     expected += settings.step_weight * within(states, values, settings.normalize)
-    got = find_estimator("graphgpo")(arrays(batch), settings)
+    steps = replace(arrays(batch), penalty=np.array(penalty))
+    got = find_estimator("graphgpo")(steps, settings)
     np.testing.assert_allclose(got, expected, atol=1e-7)
 
 

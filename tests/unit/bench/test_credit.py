@@ -236,6 +236,16 @@ def run(config: RunConfig, folder: Path, plan: Plan = PLAN) -> Result:
     return result
 
 
+@pytest.mark.parametrize("estimator", ["hcapo", "vetta", "ppo"])
+def test_estimators_that_need_a_learner(
+    config: RunConfig, player: Player, tmp_path: Path, estimator: str
+) -> None:
+    """All estimators are compared, whatever the run's is."""
+    ours = run(config, tmp_path / "ours")
+    of_run = config.algorithm.model_copy(update={"estimator": estimator})
+    assert run(config.model_copy(update={"algorithm": of_run}), tmp_path / "theirs") == ours
+
+
 def test_a_stopped_command_continues(config: RunConfig, player: Player, tmp_path: Path) -> None:
     whole = run(config, tmp_path / "whole")
     states = player.branched.copy()
