@@ -1,7 +1,9 @@
 """Games of TextArena and GEM as Gymnasium environments, which hgpo/Gymnasium-v0 can play.
 
-PYTHONPATH=examples hgpo train RUN_FILE env.env_id=hgpo/Gymnasium-v0 agent.prompt=any_text \\
+PYTHONPATH=examples hgpo train RUN_FILE model.model_path=MODEL \\
   'env.options={name: "text_games:TextArena-v0", arguments: {game: GuessTheNumber-v0}}'
+
+RUN_FILE is that of FrozenLake in docs/bring_your_own_environment.md.
 """
 
 import random

@@ -190,7 +190,7 @@ Lost.info = lambda *a, **k: {{n: v for n, v in info(*a, **k).items() if n != {ke
         ("self.num_tasks, ", "self.tasks_, ", "it has no num_tasks"),
         ('return f"You see a', 'return 0, f"You see a', "reset(seed=0) must return 2 values"),
         (
-            "rng = random.Random(self.tasks[seed % self.num_tasks])",
+            "rng = random.Random(self.task)",
             "self.resets = getattr(self, 'resets', 0) + 1; rng = random.Random(self.resets)",
             "another task",
         ),
