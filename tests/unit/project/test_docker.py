@@ -11,7 +11,7 @@ from ray.scripts.scripts import cli
 from tests.paths import ROOT
 
 DOCKER = ROOT / "docker"
-DOCKERFILES = sorted(DOCKER.glob("Dockerfile.*"))
+DOCKERFILE = DOCKER / "Dockerfile"
 PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+\.\d+[\w.-]*")
 COMPOSE_FILES = [["compose.yml"], ["compose.yml", "compose.gpu.yml"]]
 """As they are given to Compose together."""
@@ -20,16 +20,16 @@ MORE_RIGHTS |= {"network_mode", "pid", "ipc", "cgroup", "uts"}
 IGNORED = (".git", ".env", ".venv", "data", "runs", "models", "tests", "docker")
 
 
-def instructions(dockerfile: Path) -> list[tuple[str, str]]:
+def instructions() -> list[tuple[str, str]]:
     """``(FROM, image)``, …: continued lines joined, comments left out."""
-    lines = [x for x in dockerfile.read_text().splitlines() if not x.lstrip().startswith("#")]
+    lines = [x for x in DOCKERFILE.read_text().splitlines() if not x.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     pairs = [line.split(None, 1) for line in joined.splitlines() if line.strip()]
     return [(pair[0], " ".join(pair[1].split())) for pair in pairs]
 
 
-def arguments(dockerfile: Path, name: str) -> list[str]:
-    return [text for instruction, text in instructions(dockerfile) if instruction == name]
+def arguments(name: str) -> list[str]:
+    return [text for instruction, text in instructions() if instruction == name]
 
 
 def in_context(path: str) -> bool:
@@ -40,48 +40,43 @@ def in_context(path: str) -> bool:
     return path.rstrip("/").split("/")[0] in {rule[1:] for rule in rules if rule[0] == "!"}
 
 
-def test_there_is_an_image_for_cpus_and_one_for_gpus() -> None:
-    assert [file.suffix for file in DOCKERFILES] == [".cpu", ".gpu"]
-
-
-@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
 class TestDockerfile:
-    def test_base_is_pinned_and_its_python_is_supported(self, dockerfile: Path) -> None:
-        (image,) = arguments(dockerfile, "FROM")
+    def test_base_is_pinned_and_its_python_is_supported(self) -> None:
+        (image,) = arguments("FROM")
         assert PINNED.fullmatch(image)
         assert image.startswith("python:3.11.")
 
-    def test_runs_as_a_user_whose_number_is_known(self, dockerfile: Path) -> None:
+    def test_runs_as_a_user_whose_number_is_known(self) -> None:
         """A number, so that an orchestrator can see that it is not root."""
-        steps = instructions(dockerfile)
+        steps = instructions()
         (number,) = [i for i, (name, _) in enumerate(steps) if name == "USER"]
         assert steps[number][1] == "1000:1000"
         made = [text for name, text in steps[:number] if name == "RUN" and "useradd" in text]
         assert "--uid 1000" in made[0]
 
-    def test_everything_copied_is_there(self, dockerfile: Path) -> None:
-        for text in arguments(dockerfile, "COPY"):
+    def test_everything_copied_is_there(self) -> None:
+        for text in arguments("COPY"):
             *sources, _ = [part for part in text.split() if not part.startswith("--")]
             for source in sources:
                 assert (ROOT / source).exists()
                 assert source == "." or in_context(source)
 
-    def test_installs_what_the_project_installs(self, dockerfile: Path) -> None:
+    def test_installs_what_the_project_installs(self) -> None:
         """Before the code comes in, so that the layer outlives changes of the code."""
-        names = [name for name, _ in instructions(dockerfile)]
+        names = [name for name, _ in instructions()]
         installs = [
             i
-            for i, (name, text) in enumerate(instructions(dockerfile))
+            for i, (name, text) in enumerate(instructions())
             if name == "RUN" and "requirements/install.py" in text
         ]
         assert len(installs) == 1
         assert installs[0] < len(names) - 1 - names[::-1].index("COPY")
-        environment = " ".join(arguments(dockerfile, "ENV"))
-        assert f"HGPO_BACKEND={dockerfile.suffix[1:]}" in environment
+        assert "HGPO_BACKEND=cpu" in arguments("ARG")
+        assert "HGPO_BACKEND=$HGPO_BACKEND" in arguments("ENV")
 
-    def test_packages_of_the_project_are_known_before_their_code(self, dockerfile: Path) -> None:
+    def test_packages_of_the_project_are_known_before_their_code(self) -> None:
         """An editable install finds the packages that are there when it is made."""
-        early = arguments(dockerfile, "COPY")[:-1]
+        early = arguments("COPY")[:-1]
         for package in ("hgpo_rllib", "env_wrappers"):
             assert any(f"{package}/__init__.py" in text for text in early)
 
@@ -131,9 +126,9 @@ class TestCompose:
         for service in services.values():
             if "build" in service:
                 assert (DOCKER / service["build"]["context"]).resolve() == ROOT
-                dockerfile = ROOT / service["build"]["dockerfile"]
-                assert dockerfile in DOCKERFILES
-                assert service["image"] == f"hgpo-rllib:{dockerfile.suffix[1:]}"
+                assert ROOT / service["build"]["dockerfile"] == DOCKERFILE
+                backend = service["build"]["args"].get("HGPO_BACKEND", "cpu")
+                assert service["image"] == f"hgpo-rllib:{backend}"
             else:
                 assert PINNED.fullmatch(service["image"])
 
