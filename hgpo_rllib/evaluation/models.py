@@ -89,11 +89,10 @@ def served(config: RunConfig) -> Iterator[Model]:
         tuple(eos_token_ids(path, tokenizer)),
     )
     with PolicyServer(config.model, config.agent, server, config.seed) as running:
-        several = max(server.num_replicas, server.max_replicas or 0) > 1
         constrained = config.agent.constrain_actions
         grammars = GrammarReader(tokenizer, sampling.stop_token_ids) if constrained else None
         replicas = Replicas.of(running.app, server.max_outage_s)
-        client = PolicyClient(replicas, sampling, STARTING_WEIGHTS, several)
+        client = PolicyClient(replicas, sampling, STARTING_WEIGHTS, server.most_replicas > 1)
 
         def begin(settings: AgentSettings) -> BeginModelAgent:
             renderer = TokenRenderer(tokenizer, settings)

@@ -114,6 +114,6 @@ def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
             "max_replicas": server.max_replicas,
             "target_ongoing_requests": max(1, server.max_num_seqs // MAX_BATCH),
         }
-    if max(server.num_replicas, server.max_replicas or 0) > 1:
+    if server.most_replicas > 1:
         options["request_router_config"] = RequestRouterConfig(request_router_class=SESSION_ROUTER)
     return options

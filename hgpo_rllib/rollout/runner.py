@@ -65,6 +65,7 @@ from hgpo_rllib.rollout.stream import GroupStream, TimedGroup
 from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.teacher import outcome_texts, plan_texts, teacher_prompts
 from hgpo_rllib.rollout.trajectory import Trajectory, have_equal_returns, response_rows
+from hgpo_rllib.settings.policy_server import PolicyServerSettings
 
 logger = logging.getLogger(__name__)
 PlayGroup = Callable[[Group], Coroutine[Any, Any, PlayedGroup]]
@@ -243,7 +244,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     def _client(self, temperature: float) -> PolicyClient:
         """Return the client of all groups with this temperature, which batches their prompts."""
         if temperature not in self._clients:
-            several = max(self.config.num_replicas, self.config.max_replicas or 0) > 1
+            several = self.config.settings(PolicyServerSettings).most_replicas > 1
             sampling = self.sampling(temperature)
             self._clients[temperature] = PolicyClient(
                 self.replicas, sampling, self._weights, several

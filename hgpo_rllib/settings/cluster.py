@@ -66,7 +66,7 @@ def check_transport(
         return
     on_gpus = cluster.learner_gpus > 0 and server.replica_gpus > 0
     shared = server.colocate or cluster.learner_gpus + server.replica_gpus <= 1
-    pairs = max(cluster.num_learners, server.num_replicas, server.max_replicas or 0)
+    pairs = max(cluster.num_learners, server.most_replicas)
     placed = {
         "ipc": (
             on_gpus and shared and pairs == 1,

@@ -82,6 +82,11 @@ class PolicyServerSettings(Section):
             raise ValueError("custom resources only; replica_cpus and replica_gpus have the others")
         return resources
 
+    @property
+    def most_replicas(self) -> int:
+        """Number of replicas that there can be at a time."""
+        return self.max_replicas or self.num_replicas
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.max_replicas is not None and self.max_replicas < self.num_replicas:
