@@ -193,7 +193,7 @@ PANELS = (
     _panel("speed", "Seconds of an iteration",
         Metric("iteration_s", "s", "", "the whole iteration", "all"),
         Metric("rollout_s", "s", "",
-            "sampling; with the other schedules, this time includes parts of earlier iterations",
+            "sampling; if the schedule is not synchronous, it overlaps other iterations",
             "rollout"),
         Metric("update_s", "s", "", "the update without `advantage_s`", "update"),
         Metric("sync_s", "s", "", "publishing weights, and the probe", "weight sync")),

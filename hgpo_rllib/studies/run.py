@@ -92,4 +92,4 @@ def record_if_missing(name: str, sweep: Sweep, docs: Path, path: Path) -> None:
     if not record_path(docs, name, trial.name).is_file():
         packages = find_environment(trial.config.env.env_id).packages
         found = versions(packages, asks_model=True)
-        write_record(make_record(name, trial, load_run(path), found), docs)
+        write_record(make_record(name, trial, load_run(path, []), found), docs)
