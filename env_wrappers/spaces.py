@@ -1,4 +1,4 @@
-"""A Gymnasium space for text with an unknown alphabet, and actions that stand for many."""
+"""A Gymnasium space for text with an unknown alphabet, and how environments offer free text."""
 
 import string
 from typing import Any

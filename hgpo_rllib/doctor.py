@@ -159,7 +159,7 @@ def _trial_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]
 
 
 def short(config: RunConfig) -> RunConfig:
-    """Return the settings with few short episodes, that random responses do not end."""
+    """Return the settings with few short episodes, without checks that can fail by chance."""
     members = 2 if config.agent.strategy_prompt is None else 4  # two for each of two strategies
     size = min(members, config.rollout.group_size)
     changes = {"groups_per_iteration": 2, "group_size": size, "strategies": 2}

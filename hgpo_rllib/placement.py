@@ -159,11 +159,12 @@ def describe(nodes: Nodes, names: Iterable[str] = ("CPU", "GPU")) -> str:
 
 
 class _Free:
-    """What is left of a node."""
+    """Free resources of a node; `gpus` has the free part of each GPU."""
 
     def __init__(self, node: Mapping[str, float]):
         self.amounts = dict(node)
-        self.gpus = [1.0] * int(self.amounts.pop("GPU", 0))
+        gpus = self.amounts.pop("GPU", 0.0)
+        self.gpus = [min(1.0, gpus - number) for number in range(math.ceil(gpus))]
 
     def take(self, process: Amounts) -> bool:
         """Subtract the demand of a process; return whether it fits."""
@@ -180,7 +181,7 @@ class _Free:
 def _take_gpus(free: list[float], amount: float) -> list[int]:
     """Subtract the GPUs of a process and return their indices; none if they are not free.
 
-    As Ray does, a fraction is of one GPU: the one with the smallest rest that is enough.
+    As in Ray, a fraction is of one GPU: of those with enough left, the one with the least.
     """
     count = max(1, round(amount))
     share = amount / count

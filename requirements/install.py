@@ -35,7 +35,7 @@ import importlib.util, alfworld, ray, torch, vllm
 from vllm.platforms import current_platform
 found = [name for name in {unwanted!r} if importlib.util.find_spec(name)]
 assert not found, f'{{found}} must not be installed here: run make clean, then make setup'
-# pip takes the CPU build of torch for the version that the lock file for GPUs pins.
+# To pip, an installed CPU build of torch is the version that the lock file for GPUs pins.
 assert (torch.version.cuda is None) == {cpu}, 'wrong torch build: run make clean, then make setup'
 print('vllm', vllm.__version__, 'ray', ray.__version__, 'torch', torch.__version__)
 print('platform', current_platform.device_type)

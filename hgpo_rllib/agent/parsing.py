@@ -91,7 +91,7 @@ def action_grammar(admissible_actions: Sequence[str]) -> str | None:
 
     It permits any text, and after ``<action>`` only an admissible action, ``</action>`` and the end
     of the response. A response without ``<action>`` is permitted too. Pages with a search bar have
-    no grammar, because the words of a search are free, nor have games that accept every action.
+    no grammar, because the words of a search are free, and neither have games that accept any text.
     """
     if not admissible_actions or {ANY_ACTION, ANY_SEARCH} & {*admissible_actions}:
         return None

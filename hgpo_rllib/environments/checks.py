@@ -26,7 +26,7 @@ INFO = {
     "goal": (str, "the task in words, for the prompt"),
     "admissible_actions": ((list, tuple), "the actions offered now, for the prompt"),
     "won": ((bool, np.bool_), "whether the goal is reached"),
-    "game": (str, "a name of its own for each task; standard errors are over these"),
+    "game": (str, "the name of the task, unique in its split; standard errors are over games"),
     "task_type": (str, "the family of the task, by which success is reported"),
 }
 AFTER_A_STEP = {"inadmissible": ((bool, np.bool_), "whether the action just taken was not offered")}

@@ -29,16 +29,11 @@ from hgpo_rllib.section import RunStoppedError
 
 logger = logging.getLogger(__name__)
 
-# Errors of requests whose replica, engine or node was lost. Ray raises `OutOfMemoryError` for an
-# actor that its memory monitor killed, Serve `DeploymentUnavailableError` when replicas do not
-# start.
-LOST = (
-    RayActorError,
-    OutOfMemoryError,
-    ObjectLostError,
-    EngineDiedError,
-    DeploymentUnavailableError,
-)
+# Errors of calls whose actor or node was lost. Ray raises `OutOfMemoryError` for an actor that its
+# memory monitor killed.
+ACTOR_LOST = (RayActorError, OutOfMemoryError, ObjectLostError)
+# The same for requests. Serve raises `DeploymentUnavailableError` when replicas do not start.
+LOST = (*ACTOR_LOST, EngineDiedError, DeploymentUnavailableError)
 RETRY_INTERVAL_S = 1.0  # before a retry
 POLL_INTERVAL_S = 5.0  # between counts of running replicas
 Responses = list[Generation | RequestFailedError]

@@ -7,16 +7,10 @@ from collections.abc import Callable, Sequence
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import (
-    ObjectLostError,
-    OutOfMemoryError,
-    RayActorError,
-    RayError,
-    RayTaskError,
-)
+from ray.exceptions import RayError, RayTaskError
 from ray.rllib.env.env_runner import EnvRunner
 
-from hgpo_rllib.policy_server.replicas import POLL_INTERVAL_S, Replicas, describe
+from hgpo_rllib.policy_server.replicas import ACTOR_LOST, POLL_INTERVAL_S, Replicas, describe
 from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.rollout.group import Group, PlayedGroup
 from hgpo_rllib.section import RunStoppedError
@@ -77,7 +71,7 @@ class RunnerActors:
             actor = await self._ready.get()
             try:
                 played = await self._request(actor, weights(), group)
-            except (RayActorError, OutOfMemoryError, ObjectLostError) as error:  # or its result
+            except ACTOR_LOST as error:  # or its result
                 self._on_lost(actor, error)
                 continue
             except BaseException:  # the actor is still there for other groups

@@ -232,7 +232,7 @@ def _score_blocks(
 
 
 def _rewards(trajectory: Trajectory, keep_penalty: float) -> list[float]:
-    """Return the rewards; each step that keeps its sub-goal loses `keep_penalty` / steps."""
+    """Return the rewards, less `keep_penalty / steps` for each step that keeps its sub-goal."""
     roles = [{span.role for span in turn.spans} for turn in trajectory.turns]
     kept = ["action" in by_role and "subgoal" not in by_role for by_role in roles]
     kept[0] = False

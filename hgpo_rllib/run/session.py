@@ -105,7 +105,8 @@ def writers(folder: Path) -> list[int]:
     to a log file of the session. vLLM's engine overwrites its process name and environment, so
     these do not identify it.
     """
-    found, folder = [], folder.resolve()  # links in /proc are
+    found = []
+    folder = folder.resolve()  # as the paths in /proc
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             if any(_is_written(process, fd, folder) for fd in (process / "fd").iterdir()):

@@ -110,7 +110,7 @@ def run(learner_gpus: float = 0, num_learners: int = 0, **server: Any) -> RunCon
         (run(replica_cpus=0), [{}]),
         (run(num_replicas=2), [{"CPU": 1}, {"CPU": 1}]),
         (run(0.5, 1, replica_gpus=0.5), [{"CPU": 1, "GPU": 1}]),
-        (run(0.2, 1, replica_gpus=0.1, num_replicas=8), [{"CPU": 9, "GPU": 1}]),
+        (run(0.2, 1, replica_gpus=0.1, num_replicas=7), [{"CPU": 9, "GPU": 0.9}]),
         (run(1, 1, replica_gpus=1), [{"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}]),
         (run(1, 1, replica_gpus=1), [{"CPU": 1}, {"CPU": 1, "GPU": 2}]),  # a sweep's driver
         (run(replica_resources={"rollout": 1}), [{"CPU": 2}, {"CPU": 1, "rollout": 1}]),

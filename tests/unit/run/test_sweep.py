@@ -281,7 +281,7 @@ def test_custom_resources_say_where_replicas_are() -> None:
 
 def test_shares_of_a_gpu() -> None:
     shares = Demand([{"CPU": 1.0, "GPU": 0.2}], [], [{"GPU": 0.1}])
-    assert shares.fitting([{"CPU": 9.0, "GPU": 1.0}]) == 3
+    assert shares.fitting([{"CPU": 9.0, "GPU": 0.9}]) == 3
     halves = Demand([{"CPU": 1.0, "GPU": 0.4}], [], [{"GPU": 0.4}])
     assert halves.fitting([{"CPU": 9.0, "GPU": 4.0}]) == 4, "each process uses one GPU"
 
