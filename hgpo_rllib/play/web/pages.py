@@ -91,9 +91,8 @@ class Game:
         async with self._one_request:
             number = form.get("number")
             task = {"seed": self._read_task(number)} if number else self._task
-            self._episode["success"] = bool(
-                self._episode["success"]
-            )  # over, also if the reset fails
+            # No episode is running if the reset fails.
+            self._episode["success"] = bool(self._episode["success"])
             self._start(task)
         return await self._current(request)
 
