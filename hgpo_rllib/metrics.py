@@ -106,7 +106,8 @@ PANELS = (
         Metric("grad_norm", "", "mini-batch mean", "gradient norm before clipping")),
     _panel("policy", "Largest token ratio",
         Metric("ratio_max", "", "token maximum",
-            "probability ratio of a token, new to old policy"), log=True),
+            "probability ratio of a token, or with another `ratio_level` of a response, new to "
+            "old policy"), log=True),
     _panel("policy", "Steps of an episode",
         Metric("episode_length", "steps", "episode mean", "environment steps of an episode")),
     _panel("policy", "Unusable actions (steps)",

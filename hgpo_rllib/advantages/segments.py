@@ -39,8 +39,8 @@ def hiper(
     - switch: ``Q_t - V_switch(t)``, with Q_t the discounted sum of the rewards up to the end of the
       segment and V_high of the next one.
 
-    Values after the episode are 0, also if it is truncated. The penalty of an invalid action
-    affects only its own step, as in `gae`. Each of the three is normalized by itself: over the
+    Values after the episode are 0, also if it is truncated. The penalty of an invalid action is
+    treated as in `gae`. Each of the three is normalized by itself: over the
     steps of the batch, high over those where a segment begins.
 
     Reads normalize, gamma, gae_lambda, segment_lambda.

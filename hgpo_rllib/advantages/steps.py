@@ -52,7 +52,8 @@ class StepArrays:
     trajectory_return: Floats | None = None
     """Undiscounted return of the step's trajectory, equal on all its steps; None if unknown."""
     value: Floats | None = None
-    """The critic's estimate of the step return; None without a critic."""
+    """The critic's estimate of its target, which with λ = 1 is the step return; None without a
+    critic. See `value_targets` in `hgpo_rllib.advantages.baselines`."""
     next_anchor: Ints | None = None
     """State key after the step, with the same ids as `anchor`; None if unknown."""
     won: NDArray[np.bool_] | None = None
@@ -195,7 +196,7 @@ class StepArrays:
             trajectory_return: return of each step's trajectory; only with `step_return`.
             reward: environment reward of each step.
             invalid: whether each step's action was invalid; None: all were valid.
-            gamma: discount of the step return.
+            gamma: discount of the step return; that of the estimator's settings.
             invalid_penalty: subtracted from the return of an invalid step.
             value, next_anchor, won, action, nll, teacher_nll, parent: optional, see the fields of
                 the class.

@@ -88,7 +88,7 @@ def kl_estimate(
     elif estimator == "k2":
         estimate = d.square() / 2
     else:
-        estimate = d.exp() - d - 1
+        estimate = d.expm1() - d  # exp(d) - d - 1 would round to noise for small d
     return estimate if clamp is None else estimate.clamp(-clamp, clamp)
 
 

@@ -16,6 +16,7 @@ from hgpo_rllib.advantages.hindsight import TeacherTokens, gear
 from hgpo_rllib.advantages.segments import SegmentValues, hiper
 from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS, TokenArrays
 from hgpo_rllib.agent import Span, Turn
+from hgpo_rllib.agent.parsing import find_blocks
 from hgpo_rllib.config import AlgorithmSettings, ConfigError
 from hgpo_rllib.rollout.trajectory import ResponseRow, Trajectory, response_rows
 
@@ -216,7 +217,8 @@ def _score_blocks(
     spans = [{span.role: span for span in rows[row].response.spans} for row in acting]
     if not all("action" in by_role for by_role in spans):
         raise ConfigError(f"estimator {HIPER}: a response has no spans of sub-goals and actions")
-    begins = (steps.time == 0) | np.array(["subgoal" in by_role for by_role in spans])
+    switches = [find_blocks(rows[row].response.completion).switches for row in acting]
+    begins = (steps.time == 0) | np.array(switches)
     lengths = np.array([len(rows[row].response.response_ids) for row in acting])
     starts = np.array([by_role["action"].start for by_role in spans])
     place = 1 + np.minimum(np.maximum(starts, 1), lengths - 1)
@@ -233,8 +235,11 @@ def _score_blocks(
 
 def _rewards(trajectory: Trajectory, keep_penalty: float) -> list[float]:
     """Return the rewards, less `keep_penalty / steps` for each step that keeps its sub-goal."""
-    roles = [{span.role for span in turn.spans} for turn in trajectory.turns]
-    kept = ["action" in by_role and "subgoal" not in by_role for by_role in roles]
+    kept = [
+        any(span.role == "action" for span in turn.spans)
+        and not find_blocks(turn.completion).switches
+        for turn in trajectory.turns
+    ]
     kept[0] = False
     each = keep_penalty / len(trajectory)
     return [step.reward - each * k for step, k in zip(trajectory.steps, kept, strict=True)]

@@ -300,7 +300,8 @@ def describe_power(study: Study, records: Sequence[Record]) -> str:
     """State how many seeds per arm are needed to see the study's difference.
 
     The spread is that of the paired differences from the baseline, or of the claims' pairs of arms
-    without one, over the finished trials; the assumed one if there are too few.
+    without one, over the finished trials; the assumed one if there are too few. The level is the
+    strictest of Holm's correction, that of the claim with the smallest p-value.
     """
     results, analysis = Results(study, records), study.analysis
     pairs = list(dict.fromkeys((claim.a, claim.b) for claim in analysis.claims))
@@ -314,17 +315,20 @@ def describe_power(study: Study, records: Sequence[Record]) -> str:
         seed_variance = float(np.mean([e.seed_variance for e in known]))
         task_variance = float(np.mean([e.task_variance for e in known]))
         source = f"from {sum(e.seeds for e in known)} pairs of finished trials"
-    seeds = st.seeds_needed(analysis.difference, seed_variance, task_variance)
+    level = st.LEVEL / max(1, len(analysis.claims))
+    seeds = st.seeds_needed(analysis.difference, seed_variance, task_variance, level)
     needed = (
         f"{seeds} seeds per arm are needed"
         if seeds
         else f"more than {st.MAX_SEEDS:,} seeds per arm or more held-out tasks are needed"
     )
+    if any(claim.minus for claim in analysis.claims):
+        needed += ", and about twice as many for a difference of two differences"
     return (
         f"To see a difference of {_fixed(100 * analysis.difference)} points with a probability of "
-        f"{100 * st.POWER:.0f} % (two-sided, at {100 * st.LEVEL:.0f} %), {needed}. Standard "
-        "deviation of a paired difference over seeds: "
-        f"{_fixed(100 * math.sqrt(seed_variance))} points ({source})."
+        f"{100 * st.POWER:.0f} % (two-sided, at {100 * level:.3g} %: {100 * st.LEVEL:.0f} % "
+        f"divided by the number of claims), {needed}. Standard deviation of a paired difference "
+        f"over seeds: {_fixed(100 * math.sqrt(seed_variance))} points ({source})."
     )
 
 

@@ -238,30 +238,39 @@ def verdict(claim: Estimate, corrected: float) -> str:
     return "holds here" if claim.low > 0 else "does not hold"
 
 
-def power(difference: float, seeds: int, seed_variance: float, task_variance: float = 0.0) -> float:
-    """Return the power of a two-sided t test of a paired difference at `LEVEL`.
+def power(
+    difference: float,
+    seeds: int,
+    seed_variance: float,
+    task_variance: float = 0.0,
+    level: float = LEVEL,
+) -> float:
+    """Return the power of a two-sided t test of a paired difference.
 
     Args:
         difference: the true difference.
         seeds: number of pairs, at least 2.
         seed_variance: variance of the difference of a pair.
         task_variance: see `Estimate`.
+        level: p-value below which the test rejects.
     """
     error = math.sqrt(seed_variance / seeds + task_variance)
     if error == 0:
         return 1.0
     freedom, shift = seeds - 1, difference / error
-    bound = stats.t.ppf(1 - LEVEL / 2, freedom)
+    bound = stats.t.ppf(1 - level / 2, freedom)
     # The other tail as one of -shift: SciPy's cdf is NaN where it is nearly 0.
     return float(stats.nct.sf(bound, freedom, shift) + stats.nct.sf(bound, freedom, -shift))
 
 
-def seeds_needed(difference: float, seed_variance: float, task_variance: float = 0.0) -> int | None:
+def seeds_needed(
+    difference: float, seed_variance: float, task_variance: float = 0.0, level: float = LEVEL
+) -> int | None:
     """Return how many seeds per arm show a difference with probability `POWER`.
 
     None: more than `MAX_SEEDS`. Arguments as in `power`.
     """
     for seeds in range(2, MAX_SEEDS + 1):
-        if power(difference, seeds, seed_variance, task_variance) >= POWER:
+        if power(difference, seeds, seed_variance, task_variance, level) >= POWER:
             return seeds
     return None

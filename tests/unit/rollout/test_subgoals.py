@@ -98,6 +98,34 @@ def test_the_penalty_of_keeping(played: list[Trajectory]) -> None:
     np.testing.assert_allclose(last[[3, 4]], [-0.2, -0.4])
 
 
+@pytest.mark.parametrize("word", ["SWITCH", "KEEP"])
+def test_a_response_without_a_subgoal(played: list[Trajectory], word: str) -> None:
+    """The word alone decides whether a segment begins and whether the step pays for keeping."""
+    step = played[0].steps[1]
+    spans = tuple(span for span in step.turn.spans if span.role != "subgoal")
+    text = f"<switch>{word}</switch><action>wait</action>"
+    played[0].steps[1] = replace(step, turn=replace(step.turn, completion=text, spans=spans))
+    settings = SETTINGS.model_copy(update={"keep_penalty": 2.0})
+    rows, width = token_columns(played)["response_ids"].shape
+    scored = score(played, settings, np.zeros((rows, 1 + width)))
+    begins = word == "SWITCH"
+    assert np.isfinite(signal_columns(scored)["value_target"][1, 0]) == begins
+    assert scored.steps.trajectory_return is not None
+    lost = scored.steps.trajectory_return[0] - scored.steps.trajectory_return[5]
+    assert lost == pytest.approx(0.4 if begins else 0.0)
+
+
+def test_a_first_step_that_keeps_pays_nothing(played: list[Trajectory]) -> None:
+    """It has no sub-goal that it could keep."""
+    step = played[0].steps[0]
+    text = step.turn.completion.replace("SWITCH", "KEEP")
+    played[0].steps[0] = replace(step, turn=replace(step.turn, completion=text))
+    settings = SETTINGS.model_copy(update={"estimator": "reinforce", "keep_penalty": 2.0})
+    returns = score(played, settings).steps.trajectory_return
+    assert returns is not None
+    assert returns[0] == pytest.approx(returns[5])
+
+
 def test_a_response_without_an_action(played: list[Trajectory]) -> None:
     """All of it has the action's advantage; its value is that of the second token."""
     turn = played[0].steps[1].turn

@@ -126,7 +126,8 @@ class TestAnalysis:
     def test_power_line(self, finished: Results) -> None:
         study = finished.study
         assumed = describe_power(study, [])
-        assert "14 seeds per arm are needed" in assumed
+        assert "(two-sided, at 1.67 %: 5 % divided by the number of claims)" in assumed
+        assert "19 seeds per arm are needed" in assumed
         assert "6.0 points (assumed in the study file)" in assumed
         assert "from 8 pairs of finished trials" in describe_power(study, finished.records)
         small = parse_study(changed(analysis={"difference": 0.005}), "arms")

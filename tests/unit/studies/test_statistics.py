@@ -163,11 +163,12 @@ def test_verdicts() -> None:
     assert s.verdict(s.Estimate(0.1), math.nan) == "cannot be told"
 
 
-def test_power_is_that_of_simulated_tests() -> None:
+@pytest.mark.parametrize("level", [0.05, 0.01])
+def test_power_is_that_of_simulated_tests(level: float) -> None:
     rng = np.random.default_rng(2)
     pairs = rng.normal(0.05, 0.06, (20_000, 8))
-    expected = (stats.ttest_1samp(pairs, 0, axis=1).pvalue < 0.05).mean()
-    assert s.power(0.05, 8, 0.06**2) == pytest.approx(expected, abs=0.01)
+    expected = (stats.ttest_1samp(pairs, 0, axis=1).pvalue < level).mean()
+    assert s.power(0.05, 8, 0.06**2, level=level) == pytest.approx(expected, abs=0.01)
 
 
 @pytest.mark.parametrize("deviation", [0.002, 0.01, 0.02, 0.1])
