@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from env_wrappers.errors import DataError
-from env_wrappers.files import read_json
+from env_wrappers.files import read_json, write_json
 
 MANIFEST = "manifest.json"
 LOCK = ".lock"
@@ -45,7 +45,7 @@ def is_generated(out: Path, version: int, spec: Mapping[str, Any]) -> bool:
 def write_manifest(folder: Path, version: int, spec: Mapping[str, Any], **facts: Any) -> None:
     """Write the manifest by which `is_generated` recognises finished data, with other facts."""
     content = {"generator_version": version, "spec": spec, **facts}
-    (folder / MANIFEST).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / MANIFEST, content)
 
 
 @contextmanager

@@ -90,6 +90,11 @@ def write_atomically(path: Path, content: str | bytes) -> Path:
         partial.unlink(missing_ok=True)
 
 
+def write_json(path: Path, content: Any) -> None:
+    """Write an indented JSON file atomically."""
+    write_atomically(path, json.dumps(content, indent=2) + "\n")
+
+
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file.
 

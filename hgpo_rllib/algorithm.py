@@ -45,7 +45,7 @@ from hgpo_rllib.config import (
 from hgpo_rllib.environments import with_absolute_paths
 from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.learner.batching import signal_columns, teacher_columns, token_columns
-from hgpo_rllib.learner.distribution import on_learners, rank, whole_batch
+from hgpo_rllib.learner.distribution import check_healthy, on_learners, rank, whole_batch
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
 from hgpo_rllib.metrics import METRICS
@@ -358,6 +358,17 @@ class HGPO(Algorithm):
         save_model(self.config.model_path, on_learners(self.learner_group, _model_state), path)
 
     @override(Algorithm)
+    def save_to_path(self, *args: Any, **kwargs: Any) -> str:
+        path: str = super().save_to_path(*args, **kwargs)
+        check_healthy(self.learner_group)
+        return path
+
+    @override(Algorithm)
+    def restore_from_path(self, *args: Any, **kwargs: Any) -> None:
+        super().restore_from_path(*args, **kwargs)
+        check_healthy(self.learner_group)
+
+    @override(Algorithm)
     def get_state(self, *args: Any, **kwargs: Any) -> StateDict:
         # Gather for all arguments: `save_to_path` calls this before it saves the first learner,
         # and gathering needs all learners together.
@@ -369,7 +380,8 @@ class HGPO(Algorithm):
     def cleanup(self) -> None:
         """Stop rollouts, this run's policy server and RLlib's components, and free the GPUs."""
         try:
-            self.learner_group.foreach_learner(lambda learner: learner.policy.close())
+            # Not longer: a learner finishes its update first.
+            self.learner_group.foreach_learner(lambda x: x.policy.close(), timeout_seconds=5)
             self.env_runner.stop()  # RLlib stops it again, after the server that it needs
         finally:
             self._stop_policy_server()

@@ -6,7 +6,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from env_wrappers.files import write_atomically
 from hgpo_rllib.config import ConfigError
@@ -66,11 +66,12 @@ def write_jsonl(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_atomically(file, "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def append_row(stream: TextIO, row: Mapping[str, Any]) -> None:
-    """Append a line that a crash of the machine does not lose."""
-    stream.write(json.dumps(row) + "\n")
-    stream.flush()
-    os.fsync(stream.fileno())
+def append_jsonl(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append lines in one write; a crash of the machine does not lose them."""
+    with file.open("a") as stream:
+        stream.write("".join(json.dumps(row) + "\n" for row in rows))
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def _lines(file: Path) -> Iterator[str]:

@@ -20,7 +20,7 @@ def find_run_file(path: Path) -> Path:
         ConfigError: there is no file for a bare name.
     """
     named = EXAMPLES / f"{path}.yaml"
-    if path.exists() or path.name != str(path) or path.suffix in (".yaml", ".yml"):
+    if path.is_file() or path.name != str(path) or path.suffix in (".yaml", ".yml"):
         return path
     if named.is_file():
         return named

@@ -31,7 +31,7 @@ from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import PAGE, check_no_strategies, make_environment
 from hgpo_rllib.environments.spec import Progress
 from hgpo_rllib.evaluation.protocol import HASH_LENGTH, describe_model, protocol_hash, recording
-from hgpo_rllib.jsonl import append_row, read_jsonl, write_jsonl
+from hgpo_rllib.jsonl import append_jsonl, read_jsonl, write_jsonl
 from hgpo_rllib.rollout.group import gather
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.scoring import score
@@ -170,16 +170,15 @@ def play_missing(config: RunConfig, plan: Plan, folder: Path, on_progress: Progr
         total, finished = len(left), len(done)
         for row in done:
             del left[row["state"]]
-        with (folder / BRANCHES).open("a") as stream:
 
-            def keep(number: int, v: Mean, q: list[Mean]) -> None:
-                nonlocal finished
-                q_rows = [asdict(mean) for mean in q]
-                append_row(stream, {"state": number, "v": asdict(v), "q": q_rows})
-                finished += 1
-                on_progress(finished, total)
+        def keep(number: int, v: Mean, q: list[Mean]) -> None:
+            nonlocal finished
+            q_rows = [asdict(mean) for mean in q]
+            append_jsonl(folder / BRANCHES, [{"state": number, "v": asdict(v), "q": q_rows}])
+            finished += 1
+            on_progress(finished, total)
 
-            runner.branch(left, plan.branches, config.algorithm, keep)
+        runner.branch(left, plan.branches, config.algorithm, keep)
 
 
 def read_steps(folder: Path) -> tuple[dict[str, Any], list[AgentState]]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from env_wrappers.files import write_atomically
+from env_wrappers.files import write_json
 from hgpo_rllib.agent import Turn
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import Games, find_environment
@@ -28,7 +27,7 @@ from hgpo_rllib.evaluation.protocol import (
 )
 from hgpo_rllib.evaluation.scripted import begin_scripted
 from hgpo_rllib.evaluation.statistics import results
-from hgpo_rllib.jsonl import EVALUATED_EPISODES, Row, append_row, write_jsonl
+from hgpo_rllib.jsonl import EVALUATED_EPISODES, Row, append_jsonl, write_jsonl
 from hgpo_rllib.results.evaluations import EPISODES, FORMAT, SUMMARY, evaluated_frames
 from hgpo_rllib.results.frames import read_episodes, read_object
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
@@ -120,7 +119,7 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
                     "episodes_of_last_call": len(left),
                 },
             }
-            write_atomically(path / SUMMARY, json.dumps(summary, indent=2) + "\n")
+            write_json(path / SUMMARY, summary)
     return Finished(path, summary, len(left))
 
 
@@ -170,7 +169,6 @@ def play_slots(
             model = stack.enter_context(request.subject.open())
             begin = begin_model_agent(request.agent, config, request.trials, model.begin)
             concurrency = config.rollout.max_concurrent_episodes
-        stream = stack.enter_context(file.open("a"))
         slot_limit = asyncio.Semaphore(concurrency)
         play_member = partial(play_in_pool, begin, pool)
         rollout = Rollout(play_member, config.rollout.max_attempts, slot_limit)
@@ -182,9 +180,8 @@ def play_slots(
             if trajectory is None:
                 return
             decode = model.decode if model else lambda ids: ""
-            append_row(
-                stream, episode_record(trajectory, slot, split, games.names[slot.task], decode)
-            )
+            record = episode_record(trajectory, slot, split, games.names[slot.task], decode)
+            append_jsonl(file, [record])
             ended += 1
             on_progress(ended, len(slots))
 

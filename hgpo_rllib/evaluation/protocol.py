@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from env_wrappers.errors import one_line
-from env_wrappers.files import file_hash, write_atomically
+from env_wrappers.files import file_hash, write_json
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import Games, find_environment
@@ -92,7 +92,7 @@ def recording(folder: Path, protocol: Mapping[str, Any]) -> Iterator[None]:
         raise ConfigError(f"--output: {folder} holds something else: choose another directory")
     with locked(folder):
         if not file.is_file():
-            write_atomically(file, json.dumps(protocol, indent=2) + "\n")
+            write_json(file, protocol)
         yield
 
 

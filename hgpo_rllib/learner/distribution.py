@@ -20,12 +20,18 @@ from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+from ray.rllib.utils import checkpoints
+from ray.tune.utils.file_transfer import sync_dir_between_nodes
 from torch import Tensor
 
 from hgpo_rllib.learner.batching import Columns, last_rows, micro_batches
 from hgpo_rllib.section import RunStoppedError
 
 T = TypeVar("T")
+
+# RLlib copies the state of a learner on another node as an archive, limited to 1 GiB by default,
+# which is less than the optimiser state of most models.
+checkpoints.sync_dir_between_nodes = partial(sync_dir_between_nodes, max_size_bytes=None)
 
 
 def whole_batch(group: LearnerGroup, columns: Columns, env_steps: int) -> TrainingData:
@@ -49,6 +55,18 @@ def on_learners(group: LearnerGroup, function: Callable[..., T], *arguments: Any
     if failed := [result for result in results if isinstance(result, Exception)]:
         raise failed[0]
     return results[0]
+
+
+def check_healthy(group: LearnerGroup) -> None:
+    """Raise RunStoppedError if a learner has failed in a call whose errors RLlib does not raise.
+
+    These are the calls that save and restore the learners' state on the node of the main process.
+    """
+    if group.is_remote and group._worker_manager.num_healthy_actors() < len(group):
+        raise RunStoppedError(
+            "a learner process failed while it saved or loaded its state: its log is in the folder "
+            "of Ray's session"
+        )
 
 
 def _call(function: Callable[..., T], given: Any, learner: Learner) -> T:

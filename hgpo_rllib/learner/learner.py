@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,11 @@ class HGPOLearner(TorchLearner):
         super().build()
         if self._device.type == "cpu":
             set_up_host_memory()
+        else:
+            # A learner on a GPU reserves no CPU. Ray then limits it to one thread, which is slow
+            # at converting the weights for the engines.
+            threads = (os.cpu_count() or 1) // max(1, self.config.num_learners)
+            torch.set_num_threads(max(1, threads))
         self._settings = self.config.settings(LearnerSettings)
         self._moments = OffloadedMoments(self.get_optimizer(), self._settings.offload_optimizer)
         parameters, sharded = list(self._params.values()), self._settings.shard_parameters

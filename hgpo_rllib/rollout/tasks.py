@@ -1,8 +1,10 @@
 """The order in which tasks are played."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hgpo_rllib.rollout.trajectory import Trajectory
 
@@ -30,7 +32,12 @@ class TaskOrder:
     def task(self, place: int) -> int:
         """Return the task number at a place, from 0."""
         epoch, index = divmod(place, self.num_tasks)
-        return int(np.random.default_rng([self.seed, epoch]).permutation(self.num_tasks)[index])
+        return int(_permutation(self.num_tasks, self.seed, epoch)[index])
 
     def update(self, group: Sequence[Trajectory]) -> None:
         """Do nothing: the outcomes of a group do not change the order."""
+
+
+@lru_cache(maxsize=4)  # slow for millions of tasks
+def _permutation(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    return np.random.default_rng([seed, epoch]).permutation(count)

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from ray.tune.utils import flatten_dict
 
+from env_wrappers.files import write_json
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
@@ -77,7 +78,7 @@ def check_changes(directory: RunDirectory, config: RunConfig, console: TrainingC
         for key, change in changes.items():
             note = notes.get(key, "")
             console.say(f"changed since the run was last started: {key} {change}{note}")
-    directory.write_json(directory.started, now.model_dump())
+    write_json(directory.started, now.model_dump())
 
 
 def _conflict(before: Start, now: Start, changes: Mapping[str, str]) -> str | None:

@@ -18,6 +18,8 @@ from hgpo_rllib.jsonl import read_jsonl, write_jsonl
 from hgpo_rllib.run.folders import previous, write_folder
 from hgpo_rllib.run.lock import locked
 
+_EPISODES = "iteration_{}.jsonl.gz"
+
 
 class RunDirectory:
     """Paths and writers of a run. JSON lines are appended; other files are replaced atomically."""
@@ -74,36 +76,29 @@ class RunDirectory:
         """Whether the run has finished; the summary is its last file."""
         return self.summary.is_file()
 
-    def append(self, file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append JSON lines in one write."""
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        with file.open("a") as stream:
-            stream.write(text)
-
-    def truncate(self, file: Path, last_iteration: int) -> None:
-        """Remove lines of iterations after `last_iteration`, which are repeated on resume.
+    def truncate(self, last_iteration: int) -> None:
+        """Remove what was written about iterations after `last_iteration`; a resume repeats them.
 
         A last line that was truncated when the run was killed is removed too.
 
         Raises:
             ResultsError: another line is not JSON.
         """
-        if not file.exists():
-            return
-        kept = [row for row in read_jsonl(file) if row["iteration"] <= last_iteration]
-        write_jsonl(file, kept)
+        for file in (self.metrics, self.evaluations):
+            if file.exists():
+                rows = [row for row in read_jsonl(file) if row["iteration"] <= last_iteration]
+                write_jsonl(file, rows)
+        for file in (self.path / "episodes").glob(_EPISODES.format("*")):
+            if int(file.name.partition(".")[0].rpartition("_")[2]) > last_iteration:
+                file.unlink()
 
     def write_episodes(self, iteration: int, records: Iterable[Mapping[str, Any]]) -> None:
         """Write the episodes of one iteration."""
         folder = self.path / "episodes"
         folder.mkdir(exist_ok=True)
         text = "".join(json.dumps(record) + "\n" for record in records)
-        file = folder / f"iteration_{iteration:04d}.jsonl.gz"
+        file = folder / _EPISODES.format(f"{iteration:04d}")
         write_atomically(file, gzip.compress(text.encode(), compresslevel=3))
-
-    def write_json(self, file: Path, content: Mapping[str, Any]) -> None:
-        """Write `summary` or `started`."""
-        write_atomically(file, json.dumps(content, indent=2) + "\n")
 
     def keep_best(self) -> None:
         """Copy the policy of `checkpoint` to `best`."""

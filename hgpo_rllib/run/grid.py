@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from env_wrappers.files import validate_json, write_atomically
+from env_wrappers.files import validate_json, write_json
 from hgpo_rllib.config import ConfigError, Name, RunConfig, load_config
 from hgpo_rllib.run_files import parse_yaml
 
@@ -84,8 +84,7 @@ class Sweep:
     def save(self, folder: Path) -> None:
         """Write sweep.json with all settings of all trials, for `open_sweep`."""
         folder.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(TypeAdapter(Sweep).dump_python(self), indent=2)
-        write_atomically(folder / SWEEP_FILE, content + "\n")
+        write_json(folder / SWEEP_FILE, TypeAdapter(Sweep).dump_python(self))
 
     def __str__(self) -> str:
         sizes = [len(axis.values) for axis in self.axes]

@@ -32,6 +32,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 def check_inputs(config: RunConfig) -> None:
     """Raise ConfigError or DataError if the model, data, environment or a tracker is missing."""
+    check_build(config)
     check_dashboard_port(config)
     if config.rollout.gateway_port is not None:
         from hgpo_rllib.rollout.gateway import listen  # imports Ray
@@ -39,6 +40,18 @@ def check_inputs(config: RunConfig) -> None:
         listen(config.rollout.gateway_host, config.rollout.gateway_port)[1].close()
     check_trackers(config.tracking.trackers)
     check_files(config, look_up=True)
+
+
+def check_build(config: RunConfig) -> None:
+    """Raise ConfigError if engines without a GPU are wanted from a vLLM that is built for GPUs."""
+    from hgpo_rllib.policy_server.openai_server import vllm_is_for_cpu  # imports Ray
+
+    server = config.policy_server
+    if server.engine == "vllm" and not server.replica_gpus and not vllm_is_for_cpu():
+        raise ConfigError(
+            "policy_server.replica_gpus=0, but the installed vLLM is built for GPUs: set "
+            "policy_server.replica_gpus, or run make clean, then HGPO_BACKEND=cpu make setup"
+        )
 
 
 def check_files(config: RunConfig, look_up: bool = False) -> None:

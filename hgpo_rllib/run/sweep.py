@@ -17,6 +17,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
+from env_wrappers.files import write_json
 from hgpo_rllib.config import ConfigError, RunConfig, save_config
 from hgpo_rllib.environments import with_absolute_paths
 from hgpo_rllib.jsonl import read_jsonl
@@ -231,7 +232,7 @@ class TrialEvents(tune.Callback):
         directory = RunDirectory(path)
         stopped = not directory.is_finished()
         if stopped:
-            directory.write_json(directory.summary, {"stopped_after": trial.last_result[ITERATION]})
+            write_json(directory.summary, {"stopped_after": trial.last_result[ITERATION]})
         write_report([path])
         if self.on_finished is not None and not stopped:
             self.on_finished(path)

@@ -10,11 +10,12 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
+from env_wrappers.files import write_json
 from hgpo_rllib.advantages.diagnostics import level_sizes, size_distribution
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.environments import find_environment
-from hgpo_rllib.jsonl import read_jsonl
+from hgpo_rllib.jsonl import append_jsonl, read_jsonl
 from hgpo_rllib.learner.distribution import stopped_by_learners
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.reporting.console import TrainingConsole
@@ -193,7 +194,7 @@ class Training:
         # The time limit can pass during an evaluation.
         after = rows or self._evaluate(self.algorithm.iteration)
         self._save(after)
-        self.directory.write_json(self.directory.summary, {"seconds": self.console.seconds})
+        write_json(self.directory.summary, {"seconds": self.console.seconds})
         self.console.summary(before, after)
         yield after
 
@@ -215,7 +216,7 @@ class Training:
         }
         sizes = level_sizes(iteration.scored.levels)
         shares = size_distribution(sizes).tolist()
-        self.directory.append(self.directory.metrics, [row | {"level_size_shares": shares}])
+        append_jsonl(self.directory.metrics, [row | {"level_size_shares": shares}])
         split = self.config.env.train_split
         records = episode_records(iteration.scored, sizes, self.tokenizer, number, split)
         self.directory.write_episodes(number, records)
@@ -231,7 +232,7 @@ class Training:
         tasks = self.algorithm.held_out_tasks
         temperature = self.config.evaluation.temperature
         rows = evaluation_rows(result, tasks, iteration, temperature, seconds)
-        self.directory.append(self.directory.evaluations, rows)
+        append_jsonl(self.directory.evaluations, rows)
         self._log(rows, iteration)
         self.console.evaluation(rows)
         return rows
@@ -272,8 +273,7 @@ class Training:
             self.console.say(f"{problem}; resuming from the previous one")
         self.algorithm.restore_from_path(state.absolute())
         iteration = self.algorithm.iteration
-        self.directory.truncate(self.directory.metrics, iteration)
-        self.directory.truncate(self.directory.evaluations, iteration)
+        self.directory.truncate(iteration)
         self.console.say(f"resumed after iteration {iteration}")
         return self._evaluated(0)
 

@@ -34,6 +34,11 @@ def check_gpus(cluster: ClusterSettings, server: PolicyServerSettings, schedule:
             f"cluster.learner_gpus={cluster.learner_gpus:g} needs learner processes, as the main "
             "process uses no GPU: set cluster.num_learners=1 or more"
         )
+    if cluster.num_learners > 1 and 0 < cluster.learner_gpus <= 0.5:
+        raise ValueError(
+            f"cluster.learner_gpus={cluster.learner_gpus:g} can put two learners on one GPU, which "
+            "NCCL does not support: set it above 0.5, or cluster.num_learners=1"
+        )
     if not server.colocate:
         return
     if cluster.learner_gpus != 1 or server.replica_gpus != 1:

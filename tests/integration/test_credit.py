@@ -9,7 +9,6 @@ import pytest
 
 from hgpo_rllib.bench import credit
 from hgpo_rllib.bench.credit import Plan, bench_credit
-from hgpo_rllib.bench.fidelity import measure
 from hgpo_rllib.config import RunConfig
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("shared_server")]
@@ -29,8 +28,8 @@ def test_values_of_sampled_steps(
     low, high = -run_config.algorithm.invalid_penalty, 10.0
     assert all(low <= value <= high for value in (*result.q, *result.v))
     assert any(result.q), "some branches win"
-    estimate = np.array(result.estimates["hgpo"])[:, None]
-    assert measure(estimate, np.subtract(result.q, result.v), np.array(result.error)).keys()
+    assert np.isfinite(result.estimates["hgpo"]).all()
+    assert len(result.estimates["hgpo"]) == 8
 
     def not_again(*_: Any) -> Any:
         raise AssertionError("everything was played")

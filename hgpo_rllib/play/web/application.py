@@ -1,6 +1,7 @@
 """Templates, headers, forms, errors and the server shared by all pages."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -97,7 +98,8 @@ def listen(port: int | None) -> socket.socket:
         return socket.create_server((HOST, port))
     except OSError as error:
         raise ConfigError(
-            f"--port {port} cannot be used ({error.strerror}): choose another, or 0 for any"
+            f"--port {port} cannot be used ({os.strerror(error.errno or 0)}): "
+            "choose another, or 0 for any"
         ) from error
 
 

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 from tests.processes import Processes
@@ -80,7 +79,7 @@ def test_one_that_overwrote_its_environment_is_remembered() -> None:
 
 def test_zombies_are_not_alive() -> None:
     processes = Processes()
-    process = subprocess.Popen(["true"], env=processes.environment)
-    psutil.wait_procs([], 0)
-    processes.assert_none(10)
-    process.wait()
+    with subprocess.Popen(["sleep", "60"], env=processes.environment) as process:
+        assert len(processes.alive()) == 1
+        process.kill()  # a zombie until `wait`, at the end of the block
+        processes.assert_none(10)

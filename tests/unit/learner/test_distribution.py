@@ -1,14 +1,19 @@
 """How several learners share a mini-batch, and what is said when one is lost."""
 
+from inspect import signature
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import RayActorError, RayTaskError
+from ray.rllib.utils import checkpoints
+from ray.tune.utils.file_transfer import sync_dir_between_nodes
 
 from hgpo_rllib.learner import gradients
-from hgpo_rllib.learner.distribution import share, stopped_by_learners
+from hgpo_rllib.learner.distribution import check_healthy, share, stopped_by_learners
 from hgpo_rllib.section import RunStoppedError
 
 
@@ -46,6 +51,33 @@ def test_a_learner_that_stops_the_run_says_why_in_one_line() -> None:
     with pytest.raises(RunStoppedError) as stopped, stopped_by_learners():
         raise error.as_instanceof_cause()
     assert str(stopped.value) == str(cause)
+
+
+class Group:
+    """Two learner processes, of which RLlib considers some healthy."""
+
+    is_remote = True
+
+    def __init__(self, healthy: int) -> None:
+        """See the class."""
+        self._worker_manager = SimpleNamespace(num_healthy_actors=lambda: healthy)
+
+    def __len__(self) -> int:
+        return 2
+
+
+def test_a_learner_that_fails_while_it_saves_stops_the_run() -> None:
+    """RLlib drops its error, and the incomplete state would replace the previous one."""
+    check_healthy(Group(2))  # type: ignore[arg-type]
+    with pytest.raises(RunStoppedError, match="failed while it saved or loaded its state"):
+        check_healthy(Group(1))  # type: ignore[arg-type]
+
+
+def test_the_state_of_a_learner_on_another_node_can_be_large() -> None:
+    """RLlib calls the function by this name, which has a limit of 1 GiB by default."""
+    names = checkpoints.Checkpointable.save_to_path.__globals__
+    assert names["sync_dir_between_nodes"].keywords == {"max_size_bytes": None}
+    assert "max_size_bytes" in signature(sync_dir_between_nodes).parameters
 
 
 def test_an_error_of_a_learner_keeps_its_traceback() -> None:

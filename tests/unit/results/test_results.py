@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from env_wrappers.files import write_json
 from hgpo_rllib.config import load_config
+from hgpo_rllib.jsonl import append_jsonl
 from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.results import (
     ResultsError,
@@ -42,10 +44,10 @@ def record(folder: Path, rates: list[float], *settings: str) -> Path:
     for iteration, rate in enumerate(rates):
         if iteration:
             row = metrics_row(iteration) | diagnostics_row(iteration)
-            run.append(run.metrics, [row | {"success_rate": rate / 2}])
+            append_jsonl(run.metrics, [row | {"success_rate": rate / 2}])
             run.write_episodes(iteration, [row | {"iteration": iteration} for row in EPISODES])
-        run.append(run.evaluations, [evaluation_row(iteration, "all", rate, 0.05, 100)])
-    run.write_json(run.summary, {"seconds": {}})
+        append_jsonl(run.evaluations, [evaluation_row(iteration, "all", rate, 0.05, 100)])
+    write_json(run.summary, {"seconds": {}})
     return run.path
 
 

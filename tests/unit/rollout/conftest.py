@@ -58,14 +58,20 @@ class Counter:
 class Table:
     """A gateway with its clients."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal, key: str | None):
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        portal: BlockingPortal,
+        key: str | None,
+        timeout_s: float,
+    ):
         self.tokenizer, self.portal, self.key = tokenizer, portal, key
         self.policy = Counter(tokenizer)
         self.renderer = TokenRenderer(
             tokenizer,
             AgentSettings(prompt="alfworld_compact", memory_length=2, max_prompt_tokens=200),
         )
-        self.sessions = portal.call(Sessions, 1.0)
+        self.sessions = portal.call(Sessions, timeout_s)
         self.gateway = Gateway(self.sessions, max_tokens=32, key=key)
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
@@ -128,10 +134,13 @@ def portal() -> Iterator[BlockingPortal]:
 
 @contextmanager
 def opened(
-    tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal, key: str | None = None
+    tokenizer: PreTrainedTokenizerFast,
+    portal: BlockingPortal,
+    key: str | None = None,
+    timeout_s: float = 60,
 ) -> Iterator[Table]:
     """Return a gateway."""
-    table = Table(tokenizer, portal, key)
+    table = Table(tokenizer, portal, key, timeout_s)
     yield table
     table.http.close()
     portal.call(table.gateway.stop)

@@ -180,19 +180,22 @@ def test_an_end_without_a_response(table: Table) -> None:
     assert len(table.end(session, played)) == 1
 
 
-def test_a_session_that_never_ends(table: Table) -> None:
+def test_a_session_that_never_ends(
+    tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal
+) -> None:
     """It fails when there is no request for a while, and not while a response takes long."""
-    played, session = table.begin()
-    release = table.block()
-    with ThreadPoolExecutor() as pool:
-        asked = pool.submit(table.ask, session)
-        time.sleep(1.5)  # more than the timeout
-        assert not played.done()
-        release()
-        asked.result(10)
-    with pytest.raises(EnvTimeoutError, match="no request for 1 s"):
-        played.result(10)
-    assert table.post(session, "end").status_code == 410
+    with opened(tokenizer, portal, timeout_s=1.0) as table:
+        played, session = table.begin()
+        release = table.block()
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(table.ask, session)
+            time.sleep(1.5)  # more than the timeout
+            assert not played.done()
+            release()
+            asked.result(10)
+        with pytest.raises(EnvTimeoutError, match="no request for 1 s"):
+            played.result(10)
+        assert table.post(session, "end").status_code == 410
 
 
 def test_too_many_turns(table: Table) -> None:

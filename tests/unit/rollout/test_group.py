@@ -98,7 +98,7 @@ class Table:
             tokenizer,
             AgentSettings(prompt="alfworld_compact", memory_length=2),
         )
-        self.thread = EnvThread(limit_s=0.5)
+        self.thread = EnvThread(limit_s=60)
         self.envs: list[Counting] = []
         self.fault: Fault = lambda task, step: None
         self.slots = 100
@@ -266,6 +266,9 @@ class TestFailures:
     ) -> None:
         """In another environment, with new seeds; the one that failed is closed, if it answers."""
         table.fault = fail_once((3, 1), fault)
+        if cause == "env_timeouts":
+            table.thread.close()
+            table.thread = EnvThread(limit_s=0.5)
         groups = table.play([3, 2])
         assert lengths(groups)["0/train/0"] == dict.fromkeys(range(3), 3)
         assert table.failures == {cause: 1}

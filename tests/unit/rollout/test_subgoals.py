@@ -109,7 +109,7 @@ def test_a_response_without_a_subgoal(played: list[Trajectory], word: str) -> No
     rows, width = token_columns(played)["response_ids"].shape
     scored = score(played, settings, np.zeros((rows, 1 + width)))
     begins = word == "SWITCH"
-    assert np.isfinite(signal_columns(scored)["value_target"][1, 0]) == begins
+    assert bool(signal_columns(scored)["value_target"][1, 0].isfinite()) == begins
     assert scored.steps.trajectory_return is not None
     lost = scored.steps.trajectory_return[0] - scored.steps.trajectory_return[5]
     assert lost == pytest.approx(0.4 if begins else 0.0)

@@ -11,9 +11,10 @@ from ray.exceptions import ActorAlreadyExistsError
 
 from hgpo_rllib.config import ConfigError, RunConfig, parse_config
 from hgpo_rllib.placement import check_run
+from hgpo_rllib.policy_server import openai_server
 from hgpo_rllib.policy_server.deployment import check_model_is_here
 from hgpo_rllib.run.cluster import check_address, protect_token, ray_cluster, start_serve
-from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port, check_inputs
+from hgpo_rllib.run.inputs import LOOPBACK, check_build, check_dashboard_port, check_inputs
 
 
 def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,6 +180,22 @@ def test_learners_and_replicas_that_cannot_take_turns(changes: dict, said: str) 
         settings[section] |= values
     with pytest.raises(ConfigError, match=said):
         parse_config(settings)
+
+
+def test_learners_that_could_share_a_gpu_are_refused() -> None:
+    """NCCL needs a GPU for each; one learner can share its GPU with an engine."""
+    run(0.5, 1, replica_gpus=0.5)
+    run(0.6, 2, replica_gpus=0.4)
+    with pytest.raises(ConfigError, match="two learners on one GPU"):
+        run(0.5, 2, replica_gpus=0.5)
+
+
+def test_engines_on_cpus_need_a_build_for_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `make setup` found a GPU, the examples for CPUs cannot start."""
+    monkeypatch.setattr(openai_server, "vllm_is_for_cpu", lambda: False)
+    check_build(run(1, 1, replica_gpus=1))
+    with pytest.raises(ConfigError, match="HGPO_BACKEND=cpu make setup"):
+        check_inputs(run())
 
 
 @pytest.mark.parametrize("resources", [{"CPU": 1}, {"rollout": 0}])

@@ -17,7 +17,7 @@ import pytest
 from ray.exceptions import OutOfMemoryError, RayActorError
 
 from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
-from hgpo_rllib.jsonl import ResultsError, read_jsonl
+from hgpo_rllib.jsonl import ResultsError, append_jsonl, read_jsonl
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run import sweep, trial
 from hgpo_rllib.run.changes import check_changes
@@ -168,12 +168,21 @@ class TestLines:
     def test_a_last_line_that_was_cut_is_dropped(self, tmp_path: Path, end: str) -> None:
         """At any cut position: within nested braces the line can end like a whole one."""
         directory = RunDirectory(tmp_path)
-        directory.append(directory.evaluations, [{"iteration": i} for i in range(3)])
+        append_jsonl(directory.evaluations, [{"iteration": i} for i in range(3)])
         with directory.evaluations.open("a") as stream:
             stream.write(end)
-        directory.truncate(directory.evaluations, 1)
+        directory.truncate(1)
         assert directory.evaluations.read_text() == '{"iteration": 0}\n{"iteration": 1}\n'
         assert list(read_jsonl(directory.evaluations)) == [{"iteration": 0}, {"iteration": 1}]
+
+    def test_episodes_of_later_iterations_are_dropped(self, tmp_path: Path) -> None:
+        """The report would show episodes of a policy that no longer exists."""
+        directory = RunDirectory(tmp_path)
+        for iteration in (1, 9, 10):
+            directory.write_episodes(iteration, [{"iteration": iteration}])
+        directory.truncate(9)
+        kept = sorted(file.name for file in (tmp_path / "episodes").iterdir())
+        assert kept == ["iteration_0001.jsonl.gz", "iteration_0009.jsonl.gz"]
 
     def test_a_broken_line_before_others_is_an_error(self, tmp_path: Path) -> None:
         """It names the file and the line, and changes nothing."""
@@ -181,7 +190,7 @@ class TestLines:
         broken = '{"iteration": 0}\n{"iteration": {"a": 1}\n{"iteration": 2}\n'
         directory.metrics.write_text(broken)
         with pytest.raises(ResultsError, match=r"metrics\.jsonl: line 2 is not a JSON object"):
-            directory.truncate(directory.metrics, 1)
+            directory.truncate(1)
         assert directory.metrics.read_text() == broken
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hgpo_rllib.config import ConfigError, RunConfig
-from hgpo_rllib.jsonl import ALL, read_jsonl
+from hgpo_rllib.jsonl import ALL, append_jsonl, read_jsonl
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.metrics import selection_rate
@@ -64,7 +64,7 @@ class PaperTraining(Training):
     def _iterate(self, start: float) -> int:
         self.algorithm.train()
         row = {"iteration": self.algorithm.iteration}
-        self.directory.append(self.directory.metrics, [row])
+        append_jsonl(self.directory.metrics, [row])
         return self.algorithm.iteration
 
     def _evaluate(self, iteration: int) -> Rows:
@@ -72,7 +72,7 @@ class PaperTraining(Training):
         self.evaluated.append(iteration)
         rows = [{"iteration": iteration, "split": ALL, "success_rate": 0.5, "success_se": 0.1}]
         rows[0] |= {"episodes": 4}
-        self.directory.append(self.directory.evaluations, rows)
+        append_jsonl(self.directory.evaluations, rows)
         return rows
 
     def saved(self) -> int:
@@ -188,6 +188,6 @@ def test_a_policy_that_is_better_on_test_alone_is_not_the_best(tmp_path: Path) -
         (evaluation(3, dev=0.75, test=0.0), True),
     ]
     for rows, best in evaluations:
-        training.directory.append(training.directory.evaluations, rows)
+        append_jsonl(training.directory.evaluations, rows)
         assert training._is_best(rows) == best
     assert not training._is_best([])

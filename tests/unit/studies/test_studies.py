@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from env_wrappers.files import write_json
 from hgpo_rllib.config import ConfigError
+from hgpo_rllib.jsonl import append_jsonl
 from hgpo_rllib.results import ResultsError, load_run
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.studies.analysis import Results
@@ -115,7 +117,7 @@ class TestRecords:
             for iteration in (0, 2)
             for split in SPLITS
         ]
-        run.append(run.evaluations, [row | {"success_rate": 0.5} for row in rows])
+        append_jsonl(run.evaluations, [row | {"success_rate": 0.5} for row in rows])
         record = make_record("arms", trial, load_run(path), {"numpy": "2"})
         assert record.commit == "c"
         assert record.evaluated == [0, 2]
@@ -171,7 +173,7 @@ def test_every_finished_trial_has_a_record(tmp_path: Path, monkeypatch: pytest.M
     def finish(name: str) -> None:
         RunDirectory(folder / name).path.mkdir(parents=True, exist_ok=True)
         run = RunDirectory(folder / name)
-        run.write_json(run.summary, {})
+        write_json(run.summary, {})
 
     def make(study_name: str, trial: Any, run: Any, found: Any) -> Any:
         return synthetic(study, trial.point["arm"], trial.config.seed)
