@@ -1,9 +1,9 @@
-# make train | test | setup | lint | docs | clean | help; nothing else has to be installed by hand.
+# make train | test | setup | lint | docs | clean | help
 CONFIG ?= tuned_examples/alfworld_pocket.yaml
 ARGS ?=
 PYTHON ?= $(firstword $(foreach p,python3 python3.11 python3.12,$(shell command -v $p)) python3)
 BIN := .venv/bin
-NOTHING_CHOSEN = [ $$? -eq 5 ]  # pytest's exit code when ARGS leave no test of a tier
+NO_TESTS_SELECTED = [ $$? -eq 5 ]  # pytest exits with 5 if ARGS select no test
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test lint docs clean
@@ -11,19 +11,19 @@ NOTHING_CHOSEN = [ $$? -eq 5 ]  # pytest's exit code when ARGS leave no test of 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-# Returns at once when .venv/.installed-<hash of the lock> is there.
+# Does nothing if .venv/.installed-<hash of the lock file> exists.
 setup:  ## create .venv with the locked environment (HGPO_BACKEND=cpu|gpu to choose)
 	@$(PYTHON) requirements/install.py
 
 train: setup  ## train an agent: make train [CONFIG=tuned_examples/X.yaml] [ARGS="key=value ..."]
 	$(BIN)/hgpo train $(CONFIG) $(ARGS)
 
-# Else each of hundreds of processes would compile our sources again where this variable is set, as
-# it often is in containers.
+# Containers often set PYTHONDONTWRITEBYTECODE. Without this line, every test process would compile
+# all sources again.
 test: export PYTHONDONTWRITEBYTECODE =
 test: setup  ## run the unit and integration tests: make test [ARGS="-k name"]
-	$(BIN)/python -m pytest tests/unit --numprocesses auto --maxprocesses 8 --dist worksteal $(ARGS) || $(NOTHING_CHOSEN)
-	$(BIN)/python -m pytest tests/integration --numprocesses 2 $(ARGS) || $(NOTHING_CHOSEN)
+	$(BIN)/python -m pytest tests/unit --numprocesses auto --maxprocesses 8 --dist worksteal $(ARGS) || $(NO_TESTS_SELECTED)
+	$(BIN)/python -m pytest tests/integration --numprocesses 2 $(ARGS) || $(NO_TESTS_SELECTED)
 
 lint: setup  ## check style, spelling, types and imports
 	$(BIN)/ruff check .

@@ -23,7 +23,7 @@ def is_generated(out: Path, version: int, spec: Mapping[str, Any]) -> bool:
     """Return whether `out` holds data of this spec; False if it is missing or empty.
 
     Raises:
-        DataError: `out` holds something else.
+        DataError: `out` contains other files.
     """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False

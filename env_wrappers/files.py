@@ -30,7 +30,7 @@ def check_name(name: str) -> str:
         return name
     raise DataError(
         f"{name!r} is not a name: give up to 120 letters, digits and .,=+@_-, "
-        "beginning with a letter or digit"
+        "beginning with a letter, a digit or an underscore"
     )
 
 

@@ -397,4 +397,4 @@ def explain(error: ValidationError, section: type[Section], place: str = "") -> 
         return f"{key}: {message} (got {first['input']!r})"
     for part in first["loc"][:-1]:
         section = type(getattr(section(), str(part)))
-    return f"unknown config key {key}; known here: {', '.join(section.model_fields)}"
+    return f"unknown config key {key}; available: {', '.join(section.model_fields)}"

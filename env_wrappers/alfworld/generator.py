@@ -99,7 +99,7 @@ def generate(
         workers: number of processes; None: as many as are worth it.
 
     Raises:
-        DataError: ``out`` holds something else, or the spec cannot give that many games.
+        DataError: ``out`` contains other files, or the spec cannot give that many games.
     """
     if is_generated(out, GENERATOR_VERSION, asdict(spec)):
         return

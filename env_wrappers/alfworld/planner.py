@@ -56,7 +56,7 @@ def find_plan(game: Path, seconds: float, trusted: bool = False) -> list[str]:
                 f"no plan for {game} within {seconds:g} seconds: allow more time"
             ) from None
         except BrokenProcessPool:
-            raise DataError(f"the planner broke down on {game}: no plan") from None
+            raise DataError(f"the planner process died on {game}: no plan") from None
     if not plan:
         raise DataError(f"the planner finds no plan for {game}: its goal cannot be reached")
     fault = why_not_won(engine, plan)

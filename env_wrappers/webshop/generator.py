@@ -34,7 +34,7 @@ def generate(
         on_progress: called at intervals with the number of products made and the total.
 
     Raises:
-        DataError: `out` holds something else.
+        DataError: `out` contains other files.
     """
     if is_generated(out, GENERATOR_VERSION, asdict(spec)):
         return

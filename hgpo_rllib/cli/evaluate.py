@@ -12,7 +12,10 @@ from hgpo_rllib.reporting.console import make_console
 
 EnvOption = Annotated[
     str | None,
-    typer.Option(help="alfworld, webshop, textcraft or scienceworld (default: that of the run)"),
+    typer.Option(
+        help="alfworld, webshop, textcraft, scienceworld or a Gymnasium id (default: that of the "
+        "run)"
+    ),
 ]
 SplitOption = Annotated[
     str | None,

@@ -51,7 +51,7 @@ def train(
     """Train an agent and write its run directory."""
     if resume is not None:
         if config is not None:
-            raise ConfigError("--resume uses the settings of the run: remove CONFIG")
+            raise ConfigError("--resume uses the settings of RUN/config.yaml: remove CONFIG")
         settings = RunDirectory(resume).config_to_resume()
     elif config is None:
         raise ConfigError("specify a CONFIG (for example alfworld_pocket) or --resume RUN")

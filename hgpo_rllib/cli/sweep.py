@@ -53,12 +53,12 @@ def sweep(
     scheduler: Annotated[
         str | None, typer.Option(help="asha: stop the worse trials early (default: none)")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="sweep directory to create")] = None,
+    output: Annotated[Path | None, typer.Option(help="sweep directory to create")] = None,
     resume: Annotated[Path | None, typer.Option(help="sweep directory to continue")] = None,
 ) -> None:
     """Train at every point of a grid, and compare held-out success in a table and a heat map."""
     if resume is not None:
-        if any((config, grid, seeds, scheduler, out)):
+        if any((config, grid, seeds, scheduler, output)):
             raise ConfigError("--resume uses the settings of the sweep: remove all other arguments")
         plan, folder = open_sweep(resume), resume
         check_trials(plan)
@@ -68,7 +68,7 @@ def sweep(
         axes = [parse_axis(text) for text in grid or []]
         plan = make_sweep(config, overrides or [], axes, seeds or 1, scheduler)
         check_trials(plan)
-        folder = new_folder(plan, out)
+        folder = new_folder(plan, output)
     with large_imports():
         from hgpo_rllib.run.inputs import check_paths_are_kept
         from hgpo_rllib.run.sweep import run_sweep

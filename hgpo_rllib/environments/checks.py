@@ -84,7 +84,7 @@ def check_options(env: EnvSettings) -> None:
     check_reserved(env)
     for name, value in env.options.items():
         if name not in known:
-            raise ConfigError(f"unknown option env.options.{name}; known here: {', '.join(known)}")
+            raise ConfigError(f"unknown option env.options.{name}; available: {', '.join(known)}")
         kind = parameters[name].annotation
         try:
             TypeAdapter(Any if kind is inspect.Parameter.empty else kind).validate_python(
@@ -141,7 +141,7 @@ def check_templates(agent: AgentSettings) -> None:
             raise ConfigError(f"agent.{setting}: {one_line(error)}") from error
         if unknown:
             raise ConfigError(
-                f"agent.{setting}: {name}: unknown variable {', '.join(unknown)}; known here: "
+                f"agent.{setting}: {name}: unknown variable {', '.join(unknown)}; available: "
                 f"{', '.join(sorted(known))}"
             )
 

@@ -96,7 +96,7 @@ class ChatAgent(ModelAgent):
             raise RequestFailedError(one_line(error)) from error
         except openai.OpenAIError as error:
             raise RunStoppedError(
-                f"the model's server does not answer ({one_line(error)}): finished episodes are "
+                f"the model's server does not respond ({one_line(error)}): finished episodes are "
                 "kept, repeat the command to continue"
             ) from error
         choice, usage = reply.choices[0], reply.usage
@@ -183,12 +183,13 @@ def find_remote_model(url: str, name: str | None, temperature: float) -> RemoteM
         with openai.OpenAI(base_url=base, api_key=api_key(), max_retries=1, timeout=30) as client:
             served = [model.id for model in client.models.list()]
     except openai.AuthenticationError as error:
-        raise ConfigError(f"{base} wants a key: set ${' or $'.join(KEY_VARIABLES)}") from error
+        variables = " or ".join(f"${name}" for name in KEY_VARIABLES)
+        raise ConfigError(f"{base} requires an API key: set {variables}") from error
     except openai.OpenAIError as error:
-        raise ConfigError(f"{base} cannot be asked for its models ({one_line(error)})") from error
+        raise ConfigError(f"cannot list the models of {base} ({one_line(error)})") from error
     except (AttributeError, ValueError) as error:  # the client reads whatever it gets
         raise ConfigError(
-            f"{base} answers with no list of models: give http://HOST:PORT/v1"
+            f"{base} did not return a list of models: give http://HOST:PORT/v1"
         ) from error
     if name is None and len(served) != 1:
         raise ConfigError(f"{base} serves {len(served)} models: choose one with --name")

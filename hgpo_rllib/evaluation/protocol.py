@@ -89,7 +89,7 @@ def recording(folder: Path, protocol: Mapping[str, Any]) -> Iterator[None]:
                 "repeat its arguments, or choose another directory"
             )
     elif folder.is_dir() and not all(map(_is_left_over, folder.iterdir())):
-        raise ConfigError(f"--output: {folder} holds something else: choose another directory")
+        raise ConfigError(f"--output: {folder} contains other files: choose another directory")
     with locked(folder):
         if not file.is_file():
             write_json(file, protocol)

@@ -37,7 +37,7 @@ def find_problem(values: Mapping[str, float], max_ratio: float | None) -> str | 
             return f"the {name} is {values[key]}"
     ratio = values.get("ratio_max", 1.0)
     if max_ratio is not None and ratio > max_ratio:
-        return f"a token ratio of {ratio:.3g} passes learner.max_ratio={max_ratio:g}"
+        return f"a token ratio of {ratio:.3g} exceeds learner.max_ratio={max_ratio:g}"
     return None
 
 

@@ -87,7 +87,7 @@ def stopped_by_learners() -> Iterator[None]:
         if isinstance(error, RayTaskError) and isinstance(error.cause, RunStoppedError):
             raise error.cause from error
         if isinstance(error, RayActorError) or "by peer" in str(error):
-            raise RunStoppedError("a learner process has ended") from error
+            raise RunStoppedError("a learner process died") from error
         raise
 
 

@@ -199,7 +199,7 @@ class HGPOLearner(TorchLearner):
         )
         if settings.on_no_signal == "stop":
             raise RunStoppedError(f"{message}; learner.on_no_signal=skip goes on without an update")
-        logger.warning("%s; the policy stays as it is (learner.on_no_signal=skip)", message)
+        logger.warning("%s; the update is skipped (learner.on_no_signal=skip)", message)
         return True
 
     @torch.no_grad()
@@ -340,7 +340,7 @@ class HGPOLearner(TorchLearner):
             )
             logger.warning(
                 f"update {self._weights_seq_no}: engine and learner disagree on sampled tokens: KL "
-                f"{kl:.3g} nats a token passes learner.mismatch_alarm={alarm:g} (log-probabilities "
+                f"{kl:.3g} exceeds learner.mismatch_alarm={alarm:g} (log-probabilities "
                 f"differ by {values['behaviour_logp_gap_mean']:.3g} on average, by "
                 f"{values['behaviour_logp_gap']:.3g} at most){remedy}"
             )

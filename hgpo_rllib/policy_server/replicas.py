@@ -93,7 +93,10 @@ class Replicas:
                         none_since = None
                     else:
                         none_since = none_since or time.monotonic()
-                        check(none_since, "none runs; start a node that holds one")
+                        check(
+                            none_since,
+                            "none is running; start a node with enough resources for one",
+                        )
                 responses = request.result()
             except LOST as error:
                 self._warn(error)
@@ -119,13 +122,14 @@ class Replicas:
             elif not self._down:
                 self._down = True
                 logger.warning(
-                    "policy server: no replica runs; waiting up to %g s for one", self._max_outage_s
+                    "policy server: no replica is running; waiting up to %g s for one",
+                    self._max_outage_s,
                 )
         return not self._down
 
     def _up(self) -> None:
         if self._down:
-            logger.warning("policy server: a replica runs again")
+            logger.warning("policy server: a replica is running again")
         self._down = False
 
     def _warn(self, error: Exception) -> None:

@@ -68,7 +68,7 @@ def _engine_died() -> Iterator[None]:
     try:
         yield
     except EngineDeadError as error:
-        raise EngineDiedError("the engine has ended") from error
+        raise EngineDiedError("the engine died") from error
 
 
 class VLLMEngine(Engine):

@@ -78,7 +78,7 @@ class EnvThread:
                 if left() <= 0:
                     self._start()
                     limit = f"rollout.env_timeout_s={self._limit_s:g}"
-                    raise EnvTimeoutError(f"no answer within {limit}")
+                    raise EnvTimeoutError(f"no response within {limit}")
         except asyncio.CancelledError:
             if future.running():  # if it hangs, the calls behind it must not wait for ever
                 asyncio.get_running_loop().call_later(left(), abandon)

@@ -109,7 +109,7 @@ def make_sweep(
             scheduler is unknown or has no evaluations to compare.
     """
     if scheduler not in (None, ASHA):
-        raise ConfigError(f"--scheduler {scheduler}: known here: {ASHA}")
+        raise ConfigError(f"--scheduler {scheduler}: available: {ASHA}")
     keys = [axis.key for axis in axes]
     if not keys:
         raise ConfigError("--grid is missing: --grid section.key=value,value")
@@ -146,19 +146,19 @@ def open_sweep(folder: Path) -> Sweep:
     return validate_json(TypeAdapter(Sweep), file.read_bytes(), f"--resume: {file}")
 
 
-def new_folder(sweep: Sweep, out: Path | None) -> Path:
-    """Return the directory of a new sweep: `out`, or a new name in the output folder of runs.
+def new_folder(sweep: Sweep, output: Path | None) -> Path:
+    """Return the directory of a new sweep: `output`, or a new name in the output folder of runs.
 
     Raises:
-        ConfigError: `out` exists and is not an empty directory.
+        ConfigError: `output` exists and is not an empty directory.
     """
-    if out is None:
+    if output is None:
         config = sweep.trials[0].config
         stem = f"{config.name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
         return Path(config.output) / stem
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"--out: {out} exists; --resume {out} continues a sweep")
-    return out
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"--output: {output} exists; --resume {output} continues a sweep")
+    return output
 
 
 def trial_name(number: int, point: dict[str, Any]) -> str:

@@ -85,7 +85,7 @@ def write_report(docs: Path, folder: Path | None = None, name: str | None = None
     """
     studies = load_studies(docs, folder)
     if name is not None and name not in studies:
-        raise ConfigError(f"no study {name}; known here: {', '.join(studies)}")
+        raise ConfigError(f"no study {name}; available: {', '.join(studies)}")
     docs.mkdir(parents=True, exist_ok=True)
     written = [write_atomically(docs / PAGE, render(studies))]
     for study, results in studies.items():

@@ -106,7 +106,7 @@ class Study(Section):
             compared.append(self.analysis.baseline)
         for arm in compared:
             if arm not in self.arms:
-                raise ValueError(f"analysis: no arm {arm!r}; known here: {', '.join(self.arms)}")
+                raise ValueError(f"analysis: no arm {arm!r}; available: {', '.join(self.arms)}")
         return self
 
     @property
@@ -162,7 +162,7 @@ def parse_study(data: Any, source: str) -> Study:
             # Its location is (key,), ("analysis", key) or ("analysis", "claims", number, key).
             sections: dict[int, type[Section]] = {1: Study, 2: Analysis, 4: Claim}
             known = ", ".join(sections[len(first["loc"])].model_fields)
-            raise ConfigError(f"{source}: unknown key {key}; known here: {known}") from error
+            raise ConfigError(f"{source}: unknown key {key}; available: {known}") from error
         message = first["msg"].removeprefix("Value error, ")
         raise ConfigError(f"{source}: {key}{': ' if key else ''}{message}") from error
 

@@ -169,7 +169,7 @@ def test_evaluation(
     arguments = {"env": "alfworld", "agent": "hgpo", "protocol": "census", "games": 2, **nothing}
     data = Path(str(run_config.env.data))
     monkeypatch.setenv("HGPO_API_KEY", "another")
-    with pytest.raises(ConfigError, match="wants a key: set"):
+    with pytest.raises(ConfigError, match="requires an API key: set"):
         make_request(words, data=data, output=tmp_path / "e", **arguments)
     monkeypatch.setenv("HGPO_API_KEY", KEY)
     request = make_request(words, data=data, output=tmp_path / "e", **arguments)

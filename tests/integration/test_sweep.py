@@ -32,7 +32,7 @@ def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     settings = ["iterations=2", "evaluation.interval=1", "evaluation.episodes=12", ONE_AT_A_TIME]
     settings.append("evaluation.splits=[train]")  # on which the small model wins half of the games
-    options = ["--grid", f"{LIMIT}=20,1", f"{ALPHA}=1", "--scheduler=asha", f"--out={folder}"]
+    options = ["--grid", f"{LIMIT}=20,1", f"{ALPHA}=1", "--scheduler=asha", f"--output={folder}"]
     command = Command([*arguments, *settings, *options], tmp_path / "log.txt", "sweep")
     first = folder / "01-max_steps=20-weight_alpha=1-seed=0"
     second = folder / "02-max_steps=1-weight_alpha=1-seed=0"
@@ -68,7 +68,7 @@ def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
 def test_trials_that_fail_do_not_block_the_next(arguments: list[str], tmp_path: Path) -> None:
     """Both trials fail after their first update, and release the CPUs of their policy servers."""
     folder = tmp_path / "sweep"
-    options = ["--grid", "policy_server.max_logp_gap=1e-30,2e-30", f"--out={folder}"]
+    options = ["--grid", "policy_server.max_logp_gap=1e-30,2e-30", f"--output={folder}"]
     command = Command([*arguments, ONE_AT_A_TIME, *options], tmp_path / "log.txt", "sweep")
     assert command.process.wait(500) == 1, command.log.read_text()
     log = command.log.read_text()
@@ -88,7 +88,9 @@ def test_too_small_a_cluster_is_one_line(
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # look for the node on loopback
     cpus = os.cpu_count() or 1
     settings = [*arguments, f"policy_server.replica_cpus={cpus}", "--grid", f"{ALPHA}=0,1"]
-    command = Command([*settings, "--out", str(tmp_path / "sweep")], tmp_path / "log.txt", "sweep")
+    command = Command(
+        [*settings, "--output", str(tmp_path / "sweep")], tmp_path / "log.txt", "sweep"
+    )
     assert command.process.wait(200) == 2, command.log.read_text()
     (line,) = [x for x in command.log.read_text().splitlines() if x.startswith("hgpo: ")]
     assert f"a trial needs {cpus + 1} CPU" in line

@@ -94,7 +94,7 @@ def test_nothing_is_lost_with_an_env_runner_a_replica_or_a_node(
             wait_until(lambda name=name: rollout.processes(name), 120, run.log)
 
     rollout.kill()
-    run.wait_for_line("no replica runs")
+    run.wait_for_line("no replica is running")
     second = start_node(SECOND_ROLLOUT, ["--num-cpus=2", '--resources={"rollout": 1}'])
     run.wait_for_iterations(len(run.metrics()) + 2)
     wait_until(lambda: second.processes(RUNNER), 120, run.log)

@@ -236,7 +236,7 @@ def test_the_run_is_whole(run: Path, temporary: Path, tmp_path: Path) -> None:
 def test_a_killed_trial(temporary: Path, tmp_path: Path) -> None:
     """The sweep goes on with the others, says why one failed, and resumes that one."""
     folder = tmp_path / "sweep"
-    places = [f"cache={tmp_path / 'cache'}", f"--out={folder}", f"output={tmp_path / 'runs'}"]
+    places = [f"cache={tmp_path / 'cache'}", f"--output={folder}", f"output={tmp_path / 'runs'}"]
     settings = [*SMALL, "iterations=2", "checkpoint_interval=1", ONE_AT_A_TIME, *places]
     grid = ["--grid", "algorithm.weight_alpha=0,1"]
     first, second = (folder / f"0{n + 1}-weight_alpha={n}-seed=0" for n in range(2))

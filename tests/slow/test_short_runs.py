@@ -127,7 +127,7 @@ def test_an_exploding_ratio_ends_the_run(cache: Path, tmp_path: Path) -> None:
     lines = command.log.read_text().splitlines()
     (message,) = [line for line in lines if line.startswith("hgpo: ")]
     assert "in update 1: a token ratio of 1." in message
-    assert " passes learner.max_ratio=1.001; it has " in message
+    assert " exceeds learner.max_ratio=1.001; it has " in message
     assert message.endswith(f"; continue with: hgpo train --resume {run}")
     assert not any(line.startswith("Traceback") for line in lines), "\n".join(lines)
     assert not (run / "metrics.jsonl").exists()

@@ -144,7 +144,7 @@ def test_training_survives_the_loss_of_the_rollout_node_of_replica_and_of_engine
     time.sleep(2)
     assert len(run.metrics()) == done, "nothing froze: the test would be blind"
     rollout.kill()
-    run.wait_for_line("no replica runs")
+    run.wait_for_line("no replica is running")
     assert len(run.metrics()) == done
 
     second = start_node(SECOND_ROLLOUT, ["--num-cpus=1", '--resources={"rollout": 1}'])

@@ -309,7 +309,7 @@ def test_other_weights_are_refused(config: RunConfig, player: Player, tmp_path: 
 
 def test_another_folder_is_refused(config: RunConfig, player: Player, tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("")
-    with pytest.raises(ConfigError, match="holds something else: choose another directory"):
+    with pytest.raises(ConfigError, match="contains other files: choose another directory"):
         run(config, tmp_path)
 
 

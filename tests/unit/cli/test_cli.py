@@ -70,7 +70,7 @@ def assert_is_refusal(done: subprocess.CompletedProcess[str], named: Sequence[st
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ((str(POCKET), "algorithm.gama=1", "--dry-run"), ["algorithm.gama", "known here", "gamma"]),
+        ((str(POCKET), "algorithm.gama=1", "--dry-run"), ["algorithm.gama", "available", "gamma"]),
         (("missing.yaml",), ["missing.yaml", "No such file"]),
         ((str(POCKET), "model.model_path=no-model"), ["model.model_path", "no-model"]),
         ((str(POCKET), "env.data=."), ["json_2.1.1", "is not a directory", "alfworld-download"]),

@@ -40,7 +40,7 @@ def test_tasks() -> None:
         (["env.options.tasks.eval=0"], r"tasks\.eval must be at least 1, not 0"),
         (["env.data=games"], "the client has: leave env.data out"),
         (["env.options.tasks=3"], r"env\.options\.tasks: input should be a valid dictionary"),
-        (["env.options.task=3"], r"unknown option env\.options\.task; known here: name, tasks"),
+        (["env.options.task=3"], r"unknown option env\.options\.task; available: name, tasks"),
     ],
 )
 def test_wrong_settings(options: list[str], message: str) -> None:

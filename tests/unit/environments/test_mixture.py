@@ -157,7 +157,7 @@ def test_games_of_a_mixture(config: RunConfig) -> None:
     [
         (f"{MIXED}={{}}", f"{MIXED}: give a mixture's environments by name"),
         ("env.options.task_types=[]", "no other options of it"),
-        (f"{MIXED}.alfworld.weights=1", f"unknown config key {MIXED}.alfworld.weights; known here"),
+        (f"{MIXED}.alfworld.weights=1", f"unknown config key {MIXED}.alfworld.weights; available"),
         (f"{MIXED}.alfworld.weight=0", f"{MIXED}.alfworld.weight: input should be greater than 0"),
         (f"{MIXED}.alfworld.max_steps=21", r"max_steps=21 is above env.max_steps=20"),
         (f"{MIXED}.a/b.env_id=x", f"{MIXED}.a/b: a name has letters, digits"),

@@ -151,7 +151,7 @@ def test_names_of_games(config: RunConfig) -> None:
         ("env.options.distractors=-1", "distractors must be at least 0, not -1"),
         ("env.options.distractors=many", "env.options.distractors: "),
         ("env.options.max_commands=0", "no goals in train with max_commands=0: raise it"),
-        ("env.options.depth=3", "unknown option env.options.depth; known here: distractors, "),
+        ("env.options.depth=3", "unknown option env.options.depth; available: distractors, "),
         ("evaluation.splits=[valid]", "unknown split 'valid': choose train, dev, test"),
         ("env.data=nowhere", "recipes holds no recipes (*.json): choose another directory"),
     ],

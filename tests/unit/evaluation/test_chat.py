@@ -224,5 +224,5 @@ def test_names(server: Server) -> None:
     with pytest.raises(ConfigError, match="serves 2 models: choose one with --name"):
         find_remote_model(server.url, None, 0.4)
     server.models = None
-    with pytest.raises(ConfigError, match=r"/v1 answers with no list of models: give http"):
+    with pytest.raises(ConfigError, match=r"/v1 did not return a list of models: give http"):
         find_remote_model(server.url, None, 0.4)

@@ -223,6 +223,6 @@ class TestRefused:
 
     def test_a_directory_of_something_else(self, generated_games: Path, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").write_text("mine")
-        with pytest.raises(ConfigError, match="holds something else"):
+        with pytest.raises(ConfigError, match="contains other files"):
             evaluate(make(generated_games, tmp_path, ScriptedModel(draw)))
         assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]

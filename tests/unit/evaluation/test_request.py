@@ -60,7 +60,7 @@ def test_the_model_is_the_word_that_is_no_setting(words: list[str], expected: An
             "runs/a is not a run directory, and --agent random uses no",
         ),
         (["http://u:p@host/"], {"agent": "hgpo", "env": "alfworld"}, "keys come from"),
-        (["http://127.0.0.1:9/v1"], {"agent": "hgpo", "env": "alfworld"}, "cannot be asked"),
+        (["http://127.0.0.1:9/v1"], {"agent": "hgpo", "env": "alfworld"}, "cannot list the models"),
         (["http://host:port/v1"], {"agent": "hgpo", "env": "alfworld"}, "http://HOST:PORT/v1"),
         (["http://[::1/v1"], {"agent": "hgpo", "env": "alfworld"}, "http://HOST:PORT/v1"),
         (["env.max_step=3"], {"env": "alfworld"}, "unknown config key env.max_step"),

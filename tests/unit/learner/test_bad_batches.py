@@ -53,7 +53,7 @@ def one_warning(caplog: pytest.LogCaptureFixture) -> str:
 
 PROBLEMS = {
     "loss": "the loss is nan",
-    "ratio": "a token ratio of 4.85e+08 passes learner.max_ratio=10000",
+    "ratio": "a token ratio of 4.85e+08 exceeds learner.max_ratio=10000",
     "gradient": "the loss is ",  # inf - inf, or inf
 }
 
@@ -214,7 +214,7 @@ def test_no_signal(
     assert torch.tensor(results["loss"]).isnan()  # RLlib's word for: not in this iteration
     message = one_warning(caplog)
     assert "update 2: nothing to learn from, all advantages are 0 (8 steps" in message
-    assert message.endswith("the policy stays as it is (learner.on_no_signal=skip)")
+    assert message.endswith("the update is skipped (learner.on_no_signal=skip)")
     stopping = make_learner(model_path, **COMMON | chosen, on_no_signal="stop")
     with pytest.raises(RunStoppedError, match="nothing to learn from, all advantages are 0"):
         update(stopping, batch)
@@ -255,7 +255,7 @@ def test_mismatch_alarm(
         return
     message = one_warning(caplog)
     assert message.startswith("update 1: engine and learner disagree on sampled tokens: KL 0.")
-    assert "passes learner.mismatch_alarm=0.001" in message
+    assert "exceeds learner.mismatch_alarm=0.001" in message
     assert message.endswith("; old_logp=recomputed with importance_cap=2 corrects for it")
 
 

@@ -38,7 +38,7 @@ def test_shares(lengths: list[int], count: int) -> None:
 def test_a_lost_learner_is_one_line(error: Exception) -> None:
     """Ray raises the error of the lost one, or of one that waited for it."""
     with (
-        pytest.raises(RunStoppedError, match="a learner process has ended"),
+        pytest.raises(RunStoppedError, match="a learner process died"),
         stopped_by_learners(),
     ):
         raise error

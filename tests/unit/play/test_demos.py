@@ -245,7 +245,7 @@ def test_data_are_generated(hgpo: Run, tmp_path: Path) -> None:
     [
         (("--expert", "guru"), "unknown 'guru', choose from oracle, explorer, planner"),
         (("agent.prompt=nix",), "no prompt template 'nix'"),
-        (("agent.prompt=wrong.jinja",), "wrong.jinja: unknown variable mood; known here"),
+        (("agent.prompt=wrong.jinja",), "wrong.jinja: unknown variable mood; available"),
         (("agent.prompt=attribute.jinja",), "attribute.jinja: UndefinedError: 'str object' has no"),
         (("env.train_split=nix",), "nix is not a directory"),
         (("agent.memory_length=-1",), "agent.memory_length"),

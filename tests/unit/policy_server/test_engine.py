@@ -202,7 +202,7 @@ def test_a_replica_whose_engine_has_died_exits(monkeypatch: pytest.MonkeyPatch) 
 
     class DeadEngine(MemoryEngine):
         async def ping(self) -> None:
-            raise EngineDiedError("the engine has ended")
+            raise EngineDiedError("the engine died")
 
     replica, exits = PolicyReplica.__new__(PolicyReplica), []
     monkeypatch.setattr(deployment, "EXIT_DELAY_S", 0)

@@ -38,7 +38,7 @@ LOST = [
     EngineDiedError("out of memory"),
     DeploymentUnavailableError("policy"),
 ]
-ENGINE_DIED = RayTaskError("generate", "", EngineDiedError("the engine has ended"))
+ENGINE_DIED = RayTaskError("generate", "", EngineDiedError("the engine died"))
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +136,7 @@ def test_the_console_says_why_a_replica_was_lost_once(
 
     asyncio.run(work())
     assert [record.message for record in caplog.records] == [
-        "policy server: EngineDiedError: the engine has ended; retrying"
+        "policy server: EngineDiedError: the engine died; retrying"
     ]
     assert describe(ValueError("several\nlines")) == "ValueError: several"
 

@@ -172,5 +172,5 @@ def test_vllm_that_has_died_is_reported_as_the_protocol_says(
         engine.resume,
         engine.ping,
     ):
-        with pytest.raises(EngineDiedError, match="the engine has ended"):
+        with pytest.raises(EngineDiedError, match="the engine died"):
             asyncio.run(call())

@@ -195,10 +195,10 @@ class TestErrors:
     def test_an_unknown_key_names_the_known_ones(self, run_file: Path) -> None:
         """At the top and in a section; in a section its own keys are listed."""
         message = message_of(run_file, "algorithm.gama=0.9")
-        assert message.startswith("unknown config key algorithm.gama; known here: ")
+        assert message.startswith("unknown config key algorithm.gama; available: ")
         assert message.partition(": ")[2].split(", ") == list(AlgorithmSettings.model_fields)
         message = message_of(run_file, "algorithms.gamma=0.9")
-        assert message.startswith("unknown config key algorithms; known here: name, output, ")
+        assert message.startswith("unknown config key algorithms; available: name, output, ")
 
     @pytest.mark.parametrize(
         ("override", "expected"),

@@ -148,7 +148,7 @@ class TestConsole:
 class TestWarnings:
     """What this project logs looks like the lines of the console."""
 
-    WARNING = "policy server: no replica runs"
+    WARNING = "policy server: no replica is running"
 
     def test_on_standard_error(self, capsys):
         """As long as the block lasts, once each, with the time of day."""

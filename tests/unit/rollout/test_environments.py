@@ -149,7 +149,7 @@ def test_a_hanging_call_does_not_keep_the_process() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    assert ended.stdout == "no answer within rollout.env_timeout_s=0.1\n"
+    assert ended.stdout == "no response within rollout.env_timeout_s=0.1\n"
 
 
 def test_the_pool_lends_what_was_given_back_and_makes_the_rest() -> None:

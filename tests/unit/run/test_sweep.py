@@ -62,7 +62,7 @@ def test_an_axis_holds_what_is_written(values: list[object]) -> None:
         ("c.yaml x=1 --grid a=1,2 b=3", "c.yaml x=1 --grid a=1,2 --grid b=3"),
         ("--grid a=1 b=2 --seeds 3 c.yaml", "--grid a=1 --grid b=2 --seeds 3 c.yaml"),
         ("c.yaml --grid a=1 --grid b=2", "c.yaml --grid a=1 --grid b=2"),
-        ("c.yaml --out x --grid", "c.yaml --out x"),
+        ("c.yaml --output x --grid", "c.yaml --output x"),
         ("--resume x", "--resume x"),
     ],
 )
@@ -81,7 +81,7 @@ def test_a_grid_takes_several_settings(written: str, read: str) -> None:
         (("--grid", f"{ALPHA}=2024-02-30"), [ALPHA, "not YAML"]),
         (("--grid", f"{ALPHA}=2024-01-01"), [ALPHA, "not plain values"]),
         (("--grid", f"{ALPHA}=1", "--grid", f"{ALPHA}=2"), [ALPHA, "duplicate key"]),
-        (("--grid", "algorithm.gama=1,2"), ["algorithm.gama", "known here", "gamma"]),
+        (("--grid", "algorithm.gama=1,2"), ["algorithm.gama", "available", "gamma"]),
         (("--grid", f"{ALPHA}=0,-1"), [ALPHA, "greater than or equal to 0", "-1"]),
         (("--grid", "seed=1,2"), ["--seeds"]),
         (("--grid", "model.model_path=no-model"), ["model.model_path", "no-model"]),
@@ -89,7 +89,7 @@ def test_a_grid_takes_several_settings(written: str, read: str) -> None:
             ("agent.constrain_actions=false", "--grid", "rollout.gateway_port=8100,8101"),
             ["rollout.gateway_port", "same port"],
         ),
-        (("--grid", f"{ALPHA}=1", "--out", str(POCKET.parent)), ["--out", "exists"]),
+        (("--grid", f"{ALPHA}=1", "--output", str(POCKET.parent)), ["--output", "exists"]),
         (("--grid", f"{ALPHA}=1", K), [f"--grid '{K}'", "section.key=value,value"]),
         (("--grid", f"{ALPHA}=1", "--scheduler", "pbt"), ["--scheduler pbt", "asha"]),
         (
