@@ -79,8 +79,8 @@ def make_endpoint(
         family, _, _, _, place = min(found)  # IPv4 first
         if key is None and not ipaddress.ip_address(place[0]).is_loopback:
             raise ConfigError(
-                f"{given_as[0]}{host}: other machines can reach this address: set ${KEY_VARIABLE} to "
-                "an API key, or serve on 127.0.0.1"
+                f"{given_as[0]}{host}: other machines can reach this address: set "
+                f"${KEY_VARIABLE} to an API key, or serve on 127.0.0.1"
             )
         with socket.socket(family) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
