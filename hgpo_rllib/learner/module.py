@@ -7,6 +7,7 @@ import torch
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.utils.annotations import override
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -17,7 +18,7 @@ from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.engine import find_transport
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import WeightTag
-from hgpo_rllib.settings.learner import ComputeDtype, dtype_of_passes
+from hgpo_rllib.settings.learner import ComputeDtype, dtype_of_passes, tokens_at_once
 
 EXCLUDED = -1e30
 """Logit of an excluded token: with minus infinity, the entropy and its gradient would be NaN."""
@@ -223,21 +224,68 @@ def token_log_probs(
     """
     if hidden is None:
         hidden = hidden_states(llm, batch["ids"])
-    log_probs = _log_probs(llm, hidden[batch["row"], batch["position"] - 1], temperature, batch)
+    predicting = hidden[batch["row"], batch["position"] - 1]
     tokens = batch["ids"][batch["row"], batch["position"]]
+    size = tokens_at_once(llm.config.vocab_size)
+    starts = range(0, max(len(tokens), 1), size)
+    parts = []
+    for start in starts:
+        part = slice(start, start + size)
+        arguments = (
+            *(llm, predicting[part], tokens[part], temperature, entropy_gradient),
+            *_restrictions(batch, start, size),
+        )
+        if len(starts) > 1 and torch.is_grad_enabled():
+            # The backward pass computes the logits of one part at a time again.
+            scored = checkpoint(
+                _score_tokens, *arguments, use_reentrant=False, preserve_rng_state=False
+            )
+        else:
+            scored = _score_tokens(*arguments)
+        parts.append(scored)
+    logp, entropy = map(torch.cat, zip(*parts, strict=True))
+    return {"logp": logp, "entropy": entropy}
+
+
+def _restrictions(
+    batch: dict[str, Tensor], start: int, size: int
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return `restricted` and `restriction` of some positions; see `excluded_tokens`."""
+    if "restriction" not in batch:
+        return None, None
+    place = batch["restricted"] - start
+    inside = (place >= 0) & (place < size)
+    return place[inside], batch["restriction"][inside]
+
+
+def _score_tokens(
+    llm: PreTrainedModel,
+    predicting: Tensor,
+    tokens: Tensor,
+    temperature: float,
+    entropy_gradient: bool,
+    restricted: Tensor | None,
+    restriction: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the log-probability of each token and the entropy of its distribution."""
+    log_probs = _log_probs(llm, predicting, temperature, restricted, restriction)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(log_probs.exp() * log_probs).sum(-1)
-    return {"logp": log_probs.gather(-1, tokens[:, None])[:, 0], "entropy": entropy}
+    return log_probs.gather(-1, tokens[:, None])[:, 0], entropy
 
 
 def _log_probs(
-    llm: PreTrainedModel, predicting: Tensor, temperature: float, batch: dict[str, Tensor]
+    llm: PreTrainedModel,
+    predicting: Tensor,
+    temperature: float,
+    restricted: Tensor | None,
+    restriction: Tensor | None,
 ) -> Tensor:
     """Return the log-probabilities of all tokens; frees the logits, which are as large."""
     logits = llm.get_output_embeddings()(predicting)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    if "restriction" in batch:
-        excluded = excluded_tokens(batch["restricted"], batch["restriction"], logits.shape)
+    if restricted is not None and restriction is not None:
+        excluded = excluded_tokens(restricted, restriction, logits.shape)
         logits = logits.masked_fill(excluded, EXCLUDED)
     return logits.log_softmax(-1)
 

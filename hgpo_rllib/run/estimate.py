@@ -205,7 +205,7 @@ def _one_pass(config: RunConfig, model: ModelSize) -> dict[str, int]:
     models = [model, critic] if critic else [model]
     dtype = compute_dtype(config)
     tokens = max(row.tokens, learner.micro_batch_tokens)  # a long row is one micro-batch
-    responses = tokens * row.response // row.tokens
+    responses = min(tokens * row.response // row.tokens, model.tokens_at_once)
     parts = {}
     if learner.shard_parameters:
         gathered = sum(one.gathered_bytes(trained=not rank) for one in models)

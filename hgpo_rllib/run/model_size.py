@@ -14,7 +14,7 @@ from transformers import (
 
 from env_wrappers.errors import one_line
 from hgpo_rllib.config import ConfigError, RunConfig
-from hgpo_rllib.settings.learner import Dtype
+from hgpo_rllib.settings.learner import Dtype, tokens_at_once
 from hgpo_rllib.warmstart.cloning import HEAD_SIZE
 
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -33,6 +33,7 @@ class ModelSize:
         matrices: number of parameters of the linear layers of the trunk.
         head: number of parameters of the output head, tied or not.
         layers: number of layers.
+        tokens_at_once: largest number of tokens whose logits are in memory.
         attention: values of a layer's attention per token: query size, i.e. heads times their size.
     """
 
@@ -53,6 +54,7 @@ class ModelSize:
         self.layers = config.num_hidden_layers
         self._adapter_rows = sum(layer.in_features + layer.out_features for layer in linear)
         self._in_layers = sum(p.numel() for p in model.base_model.layers.parameters())
+        self.tokens_at_once = tokens_at_once(config.vocab_size)
         self._vocabulary, self._hidden = config.vocab_size, config.hidden_size
         self._intermediate = config.intermediate_size
         heads = config.num_attention_heads

@@ -16,6 +16,9 @@ ComputeDtype = Literal["auto", "float32", "bfloat16"]
 Bound = Annotated[float, Field(ge=0, allow_inf_nan=True)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
+LOGITS_AT_ONCE = 80_000_000
+"""Maximum number of logits in memory. A float32 copy of them takes 0.3 GiB."""
+
 
 class LearnerSettings(Section):
     """The PPO objective on tokens, and its optimiser. Formulas are in docs/algorithm.md, section
@@ -165,6 +168,11 @@ class LearnerSettings(Section):
         if self.importance_mask is not None and self.importance_mask[0] >= self.importance_mask[1]:
             raise ValueError("importance_mask must be [low, high] with low < high")
         return self
+
+
+def tokens_at_once(vocabulary: int) -> int:
+    """Return the number of response tokens whose logits are in memory at the same time."""
+    return max(1, LOGITS_AT_ONCE // vocabulary)
 
 
 def dtype_of_passes(choice: ComputeDtype, on_gpu: bool) -> Dtype:

@@ -1,5 +1,6 @@
 """The learner's parts: batching, weights of tokens, token log-probabilities, passes."""
 
+import copy
 import math
 from contextlib import nullcontext
 from itertools import combinations
@@ -29,6 +30,7 @@ from hgpo_rllib.learner.batching import (
     token_weights,
 )
 from hgpo_rllib.learner.module import TokenScorer, token_log_probs
+from hgpo_rllib.settings import learner as learner_settings
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings, dtype_of_passes
 from tests.unit.learner.learner_reference import (
     QWEN,
@@ -191,6 +193,28 @@ class TestTokenLogProbs:
         gradients = [p.grad for p in llm.parameters() if p.grad is not None]
         assert all(gradient.isfinite().all() for gradient in gradients)
         llm.zero_grad()
+
+    def test_logits_of_some_tokens_at_a_time(
+        self, llm: Qwen2ForCausalLM, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Results and gradients do not change, with and without restrictions."""
+        restrictions = torch.full((6, 6, 2), -1, dtype=torch.int32)
+        restrictions[1, :3] = torch.tensor([(0, 5), (0, 7), (2, ~5)])
+        restrictions[2, :2] = torch.tensor([(1, 9), (1, 4)])
+        model, rows = copy.deepcopy(llm).double(), np.array([3, 1, 2])
+        vocabulary = model.config.vocab_size
+        for source in (columns(), columns() | {"restrictions": restrictions}):
+            batch = token_batch(source, rows, CPU)
+            results = []
+            for tokens in (1000, 4, 1):
+                monkeypatch.setattr(learner_settings, "LOGITS_AT_ONCE", tokens * vocabulary)
+                got = token_log_probs(model, batch, 0.7, entropy_gradient=True)
+                model.zero_grad()
+                (got["logp"].sum() - got["entropy"].square().sum()).backward()
+                gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+                results.append([got["logp"].detach(), got["entropy"].detach(), *gradients])
+            for parts in results[1:]:
+                assert_equal(parts, results[0], 1e-9)
 
     def test_the_entropy_has_a_gradient_where_it_is_asked_for(self, llm: Qwen2ForCausalLM) -> None:
         """Otherwise it is a statistic; and nothing has one where gradients are off."""
