@@ -7,7 +7,6 @@ other.
 
 import atexit
 import functools
-import hashlib
 import importlib.util
 import os
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from env_wrappers.errors import DataError, one_line
+from env_wrappers.files import file_hash
 
 SPLITS = {"train": "getVariationsTrain", "dev": "getVariationsDev", "test": "getVariationsTest"}
 JAVA_OPTIONS = ("-Xmx4g", "-XX:+UseSerialGC", "--add-opens=java.base/java.util=ALL-UNNAMED")
@@ -124,7 +124,7 @@ def variations(split: str) -> dict[str, tuple[int, ...]]:
 @functools.cache
 def jar_hash() -> str:
     """Return the SHA-256 of the simulator."""
-    return hashlib.sha256(_jar().read_bytes()).hexdigest()
+    return file_hash(_jar())
 
 
 @atexit.register

@@ -130,10 +130,7 @@ class CraftingGame:
         for recipe in self._listed:
             options: list[list[str]] = []
             for part in recipe.ingredients:
-                if part.is_group:
-                    held = [i for i, n in inventory.items() if n >= part.count and i in part.items]
-                else:
-                    held = [part.name] if inventory.get(part.name, 0) >= part.count else []
+                held = [i for i, n in inventory.items() if n >= part.count and i in part.items]
                 if not held:
                     break
                 options.append(held)

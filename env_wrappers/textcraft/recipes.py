@@ -37,7 +37,6 @@ class Ingredient:
     name: str
     """Id of an item or of a group of items."""
     count: int
-    is_group: bool
     items: frozenset[str]
     """Ids of the items that can be used: the item itself, or the members of the group."""
 
@@ -110,7 +109,7 @@ class RecipeBook:
                     self.items.add(name)
                     is_group = False
                 fitting = frozenset(members[name] if is_group else {name})
-                ingredients.append(Ingredient(name, number, is_group, fitting))
+                ingredients.append(Ingredient(name, number, fitting))
             recipe = Recipe(item, count, tuple(ingredients))
             self._of_item.setdefault(item, []).append(recipe)
             if own_group is not None:

@@ -69,8 +69,9 @@ def check_healthy(group: LearnerGroup) -> None:
         )
 
 
-def _call(function: Callable[..., T], given: Any, learner: Learner) -> T:
-    return function(learner, *(ray.get(given) if isinstance(given, ray.ObjectRef) else given))
+def _call(function: Callable[..., T], given: Any, learner: Learner) -> T | None:
+    result = function(learner, *(ray.get(given) if isinstance(given, ray.ObjectRef) else given))
+    return result if rank() == 0 else None  # the others' results would only be sent and dropped
 
 
 @contextlib.contextmanager

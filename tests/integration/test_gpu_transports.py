@@ -110,7 +110,7 @@ def load(vllm: RecordingVLLM, *tags: WeightTag) -> None:
     async def answer() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(vllm_engine, "AsyncEngineArgs", lambda **_: None)
-            patch.setattr(vllm_engine.AsyncLLM, "from_engine_args", lambda _: vllm)
+            patch.setattr(vllm_engine.AsyncLLM, "from_engine_args", lambda *_, **__: vllm)
             engine = vllm_engine.VLLMEngine({"skip_tokenizer_init": True})
         transport: WeightTransport = find_transport(WEIGHT_TRANSPORTS[vllm.transport])
         replica = VersionedEngine(engine, transport, "wait")

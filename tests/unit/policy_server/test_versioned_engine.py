@@ -164,7 +164,7 @@ def test_vllm_that_has_died_is_reported_as_the_protocol_says(
             return fail
 
     monkeypatch.setattr(vllm_engine, "AsyncEngineArgs", lambda **_: None)
-    monkeypatch.setattr(vllm_engine.AsyncLLM, "from_engine_args", lambda arguments: Dead())
+    monkeypatch.setattr(vllm_engine.AsyncLLM, "from_engine_args", lambda *_, **__: Dead())
     engine = vllm_engine.VLLMEngine({"skip_tokenizer_init": True})
     for call in (
         lambda: engine.generate(Prompt([1]), SAMPLING),
