@@ -3,11 +3,13 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
 
 import pytest
 
 from hgpo_rllib.algorithm import HGPO
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
+from hgpo_rllib.rollout.trajectory import have_equal_returns
 
 pytestmark = pytest.mark.integration
 
@@ -56,6 +58,23 @@ def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
     for drawn in versions:
         assert drawn == sorted(drawn, key=[old, new].index)
     runner.set_state({"task_position": position})
+
+
+def test_groups_without_a_signal_are_replaced(algorithm: HGPO) -> None:
+    """By the next tasks, until all groups have different returns or the budget is used up."""
+    algorithm.train()  # the runner has the learner's weights, whatever a test did before
+    synchronous, runner = algorithm.config, algorithm.env_runner
+    runner.config = synchronous.copy(copy_frozen=False).training(max_replaced_groups=8)
+    position = runner.get_state()["task_position"]
+    try:
+        played = runner.sample(num_groups=4)
+    finally:
+        runner.config = synchronous
+    replaced = played.failures["replaced_groups"]
+    groups = [list(group) for _, group in groupby(played.trajectories, key=lambda t: t.group)]
+    assert len(groups) == 4
+    assert runner.get_state()["task_position"] == position + 4 + replaced
+    assert replaced == 8 or not any(map(have_equal_returns, groups))
 
 
 @contextmanager

@@ -224,8 +224,8 @@ def test_no_signal(
 def test_parameters_that_are_not_finite_are_never_saved(
     model_path: str, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gradients were good, the step was too large: whatever is configured, the run ends."""
-    learner = make_learner(model_path, **COMMON, on_bad_batch=policy)
+    """The gradients were good, the last step was too large: whatever is configured, the run ends."""
+    learner = make_learner(model_path, **COMMON | {"minibatch_size": 64}, on_bad_batch=policy)
 
     def overflow(optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
         optimizer.param_groups[0]["params"][0].data.fill_(float("inf"))

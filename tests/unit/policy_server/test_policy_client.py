@@ -225,7 +225,7 @@ class TestOutage:
 
         assert ask(SlowServer(), running, max_outage_s=5) == [[1], [2]]
         messages = [record.message for record in caplog.records]
-        assert [("no replica" in m, "runs again" in m) for m in messages] == [
+        assert [("no replica" in m, "running again" in m) for m in messages] == [
             (True, False),
             (False, True),
         ] * 2

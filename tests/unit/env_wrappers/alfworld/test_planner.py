@@ -79,7 +79,7 @@ def test_a_planner_that_dies_is_no_time_out(
 ) -> None:
     """As one that runs out of memory."""
     monkeypatch.setattr(planner, "_search", die)
-    with pytest.raises(DataError, match="broke down"):
+    with pytest.raises(DataError, match="process died"):
         find_plan(find_games(generated_games, "train")[0], seconds=60)
 
 
