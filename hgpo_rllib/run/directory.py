@@ -89,7 +89,8 @@ class RunDirectory:
                 rows = [row for row in read_jsonl(file) if row["iteration"] <= last_iteration]
                 write_jsonl(file, rows)
         for file in (self.path / "episodes").glob(_EPISODES.format("*")):
-            if int(file.name.partition(".")[0].rpartition("_")[2]) > last_iteration:
+            number = file.name.removeprefix("iteration_").partition(".")[0]
+            if number.isdecimal() and int(number) > last_iteration:
                 file.unlink()
 
     def write_episodes(self, iteration: int, records: Iterable[Mapping[str, Any]]) -> None:

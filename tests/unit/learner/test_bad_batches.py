@@ -224,7 +224,7 @@ def test_no_signal(
 def test_parameters_that_are_not_finite_are_never_saved(
     model_path: str, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gradients were good, the last step was too large: whatever is configured, the run ends."""
+    """The gradients were good, the last step was too large: the run ends in any case."""
     learner = make_learner(model_path, **COMMON | {"minibatch_size": 64}, on_bad_batch=policy)
 
     def overflow(optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:

@@ -180,9 +180,11 @@ class TestLines:
         directory = RunDirectory(tmp_path)
         for iteration in (1, 9, 10):
             directory.write_episodes(iteration, [{"iteration": iteration}])
+        (tmp_path / "episodes" / "iteration_10 (copy).jsonl.gz").touch()  # not ours
         directory.truncate(9)
         kept = sorted(file.name for file in (tmp_path / "episodes").iterdir())
-        assert kept == ["iteration_0001.jsonl.gz", "iteration_0009.jsonl.gz"]
+        written = ["iteration_0001.jsonl.gz", "iteration_0009.jsonl.gz"]
+        assert kept == [*written, "iteration_10 (copy).jsonl.gz"]
 
     def test_a_broken_line_before_others_is_an_error(self, tmp_path: Path) -> None:
         """It names the file and the line, and changes nothing."""
