@@ -40,8 +40,8 @@ def hiper(
       segment and V_high of the next one.
 
     Values after the episode are 0, also if it is truncated. The penalty of an invalid action is
-    treated as in `gae`. Each of the three is normalized by itself: over the
-    steps of the batch, high over those where a segment begins.
+    treated as in `gae`. Each of the three is normalized by itself: over the steps of the batch,
+    high over those where a segment begins.
 
     Reads normalize, gamma, gae_lambda, segment_lambda.
 

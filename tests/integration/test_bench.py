@@ -25,7 +25,7 @@ def test_alfworlds_engines_agree_on_a_game(
     assert (steps["games"], steps["episodes"]) == ("other rooms", 3)
     assert steps["differing_answers"] == 0
     assert 6 < steps["steps"] <= 18
-    assert all(starts[name] > 0 for name in ("textworld_load_ms", "textworld_reset_ms", "reset_ms"))
+    assert starts["textworld_load_ms"] > starts["textworld_reset_ms"] > starts["reset_ms"] > 0
     assert steps["textworld_steps_per_s"] > 0
     assert (many["environments"], many["games"]) == (8, 1)
     assert many["ready_s"] > 0
@@ -39,7 +39,7 @@ def test_a_generated_webshop_store_is_built_and_played() -> None:
     assert building["products"] == store["products"] == 80
     assert building["goals"] == store["goals"] > 80
     assert 0.02 < building["peak_gb"] < 2
-    assert building["products_and_index_min"] > 0
+    assert 0 < building["products_and_index_min"] < 1
     assert 0.02 < store["resident_gb"] < 2
     assert store["more_envs"] == 2
     assert 0 < store["median_query_ms"] <= store["p95_query_ms"]

@@ -9,6 +9,7 @@ import pytest
 
 from hgpo_rllib.bench import credit
 from hgpo_rllib.bench.credit import Plan, bench_credit
+from hgpo_rllib.bench.fidelity import measure
 from hgpo_rllib.config import RunConfig
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("shared_server")]
@@ -30,6 +31,8 @@ def test_values_of_sampled_steps(
     assert any(result.q), "some branches win"
     assert np.isfinite(result.estimates["hgpo"]).all()
     assert len(result.estimates["hgpo"]) == 8
+    estimate = np.array(result.estimates["hgpo"])[:, None]
+    assert measure(estimate, np.subtract(result.q, result.v), np.array(result.error)).keys()
 
     def not_again(*_: Any) -> Any:
         raise AssertionError("everything was played")

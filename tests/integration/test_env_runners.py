@@ -199,3 +199,5 @@ def test_bench_scale_compares_the_schedules(run_config: RunConfig, replay: str) 
     assert compared == [*scale.SCHEDULES]
     assert rows[0]["update_s"] > 0
     assert rows[0]["stale_groups"] == rows[1]["stale_groups"] == 0
+    for row in rows:
+        assert row["iteration_s"] >= row["update_s"]

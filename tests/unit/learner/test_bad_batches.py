@@ -134,6 +134,20 @@ def test_no_room_for_the_moments(model_path: str, monkeypatch: pytest.MonkeyPatc
         update(learner, make_columns(llm_of(learner), STEPS))
 
 
+def test_parameters_that_are_not_finite_are_not_saved(
+    model_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradients were good, the step was too large."""
+    learner = make_learner(model_path, on_bad_batch="skip", **COMMON)
+
+    def overflow(optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
+        optimizer.param_groups[0]["params"][0].data.fill_(float("inf"))
+
+    monkeypatch.setattr(type(learner.get_optimizer()), "step", overflow)
+    with pytest.raises(RunStoppedError, match=r"parameters are not finite.*a smaller learner\.lr"):
+        update(learner, make_columns(llm_of(learner), STEPS))
+
+
 def test_out_of_memory(model_path: str, caplog: pytest.LogCaptureFixture) -> None:
     """In the second micro-batch of the first mini-batch: nothing of it is applied."""
     chosen = COMMON | {"micro_batch_tokens": 1, "kl_coeff": 0}
@@ -221,17 +235,10 @@ def test_no_signal(
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip"])
-def test_parameters_that_are_not_finite_are_never_saved(
-    model_path: str, policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The gradients were good, the last step was too large: the run ends in any case."""
-    learner = make_learner(model_path, **COMMON | {"minibatch_size": 64}, on_bad_batch=policy)
-
-    def overflow(optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
-        optimizer.param_groups[0]["params"][0].data.fill_(float("inf"))
-
-    monkeypatch.setattr(type(learner.get_optimizer()), "step", overflow)
-    with pytest.raises(RunStoppedError, match=r"parameters are not finite.*a smaller learner\.lr"):
+def test_parameters_that_are_no_numbers_are_never_saved(model_path: str, policy: str) -> None:
+    """A step so large that they overflow: whatever is configured, the run ends."""
+    learner = make_learner(model_path, **COMMON | {"lr": 1e200}, on_bad_batch=policy)
+    with pytest.raises(RunStoppedError, match="update 1"):
         update(learner, make_columns(llm_of(learner), STEPS))
 
 

@@ -50,17 +50,18 @@ def test_calls_take_turns_in_one_other_thread() -> None:
 def test_the_event_loop_goes_on_meanwhile() -> None:
     thread = EnvThread(limit_s=10)
 
-    release = threading.Event()
-
-    async def work() -> None:
-        slow = asyncio.create_task(thread.call(release.wait))
+    async def work() -> float:
+        slow = asyncio.create_task(thread.call(time.sleep, 0.3))
+        await asyncio.sleep(0)
+        start = time.monotonic()
         for _ in range(10):
             await asyncio.sleep(0)
+        waited = time.monotonic() - start
         assert not slow.done()
-        release.set()
         await slow
+        return waited
 
-    run(work())
+    assert run(work()) < 0.25
 
 
 def test_an_error_says_what_it_was() -> None:
@@ -127,11 +128,11 @@ def test_calls_behind_a_hanging_one_whose_episode_was_cancelled_are_served() -> 
 
 
 def test_time_in_the_queue_does_not_count() -> None:
-    """Eight calls of 0.2 s, one after the other, against a limit of 1 s each."""
-    thread = EnvThread(limit_s=1)
+    """Eight calls of 0.5 s, one after the other, against a limit of 1.5 s each."""
+    thread = EnvThread(limit_s=1.5)
 
     async def work() -> None:
-        await asyncio.gather(*(thread.call(time.sleep, 0.2) for _ in range(8)))
+        await asyncio.gather(*(thread.call(time.sleep, 0.5) for _ in range(8)))
 
     run(work())
 
