@@ -37,6 +37,8 @@ algorithm:
   `hgpo train mine.yaml algorithm.context_length=2 evaluation.splits=[valid_seen]`.
 - **By name**: `hgpo train alfworld_pocket` uses the run file of that name in `tuned_examples/`,
   from any working directory. An existing path takes precedence.
+- *Released* values and *the released code* are those of the paper's authors
+  ([algorithm](algorithm.md)).
 - **`extends: other.yaml`** at the top of a run file inherits the settings of another run file, with
   a path relative to the file's folder. Sections are merged key by key; lists and other values are
   replaced.

@@ -26,7 +26,7 @@ metric that is declared and computed is in all of these:
 - TensorBoard and [trackers](integrations.md), under the same name,
 - a column of `metrics` in [`hgpo_rllib.results`](dataframes.md),
 - a gauge `hgpo_<name>` for [Prometheus](monitoring.md), and the Grafana dashboard,
-- a figure of the report, unless its heading below is `volume`.
+- a figure of the report, unless it is listed under `volume` below.
 
 A ratio is a share from 0 to 1. A mean over tokens is over all response tokens that pass through the
 model in the update, each at the weights of its mini-batch. Skipped mini-batches count in

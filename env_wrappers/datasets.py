@@ -43,7 +43,7 @@ def is_generated(out: Path, version: int, spec: Mapping[str, Any]) -> bool:
 
 
 def write_manifest(folder: Path, version: int, spec: Mapping[str, Any], **facts: Any) -> None:
-    """Write the manifest by which `is_generated` recognises finished data, with other facts."""
+    """Write the manifest by which `is_generated` recognizes finished data, with other facts."""
     content = {"generator_version": version, "spec": spec, **facts}
     write_json(folder / MANIFEST, content)
 
@@ -97,6 +97,8 @@ def partial_directory(out: Path) -> Iterator[Path]:
 def new_file(out: Path) -> Iterator[BinaryIO]:
     """Yield a temporary file that replaces `out` if the block succeeds."""
     out = out.parent.resolve(strict=True) / out.name  # else a missing folder would be created
+    if out.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(out))
     with partial_directory(out) as partial:
         with (partial / out.name).open("wb") as file:
             yield file

@@ -18,8 +18,8 @@ from env_wrappers.text_env import TextEnv
 FIRST_SEED = {"train": 0, "test": 1_000_000}
 """Seed of the first task of each split; a split has at most as many tasks as lie between them."""
 _STYLED = re.compile(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", re.DOTALL)
-_COLOUR_CODE = re.compile("(?:3|4|9|10)[0-8]")  # of text and background, each normal and bright
-_COLOURS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "crimson")
+_COLOR_CODE = re.compile("(?:3|4|9|10)[0-8]")  # of text and background, each normal and bright
+_COLORS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "crimson")
 
 
 class GymnasiumEnv(TextEnv):
@@ -131,7 +131,7 @@ class GymnasiumEnv(TextEnv):
                 f"{self._name} cannot be played in text: its observations are not strings, and it "
                 "has no render mode 'ansi'"
             )
-        return without_colours(str(self._env.render()))
+        return without_colors(str(self._env.render()))
 
     def _info(self) -> dict[str, Any]:
         return {
@@ -158,12 +158,12 @@ class GymnasiumEnv(TextEnv):
         super().close()
 
 
-def without_colours(text: str) -> str:
-    """Return text of a terminal with coloured parts in words, ``[red S]``, and no other styles."""
+def without_colors(text: str) -> str:
+    """Return text of a terminal with colored parts in words, ``[red S]``, and no other styles."""
     return _STYLED.sub(_in_words, text)
 
 
 def _in_words(styled: re.Match[str]) -> str:
     codes, text = styled.groups()
-    colours = [code for code in codes.split(";") if _COLOUR_CODE.fullmatch(code)]
-    return f"[{_COLOURS[int(colours[0]) % 10]} {text}]" if colours else text
+    colors = [code for code in codes.split(";") if _COLOR_CODE.fullmatch(code)]
+    return f"[{_COLORS[int(colors[0]) % 10]} {text}]" if colors else text

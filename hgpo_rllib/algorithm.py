@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.core import COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.annotations import override
@@ -23,6 +23,7 @@ from ray.rllib.utils.metrics import (
     SYNCH_WORKER_WEIGHTS_TIMER,
     TIMERS,
 )
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from ray.rllib.utils.typing import StateDict
 from ray.tune import PlacementGroupFactory
 from torch import Tensor
@@ -45,13 +46,12 @@ from hgpo_rllib.config import (
 from hgpo_rllib.environments import with_absolute_paths
 from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.learner.batching import signal_columns, teacher_columns, token_columns
-from hgpo_rllib.learner.distribution import check_healthy, on_learners, rank, whole_batch
+from hgpo_rllib.learner.distribution import check_healthy, on_learners, rank, update
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
 from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.models import load_chat_tokenizer, save_model
 from hgpo_rllib.policy_server.server import PolicyServer
-from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.rollout.actors import own_handle
 from hgpo_rllib.rollout.held_out import TaskCount, evaluate_splits
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
@@ -270,7 +270,7 @@ class HGPO(Algorithm):
             played = self.env_runner.sample(num_groups=self.config.groups_per_iteration)
         self.metrics.aggregate([self.env_runner.get_metrics()], key=ENV_RUNNER_RESULTS)
         self._seconds["rollout_s"] = played.seconds
-        stale = stale_rate(played.trajectories, self._published_weights().version)
+        stale = stale_rate(played.trajectories, self.env_runner.weights.version)
         if self.config.schedule == "one_step_off":
             self.env_runner.sample_ahead(self.config.groups_per_iteration)
         with self._phase(LEARNER_UPDATE_TIMER, "update_s"):
@@ -285,8 +285,7 @@ class HGPO(Algorithm):
                 from_worker_or_learner_group=self.learner_group, inference_only=True
             )
             probe = played.trajectories[0].turns[0].prompt_ids
-            weights = self._published_weights()
-            gap = check_served_policy(self.env_runner, self.learner_group, weights, probe)
+            gap = check_served_policy(self.env_runner, self.learner_group, probe)
         self.metrics.log_value("served_learner_logp_gap", gap, window=1)
         self.last_iteration = IterationResult(
             scored=scored,
@@ -331,12 +330,11 @@ class HGPO(Algorithm):
         )
         self._check_anchors(scored)
         rows = columns | signal_columns(scored)
-        results = self.learner_group.update(
-            training_data=whole_batch(self.learner_group, rows, len(scored.steps))
-        )
-        self.metrics.aggregate(results[:1], key=LEARNER_RESULTS)  # equal on all learners
+        results = update(self.learner_group, rows, len(scored.steps))
+        self.metrics.aggregate([results], key=LEARNER_RESULTS)
         self.metrics.log_dict(group_results, key=(LEARNER_RESULTS, DEFAULT_MODULE_ID), window=1)
-        reported = self.metrics.peek((LEARNER_RESULTS, DEFAULT_MODULE_ID))
+        # Not those of `self.metrics`, which are means if RLlib repeats `training_step`.
+        reported = MetricsLogger.peek_results(results[DEFAULT_MODULE_ID])
         update_results = {name: float(value) for name, value in reported.items() if name in METRICS}
         return scored, group_results | update_results
 
@@ -347,11 +345,6 @@ class HGPO(Algorithm):
         if problem and not self._anchors_warned and named.difference(WITHOUT_STATES):
             self._anchors_warned = True
             logger.warning("algorithm.anchor=%s: %s", self.config.anchor, problem)
-
-    def _published_weights(self) -> WeightTag:
-        component = f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}"
-        state = self.learner_group.get_state(components=component, inference_only=True)
-        return state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]["weight_tag"]
 
     def save_pretrained(self, path: str) -> None:
         """Write the current policy in HuggingFace format."""
@@ -369,18 +362,18 @@ class HGPO(Algorithm):
         check_healthy(self.learner_group)
 
     @override(Algorithm)
-    def get_state(self, *args: Any, **kwargs: Any) -> StateDict:
-        # Gather for all arguments: `save_to_path` calls this before it saves the first learner,
-        # and gathering needs all learners together.
-        if self.config.shard_parameters:
+    def get_state(self, components=None, *, not_components=None, **kwargs: Any) -> StateDict:
+        # RLlib asks only the first learner for its state, and gathering needs all of them together.
+        wanted = self._check_component(COMPONENT_LEARNER_GROUP, components, not_components)
+        if wanted and self.config.shard_parameters:
             on_learners(self.learner_group, HGPOLearner.gather_optimizer)
-        return super().get_state(*args, **kwargs)
+        return super().get_state(components, not_components=not_components, **kwargs)
 
     @override(Algorithm)
     def cleanup(self) -> None:
         """Stop rollouts, this run's policy server and RLlib's components, and free the GPUs."""
         try:
-            # Not longer: a learner finishes its update first.
+            # Not longer: a learner in an update replies only after it.
             self.learner_group.foreach_learner(lambda x: x.policy.close(), timeout_seconds=5)
             self.env_runner.stop()  # RLlib stops it again, after the server that it needs
         finally:

@@ -97,9 +97,9 @@ class AlgorithmSettings(Section):
     gamma: float = Field(_ESTIMATOR.gamma, gt=0, le=1)
     """Discount factor."""
     gae_lambda: float = Field(_ESTIMATOR.gae_lambda, ge=0, le=1)
-    """Lambda of generalised advantage estimation over steps."""
+    """Lambda of generalized advantage estimation over steps."""
     segment_lambda: float = Field(_ESTIMATOR.segment_lambda, ge=0, le=1)
-    """Lambda of HiPER's generalised advantage estimation over segments."""
+    """Lambda of HiPER's generalized advantage estimation over segments."""
     keep_penalty: float = Field(0.0, ge=0)
     """HiPER's penalty of keeping the sub-goal: each step that keeps it loses this value divided by
     the number of steps of the episode (released code: 0.3 for ALFWorld, 3.5 for WebShop)."""
@@ -107,8 +107,8 @@ class AlgorithmSettings(Section):
     """Alpha, VETTA's weight of the token-level advantage (paper: 1 for ALFWorld, 3 for
     WebShop)."""
     strategy_share: float = Field(_ESTIMATOR.strategy_share, gt=0, le=1)
-    """StraTA's delta, the share of a strategy's members, the best, whose mean return is its
-    value."""
+    """StraTA's delta: the value of a strategy is the mean return of this share of its members,
+    the best ones."""
     distance_discount: float = Field(_ESTIMATOR.distance_discount, gt=0, lt=1)
     """GraphGPO's discount for each step of the distance to success (released code: 0.1 for
     ALFWorld, 0.2 for WebShop)."""

@@ -18,7 +18,7 @@ from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.bench.learner import peak_bytes, peak_flops
 from hgpo_rllib.config import ConfigError, RunConfig
 from hgpo_rllib.learner.batching import Columns
-from hgpo_rllib.learner.distribution import on_learners, whole_batch
+from hgpo_rllib.learner.distribution import on_learners, update
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.placement import processes_by_gpu
 from hgpo_rllib.reporting.console import TrainingConsole
@@ -195,7 +195,7 @@ def _learner_step(config: RunConfig, model: ModelSize | None, algorithm: HGPO) -
     columns = full_rows(config, count)
     for _ in range(REPEATS):
         start = time.perf_counter()
-        group.update(training_data=whole_batch(group, columns, count))
+        update(group, columns, count)
         seconds = time.perf_counter() - start
     speed = count * row.tokens / seconds
     found = f"{speed:,.0f} tokens/s with {count} rows of {row.tokens:,} tokens"
@@ -225,7 +225,7 @@ def full_rows(config: RunConfig, count: int) -> Columns:
         "response_length": torch.full((count,), row.response),
         "advantage": torch.randn(count),
         # Probability 1, so that no token ratio is above 1.
-        "behaviour_logp": torch.zeros(count, row.response),
+        "behavior_logp": torch.zeros(count, row.response),
     }
     if config.learner.critic != "none":
         per_token = config.algorithm.estimator in VALUES_OF_TOKENS

@@ -2,7 +2,7 @@
 
 Standard library only, so that any Python 3.8+ can start it; the environment itself is made with
 Python 3.11 or 3.12. A set-up that was interrupted continues with the next call, and one that is
-complete is recognised by its stamp and left alone.
+complete is recognized by its stamp and left alone.
 
 Environment variables: HGPO_BACKEND=cpu|gpu (default: gpu where nvidia-smi is found),
 HGPO_PYTHON=path of the interpreter to use; pip's own PIP_* variables apply as usual.

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.processes import Command
+
 # As in `hgpo_rllib.cli.main`, and for the same reason: with other work on the same cores, torch's
 # threads would spin, and cloning a model take minutes. Read when torch is first imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -17,6 +19,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # there are as many processes as cores
 settings.register_profile("thorough", max_examples=300, deadline=None)
 settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("quick")
+
+
+def pytest_sessionfinish() -> None:
+    """Kill the commands of failed tests."""
+    for command in Command.started:
+        command.__exit__()
 
 
 @pytest.fixture(scope="session", autouse=True)

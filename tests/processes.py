@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import psutil
 
@@ -68,7 +68,12 @@ class Processes:
 
 
 class Command:
-    """A running `hgpo`, and all that it has started; as a context manager it leaves none of it."""
+    """A running `hgpo`, and all that it has started; as a context manager it leaves none of it.
+
+    Without a context manager, the end of the tests kills what a failed assertion has left.
+    """
+
+    started: ClassVar[list["Command"]] = []
 
     def __init__(
         self,
@@ -90,6 +95,7 @@ class Command:
             # Background jobs of a shell inherit "ignore", which Python would respect.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
+        self.started.append(self)
 
     def __enter__(self) -> Self:
         return self

@@ -60,7 +60,7 @@ class Core(PddlEnv):
 
     Attributes:
         is_alfworld: whether the loaded game has ALFWorld's grammar.
-        memoised: whether translations, parses and command strings are cached.
+        memoized: whether translations, parses and command strings are cached.
     """
 
     def __init__(self) -> None:
@@ -72,12 +72,12 @@ class Core(PddlEnv):
         if not trusted:
             require_alfworld(filename_or_data)
         self.is_alfworld = is_alfworld(filename_or_data)
-        self.memoised = self.is_alfworld and memo_enabled()
+        self.memoized = self.is_alfworld and memo_enabled()
         self._actions: dict[int, Any] = {}
         self._commands: dict[int, str] = {}
         self._texts: dict[Any, str] = {}
         self._unused_state: Any = None
-        with translator_arguments(), _memoised_logic() if self.memoised else nullcontext():
+        with translator_arguments(), _memoized_logic() if self.memoized else nullcontext():
             super().load(filename_or_data)
         self._unused_state = self._pddl_state
         demangler = Demangler(game_infos=self._entity_infos)
@@ -87,7 +87,7 @@ class Core(PddlEnv):
 
     def reset(self) -> textworld.GameState:
         """Reset the game; see TextWorld."""
-        first = _memoised_logic(PddlState=self._first_state) if self.memoised else nullcontext()
+        first = _memoized_logic(PddlState=self._first_state) if self.memoized else nullcontext()
         with translator_arguments(), first:
             return super().reset()
 
@@ -98,7 +98,7 @@ class Core(PddlEnv):
 
     def _gather_infos(self) -> None:
         """Set the fields that a step needs, without the unused ones that TextWorld sets."""
-        if not self.memoised:
+        if not self.memoized:
             super()._gather_infos()
             return
         state, logical = self.state, self._pddl_state
@@ -266,7 +266,7 @@ def _separated(items: list[tuple[Any, Context]], context: Context) -> list[tuple
 
 
 @contextmanager
-def _memoised_logic(**more: Any) -> Iterator[None]:
+def _memoized_logic(**more: Any) -> Iterator[None]:
     """Make TextWorld's loader use the cached functions within the block."""
     patches: dict[str, Any] = {
         "fast_downward": SimpleNamespace(**vars(fast_downward) | {"pddl2sas": _translate}),
@@ -284,7 +284,7 @@ def _memoised_logic(**more: Any) -> Iterator[None]:
 def _translate(
     domain: str, problem: str, verbose: bool = False, optimize: bool = False
 ) -> tuple[Any, str]:
-    """Translate once; the second, optimised form is only for the planner, which is not used."""
+    """Translate once; the second, optimized form is only for the planner, which is not used."""
     return (None, "") if optimize else translate(domain, problem)
 
 

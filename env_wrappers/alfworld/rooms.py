@@ -33,7 +33,7 @@ TREATMENTS = {
 }
 """Verb, furniture and property of the object, by task type."""
 
-_GRID = 0.25  # metres between two positions of the agent
+_GRID = 0.25  # meters between two positions of the agent
 _ALWAYS_OPENABLE = ("Fridge", "Microwave", "Safe")
 _LAMP_HOSTS = ("Desk", "SideTable", "Dresser", "DiningTable", "CoffeeTable", "Shelf")
 _FIXTURE_HOSTS = {
@@ -271,7 +271,7 @@ def _furniture_id(rng: random.Random, kind: str) -> str:
 
 
 def _identifier(rng: random.Random, kind: str, height: float) -> str:
-    """Return an id in ALFRED's format: the type and a position in metres."""
+    """Return an id in ALFRED's format: the type and a position in meters."""
     position = (rng.uniform(-3, 3), rng.uniform(0, height), rng.uniform(-3, 3))
     return "|".join([kind, *(f"{value:+06.2f}" for value in position)])
 

@@ -1,6 +1,6 @@
 """BM25 search with Lucene's ranking, on memory-mapped postings.
 
-Scores equal Lucene's 32-bit floats exactly: k1 = 0.9, b = 0.4, document lengths quantised to one
+Scores equal Lucene's 32-bit floats exactly: k1 = 0.9, b = 0.4, document lengths quantized to one
 byte, a word's weight multiplied by its count in the query, sums in double precision. Ties are
 ordered by identifier.
 
@@ -89,7 +89,7 @@ class Index:
     def search(self, query: str, limit: int) -> tuple[int, ...]:
         """Return the numbers of the best-matching documents, best first.
 
-        All words count; the time for a long query is bounded by analysing it and adding up all
+        All words count; the time for a long query is bounded by analyzing it and adding up all
         postings once.
 
         Args:
@@ -120,7 +120,7 @@ class Index:
         return tuple(self._numbers[ranked].tolist())
 
 
-def quantise_length(length: int) -> int:
+def quantize_length(length: int) -> int:
     """Return the length that Lucene stores for a document with this many words.
 
     Lucene uses one byte: short lengths are exact, longer ones keep four binary digits.
@@ -141,7 +141,7 @@ def _inverse_norms(lengths: np.ndarray) -> np.ndarray:
     with_words = max(int(np.count_nonzero(lengths)), 1)
     average = np.float32(max(int(lengths.sum()), 1) / with_words)
     distinct, which = np.unique(lengths, return_inverse=True)
-    kept = np.array([quantise_length(length) for length in distinct.tolist()], dtype=np.float32)
+    kept = np.array([quantize_length(length) for length in distinct.tolist()], dtype=np.float32)
     one = np.float32(1)
     return (one / (K1 * ((one - B) + B * kept / average)))[which]
 

@@ -83,7 +83,7 @@ def _find_words(title: str) -> tuple[str, ...]:
             continue
         if len(word) == 1 and word not in _SINGLE_LETTERS:
             continue
-        # spaCy tags most capitalised words as names.
+        # spaCy tags most capitalized words as names.
         if not written[0].isupper() and (word in _SELDOM or _ADJECTIVE.fullmatch(word)):
             continue
         found.append(word)

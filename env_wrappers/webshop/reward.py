@@ -66,7 +66,7 @@ def score(
     wanted = _wanted_options(goal)
     parts = len(goal.attributes) + len(wanted) + 1
     attributes = sum(_has_attribute(product, attribute) for attribute in goal.attributes)
-    names = [_normalised(value) for value in chosen.values()]
+    names = [_normalized(value) for value in chosen.values()]
     options = sum(any(_alike(name, option) for name in names) for option in wanted)
     within_limit = price <= goal.price_limit
     query_match = product.query == goal_product.query
@@ -119,16 +119,16 @@ def _wanted_options(goal: Goal) -> tuple[str, ...]:
     """Return the goal's options as they are compared with the chosen values.
 
     The original stores those of synthetic goals as pairs of group and value. It searches the pair,
-    not its strings, for colours, and then compares the pair as Python prints it, so the group name
+    not its strings, for colors, and then compares the pair as Python prints it, so the group name
     counts as one more word of the wanted value.
     """
     if isinstance(goal.options, tuple):
-        return tuple(map(_normalised, goal.options))
+        return tuple(map(_normalized, goal.options))
     return tuple(first_color(pair) or str(pair) for pair in goal.options.items())
 
 
 def first_color(option: Container[str]) -> str | None:
-    """Return the first colour word contained in `option`, or None.
+    """Return the first color word contained in `option`, or None.
 
     In a string, substrings count ("red" is in "powdered"); in a tuple of strings, an element must
     equal the word.
@@ -136,7 +136,7 @@ def first_color(option: Container[str]) -> str | None:
     return next((color for color in COLORS if color in option), None)
 
 
-def _normalised(value: str) -> str:
+def _normalized(value: str) -> str:
     return first_color(value) or value
 
 

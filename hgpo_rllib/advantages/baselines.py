@@ -112,7 +112,7 @@ def oracle_else_step(steps: StepArrays, settings: EstimatorSettings) -> Floats:
 
 
 def gae(steps: StepArrays, value: Floats, gamma: float, gae_lambda: float) -> Floats:
-    """Compute generalised advantage estimates (arXiv 1506.02438) along each trajectory.
+    """Compute generalized advantage estimates (arXiv 1506.02438) along each trajectory.
 
     ``A_t = sum_l (γλ)^l δ_{t+l} - p_t`` with ``δ_t = r_t + γ V_{t+1} - V_t`` and V = 0 after the
     last step (an episode truncated at the step limit is not bootstrapped). Rewards r are without
@@ -142,7 +142,7 @@ def tabular_value(steps: StepArrays) -> Floats:
 
 
 def over_batch(values: Floats, normalize: Normalize) -> Floats:
-    """Return values centred, or standardised, over the batch."""
+    """Return values centered, or standardized, over the batch."""
     return group_advantage(np.zeros(len(values), np.int64), values, normalize)[0]
 
 

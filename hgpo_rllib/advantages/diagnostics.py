@@ -26,7 +26,7 @@ def level_sizes(levels: Sequence[Level]) -> Ints:
     return np.stack([level.size for level in levels])
 
 
-def utilisation(sizes: Ints) -> Floats:
+def utilization(sizes: Ints) -> Floats:
     """Return the share of steps in non-singleton groups (Table 2), over the last axis."""
     return np.mean(sizes > 1, axis=-1)
 
@@ -130,10 +130,10 @@ def summary(
         "advantage_mean": float(np.mean(advantage)),
         "zero_advantage_fraction": float(np.mean(advantage == 0)),
     }
-    for k, (share, size) in enumerate(zip(utilisation(sizes), mean_size(sizes), strict=True)):
+    for k, (share, size) in enumerate(zip(utilization(sizes), mean_size(sizes), strict=True)):
         result |= {f"level_fraction_k{k}": float(share), f"level_group_size_k{k}": float(size)}
     result |= {
-        "oracle_fraction": float(utilisation(alike)),
+        "oracle_fraction": float(utilization(alike)),
         "oracle_group_size": float(mean_size(alike)),
     }
     gaps = oracle_gaps(steps, settings)

@@ -32,7 +32,7 @@ def graphgpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     action, compared with steps of the same state. States without a path to success count as one
     step farther than the farthest with one.
 
-    From the released code, without its options to merge similar states and to normalise distances.
+    From the released code, without its options to merge similar states and to normalize distances.
     Reads normalize, step_weight, distance_discount; needs trajectory_return, next_anchor and won.
     """
     distance = success_distance(steps).astype(np.float64)
@@ -66,7 +66,7 @@ def g2po(steps: StepArrays, settings: EstimatorSettings) -> Floats:
 
 
 def gagpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
-    """GAGPO (arXiv 2605.13217): generalised advantages with the mean return of a state as value.
+    """GAGPO (arXiv 2605.13217): generalized advantages with the mean return of a state as value.
 
     V of a state is the mean step return of its visits in the task (`tabular_value`). The result of
     `gae` is compared over all steps of the task. A reconstruction from the abstract: γ and λ of the

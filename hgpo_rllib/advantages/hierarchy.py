@@ -28,7 +28,7 @@ def hgpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     At depth k = 0..K, the steps that share their task, state and k previous states form a group
     (Eq. 3, 4). The advantage of a step in it is ``A_k = (R - mean) / (std + 1e-6)`` (Eq. 5). The
     mean over depths has weights proportional to ``(k + 1)^α`` (Eq. 6, 7). Singletons and advantages
-    of exactly 0 are excluded before the weights are normalised. A group whose returns are all equal
+    of exactly 0 are excluded before the weights are normalized. A group whose returns are all equal
     gives exactly 0.
 
     Reads context_length, weight_alpha, normalize, contexts.
@@ -84,9 +84,9 @@ def hgpo_uncertainty(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     value = steps.step_return
     groups = context_levels(steps, settings.context_length, settings.contexts)
     parent = next(groups)
-    centred, size = group_advantage(parent, value, "mean")
-    scale = np.sqrt(group_mean(parent, centred**2)) + EPSILON
-    advantage = leave_one_out(centred, size)
+    centered, size = group_advantage(parent, value, "mean")
+    scale = np.sqrt(group_mean(parent, centered**2)) + EPSILON
+    advantage = leave_one_out(centered, size)
     for group in groups:
         own = leave_one_out(*group_advantage(group, value, "mean"))
         shrinkage = _shrinkage(parent, group, value)
@@ -96,7 +96,7 @@ def hgpo_uncertainty(steps: StepArrays, settings: EstimatorSettings) -> Floats:
 
 
 def hgpo_gae(steps: StepArrays, settings: EstimatorSettings) -> Floats:
-    """HGPO's groups as a value function for generalised advantages (beyond the paper).
+    """HGPO's groups as a value function for generalized advantages (beyond the paper).
 
     The value of a step is the weighted mean over depths k of the mean step return of its group,
     with weights proportional to ``(k + 1)^α`` and without singletons; the step return where all
@@ -121,7 +121,7 @@ def hgpo_gae(steps: StepArrays, settings: EstimatorSettings) -> Floats:
 
 
 def hgpo_shrinkage(steps: StepArrays, settings: EstimatorSettings) -> Floats:
-    """Generalised advantages with values of histories from the other trajectories of the task.
+    """Generalized advantages with values of histories from the other trajectories of the task.
 
     Beyond the paper. The value at depth k is the mean step return of the step's group, without
     the steps of its own trajectory, shrunk towards the value at depth k - 1:

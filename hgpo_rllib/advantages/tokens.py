@@ -49,11 +49,11 @@ def ppo_tokens(
 def vetta(
     steps: StepArrays, tokens: TokenArrays, settings: EstimatorSettings
 ) -> tuple[Floats, Floats]:
-    """VETTA: the `gae` of the turn plus the centred advantage of the token.
+    """VETTA: the `gae` of the turn plus the centered advantage of the token.
 
     ``A_kj = A_k + α (A_tok_kj - mean_j A_tok_kj)``. A_tok is GAE with γ = λ = 1 over all tokens,
     ``A_tok_kj = U_k - V_kj`` with U_k the sum of rewards from turn k on (`undiscounted_return`). It
-    has a value function of its own, V_kj, with target U_k. The centred advantage is therefore
+    has a value function of its own, V_kj, with target U_k. The centered advantage is therefore
     ``mean_j V_kj - V_kj``.
 
     The normalization is a reconstruction: over the tokens of the batch, as in `ppo_tokens`.

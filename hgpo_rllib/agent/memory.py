@@ -50,7 +50,7 @@ class Turn:
     response_ids: NDArray[np.int32] = field(default_factory=lambda: NO_TOKENS)
     response_truncated: bool = False
     """Whether the response reached the token limit."""
-    behaviour_logp: NDArray[np.float32] = field(default_factory=lambda: NO_LOGP)
+    behavior_logp: NDArray[np.float32] = field(default_factory=lambda: NO_LOGP)
     """The engine's log-probability of each response token."""
     restrictions: NDArray[np.int32] | None = None
     """Tokens that a grammar permitted, see `GrammarReader.restrictions`; None without one."""

@@ -18,7 +18,7 @@ from hgpo_rllib.settings.learner import dtype_of_passes
 
 
 class BareLoop:
-    """Model, frozen reference model and optimiser."""
+    """Model, frozen reference model and optimizer."""
 
     def __init__(self, run: RunConfig, columns: Columns, device: torch.device):
         """Load the models; every update uses the batch `columns`."""
@@ -73,7 +73,7 @@ class BareLoop:
             ids[i, :start] = self.columns["prompt_ids"][row, :start]
             ids[i, start : start + length] = self.columns["response_ids"][row, :length]
             places += [(i, start + offset) for offset in range(length)]
-            old.append(self.columns["behaviour_logp"][row, :length])
+            old.append(self.columns["behavior_logp"][row, :length])
             advantage.append(self.columns["advantage"][row].expand(length))
         row, position = torch.tensor(places).T.to(self.device)
         ids, a = ids.to(self.device), torch.cat(advantage).to(self.device)

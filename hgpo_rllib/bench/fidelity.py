@@ -196,6 +196,7 @@ def tables(result: Result) -> dict[str, list[dict[str, Any]]]:
     truth, error = np.subtract(result.q, result.v), np.array(result.error)
     estimates = {name: np.array(column) for name, column in result.estimates.items()}
     found = compare(estimates, truth, error, np.array(result.group))
+    share = reliability(truth, error)  # NaN if the noise is larger than the differences
 
     def rows(measures: Sequence[str]) -> list[dict[str, Any]]:
         return [
@@ -210,7 +211,7 @@ def tables(result: Result) -> dict[str, list[dict[str, Any]]]:
                 "groups": len(set(result.group)),
                 "standard deviation": float(truth.std(ddof=1)),
                 "standard error": math.sqrt((error**2).mean()),
-                "reliability": reliability(truth, error),
+                "reliability": None if math.isnan(share) else share,
                 "significant": float((np.abs(truth) > SIGNIFICANT * error).mean()),
             }
         ],
@@ -256,8 +257,8 @@ def figure(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> bytes:
         for index, name in enumerate(PLOTTED):
             value, error = _error_bars(row[name] for row in rows)
             places = np.arange(len(rows)) + OFFSET * (index - (len(PLOTTED) - 1) / 2)
-            colour = style.colour_of(index)
-            right.errorbar(places, value, yerr=error, fmt="o", color=colour, label=name)
+            color = style.color_of(index)
+            right.errorbar(places, value, yerr=error, fmt="o", color=color, label=name)
         right.set_xticks(
             range(len(rows)), [f"{row['level']}\n{row['compared']:.0%}" for row in rows]
         )

@@ -114,7 +114,7 @@ def random_steps(run: RunConfig, steps: int) -> Columns:
             number=len(memory.turns) + 1,
             prompt_ids=np.asarray(prompt, np.int32),
             response_ids=np.asarray(ids, np.int32),
-            behaviour_logp=np.zeros(len(ids), np.float32),
+            behavior_logp=np.zeros(len(ids), np.float32),
         )
         memory.turns.append(turn)
         observation, reward, terminated, truncated, info = env.step(action)
@@ -124,10 +124,10 @@ def random_steps(run: RunConfig, steps: int) -> Columns:
     env.close()
     advantage = torch.from_numpy(rng.standard_normal(steps).astype(np.float32))
     columns = token_columns(played) | {"advantage": advantage}
-    return columns | {"behaviour_logp": behaviour_logp(run, columns)}
+    return columns | {"behavior_logp": behavior_logp(run, columns)}
 
 
-def behaviour_logp(run: RunConfig, columns: Columns) -> Tensor:
+def behavior_logp(run: RunConfig, columns: Columns) -> Tensor:
     """Compute the model's log-probabilities of the responses."""
     model = load_model(str(run.model.model_path))
     lengths = (columns["prompt_length"] + columns["response_length"]).numpy()

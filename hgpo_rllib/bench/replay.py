@@ -37,7 +37,7 @@ def recorded_responses(run: Run) -> list[Generation]:
     return [
         Generation(
             np.asarray(step.response_ids, np.int32),
-            np.asarray(step.behaviour_logp, np.float32),
+            np.asarray(step.behavior_logp, np.float32),
             version="",
             finish_reason="length" if step.response_truncated else "stop",
             engine_s=float(step.request_s),

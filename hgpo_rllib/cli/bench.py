@@ -149,9 +149,9 @@ def scale(
             steps or [10_000, 100_000, 1_000_000],
             console.say,
         )
+    show(tables, as_json)
     if figure is not None:
         write_atomically(figure, scale.figure(tables["rollouts"]))
-    show(tables, as_json)
 
 
 @app.command()
@@ -214,12 +214,14 @@ def credit(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare the estimators with true advantages, which branches of the episodes estimate."""
+    """Compare the estimators' advantages with true ones, measured by playing branches."""
     from hgpo_rllib.bench import fidelity
     from hgpo_rllib.bench.credit import Plan, bench_credit
 
     _check_folder(figure)
     if source.suffix == ".json":
+        if overrides or output is not None:
+            raise ConfigError(f"{source} is only shown again: leave out KEY=VALUE and --output")
         result = fidelity.load_result(source)
     else:
         run, _ = _prepare(source, overrides)
@@ -228,15 +230,17 @@ def credit(
             folder, result = bench_credit(run, plan, output, advance)
         figure = figure or folder / "credit.png"
     tables = fidelity.tables(result)
+    show(tables, as_json)
     if figure is not None:
         write_atomically(figure, fidelity.figure(tables))
-    show(tables, as_json)
 
 
 def _check_folder(file: Path | None) -> None:
     """Raise ConfigError if the folder of a figure is missing, before anything is measured."""
     if file is not None and not file.parent.is_dir():
         raise ConfigError(f"--figure: {file.parent} is not a directory: create it")
+    if file is not None and file.is_dir():
+        raise ConfigError(f"--figure: {file} is a directory: give the path of a file")
 
 
 def _prepare(source: Path, overrides: list[str] | None) -> tuple[RunConfig, TrainingConsole]:
@@ -245,9 +249,11 @@ def _prepare(source: Path, overrides: list[str] | None) -> tuple[RunConfig, Trai
     `source` is a run file, or a run directory: then the model is its checkpoint.
     """
     from hgpo_rllib.run.checkpoint import find_policy
+    from hgpo_rllib.run.inputs import check_files
     from hgpo_rllib.run.trainer import prepare_inputs
 
     given = overrides or []
     config = find_policy(str(source), given) if source.is_dir() else load_config(source, given)
+    check_files(config, look_up=True)
     console = TrainingConsole(sys.stderr)
     return prepare_inputs(config, console), console

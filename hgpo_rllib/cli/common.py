@@ -45,6 +45,8 @@ def print_rows(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> N
 
 def _cell(value: Any) -> str:
     """Format a float with three digits, or all digits before the decimal point."""
+    if value is None:
+        return "–"
     if not isinstance(value, float):
         return f"{value:,}" if isinstance(value, int) else str(value)
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

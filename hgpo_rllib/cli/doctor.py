@@ -15,10 +15,11 @@ SMALL = (
     "games.train=6",
     "games.valid_seen=3",
     "games.valid_unseen=3",
-    "store.products=50",
+    "store.products=400",  # enough that no split is empty
     "warm_start.games=12",
     "warm_start.demonstrations=1",
     "warm_start.optimizer_steps=20",
+    "warm_start.exercise_steps=0",
 )
 """Sizes of data and pocket model, if the run generates them."""
 

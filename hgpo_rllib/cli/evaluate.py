@@ -1,6 +1,8 @@
 """`hgpo evaluate`, `hgpo compare`, `hgpo serve`: evaluate and serve policies."""
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +21,10 @@ EnvOption = Annotated[
 ]
 SplitOption = Annotated[
     str | None,
-    typer.Option(help="split to play (default: valid_seen for ALFWorld, otherwise test)"),
+    typer.Option(
+        help="split to play (default: valid_seen for ALFWorld, test for the other environments "
+        "of this package, otherwise the first of evaluation.splits)"
+    ),
 ]
 DataOption = Annotated[
     Path | None, typer.Option(help="data of the environment (default: the run's)")
@@ -82,7 +87,11 @@ def evaluate(
         words or [], env, split, agent, protocol, data, games, seeds, trials, name, output
     )
     again = "repeat the command to continue after the finished episodes"
-    with progress("playing", interrupted=again) as on_progress:
+    shown: AbstractContextManager[Callable[[int, int], None]]
+    shown = progress("playing", interrupted=again)
+    if agent == "human":  # a progress bar would erase the line that is typed
+        shown = nullcontext(lambda done, total: None)
+    with shown as on_progress:
         finished = run_evaluation(request, on_progress)
     show_evaluation(finished, make_console())
 
@@ -97,8 +106,8 @@ def compare(
         str | None,
         typer.Option(
             metavar="REGEX",
-            help="resample games together in whose names it matches the same text; '^[^:]+' is "
-            "the product of a WebShop goal",
+            help="regular expression: games in whose names it matches the same text are "
+            "resampled together ('^[^:]+' matches the product of a WebShop goal)",
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -60,7 +60,11 @@ def _add_command(name: str, *settings: str) -> None:
     def play(
         overrides: Overrides = None,
         data: Annotated[
-            Path | None, typer.Option(help="data of the environment (default: its own)")
+            Path | None,
+            typer.Option(
+                help="data of the environment (default: $ALFWORLD_DATA, $WEBSHOP_DATA, or those "
+                "of the package)"
+            ),
         ] = None,
         split: SplitOption = None,
         game: GameOption = 0,
@@ -127,7 +131,9 @@ def policy(
     assert subject is not None, "the agent hgpo has a model"
     check_no_strategies(config, "hgpo play policy")
     if samples > 1 and is_url(words[0]) and config.agent.context == "conversation":
-        raise ConfigError("--samples: a server's conversation has one response: use --samples 1")
+        raise ConfigError(
+            "--samples: in a conversation, a server gives one response: use --samples 1"
+        )
     playing = make_environment(config.env, request.split)
     task = _task(playing, request.split, game)
     listener = listen(port)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from env_wrappers.files import write_atomically
 from hgpo_rllib.cli.common import Overrides, RunFile
 from hgpo_rllib.config import ConfigError, load_config
 from hgpo_rllib.imports import large_imports
@@ -27,7 +28,7 @@ def sft(
     overrides: Overrides = None,
     epochs: Annotated[int, typer.Option(min=1, help="passes over the demonstrations")] = 2,
     lr: Annotated[float, typer.Option(min=0, help="peak learning rate")] = 1e-4,
-    batch_size: Annotated[int, typer.Option(min=1, help="demonstrations per optimiser step")] = 16,
+    batch_size: Annotated[int, typer.Option(min=1, help="demonstrations per optimizer step")] = 16,
     micro_batch_size: Annotated[int, typer.Option(min=1, help="demonstrations per pass")] = 4,
 ) -> None:
     """Fine-tune CONFIG's model on demonstrations; the same command resumes an interrupted one.
@@ -89,10 +90,11 @@ def _check_same(checkpoints: Path, inputs: list[Any]) -> None:
     file = checkpoints / "inputs.sha256"
     if file.is_file() and file.read_text() != digest:
         raise ConfigError(
-            f"{checkpoints} is of a command with other settings or demonstrations: repeat that "
-            "command, or remove the directory"
+            f"{checkpoints} was written by a command with other settings or demonstrations: repeat "
+            "that command, or remove the directory"
         )
-    file.write_text(digest)
+    if not file.is_file():
+        write_atomically(file, digest)
 
 
 def _print_log(values: dict[str, float]) -> None:

@@ -1,10 +1,12 @@
 """`hgpo study`: compare arms over seeds, from a committed file to a page of results."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hgpo_rllib.cli.common import writing
 from hgpo_rllib.imports import large_imports
 
 app = typer.Typer(help="Compare arms over seeds, as a study file says.", no_args_is_help=True)
@@ -43,7 +45,8 @@ def run(
     typer.echo(describe_power(settings, records))
     if not is_committed(path):
         typer.echo(f"note: {path} is not committed; commit a study before its first trial")
-    command = f"hgpo study run {study}{'' if docs == DOCS else f' --docs {docs}'} --resume"
+    options = [] if docs == DOCS else ["--docs", str(docs)]
+    command = shlex.join(["hgpo", "study", "run", study, *options, "--resume"])
     if not run_study(path.stem, command, sweep, folder, docs):
         raise typer.Exit(1)
 
@@ -73,5 +76,7 @@ def report(
     """Write DIR/results.md and the figures of the studies from the recorded trials."""
     from hgpo_rllib.studies.report import write_report
 
-    for path in write_report(docs, studies, study):
-        typer.echo(path)
+    name = Path(study).stem if study is not None and study.endswith(".yaml") else study
+    with writing(docs):
+        for path in write_report(docs, studies, name):
+            typer.echo(path)

@@ -89,7 +89,7 @@ def check_trials(plan: Sweep) -> None:
     for trial in plan.trials:
         run = trial.config
         algorithm = run.algorithm.estimator, run.algorithm.anchor
-        data = run.env, run.games, run.store, run.model, run.evaluation
+        data = run.env, run.games, run.store, run.model, run.evaluation, run.policy_server
         inputs = (*data, run.agent, run.rollout, run.tracking, *algorithm)
         if inputs not in checked:
             check_inputs(run)

@@ -75,6 +75,7 @@ class PlanFollower:
 
     def __init__(self, plan: OraclePlan):
         """Initialize with the plan."""
+        self._reason = plan.fallback_reason or "the plan ends before the goal is reached"
         thoughts = plan.thoughts or [""] * len(plan.actions)
         self._rest: Iterator[tuple[str, str]] = zip(thoughts, plan.actions, strict=True)
         if plan.fallback is not None:
@@ -89,7 +90,7 @@ class PlanFollower:
         """
         turn = next(self._rest, None)
         if turn is None:
-            raise DataError("the plan ends before the goal is reached")
+            raise DataError(self._reason)
         return turn
 
 

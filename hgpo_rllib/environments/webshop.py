@@ -60,14 +60,16 @@ than that the to total want with
 
     def make_sample(self, config: RunConfig, path: Path) -> None:
         """Generate a catalogue of at most `SAMPLE` products, enough that no split is empty."""
-        products = min(config.store.products, SAMPLE)
-        spec = CatalogueSpec(**config.store.model_dump() | {"products": products})
+        store = config.store
+        products = min(store.products, SAMPLE)
+        human = min(1.0, store.human * store.products / products)  # as many goals, if possible
+        spec = CatalogueSpec(**store.model_dump() | {"products": products, "human": human})
         generate(path, spec)
 
     def make_demonstration_data(
         self, config: RunConfig, path: Path, on_progress: Progress
     ) -> Sequence[str]:
-        """Generate the same store: a small model has to memorise brands and identifiers.
+        """Generate the same store: a small model has to memorize brands and identifiers.
 
         The first `warm_start.games` goals of its train split are demonstrated; evaluation uses
         other goals.

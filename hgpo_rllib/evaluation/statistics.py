@@ -16,7 +16,8 @@ from hgpo_rllib.rollout.outcomes import clustered_error, summarize
 MEASURES = ("success_rate", "score")
 CONFIDENCE = 0.95
 RESAMPLES = 9999
-"""Resamples of bootstraps and permutation tests; p-values of the latter are multiples of 1e-4."""
+"""Resamples of bootstraps and permutation tests. The smallest p-value of the latter is 2e-4, unless
+the test is exact."""
 SEED = 0
 _ROUNDING_ERROR = 1e-12  # smaller differences count as 0
 _BATCH = 500  # resamples at a time; all of them would take gigabytes of memory

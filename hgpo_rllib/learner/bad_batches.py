@@ -1,4 +1,4 @@
-"""Detect and describe mini-batches whose optimiser step would damage the policy."""
+"""Detect and describe mini-batches whose optimizer step would damage the policy."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hgpo_rllib.learner.batching import Columns
 
 REMEDY = (
-    "the run ends before this optimiser step and saves nothing: its last checkpoint is from before "
+    "the run ends before this optimizer step and saves nothing: its last checkpoint is from before "
     "this iteration; learner.on_bad_batch=skip leaves such steps out"
 )
 NUMBERS = {
@@ -21,7 +21,7 @@ SMALLER_MOMENTS = (
     "use learner.offload_optimizer=true, model.lora_rank, or learner.shard_parameters=true with "
     "more learners"
 )
-SKIPPED = "its optimiser step is left out (learner.on_bad_batch=skip)"
+SKIPPED = "its optimizer step is left out (learner.on_bad_batch=skip)"
 
 
 def find_problem(values: Mapping[str, float], max_ratio: float | None) -> str | None:
@@ -46,8 +46,8 @@ def describe_batch(columns: Columns, rows: NDArray[np.int64]) -> str:
     lengths = columns["response_length"].numpy()[rows]
     prompts = columns["prompt_length"].numpy()[rows]
     advantage = columns["advantage"].numpy()[rows]
-    present = np.arange(columns["behaviour_logp"].shape[1]) < lengths[:, None]
-    logp = columns["behaviour_logp"].numpy()[rows][present]
+    present = np.arange(columns["behavior_logp"].shape[1]) < lengths[:, None]
+    logp = columns["behavior_logp"].numpy()[rows][present]
     zeros = sum(not np.any(row) for row in advantage)
     if advantage.ndim == 2:  # of tokens
         advantage = advantage[present]

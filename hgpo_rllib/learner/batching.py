@@ -20,7 +20,7 @@ from hgpo_rllib.rollout.trajectory import ResponseRow, Trajectory, response_rows
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 
 Columns = Mapping[str, Tensor]
-TOKEN_COLUMNS = ("behaviour_logp", "old_logp", "teacher_logp")
+TOKEN_COLUMNS = ("behavior_logp", "old_logp", "teacher_logp")
 MAX_PADDING = 0.05  # share of padding in all passes of up to `PLANNED_ROWS` rows
 PLANNED_ROWS = 512  # rows that are cut at once; time and memory are quadratic in it
 STEP_COLUMNS = ("advantage", "weight")
@@ -31,7 +31,7 @@ def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
     """Return the tokens of all responses, one right-padded row per response.
 
     Columns: ``prompt_ids`` (rows, P), ``prompt_length`` (rows,), ``response_ids`` and
-    ``behaviour_logp`` (rows, R), ``response_length`` (rows,). If any response has a grammar:
+    ``behavior_logp`` (rows, R), ``response_length`` (rows,). If any response has a grammar:
     ``restrictions`` (rows, M, 2), see `GrammarReader.restrictions`, padded with rows of token
     index -1. If any rows share a sequence: ``sequence`` (rows,), its number.
     """
@@ -40,7 +40,7 @@ def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
     columns = {
         "prompt_ids": pad_rows([turn.prompt_ids for turn in turns]),
         "response_ids": pad_rows([turn.response_ids for turn in turns]),
-        "behaviour_logp": pad_rows([turn.behaviour_logp for turn in turns]),
+        "behavior_logp": pad_rows([turn.behavior_logp for turn in turns]),
         "prompt_length": torch.tensor([len(turn.prompt_ids) for turn in turns]),
         "response_length": torch.tensor([len(turn.response_ids) for turn in turns]),
     }
@@ -122,7 +122,7 @@ def pad_rows(rows: list[NDArray], padding: int = 0) -> Tensor:
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """Rows of one optimiser step.
+    """Rows of one optimizer step.
 
     Attributes:
         steps: all rows of the mini-batch.
@@ -160,7 +160,7 @@ def plan_update(
 def minibatches(
     sequence: NDArray[np.int64], size: int, epochs: int, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield the rows of each optimiser step: every epoch is reshuffled and cut into equal parts.
+    """Yield the rows of each optimizer step: every epoch is reshuffled and cut into equal parts.
 
     The number of parts is the one closest to ``len(sequence) / size``. With a fixed size, a short
     last mini-batch would give its tokens more weight than others have. Rows of one sequence stay
@@ -254,7 +254,7 @@ def token_batch(
     Returns:
         ``ids`` (sequences, L): one sequence per row, except that rows of a conversation share one;
         ``row`` and ``position`` (tokens,): index of each response token in ``ids``; ``step`` and
-        ``offset`` (tokens,): index of it in the response columns; those of ``behaviour_logp``,
+        ``offset`` (tokens,): index of it in the response columns; those of ``behavior_logp``,
         ``old_logp``, ``teacher_logp``, ``advantage`` and ``weight`` that `columns` has (tokens,).
         If `columns` has ``restrictions``: ``restricted`` and ``restriction`` (restrictions,): index
         of each restricted token in the flat arrays, and the permitted ``id`` or excluded ``~id``.

@@ -5,8 +5,11 @@ The sum of gradients therefore equals the gradient of one learner, even if the s
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from logging.handlers import QueueHandler
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,11 +17,10 @@ import ray
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.learner_group import LearnerGroup
-from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils import checkpoints
 from ray.tune.utils.file_transfer import sync_dir_between_nodes
@@ -30,63 +32,93 @@ from hgpo_rllib.section import RunStoppedError
 T = TypeVar("T")
 
 # RLlib copies the state of a learner on another node as an archive, limited to 1 GiB by default,
-# which is less than the optimiser state of most models.
+# which is less than the optimizer state of most models.
 checkpoints.sync_dir_between_nodes = partial(sync_dir_between_nodes, max_size_bytes=None)
 
 
-def whole_batch(group: LearnerGroup, columns: Columns, env_steps: int) -> TrainingData:
-    """Return the same batch for all learners of a group, which read one copy if they are remote.
+def update(group: LearnerGroup, columns: Columns, env_steps: int) -> dict[str, Any]:
+    """Update all learners with the same batch and return their metrics, equal on all of them.
 
-    RLlib would split a single batch among them.
+    RLlib's own call would split a batch among them.
     """
-    batch = MultiAgentBatch({DEFAULT_MODULE_ID: SampleBatch(columns)}, env_steps=env_steps)
-    if group.is_remote:
-        return TrainingData(batch_refs=[ray.put(batch)] * len(group))
-    return TrainingData(batch=batch)
+    return on_learners(group, _update, columns, env_steps)
 
 
 def on_learners(group: LearnerGroup, function: Callable[..., T], *arguments: Any) -> T:
     """Call a function on all learners and return the first one's result.
 
-    Arguments are sent once, whatever the number of learners. Raises the first error of a learner.
+    Arguments are sent once, whatever the number of learners. Raises the error of a learner as soon
+    as it occurs: the others may wait for it in NCCL, until Ray's timeout of 30 minutes. RLlib's
+    calls wait for all learners, and leave out those that have failed before.
     """
-    given = ray.put(arguments) if group.is_remote else arguments
-    results = [r.get() for r in group.foreach_learner(partial(_call, function, given))]
-    if failed := [result for result in results if isinstance(result, Exception)]:
-        raise failed[0]
-    return results[0]
+    if group.is_local:
+        return function(group._learner, *arguments)
+    call = partial(_call, function, ray.put(arguments))
+    calls = left = [learner.apply.remote(call) for learner in group._workers]
+    found = {}
+    while left:
+        (done,), left = ray.wait(left)
+        found[done] = ray.get(done)
+    result, records = found[calls[0]]  # the first worker has rank 0
+    for record in records:
+        logging.getLogger(record.name).handle(record)
+    return result
 
 
 def check_healthy(group: LearnerGroup) -> None:
     """Raise RunStoppedError if a learner has failed in a call whose errors RLlib does not raise.
 
-    These are the calls that save and restore the learners' state on the node of the main process.
+    These are the calls that save the state on the node of the main process, and those that restore
+    it, on any node.
     """
     if group.is_remote and group._worker_manager.num_healthy_actors() < len(group):
         raise RunStoppedError(
-            "a learner process failed while it saved or loaded its state: its log is in the folder "
-            "of Ray's session"
+            "a learner process failed while it saved or loaded its state: see its log in ray_logs/ "
+            "of the run directory, or in the folder of Ray's session on your cluster"
         )
 
 
-def _call(function: Callable[..., T], given: Any, learner: Learner) -> T | None:
-    result = function(learner, *(ray.get(given) if isinstance(given, ray.ObjectRef) else given))
-    return result if rank() == 0 else None  # the others' results would only be sent and dropped
+def _update(learner: Learner, columns: Columns, env_steps: int) -> dict[str, Any]:
+    batch = MultiAgentBatch({DEFAULT_MODULE_ID: SampleBatch(columns)}, env_steps=env_steps)
+    return learner.update(batch=batch)
+
+
+def _call(
+    function: Callable[..., T], arguments: ray.ObjectRef, learner: Learner
+) -> tuple[T | None, list[logging.LogRecord]]:
+    """Return the first learner's result and warnings; those of the others are the same.
+
+    The main process logs the warnings, because Ray does not show the output of actors.
+    """
+    records: SimpleQueue[logging.LogRecord] = SimpleQueue()
+    project, handler = logging.getLogger("hgpo_rllib"), QueueHandler(records)
+    project.addHandler(handler)
+    try:
+        result = function(learner, *ray.get(arguments))
+    finally:
+        project.removeHandler(handler)
+    warnings = [records.get() for _ in range(records.qsize())]
+    return (result, warnings) if rank() == 0 else (None, [])
 
 
 @contextlib.contextmanager
 def stopped_by_learners() -> Iterator[None]:
     """Raise RunStoppedError if a learner process stops the run or dies in the block.
 
-    If it dies, Ray raises the error of that process or of another learner that was waiting for it.
-    In the latter, gloo reports a connection closed or reset by its peer. In a learner's own
-    RunStoppedError, Ray replaces the message by the traceback.
+    If it dies, Ray raises an error of that process (its memory monitor has one of its own), or that
+    of another learner that was waiting for it. In the latter, gloo reports a connection closed or
+    reset by its peer. In a learner's own RunStoppedError, Ray replaces the message by the
+    traceback.
     """
     try:
         yield
     except RayError as error:
         if isinstance(error, RayTaskError) and isinstance(error.cause, RunStoppedError):
             raise error.cause from error
+        if isinstance(error, OutOfMemoryError):
+            raise RunStoppedError(
+                "a learner process was killed: its node is out of memory"
+            ) from error
         if isinstance(error, RayActorError) or "by peer" in str(error):
             raise RunStoppedError("a learner process died") from error
         raise

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.policy.sample_batch import MultiAgentBatch
@@ -57,7 +56,7 @@ class HGPOLearner(TorchLearner):
 
     @override(TorchLearner)
     def build(self) -> None:
-        """Build module and optimiser, and the frozen reference if the objective uses one."""
+        """Build module and optimizer, and the frozen reference if the objective uses one."""
         super().build()
         if self._device.type == "cpu":
             set_up_host_memory()
@@ -166,11 +165,13 @@ class HGPOLearner(TorchLearner):
             columns["old_logp"] = self._recomputed_logp(columns, rows)
         update, skipped = Statistics(), 0
         for number in range(len(plan)):
-            applied = self._optimise(columns, plan, number)
+            applied = self._optimize(columns, plan, number)
             skipped += not applied
             if applied:
                 update.merge(self._statistics)
         self._check_parameters()
+        if skipped < len(plan):
+            self.policy.weights_changed()  # the next weight sync publishes them
         results = update.values() | self._mismatch() | {"skipped_batches": float(skipped)}
         self._log(results)
         return {}, {DEFAULT_MODULE_ID: results.get("loss", math.nan)}, {}
@@ -206,15 +207,15 @@ class HGPOLearner(TorchLearner):
     def _recomputed_logp(self, columns: Columns, rows: NDArray[np.int64]) -> Tensor:
         """Compute the log-probabilities of this learner's share of the rows, NaN elsewhere.
 
-        Must be called before the first optimiser step.
+        Must be called before the first optimizer step.
         """
         dtype = torch.promote_types(next(iter(self._params.values())).dtype, torch.float32)
         old_logp = torch.full(columns["response_ids"].shape, math.nan, dtype=dtype)
         for micro in self._passes(columns, rows):
             tokens = token_batch(columns, micro, self._device)
             logp = self.policy.forward_train(tokens)["logp"]
-            if "behaviour_logp" in tokens:
-                self._measure_mismatch(logp, tokens["behaviour_logp"])
+            if "behavior_logp" in tokens:
+                self._measure_mismatch(logp, tokens["behavior_logp"])
             old_logp[tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
         return old_logp
 
@@ -227,11 +228,11 @@ class HGPOLearner(TorchLearner):
         parts = passes(columns, rows, lengths, self._settings.micro_batch_tokens)
         return parts if self._settings.shard_parameters else [part for part in parts if len(part)]
 
-    def _optimise(self, columns: dict[str, Tensor], plan: list[MiniBatch], number: int) -> bool:
+    def _optimize(self, columns: dict[str, Tensor], plan: list[MiniBatch], number: int) -> bool:
         """Process one mini-batch; its metrics are in `_statistics`.
 
         Returns:
-            Whether the optimiser step was taken; False if a bad mini-batch was skipped.
+            Whether the optimizer step was taken; False if a bad mini-batch was skipped.
         """
         self._statistics = Statistics()
         for name in ("loss", "policy_loss"):  # 0 if all steps of the mini-batch are dropped
@@ -286,7 +287,7 @@ class HGPOLearner(TorchLearner):
     def _complete_old_logp(self, columns: dict[str, Tensor], part: MiniBatch) -> None:
         """Compute the ``old_logp`` missing after a first training pass that ran out of memory.
 
-        Its optimiser step is skipped, so the weights are still the sampling weights. Without
+        Its optimizer step is skipped, so the weights are still the sampling weights. Without
         gradients, this needs much less memory.
         """
         old_logp = columns["old_logp"]
@@ -314,11 +315,11 @@ class HGPOLearner(TorchLearner):
             outputs = self.policy.forward_train(tokens)
             logp = outputs["logp"].detach()
             if first:
-                self._measure_mismatch(logp, tokens["behaviour_logp"])
+                self._measure_mismatch(logp, tokens["behavior_logp"])
                 if "old_logp" in columns:
                     tokens["old_logp"] = logp
                     columns["old_logp"][tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
-            tokens.setdefault("old_logp", tokens["behaviour_logp"])
+            tokens.setdefault("old_logp", tokens["behavior_logp"])
             self.compute_loss_for_module(
                 module_id=DEFAULT_MODULE_ID, config=self.config, batch=tokens, fwd_out=outputs
             ).backward()
@@ -332,7 +333,7 @@ class HGPOLearner(TorchLearner):
         """Return the update's mismatch metrics, and warn if the KL exceeds the threshold."""
         values = Statistics.from_parts(all_gather(self._measured.cpu())).values()
         alarm = self._settings.mismatch_alarm
-        kl = values.get("behaviour_kl", 0.0)  # absent if all measured steps were dropped
+        kl = values.get("behavior_kl", 0.0)  # absent if all measured steps were dropped
         if alarm is not None and not kl <= alarm:
             corrected = self._settings.importance_cap is not None
             remedy = (
@@ -341,8 +342,8 @@ class HGPOLearner(TorchLearner):
             logger.warning(
                 f"update {self._weights_seq_no}: engine and learner disagree on sampled tokens: KL "
                 f"{kl:.3g} exceeds learner.mismatch_alarm={alarm:g} (log-probabilities "
-                f"differ by {values['behaviour_logp_gap_mean']:.3g} on average, by "
-                f"{values['behaviour_logp_gap']:.3g} at most){remedy}"
+                f"differ by {values['behavior_logp_gap_mean']:.3g} on average, by "
+                f"{values['behavior_logp_gap']:.3g} at most){remedy}"
             )
         return values
 
@@ -355,12 +356,6 @@ class HGPOLearner(TorchLearner):
                 "learner.lr"
             )
 
-    @override(Learner)
-    def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Mark the weights as changed, so that the next weight sync publishes them."""
-        super().after_gradient_based_update(timesteps=timesteps)
-        self.policy.weights_changed()
-
     @override(TorchLearner)
     def _get_optimizer_state(self) -> StateDict:
         """Return the state by parameter name, so that any number of learners can load it."""
@@ -370,7 +365,7 @@ class HGPOLearner(TorchLearner):
         return state
 
     def gather_optimizer(self) -> None:
-        """Gather the optimiser state on the first learner. Collective: all learners call it."""
+        """Gather the optimizer state on the first learner. Collective: all learners call it."""
         optimizer = self.get_optimizer()
         with self._moments.loaded():
             self._gathered_optimizer = full_optimizer(self.policy, optimizer)

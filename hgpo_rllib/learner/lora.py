@@ -18,13 +18,13 @@ NAME = "default"  # peft's name of the only adapter
 def add_lora(llm: PreTrainedModel, rank: int, alpha: int, seed: int) -> None:
     """Add adapters to all linear layers but the head, and freeze the other parameters.
 
-    Initially the output is unchanged (B = 0). `seed` initialises A, equally on all learners.
+    Initially the output is unchanged (B = 0). `seed` initializes A, equally on all learners.
     """
     from peft import LoraConfig  # slow to import, needed only for LoRA
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        # Adapters are float32, like the model. No dropout: it would randomise the ratios.
+        # Adapters are float32, like the model. No dropout: it would randomize the ratios.
         llm.add_adapter(LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear"), NAME)
 
 

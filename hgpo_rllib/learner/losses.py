@@ -38,7 +38,7 @@ def clipped_policy_loss(
     clip_high: float,
     dual_clip: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute PPO's clipped surrogate of each token, negated for minimisation.
+    """Compute PPO's clipped surrogate of each token, negated for minimization.
 
     `ratio` is the probability of a token under the policy being trained over that under the policy
     that sampled it, clipped to ``1 - clip_low … 1 + clip_high``. For negative advantages, the loss
@@ -167,7 +167,7 @@ def token_losses(
     if settings.importance_cap is not None or settings.importance_mask is not None:
         weight, cut = importance_weights(
             tokens["old_logp"],
-            tokens["behaviour_logp"],
+            tokens["behavior_logp"],
             tokens["step"],
             settings.importance_level,
             settings.importance_cap,
@@ -191,13 +191,13 @@ def mismatch(learner_logp: Tensor, engine_logp: Tensor) -> dict[str, Tensor]:
     """Compare learner and engine on tokens that the engine sampled with the same weights.
 
     Returns:
-        ``behaviour_logp_gap`` and ``behaviour_logp_gap_mean``, the absolute difference of their
-        log-probabilities, and ``behaviour_kl``, the k3 estimate of KL(engine || learner), all per
+        ``behavior_logp_gap`` and ``behavior_logp_gap_mean``, the absolute difference of their
+        log-probabilities, and ``behavior_kl``, the k3 estimate of KL(engine || learner), all per
         token.
     """
     gap = (learner_logp - engine_logp).abs()
     return {
-        "behaviour_logp_gap": gap,
-        "behaviour_logp_gap_mean": gap,
-        "behaviour_kl": kl_estimate(engine_logp, learner_logp, "k3"),
+        "behavior_logp_gap": gap,
+        "behavior_logp_gap_mean": gap,
+        "behavior_kl": kl_estimate(engine_logp, learner_logp, "k3"),
     }

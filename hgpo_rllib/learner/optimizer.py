@@ -13,7 +13,7 @@ from hgpo_rllib.settings.learner import LearnerSettings
 
 
 def learning_rate(settings: LearnerSettings, steps: int, iterations: int) -> float:
-    """Return the learning rate after this number of optimiser steps and of iterations."""
+    """Return the learning rate after this number of optimizer steps and of iterations."""
     warm = min(1.0, (steps + 1) / max(1, settings.lr_warmup_steps))
     if settings.lr_decay_iterations is None:
         return settings.lr * warm
@@ -32,9 +32,9 @@ def set_learning_rate(optimizer: Optimizer, settings: LearnerSettings, iteration
 
 
 class OffloadedMoments:
-    """Keeps the moments of an optimiser in host memory, except in a `loaded` block.
+    """Keeps the moments of an optimizer in host memory, except in a `loaded` block.
 
-    The tensors of the optimiser stay the same objects and lose only their storage. Of sharded ones,
+    The tensors of the optimizer stay the same objects and lose only their storage. Of sharded ones,
     each learner moves its shard.
     """
 

@@ -70,10 +70,10 @@ def load_full_parameters(module: nn.Module, state: dict[str, Any]) -> None:
 
 
 def full_optimizer(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Return an optimiser's full state by parameter name; see `full_parameters`.
+    """Return an optimizer's full state by parameter name; see `full_parameters`.
 
     Empty before the first step. Otherwise torch would take a step with learning rate 0 to
-    initialise the state.
+    initialize the state.
     """
     if not optimizer.state:
         return {}

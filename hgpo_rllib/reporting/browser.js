@@ -17,7 +17,7 @@
   const signed = (x, digits = 2) =>
     x === null ? "n/a" : (x > 0 ? "+" : x < 0 ? "−" : "") + Math.abs(x).toFixed(digits);
   const plain = (x) => (x === null ? "n/a" : x.toFixed(2).replace("-", "−"));
-  const colour = (advantage, scale) => {
+  const color = (advantage, scale) => {
     if (!advantage || !scale) return "var(--none)";
     // Never so pale that the sign cannot be seen.
     const share = 15 + 85 * Math.min(1, Math.abs(advantage) / scale);
@@ -61,7 +61,7 @@
         node("span", { class: "soft" }, [asked, weights].filter(Boolean).join(", "))));
     const card = node("div", { class: "step", id: `step-${step.time}` },
       node("div", { class: "soft" }, `step ${step.time}`), body, list);
-    card.style.borderLeftColor = colour(step.advantage, scale);
+    card.style.borderLeftColor = color(step.advantage, scale);
     return card;
   };
 
@@ -81,7 +81,7 @@
           "aria-label": `${member.name} step ${step.time}`,
           onclick: open(step.time),
         });
-        cell.style.background = colour(step.advantage, scale);
+        cell.style.background = color(step.advantage, scale);
         return cell;
       });
       const name = node("button", { class: index === state.member ? "open" : "", onclick: open(null) },

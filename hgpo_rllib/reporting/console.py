@@ -109,7 +109,7 @@ class TrainingConsole:
         self._lines = 0
         self.seconds: dict[str, float] = {}
         """Seconds spent in each `phase`."""
-        # Environment variables such as FORCE_COLOR would otherwise add colour to a log file.
+        # Environment variables such as FORCE_COLOR would otherwise add color to a log file.
         self.console = (
             Console(file=stream, highlight=False)
             if self._live

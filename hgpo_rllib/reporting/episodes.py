@@ -24,8 +24,8 @@ MAX_RUNS = 8
 GAME_PARTS = 4
 TEXTS = ("anchor", "prompt", "completion", "action", "weight_version")
 NUMBERS = ("reward", "step_return", "advantage", "response_tokens")
-FULL_COLOUR = 0.95
-"""Quantile of the sizes of non-zero advantages from which colours are saturated."""
+FULL_COLOR = 0.95
+"""Quantile of the sizes of non-zero advantages from which colors are saturated."""
 
 
 def number(row: Row, key: str) -> float | None:
@@ -98,8 +98,8 @@ def _set(
         "run": run.path.name,
         "iteration": iteration,
         "split": str(episodes[0].get("split") or ""),
-        # Advantage of full colour: a quantile, since outliers would fade the rest.
-        "scale": float(np.quantile(sizes, FULL_COLOUR, method="lower")) if sizes else 0.0,
+        # Advantage of full color: a quantile, since outliers would fade the rest.
+        "scale": float(np.quantile(sizes, FULL_COLOR, method="lower")) if sizes else 0.0,
         "total": len(episodes),
         "total_groups": len(by_group),
         "groups": groups,

@@ -14,7 +14,7 @@ from hgpo_rllib.reporting import style
 from hgpo_rllib.results import Runs
 
 Experiments = Mapping[str, Runs]
-"""Runs by experiment name; each experiment has a colour."""
+"""Runs by experiment name; each experiment has a color."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Line:
     values: pd.DataFrame
     """Columns `mean` and `error` (standard error over runs, or 0), indexed by x."""
     label: str = ""
-    colour: Any = style.BLUE
+    color: Any = style.BLUE
     dash: str = "-"
     width: float = 1.7
 
@@ -47,7 +47,7 @@ class Panel:
 def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
     """Return a panel with one line per metric and experiment.
 
-    Colours distinguish metrics or, if there are several, experiments; dashes then distinguish
+    Colors distinguish metrics or, if there are several, experiments; dashes then distinguish
     metrics.
     """
     lines = []
@@ -56,13 +56,13 @@ def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
         for index, runs in enumerate(experiments.values()):
             values = band(runs, metric.name)
             if len(experiments) == 1:
-                lines.append(Line(values, metric.label, style.colour_of(place)))
+                lines.append(Line(values, metric.label, style.color_of(place)))
                 continue
             dash = style.dash_of(index)
             if len(shown) > 1:
                 dash = style.DASHES[place % len(style.DASHES)]
             label = metric.label if index == 0 else ""
-            lines.append(Line(values, label, style.colour_of(index), dash))
+            lines.append(Line(values, label, style.color_of(index), dash))
     return Panel(panel.heading, lines, rate=panel.whole, amount=panel.from_zero, log=panel.log)
 
 
@@ -107,7 +107,7 @@ def band(runs: Runs, key: str, rows: pd.DataFrame | None = None) -> pd.DataFrame
 def draw_panels(panels: Sequence[Panel], names: Sequence[str], height: float) -> Figure | None:
     """Draw the panels that have lines, each `height` inches high; return None if there are none.
 
-    `names` are those of the curves' colours, for a legend above the panels; empty: no such legend.
+    `names` are those of the curves' colors, for a legend above the panels; empty: no such legend.
     """
     drawn = [
         replace(panel, lines=[line for line in panel.lines if line.values["mean"].notna().any()])
@@ -125,7 +125,7 @@ def draw_panels(panels: Sequence[Panel], names: Sequence[str], height: float) ->
 
 
 def _draw(axes: Axes, panel: Panel, neutral_legend: bool) -> None:
-    """Draw one panel; a neutral legend shows dashes without colours."""
+    """Draw one panel; a neutral legend shows dashes without colors."""
     if panel.log:
         axes.set_yscale("log", nonpositive="mask")
     for line in panel.lines:
@@ -133,7 +133,7 @@ def _draw(axes: Axes, panel: Panel, neutral_legend: bool) -> None:
         axes.plot(
             x,
             mean,
-            color=line.colour,
+            color=line.color,
             linestyle=line.dash,
             linewidth=line.width,
             # A line through one or two points is invisible without markers.
@@ -142,7 +142,7 @@ def _draw(axes: Axes, panel: Panel, neutral_legend: bool) -> None:
         )
         if error.any() and not panel.log:
             low, high = mean - error, mean + error
-            axes.fill_between(x, low, high, color=line.colour, alpha=0.18, linewidth=0)
+            axes.fill_between(x, low, high, color=line.color, alpha=0.18, linewidth=0)
     axes.set_title(panel.title)
     if panel.rate:
         style.rate_axis(axes)

@@ -18,10 +18,10 @@ from hgpo_rllib.reporting.panels import (
     draw_panels,
     metric_panel,
 )
-from hgpo_rllib.reporting.style import BLACK, COLOURS, GREEN, ORANGE, PINK, SKY, VERMILION
+from hgpo_rllib.reporting.style import BLACK, COLORS, GREEN, ORANGE, PINK, SKY, VERMILION
 from hgpo_rllib.results import ALL, Runs
 
-SPLIT_COLOURS = (VERMILION, GREEN, PINK, ORANGE)
+SPLIT_COLORS = (VERMILION, GREEN, PINK, ORANGE)
 RUNNING_MEAN = 10
 SEEDS_SHOWN = 6
 """With more seeds, an experiment is drawn without individual lines."""
@@ -59,7 +59,7 @@ def _training_games(experiments: Experiments) -> Panel:
         label = f"mean of the last {RUNNING_MEAN}"
     for index, values in enumerate(bands):
         smooth = values.rolling(RUNNING_MEAN, min_periods=1).mean()
-        lines.append(Line(smooth, label, style.colour_of(index), style.dash_of(index)))
+        lines.append(Line(smooth, label, style.color_of(index), style.dash_of(index)))
     return Panel("Success on training games", lines, rate=True)
 
 
@@ -74,12 +74,12 @@ def _held_out_games(experiments: Experiments) -> Panel:
         for index, (_, values) in enumerate(rows):
             label = f"seed {values['seed'].iloc[0]}"
             lines.append(
-                Line(_rates(values).assign(error=0.0), label, COLOURS[index + 1], width=0.9)
+                Line(_rates(values).assign(error=0.0), label, COLORS[index + 1], width=0.9)
             )
     for index, runs in enumerate(experiments.values()):
         values = band(runs, "success_rate", runs.evaluations.query("split == @ALL"))
         label = "" if others else f"mean of {len(first.members)} seeds"
-        lines.append(Line(values, label, style.colour_of(index), style.dash_of(index), 2.2))
+        lines.append(Line(values, label, style.color_of(index), style.dash_of(index), 2.2))
     return Panel("Success on held-out games, all splits", lines, rate=True)
 
 
@@ -88,8 +88,8 @@ def _splits(run: Runs) -> list[Line]:
     rows = run.evaluations.dropna(subset="success_rate")
     splits = [split for split in rows["split"].unique() if split != ALL]
     lines = [
-        Line(_rates(rows[rows["split"] == split]), split, colour, width=1.2)
-        for split, colour in zip(splits, itertools.cycle(SPLIT_COLOURS), strict=False)
+        Line(_rates(rows[rows["split"] == split]), split, color, width=1.2)
+        for split, color in zip(splits, itertools.cycle(SPLIT_COLORS), strict=False)
     ]
     if len(splits) != 1:  # with a single split, the pooled curve would be identical
         pooled = _rates(rows[rows["split"] == ALL])
@@ -115,10 +115,10 @@ def _histograms(experiments: Experiments, names: Sequence[str]) -> Figure | None
         return None
     depths = shares.index.unique("depth")
     figure, axes = style.grid(len(depths), 2.6)
-    colours = [style.colour_of(index) for index in range(len(experiments))]
+    colors = [style.color_of(index) for index in range(len(experiments))]
     for depth, place in zip(depths, axes, strict=True):
         heights = shares.loc[depth].reindex(list(SIZE_LABELS))
-        heights.plot.bar(ax=place, width=0.86, color=colours, legend=False, rot=0, fontsize=8)
+        heights.plot.bar(ax=place, width=0.86, color=colors, legend=False, rot=0, fontsize=8)
         style.rate_axis(place)
         place.set_ylim(0, min(1.0, 1.15 * shares.to_numpy().max()) or 1.0)
         place.grid(visible=False, axis="x")

@@ -10,7 +10,7 @@ from hgpo_rllib.reporting import tables
 from hgpo_rllib.reporting.episodes import pack_episodes
 from hgpo_rllib.reporting.panels import Experiments
 from hgpo_rllib.reporting.plots import pictures
-from hgpo_rllib.reporting.style import colour_of
+from hgpo_rllib.reporting.style import color_of
 from hgpo_rllib.results import ResultsError, load_runs
 
 NAMES_IN_TITLE = 3
@@ -68,7 +68,7 @@ def _page(experiments: Experiments, drawn: Mapping[str, bytes]) -> str:
         shown["differences"] = tables.difference_table(experiments)
     if not single:
         shown["runs"] = tables.run_table(experiments)
-    colours = [] if alone else [colour_of(index) for index in range(len(every))]
+    colors = [] if alone else [color_of(index) for index in range(len(every))]
     names = list(dict.fromkeys(run.name for run in members))
     # Escape regardless of the file extension: model output must never be markup.
     environment = template_environment(Path(__file__).parent, autoescape=True)
@@ -77,9 +77,9 @@ def _page(experiments: Experiments, drawn: Mapping[str, bytes]) -> str:
         single=single,
         sizes=tables.size_of(single) if single else "",
         tables={name: table for name, table in shown.items() if len(table)},
-        colours=colours,
-        colours_of_runs=[
-            colour for colour, runs in zip(colours, every, strict=False) for _ in runs.members
+        colors=colors,
+        colors_of_runs=[
+            color for color, runs in zip(colors, every, strict=False) for _ in runs.members
         ],
         images={name: base64.b64encode(png).decode() for name, png in drawn.items()},
         episodes=pack_episodes(experiments),

@@ -1,4 +1,4 @@
-"""The style of plots: colours, fonts, and the layout shared by all panels.
+"""The style of plots: colors, fonts, and the layout shared by all panels.
 
 Figures are created without pyplot, so that drawing changes no global state and needs no display.
 """
@@ -15,10 +15,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 from matplotlib.transforms import ScaledTranslation
 
-# Okabe and Ito's palette, distinguishable with common kinds of colour blindness.
+# Okabe and Ito's palette, distinguishable with common kinds of color blindness.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 VERMILION, SKY, BLACK, GREY = "#D55E00", "#56B4E9", "#222222", "#8A8A8A"
-COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK)
+COLORS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK)
 DASHES: tuple[Any, ...] = ("-", "--", ":", "-.")
 
 WIDTH = 10.0  # inches, for all plots of a report
@@ -49,7 +49,7 @@ STYLE: Any = {
     "legend.framealpha": 0.85,
     "legend.edgecolor": "none",
     "legend.fontsize": 9,
-    "axes.prop_cycle": cycler(color=COLOURS),
+    "axes.prop_cycle": cycler(color=COLORS),
     "lines.linewidth": 1.7,
     "lines.markersize": 3,
     "errorbar.capsize": 3,
@@ -59,14 +59,14 @@ STYLE: Any = {
 }
 
 
-def colour_of(index: int) -> str:
-    """Return the colour of curve `index`."""
-    return COLOURS[index % len(COLOURS)]
+def color_of(index: int) -> str:
+    """Return the color of curve `index`."""
+    return COLORS[index % len(COLORS)]
 
 
 def dash_of(index: int) -> Any:
-    """Return the dashes of curve `index`, which change when the colours repeat."""
-    return DASHES[index // len(COLOURS) % len(DASHES)]
+    """Return the dashes of curve `index`, which change when the colors repeat."""
+    return DASHES[index // len(COLORS) % len(DASHES)]
 
 
 def grid(panels: int, height: float, columns: int = 3) -> tuple[Figure, list[Axes]]:
@@ -101,9 +101,9 @@ def legend_below(axes: Axes) -> Legend | None:
 
 
 def legend_above(figure: Figure, names: Sequence[str]) -> None:
-    """Add one legend of curve colours for all panels."""
+    """Add one legend of curve colors for all panels."""
     handles = [
-        Line2D([], [], color=colour_of(i), linestyle=dash_of(i), linewidth=2.2, label=name)
+        Line2D([], [], color=color_of(i), linestyle=dash_of(i), linewidth=2.2, label=name)
         for i, name in enumerate(names)
     ]
     columns = min(len(names), max(1, LEGEND_CHARACTERS // (max(map(len, names)) + 6)))

@@ -19,9 +19,9 @@ from hgpo_rllib.reporting.numbers import percent, points
 from hgpo_rllib.reporting.tables import mean_rates
 from hgpo_rllib.results import Sweep
 
-COLOURS = "cividis"  # uniform lightness, suitable for colour-blind readers
+COLORS = "cividis"  # uniform lightness, suitable for color-blind readers
 CELL = (1.5, 1.0)  # inches
-MARGINS = (2.6, 1.9)  # for labels and colour bar
+MARGINS = (2.6, 1.9)  # for labels and color bar
 
 
 def summarize(trials: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -94,14 +94,14 @@ def heat_map(points: pd.DataFrame) -> Figure:
     size = [c * n + m for c, n, m in zip(CELL, means.shape[::-1], MARGINS, strict=True)]
     figure = Figure(figsize=(max(size[0], 6.0), size[1]))
     axes = figure.subplots()
-    image = axes.imshow(means, cmap=COLOURS, aspect="auto")
+    image = axes.imshow(means, cmap=COLORS, aspect="auto")
     middle = (means.min(axis=None) + means.max(axis=None)) / 2
     for y in range(len(rows)):
         for x in range(len(columns)):
             mean = means.iat[y, x]
             text = percent(mean, errors.iat[y, x]).replace(" ±", "\n±")
-            colour = "white" if mean <= middle else "black"
-            axes.text(x, y, text, ha="center", va="center", color=colour)
+            color = "white" if mean <= middle else "black"
+            axes.text(x, y, text, ha="center", va="center", color=color)
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(rows)), rows)
     axes.set(xlabel=columns.name, ylabel=rows.name)

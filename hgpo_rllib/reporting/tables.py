@@ -3,7 +3,6 @@
 Tables are frames of texts whose index is the first column.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,7 +46,9 @@ def _formatted(rows: pd.DataFrame) -> pd.DataFrame:
 
 def size_of(run: Run) -> str:
     """Summarize the length of a run in one line."""
-    seconds = run.metrics["wall_s"].iloc[-1] if len(run.metrics) else math.nan
+    clock, took = run.metrics["wall_s"], run.metrics["iteration_s"].fillna(0.0)
+    resumed = clock - took < clock.shift()  # the clock starts again at 0 when a run is resumed
+    seconds = clock.where(resumed, clock.diff().fillna(clock)).sum(min_count=1)
     ended = "" if run.finished else " · not finished"
     return (
         f"{run.iterations} iterations · {decimal(run.metrics['env_steps'].sum(), 0)} environment "

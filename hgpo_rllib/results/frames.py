@@ -45,7 +45,7 @@ STEPS = (
     {"iteration": "int64", "group": "str", "member": "str", "weight_version": "str"}
     | _STEP
     | _typed("float64", "step_return advantage request_s env_s")
-    | _typed("object", "group_sizes response_ids behaviour_logp weight_versions")
+    | _typed("object", "group_sizes response_ids behavior_logp weight_versions")
 )
 EVALUATED = (
     _typed("int64", "seed place")

@@ -46,7 +46,7 @@ class RunnerActors:
                 output of actors is not shown.
             group_size: number of members of each group.
             max_episodes: maximum number of concurrent episodes on all actors together, but at
-                least one per actor.
+                least one per actor. Those of other rollouts at the same time are not counted.
             max_outage_s: time limit in seconds while all actors are lost.
         """
         self._episodes = max(1, max_episodes // len(actors))

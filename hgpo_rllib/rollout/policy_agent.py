@@ -77,7 +77,7 @@ def sampled_turn(
         prompt_ids=np.asarray(prompt_ids, np.int32),
         response_ids=response.token_ids,
         response_truncated=truncated,
-        behaviour_logp=response.logp,
+        behavior_logp=response.logp,
         weight_version=response.version,
         weight_versions=response.versions,
         tokens=(len(prompt_ids), len(response.token_ids)),

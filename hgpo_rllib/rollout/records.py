@@ -76,7 +76,7 @@ def _response(turn: Turn, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         "is_valid": turn.is_valid,
         "response_tokens": len(turn.response_ids),
         "response_ids": turn.response_ids.tolist(),
-        "behaviour_logp": turn.behaviour_logp.tolist(),
+        "behavior_logp": turn.behavior_logp.tolist(),
         "weight_version": turn.weight_version,
         "weight_versions": [list(part) for part in turn.weight_versions],
         "prompt_truncated": turn.prompt_truncated,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -68,6 +68,7 @@ from hgpo_rllib.rollout.trajectory import Trajectory, have_equal_returns, respon
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 PlayGroup = Callable[[Group], Coroutine[Any, Any, PlayedGroup]]
 
 
@@ -108,7 +109,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._pools: dict[str, EnvPool] = {}  # per split
         self.actors: list[ActorHandle] = []
         """Runners that play the groups. Empty: this one does."""
-        self._weights: WeightTag = STARTING_WEIGHTS
+        self.weights: WeightTag = STARTING_WEIGHTS  # sample further responses
         self._finished: list[Trajectory] = []
         self._clients: dict[float, PolicyClient] = {}  # per temperature
         self._versions = [STARTING_WEIGHTS.version]  # of weights, the current one last
@@ -129,7 +130,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     def sample(self, *, num_groups: int = 1, **kwargs: Any) -> Played:
         """Return `num_groups` groups of the train split, as `rollout.schedule` says.
 
-        Those that are in progress are a part of them. Groups that are too old are discarded, and up
+        Groups in progress count towards `num_groups`. Groups that are too old are discarded, and up
         to `rollout.max_replaced_groups` whose members have equal returns.
         """
         asynchronous = self.config.schedule == "asynchronous"
@@ -141,7 +142,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         while len(groups) < num_groups:
             missing = num_groups - len(groups)
             self._loop.call(self._stream.start, missing + ahead)
-            taken = self._loop.call(self._stream.take, missing, not asynchronous)
+            taken = self._run(self._stream.take, missing, not asynchronous)
             for group in taken:
                 if asynchronous and self._is_stale(group):
                     stale.append(group)
@@ -160,6 +161,14 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         seconds = max(group.ended for group in usable) - min(group.started for group in usable)
         self._finished += trajectories
         return Played(trajectories, counts, seconds)
+
+    def _run(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        """Call a function on the event loop; an interrupt cancels it, so it can be repeated."""
+        call = self._loop.start_task_soon(function, *arguments)
+        try:
+            return call.result()
+        finally:
+            call.cancel()  # does nothing if it is done
 
     def sample_ahead(self, num_groups: int) -> None:
         """Start the groups that the next call of `sample` returns."""
@@ -192,7 +201,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             play(self._group(split, task, number, group_size, temperature))
             for number, task in enumerate(tasks, first)
         ]
-        return merge_groups(self._loop.call(gather, groups)).trajectories
+        return merge_groups(self._run(gather, groups)).trajectories
 
     def _group(self, split: str, task: int, number: int, size: int, temperature: float) -> Group:
         return Group(split, task, f"{self.config.seed or 0}/{split}/{number}", size, temperature)
@@ -203,7 +212,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         if self.actors:
             outage_s = self.config.max_outage_s
             runners = RunnerActors(self.actors, self.replicas, group_size, limit, outage_s)
-            return partial(runners.play, lambda: self._weights)
+            return partial(runners.play, lambda: self.weights)
         return partial(self._play_group, asyncio.Semaphore(limit))
 
     async def _play_group(self, slots: asyncio.Semaphore, group: Group) -> PlayedGroup:
@@ -237,7 +246,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     # accepts further groups and new weights while it plays.
     async def play_group(self, group: Group, weights: WeightTag, episodes: int) -> PlayedGroup:
         """Play a group as an actor of another runner; see `RunnerActors`."""
-        self.use_weights(weights)
+        if weights.replaces(self.weights):  # a sync of newer weights may have overtaken the call
+            self.use_weights(weights)
         playing = self._loop.start_task_soon(self._play_group, asyncio.Semaphore(episodes), group)
         return await asyncio.wrap_future(playing)
 
@@ -247,13 +257,13 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             several = self.config.settings(PolicyServerSettings).most_replicas > 1
             sampling = self.sampling(temperature)
             self._clients[temperature] = PolicyClient(
-                self.replicas, sampling, self._weights, several
+                self.replicas, sampling, self.weights, several
             )
         return self._clients[temperature]
 
     def use_weights(self, weights: WeightTag) -> None:
         """Sample further responses with `weights`, also those of episodes in progress."""
-        self._weights = weights
+        self.weights = weights
         if weights.version not in self._versions[-1:]:
             self._versions.append(weights.version)
         for client in tuple(self._clients.values()):
@@ -295,7 +305,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
     ) -> list[Generation | RequestFailedError]:
         """Return the policy server's responses to prompts outside of episodes."""
-        return self._loop.call(self.replicas.generate, prompts, sampling, weights)
+        return self._run(self.replicas.generate, prompts, sampling, weights)
 
     def prompts_in_flight(self) -> int:
         """Return the number of prompts without a response yet, with those of `actors`.

@@ -99,7 +99,7 @@ def score(
         value=None if value is None else value.reshape(len(value), -1)[_acting(rows), 0],
         won=np.repeat([t.won for t in trajectories], lengths),
         action=[step.turn.action for step in all_steps],
-        nll=_nll([step.turn.behaviour_logp for step in all_steps]),
+        nll=_nll([step.turn.behavior_logp for step in all_steps]),
         teacher_nll=teacher_nll,
     )
     estimator_settings = settings.estimator_settings()
@@ -182,7 +182,7 @@ def _weigh_tokens(
     step, response, token = _token_places(rows, "gear")
     if steps.nll is None:
         raise ConfigError("estimator gear: the agent records no log-probabilities of responses")
-    logp = np.concatenate([row.response.behaviour_logp for row in rows]).astype(np.float64)
+    logp = np.concatenate([row.response.behavior_logp for row in rows]).astype(np.float64)
     tokens = TeacherTokens(step, response, logp, teacher[response, token])
     weighted = np.zeros(teacher.shape)
     weighted[response, token] = gear(advantage, tokens)

@@ -1,6 +1,6 @@
 """Estimate a run's memory, and the tokens, FLOP and seconds of its iterations, from its settings.
 
-The functions are pure and take a model's size. Memory: weights, optimiser, reference and KV cache,
+The functions are pure and take a model's size. Memory: weights, optimizer, reference and KV cache,
 and the largest parts of a backward pass, without the overhead of torch, vLLM, Ray and CUDA
 (`GPU_OVERHEAD`), the games, and fragmentation. FLOP: products of matrices (2 per parameter and
 token forward, 4 backward) and attention.

@@ -137,7 +137,7 @@ def fine_tune(
 ) -> dict[str, float]:
     """Fine-tune `config.model` and write it to `output` in HuggingFace format, adapters merged.
 
-    A checkpoint is written after every tenth of the optimiser steps, and the same call resumes from
+    A checkpoint is written after every tenth of the optimizer steps, and the same call resumes from
     the last one.
 
     Args:
@@ -147,7 +147,7 @@ def fine_tune(
         checkpoints: directory of checkpoints.
         epochs: passes over the demonstrations.
         lr: peak learning rate. It warms up over 5 % of the steps and decays linearly to 0.
-        batch_size: demonstrations per optimiser step, a multiple of `micro_batch_size`.
+        batch_size: demonstrations per optimizer step, a multiple of `micro_batch_size`.
         micro_batch_size: demonstrations per pass through the model.
         on_log: receives the metrics that `Trainer` logs.
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,7 +80,8 @@ class Sweep:
 
     def how_to_continue(self, folder: Path) -> str:
         """Return the command that continues the sweep in `folder`."""
-        return f"continue with: {self.command or f'hgpo sweep --resume {folder}'}"
+        command = self.command or f"hgpo sweep --resume {shlex.quote(str(folder))}"
+        return f"continue with: {command}"
 
     def save(self, folder: Path) -> None:
         """Write sweep.json with all settings of all trials, for `open_sweep`."""

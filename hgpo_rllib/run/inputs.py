@@ -39,7 +39,18 @@ def check_inputs(config: RunConfig) -> None:
 
         listen(config.rollout.gateway_host, config.rollout.gateway_port)[1].close()
     check_trackers(config.tracking.trackers)
+    check_folders(config)
     check_files(config, look_up=True)
+
+
+def check_folders(config: RunConfig) -> None:
+    """Raise ConfigError if runs or generated data cannot be written."""
+    for name in ("output", "cache"):
+        folder = Path(getattr(config, name)).absolute()
+        while not folder.exists():
+            folder = folder.parent
+        if not (folder.is_dir() and os.access(folder, os.W_OK)):
+            raise ConfigError(f"{name}: {folder} is not a writable directory")
 
 
 def check_build(config: RunConfig) -> None:

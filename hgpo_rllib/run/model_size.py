@@ -80,7 +80,7 @@ class ModelSize:
         """Return the size of the activations saved for the backward pass.
 
         In float32 a layer saves, per token, ``3 h`` values for each of its two norms (input,
-        normalised, and scaled, which is the input of the next projections), ``2 q + 2 kv`` for
+        normalized, and scaled, which is the input of the next projections), ``2 q + 2 kv`` for
         attention (queries, keys, values, result; no score matrix) and ``4 m`` for the MLP (gate,
         its activation, up, product).
 

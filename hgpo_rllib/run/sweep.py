@@ -254,7 +254,7 @@ class TrialEvents(tune.Callback):
 def delete_applications(prefix: str) -> None:
     """Delete policy servers whose trial was killed: they outlive the process of the trial."""
     for name in serve.status().applications:
-        if name.startswith(prefix):
+        if name.startswith(f"{prefix}-"):
             serve.delete(name)
 
 

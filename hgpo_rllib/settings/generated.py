@@ -79,15 +79,15 @@ class WarmStartSettings(Section):
     layers: int = Field(3, ge=1)
     """Number of transformer layers."""
     optimizer_steps: int = Field(6000, ge=1)
-    """Number of optimiser steps, each on `batch_size` prompts."""
+    """Number of optimizer steps, each on `batch_size` prompts."""
     exercise_steps: int = Field(0, ge=0)
-    """Number of optimiser steps on exercises, before those on demonstrations (ALFWorld only). An
+    """Number of optimizer steps on exercises, before those on demonstrations (ALFWorld only). An
     exercise asks for another object than the demonstration and has only a thought as response, so
     that the model learns to compare the goal with what can be taken."""
     exercise_lr: float = Field(1e-3, gt=0)
     """Learning rate of exercises, constant after the warm-up."""
     batch_size: int = Field(16, ge=1)
-    """Number of prompts per optimiser step."""
+    """Number of prompts per optimizer step."""
     lr: float = Field(3e-3, gt=0)
     """Peak learning rate of demonstrations. It decays linearly."""
     prompt_loss: float = Field(1.0, ge=0)

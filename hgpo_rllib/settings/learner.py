@@ -21,13 +21,13 @@ LOGITS_AT_ONCE = 80_000_000
 
 
 class LearnerSettings(Section):
-    """The PPO objective on tokens, and its optimiser. Formulas are in docs/algorithm.md, section
+    """The PPO objective on tokens, and its optimizer. Formulas are in docs/algorithm.md, section
     7."""
 
     lr: float = Field(1e-6, gt=0)
     """Learning rate of AdamW."""
     lr_warmup_steps: int = Field(0, ge=0)
-    """Number of optimiser steps of the linear learning-rate warm-up."""
+    """Number of optimizer steps of the linear learning-rate warm-up."""
     lr_decay_iterations: int | None = Field(None, ge=1)
     """Number of iterations over which the learning rate decays to zero. null: no decay."""
     lr_decay: Literal["linear", "cosine"] = "linear"
@@ -38,8 +38,8 @@ class LearnerSettings(Section):
     """Weight decay of AdamW."""
     grad_clip: float = Field(1.0, gt=0, allow_inf_nan=True)
     """Maximum global norm of the gradient. `.inf`: no clipping."""
-    old_logp: Literal["behaviour", "recomputed"] = "behaviour"
-    """Denominator of the token ratio: `behaviour` uses the log-probabilities of the inference
+    old_logp: Literal["behavior", "recomputed"] = "behavior"
+    """Denominator of the token ratio: `behavior` uses the log-probabilities of the inference
     engine, `recomputed` those of the learner at the same weights (as the released code).
     `recomputed` needs one more forward pass for the steps of all mini-batches but the first."""
     ratio_level: RatioLevel = "token"
@@ -95,7 +95,7 @@ class LearnerSettings(Section):
     critic: CriticKind = "none"
     """Critic for the estimators `ppo`, `ppo_tokens`, `vetta` and `hiper`, trained in the same
     updates as the policy. `head`: a linear head on the hidden states of the policy. `separate`: a
-    second model, initialised from the policy (as the released code). `none`: no critic."""
+    second model, initialized from the policy (as the released code). `none`: no critic."""
     critic_layers: int | None = Field(None, ge=1)
     """Number of layers of a `separate` critic, the first ones of the policy (VETTA: 2). A
     policy with fewer layers has all of them copied. null: all layers."""
@@ -115,21 +115,21 @@ class LearnerSettings(Section):
     mini-batches with a non-finite loss or gradient are."""
     on_bad_batch: Literal["stop", "skip"] = "stop"
     """What to do with a bad mini-batch, including one that runs out of GPU memory: `stop` ends
-    the run before the optimiser step, `skip` skips the optimiser step and logs a warning."""
+    the run before the optimizer step, `skip` skips the optimizer step and logs a warning."""
     on_no_signal: Literal["skip", "stop"] = "skip"
     """What to do in an iteration without gradient because all advantages are 0: `skip` the
     update and log a warning, or `stop` the run."""
     num_epochs: int = Field(1, ge=1)
     """Number of passes over the steps of an iteration."""
     minibatch_size: int = Field(256, ge=1)
-    """Number of steps (turns; responses, if agents have several roles) per optimiser step."""
+    """Number of steps (turns; responses, if agents have several roles) per optimizer step."""
     micro_batch_tokens: int = Field(16384, ge=1)
     """Maximum number of tokens per forward pass, including padding. It limits memory and does
     not change results."""
     compute_dtype: ComputeDtype = "auto"
     """Data type of forward and backward passes (torch.autocast). `auto`: bfloat16 on a GPU,
     float32 on a CPU. CPUs without AVX-512 BF16 are slow with bfloat16. Weights, gradients and
-    optimiser state stay in float32."""
+    optimizer state stay in float32."""
     gradient_checkpointing: bool = False
     """Keep only the input of each layer for the backward pass and recompute the rest. Saves
     memory for one more forward pass; does not change results."""
@@ -137,10 +137,10 @@ class LearnerSettings(Section):
     """Compile the layers of the model with torch.compile. The first pass is slow, later passes
     are faster on GPUs."""
     offload_optimizer: bool = False
-    """Keep AdamW's moments in host memory between optimiser steps. Saves 8 bytes of GPU memory per
+    """Keep AdamW's moments in host memory between optimizer steps. Saves 8 bytes of GPU memory per
     trained parameter during passes, and costs two transfers per step; does not change results."""
     shard_parameters: bool = False
-    """Shard parameters, gradients and optimiser state across the learners (FSDP2), for models
+    """Shard parameters, gradients and optimizer state across the learners (FSDP2), for models
     that do not fit on one of them. Otherwise each learner has a copy."""
 
     @model_validator(mode="after")
@@ -160,10 +160,10 @@ class LearnerSettings(Section):
                 "dual_clip bounds the loss of PPO: set dual_clip=null with policy_loss=cispo"
             )
         corrected = self.importance_cap is not None or self.importance_mask is not None
-        if corrected and self.old_logp == "behaviour":
+        if corrected and self.old_logp == "behavior":
             raise ValueError(
                 "importance_cap and importance_mask compare the learner with the engine: "
-                "set old_logp=recomputed (with behaviour, the token ratio compares the two itself)"
+                "set old_logp=recomputed (with behavior, the token ratio compares the two itself)"
             )
         if self.importance_mask is not None and self.importance_mask[0] >= self.importance_mask[1]:
             raise ValueError("importance_mask must be [low, high] with low < high")

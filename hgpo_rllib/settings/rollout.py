@@ -33,7 +33,8 @@ class RolloutSettings(Section):
     max_replaced_groups: int = Field(0, ge=0)
     """Dynamic sampling (DAPO, arXiv 2503.14476): the maximum number of groups per iteration that
     are not used because the returns of all members are equal. Groups of the next tasks are played
-    instead. Groups without a member left are replaced as well. 0: all groups are used."""
+    instead. Groups with fewer than two members left are replaced as well. 0: all groups are
+    used."""
     curriculum: bool = False
     """Draw tasks of a family (`task_type`) more often if about half of its episodes succeed, and
     less often if nearly all or none do (docs/rollouts.md). false: each task once per epoch."""

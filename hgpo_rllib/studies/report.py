@@ -215,7 +215,7 @@ def _differences(results: Results) -> Figure:
 def _lines(results: Results, values: Callable[[str], pd.DataFrame]) -> list[Line]:
     """Return one line per arm."""
     return [
-        Line(values(arm), "", style.colour_of(index), style.dash_of(index))
+        Line(values(arm), "", style.color_of(index), style.dash_of(index))
         for index, arm in enumerate(results.detailed_arms)
     ]
 

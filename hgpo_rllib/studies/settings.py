@@ -174,7 +174,7 @@ def find_study(name: str) -> Path:
         ConfigError: there is none.
     """
     path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
+    if path.suffix != ".yaml":
         path = STUDIES / f"{name}.yaml"
     if not path.is_file():
         names = ", ".join(sorted(file.stem for file in STUDIES.glob("*.yaml"))) or "none"

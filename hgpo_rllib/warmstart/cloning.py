@@ -1,4 +1,4 @@
-"""Behaviour cloning of the pocket model."""
+"""Behavior cloning of the pocket model."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,7 +17,7 @@ Encoded = tuple[list[int], list[int]]  # prompt, response with its end token
 def make_model(
     tokenizer: PreTrainedTokenizerFast, hidden_size: int, layers: int, max_length: int
 ) -> Qwen2ForCausalLM:
-    """Create a randomly initialised Qwen2 with tied embeddings and one key-value head."""
+    """Create a randomly initialized Qwen2 with tied embeddings and one key-value head."""
     config = Qwen2Config(
         vocab_size=-(-len(tokenizer) // 64) * 64,
         hidden_size=hidden_size,

@@ -130,7 +130,7 @@ def make_model_directory(
     Examples of an environment with fewer than another are repeated, so that each environment of a
     mixture has about as many.
 
-    `on_progress` is called with the number of optimiser steps done, of exercises and examples, and
+    `on_progress` is called with the number of optimizer steps done, of exercises and examples, and
     with the loss.
 
     Raises:

@@ -1,6 +1,6 @@
 """A BPE tokenizer for a small vocabulary: short prompts, and nouns that a tiny model can copy.
 
-Pre-tokenisation isolates nouns and numbers and merges runs of function words and punctuation. So
+Pre-tokenization isolates nouns and numbers and merges runs of function words and punctuation. So
 "cabinet 4" is two tokens in every context, and ". On the" can become one.
 """
 

@@ -28,6 +28,7 @@ SHARED_CLUSTER = (
     "test_gateway",
     "test_gpu_transports",
     "test_hierarchies",
+    "test_learner_group",
     "test_live_metrics",
     "test_mixture",
     "test_own_engine",

@@ -24,6 +24,7 @@ from hgpo_rllib.rollout.restrictions import GrammarReader
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
 from hgpo_rllib.run.metrics import iteration_metrics
+from tests.integration.weights import sync
 
 pytestmark = pytest.mark.integration
 PROMPT = list(range(40, 90))
@@ -32,7 +33,7 @@ PROMPT = list(range(40, 90))
 def ask(algorithm: HGPO, temperature: float = 1.0) -> Generation:
     """The served policy's response to a fixed prompt."""
     sampling = Sampling(temperature, max_tokens=16, stop_token_ids=())
-    weights = algorithm._published_weights()
+    weights = sync(algorithm)
     server = serve.get_app_handle(algorithm.config.serve_app)
     return server.generate.remote([Prompt(PROMPT)], sampling, weights).result()[0]
 
@@ -75,11 +76,11 @@ def test_served_policy_equals_the_learner_after_every_update(
     assert np.abs(stale - before.logp).max() > 1e-3, "the updates changed nothing: no evidence"
 
 
-def test_behaviour_log_probs_are_the_learners(algorithm: HGPO) -> None:
+def test_behavior_log_probs_are_the_learners(algorithm: HGPO) -> None:
     """What the engine reports while sampling is what the learner computes before it updates."""
     played = algorithm.env_runner.play("train", [0, 1], group_size=4, temperature=1.0)
-    behaviour = [turn.behaviour_logp for trajectory in played for turn in trajectory.turns]
-    for mine, engine in zip(step_logp(algorithm, played), behaviour, strict=True):
+    behavior = [turn.behavior_logp for trajectory in played for turn in trajectory.turns]
+    for mine, engine in zip(step_logp(algorithm, played), behavior, strict=True):
         np.testing.assert_allclose(mine, engine, atol=1e-3)
 
 
@@ -102,7 +103,7 @@ def test_constrained_actions(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -
         batch = token_batch(scored, rows, torch.device("cpu"))
         with torch.no_grad():
             logp = learner.policy.forward_train(batch)["logp"]
-        gaps.append((logp - batch["behaviour_logp"]).abs().max().item())
+        gaps.append((logp - batch["behavior_logp"]).abs().max().item())
     assert gaps[0] < 1e-4 < gaps[1]
 
 
@@ -118,7 +119,7 @@ def test_grammars_permit_only_tokens_of_the_tokenizer(algorithm: HGPO) -> None:
         embedding[tokens] = 2 * embedding[turn.response_ids[0]]
     try:
         policy.weights_changed()
-        weights = algorithm._published_weights()
+        weights = sync(algorithm)
         prompts = [
             Prompt(turn.prompt_ids.tolist(), seed, grammar=grammar)
             for grammar in (None, action_grammar(actions))
@@ -129,7 +130,7 @@ def test_grammars_permit_only_tokens_of_the_tokenizer(algorithm: HGPO) -> None:
         with torch.no_grad():
             embedding[tokens] = saved
         policy.weights_changed()
-        runner.use_weights(algorithm._published_weights())
+        sync(algorithm)
     largest = [int(response.token_ids.max()) for response in responses]
     assert set(largest[:8]) == {tokens}, "nothing to exclude: the test would be blind"
     assert max(largest[8:]) < tokens
@@ -150,7 +151,7 @@ def test_conversations(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None
     assert len(batch["ids"]) < len(rows) / 2
     with torch.no_grad():
         logp = algorithm.learner_group._learner.policy.forward_train(batch)["logp"]
-    torch.testing.assert_close(logp, batch["behaviour_logp"], rtol=0, atol=1e-3)
+    torch.testing.assert_close(logp, batch["behavior_logp"], rtol=0, atol=1e-3)
     algorithm.learn(trajectories)
 
 
@@ -233,7 +234,7 @@ def test_group_members_share_their_task(algorithm: HGPO) -> None:
 def test_a_prompt_that_the_engine_refuses_fails_alone(algorithm: HGPO) -> None:
     """One that is longer than the model's context; the other of the call is answered."""
     sampling = Sampling(1.0, max_tokens=16, stop_token_ids=())
-    weights = algorithm._published_weights()
+    weights = sync(algorithm)
     too_long = Prompt([40] * (algorithm.config.max_prompt_tokens + 4096))
     refused, answer = algorithm.env_runner.ask([too_long, Prompt(PROMPT)], sampling, weights)
     assert isinstance(refused, RequestFailedError)
@@ -296,7 +297,7 @@ def _parameters(algorithm: HGPO) -> dict[str, torch.Tensor]:
 
 
 def test_same_prompt_scores_alike_in_any_batch(algorithm: HGPO) -> None:
-    """Padding to longer neighbours does not change a row's log-probabilities."""
+    """Padding to longer neighbors does not change a row's log-probabilities."""
     llm = algorithm.learner_group._learner.policy.llm
     short, long = [50, 51, 52, 53], list(range(60, 80))
     ids = torch.zeros(2, 20, dtype=torch.long)

@@ -175,7 +175,7 @@ def check_metrics(run: Path, last: int) -> None:
     for row in metrics:
         assert row["episodes"] == 16
         assert row["served_learner_logp_gap"] < 1e-4
-        assert row["behaviour_logp_gap"] < 1e-3
+        assert row["behavior_logp_gap"] < 1e-3
         assert row["tokens_per_s"] > 0
         assert row["invalid_rate"] < 0.5, "a clone of 600 steps answers in the agents' format"
         assert row["level_fraction_k0"] >= row["level_fraction_k2"] >= row["oracle_fraction"] > 0

@@ -18,6 +18,7 @@ from hgpo_rllib.rollout.actors import own_handle
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.section import RunStoppedError
+from tests.integration.weights import sync
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.integration
@@ -45,10 +46,6 @@ def three(algorithm: HGPO) -> Iterator[EnvRunnerGroup]:
     """Three env runner actors."""
     with started(algorithm, 3) as group:
         yield group
-
-
-def sync(algorithm: HGPO, group: EnvRunnerGroup) -> None:
-    group.sync_weights(from_worker_or_learner_group=algorithm.learner_group, inference_only=True)
 
 
 def responses(trajectories: list[Trajectory]) -> list[tuple[str, int, list[list[int]]]]:
@@ -99,12 +96,12 @@ def test_new_weights_reach_the_actors_while_they_play(
 ) -> None:
     sync(algorithm, three)
     runner = three.local_env_runner
-    old = runner._weights.version
+    old = runner.weights.version
     runner.sample_ahead(len(TASKS))
     wait_until(lambda: all(prompts_of_actors(runner)), 60)
     algorithm.learner_group._learner.policy.weights_changed()
     sync(algorithm, three)
-    new = runner._weights.version
+    new = runner.weights.version
     assert new != old
     versions = [
         [turn.weight_version for turn in trajectory.turns]
@@ -160,7 +157,7 @@ def recorded(algorithm: HGPO) -> list[Generation]:
     """Responses with a short latency."""
     played = algorithm.env_runner.play("train", [0, 1], 4, 1.0)
     turns = [turn for trajectory in played for turn in trajectory.turns]
-    return [Generation(t.response_ids, t.behaviour_logp, "", "stop", 0.002) for t in turns]
+    return [Generation(t.response_ids, t.behavior_logp, "", "stop", 0.002) for t in turns]
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from hgpo_rllib.algorithm import HGPO
 from hgpo_rllib.learner.batching import token_batch, token_columns
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
+from tests.integration.weights import sync
 from tests.paths import ROOT
 from tests.processes import Processes, free_port
 
@@ -26,7 +27,7 @@ def runner(algorithm: HGPO) -> Iterator[HGPOEnvRunner]:
     config = algorithm.config.copy(copy_frozen=False)
     config.training(constrain_actions=False, gateway_port=port, session_timeout_s=30)
     runner = HGPOEnvRunner(config=config)
-    runner.use_weights(algorithm._published_weights())
+    runner.use_weights(sync(algorithm))
     runner._loop.call(runner._open_gateway)
     processes = Processes()
     script = [sys.executable, ROOT / "examples" / "gateway_agent.py", f"http://127.0.0.1:{port}"]
@@ -59,4 +60,4 @@ def test_the_learner_computes_its_log_probabilities(algorithm: HGPO, runner: HGP
     batch = token_batch(columns, np.arange(len(columns["response_length"])), torch.device("cpu"))
     with torch.no_grad():
         logp = algorithm.learner_group._learner.policy.forward_train(batch)["logp"]
-    torch.testing.assert_close(logp, batch["behaviour_logp"], rtol=0, atol=1e-3)
+    torch.testing.assert_close(logp, batch["behavior_logp"], rtol=0, atol=1e-3)

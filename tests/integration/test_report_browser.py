@@ -102,7 +102,7 @@ def run_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_newest_iteration_is_open(run_page: Path, browser: Browser) -> None:
-    """With all that belongs to a step; what models write stays text; colours tell signs apart."""
+    """With all that belongs to a step; what models write stays text; colors tell signs apart."""
     page = browser.open(run_page.as_uri())
     assert re.findall(r"<option[^>]*>(\d+)</option>", page) == ["1", "2", "4"]
     text = text_of(page)

@@ -10,6 +10,8 @@ import pytest
 from hgpo_rllib.algorithm import HGPO
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import have_equal_returns
+from tests.integration.weights import sync
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -38,18 +40,19 @@ def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
     """Every member goes from the old version to the new one, and never back."""
     algorithm.train()
     runner = algorithm.env_runner
-    old = runner._weights.version
+    old = runner.weights.version
     position = runner.get_state()["task_position"]
     runner.sample_ahead(8)
+    deadline = time.monotonic() + 60
     while runner.prompts_in_flight() < 8 * algorithm.config.group_size:
+        assert time.monotonic() < deadline
         time.sleep(0.001)
     while runner.prompts_in_flight() == 8 * algorithm.config.group_size:
-        time.sleep(0.001)  # until some are answered: the engine has all of the first turn then
+        assert time.monotonic() < deadline
+        time.sleep(0.001)  # until some have a response: the engine has all of the first turn then
     algorithm.learner_group._learner.policy.weights_changed()
-    algorithm.env_runner_group.sync_weights(
-        from_worker_or_learner_group=algorithm.learner_group, inference_only=True
-    )
-    new = runner._weights.version
+    sync(algorithm)
+    new = runner.weights.version
     assert new != old
     played = runner.sample(num_groups=8).trajectories
     versions = [[turn.weight_version for turn in trajectory.turns] for trajectory in played]
@@ -95,8 +98,7 @@ def asynchronous(algorithm: HGPO, max_staleness: int) -> Iterator[HGPOEnvRunner]
 
 def finish_groups(runner: HGPOEnvRunner) -> None:
     """Wait for the groups in progress."""
-    while not all(task.done() for task in runner._stream._tasks.values()):
-        time.sleep(0.01)
+    wait_until(lambda: all(task.done() for task in runner._stream._tasks.values()), 60)
 
 
 def test_no_staleness_is_the_synchronous_schedule(algorithm: HGPO) -> None:
@@ -122,7 +124,7 @@ def test_asynchronous_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) 
     with asynchronous(algorithm, max_staleness=1) as runner:
         first = runner.get_state()["task_position"]
         for iteration in range(4):
-            versions.append(algorithm._published_weights().version)
+            versions.append(sync(algorithm).version)
             algorithm.train()
             trajectories = algorithm.last_iteration.scored.trajectories
             drawn = {turn.weight_version for t in trajectories for turn in t.turns}
@@ -147,9 +149,7 @@ def test_groups_that_are_too_old_are_not_used(algorithm: HGPO) -> None:
         finish_groups(runner)
         for _ in range(2):
             algorithm.learner_group._learner.policy.weights_changed()
-            algorithm.env_runner_group.sync_weights(
-                from_worker_or_learner_group=algorithm.learner_group, inference_only=True
-            )
+            sync(algorithm)
         old = runner.get_state()["task_position"]
         played = runner.sample(num_groups=2)
         assert played.failures["stale_groups"] == 3
@@ -157,5 +157,5 @@ def test_groups_that_are_too_old_are_not_used(algorithm: HGPO) -> None:
         assert len(numbers) == 2
         assert min(numbers) >= old + 3
         assert {turn.weight_version for t in played.trajectories for turn in t.turns} == {
-            runner._weights.version
+            runner.weights.version
         }

@@ -73,7 +73,7 @@ def test_trials_that_fail_do_not_block_the_next(arguments: list[str], tmp_path: 
     assert command.process.wait(500) == 1, command.log.read_text()
     log = command.log.read_text()
     for limit in ("max_logp_gap=1e-30", "max_logp_gap=2e-30"):
-        (line,) = [x for x in log.splitlines() if limit in x and "failed: RuntimeError: " in x]
+        (line,) = [x for x in log.splitlines() if limit in x and "failed: RunStoppedError: " in x]
         assert limit in Path(line.rpartition("see ")[2]).read_text()
     assert "2 trials are left" in log
     assert "Traceback" not in log

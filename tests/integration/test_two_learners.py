@@ -83,7 +83,7 @@ def double() -> Iterator[None]:
 
 
 def play(path: str, **chosen: Any) -> Outcome:
-    """Parameters and optimiser after some updates, and what each update measured."""
+    """Parameters and optimizer after some updates, and what each update measured."""
     learner = build_learner(path, **COMMON | chosen)
     logged: list[dict[str, float]] = []
     learner._log = logged.append
@@ -187,7 +187,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("sharded", [False, True], ids=["copies", "sharded"])
 @pytest.mark.parametrize("name", CASES)
 def test_two_learners_are_one(folder: Path, double: None, name: str, sharded: bool) -> None:
-    """Parameters, optimiser and metrics after three updates, with uneven shares."""
+    """Parameters, optimizer and metrics after three updates, with uneven shares."""
     state, optimizer, logged = torch.load(folder / f"{name}-{sharded}.pt", weights_only=False)
     alone, alone_optimizer, alone_logged = play(str(folder / "model"), **CASES[name])
     assert state.keys() == alone.keys()

@@ -109,7 +109,7 @@ def test_nothing_is_lost_with_an_env_runner_a_replica_or_a_node(
     for row in metrics:
         assert row["episodes"] == 16
         assert row["served_learner_logp_gap"] < 1e-4
-        assert row["behaviour_logp_gap"] < 1e-3
+        assert row["behavior_logp_gap"] < 1e-3
     assert "lost an env runner" in run.log()
 
     alone = tmp_path / "alone"

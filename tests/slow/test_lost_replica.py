@@ -43,8 +43,8 @@ def test_a_killed_replica_costs_no_step(algorithm: HGPO) -> None:
     killer.join()
     assert replica_processes(algorithm) not in ([], [replica])
     assert len(played) == 16
-    version = algorithm._published_weights().version
+    version = algorithm.env_runner.weights.version
     turns = [turn for trajectory in played for turn in trajectory.turns]
     assert {turn.weight_version for turn in turns} == {version}
     for mine, turn in zip(step_logp(algorithm, played), turns, strict=True):
-        np.testing.assert_allclose(mine, turn.behaviour_logp, atol=1e-3)
+        np.testing.assert_allclose(mine, turn.behavior_logp, atol=1e-3)

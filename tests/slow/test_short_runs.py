@@ -42,7 +42,7 @@ def check(metrics: list[dict[str, Any]]) -> None:
     """Two iterations in which engine and learner were the same policy, and learned."""
     assert [row["iteration"] for row in metrics] == [1, 2]
     for row in metrics:
-        assert row["behaviour_logp_gap"] < 1e-3
+        assert row["behavior_logp_gap"] < 1e-3
         assert row["served_learner_logp_gap"] < 1e-4
         assert row["grad_norm"] > 0
 
@@ -64,7 +64,7 @@ def test_lora(cache: Path, tmp_path: Path) -> None:
     config.write_text(config.read_text().replace("iterations: 2", "iterations: 3"))
     resumed = Command(["--resume", str(run)], tmp_path / "resumed.txt")
     assert resumed.process.wait(900) == 0, resumed.log.read_text()
-    assert rows(run / "metrics.jsonl")[2]["behaviour_logp_gap"] < 1e-3
+    assert rows(run / "metrics.jsonl")[2]["behavior_logp_gap"] < 1e-3
 
 
 def test_truncated_importance_weights(cache: Path, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_truncated_importance_weights(cache: Path, tmp_path: Path) -> None:
     assert len(metrics) == 3
     for row in metrics:
         assert 0.5 < row["importance_weight"] <= 1.2
-        assert 0 < row["behaviour_kl"] < 1
+        assert 0 < row["behavior_kl"] < 1
     assert any(row["importance_cut_fraction"] > 0 for row in metrics)
 
 
@@ -94,7 +94,7 @@ def test_two_learners(cache: Path, tmp_path: Path, sharded: str, rank: int) -> N
     resumed = Command(["--resume", str(run)], tmp_path / "resumed.txt")
     assert resumed.process.wait(900) == 0, resumed.log.read_text()
     third = rows(run / "metrics.jsonl")[2]
-    assert third["behaviour_logp_gap"] < 1e-3
+    assert third["behavior_logp_gap"] < 1e-3
     assert third["grad_norm"] > 0
 
 

@@ -166,7 +166,7 @@ def test_training_survives_the_loss_of_the_rollout_node_of_replica_and_of_engine
     for row in metrics:
         assert row["episodes"] == 16
         assert row["served_learner_logp_gap"] < 1e-4
-        assert row["behaviour_logp_gap"] < 1e-3  # a replica with its starting weights: 0.1 and more
+        assert row["behavior_logp_gap"] < 1e-3  # a replica with its starting weights: 0.1 and more
     versions = [run.weight_versions(row["iteration"]) for row in metrics]
     assert [len(version) for version in versions] == [1] * len(metrics)
     assert len(set.union(*versions)) == len(metrics)

@@ -9,9 +9,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from hgpo_rllib.cli.doctor import SMALL
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import RunConfig, load_config, parse_config
 from hgpo_rllib.doctor import GIB, machine_checks, short
+from hgpo_rllib.run.inputs import check_files
 from hgpo_rllib.run.model_size import find_size
 from tests.paths import ROOT
 
@@ -93,6 +95,12 @@ def test_memory_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_settings_of_the_short_run_are_valid(name: str) -> None:
     """Each strategy needs two members of a group."""
     parse_config(short(load_config(QWEN.with_name(f"{name}.yaml"), [])).model_dump())
+
+
+@pytest.mark.parametrize("name", ["alfworld_pocket", "webshop_pocket", "textcraft_pocket"])
+def test_the_data_of_the_short_run_have_all_splits(name: str) -> None:
+    """The doctor's smaller sizes leave tasks for each split."""
+    check_files(load_config(QWEN.with_name(f"{name}.yaml"), list(SMALL)))
 
 
 def test_an_error_of_the_short_run_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from hgpo_rllib import served_policy
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, RequestFailedError
+from hgpo_rllib.section import RunStoppedError
 from hgpo_rllib.served_policy import check_served_policy
 
 PROBE = np.array([5, 6], np.int32)
@@ -15,9 +16,9 @@ PROBE = np.array([5, 6], np.int32)
 
 def check(monkeypatch: pytest.MonkeyPatch, answer: Any, learner: list[float], limit: Any) -> float:
     config = SimpleNamespace(max_response_tokens=3, temperature=1.0, max_logp_gap=limit)
-    runner: Any = SimpleNamespace(config=config, ask=lambda *_: [answer])
+    runner: Any = SimpleNamespace(config=config, weights=STARTING_WEIGHTS, ask=lambda *_: [answer])
     monkeypatch.setattr(served_policy, "on_learners", lambda *_: np.array(learner))
-    return check_served_policy(runner, SimpleNamespace(), STARTING_WEIGHTS, PROBE)  # type: ignore[arg-type]
+    return check_served_policy(runner, SimpleNamespace(), PROBE)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,10 @@ def test_the_largest_difference(
 @pytest.mark.parametrize("wrong", [-2.5, float("nan")])
 def test_other_weights_end_the_run(monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
     answer = SimpleNamespace(token_ids=np.array([7, 8]), logp=np.array([-1.0, -2.0]))
-    with pytest.raises(RuntimeError, match=r"served policy differs .* more than max_logp_gap=0\.1"):
+    match = (
+        r"served policy differs .* more than policy_server\.max_logp_gap=0\.1; .* set it to null"
+    )
+    with pytest.raises(RunStoppedError, match=match):
         check(monkeypatch, answer, [-1.0, wrong], 0.1)
 
 

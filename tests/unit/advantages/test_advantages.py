@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.advantages.baselines import step_level
-from hgpo_rllib.advantages.diagnostics import level_sizes, utilisation
+from hgpo_rllib.advantages.diagnostics import level_sizes, utilization
 from hgpo_rllib.advantages.groups import (
     compare_levels,
     context_levels,
@@ -71,7 +71,7 @@ def test_recordings(case: dict[str, Any]) -> None:
     np.testing.assert_allclose(hgpo(steps, settings), recorded, rtol=0, atol=1e-12)
     # The recorded share is of the paper's groups in both modes.
     sizes = level_sizes([*compare_levels(steps, replace(settings, contexts="paper"))])
-    np.testing.assert_allclose(utilisation(sizes), case["utilization"], atol=1e-12)
+    np.testing.assert_allclose(utilization(sizes), case["utilization"], atol=1e-12)
 
 
 @given(BATCHES, SETTINGS)
@@ -234,9 +234,9 @@ def test_depth_zero_is_the_step_level_estimate(batch, settings) -> None:
     np.testing.assert_allclose(got, ablation, rtol=0, atol=1e-12)
     for task, state in {*zip(steps.task, steps.anchor, strict=True)}:
         group = (steps.task == task) & (steps.anchor == state)
-        centred = steps.step_return[group] - steps.step_return[group].mean()
-        scale = centred.std() + 1e-6 if settings.normalize == "mean_std" else 1.0
-        np.testing.assert_allclose(got[group], centred / scale, rtol=0, atol=1e-9)
+        centered = steps.step_return[group] - steps.step_return[group].mean()
+        scale = centered.std() + 1e-6 if settings.normalize == "mean_std" else 1.0
+        np.testing.assert_allclose(got[group], centered / scale, rtol=0, atol=1e-9)
 
 
 @given(BATCHES, SETTINGS)

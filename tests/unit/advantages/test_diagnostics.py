@@ -23,7 +23,7 @@ def test_sizes_by_level() -> None:
     """Rows: level 0 and 1; the third trajectory shares state 9 only at level 0."""
     sizes = diagnostics.level_sizes(LEVELS)
     assert sizes.tolist() == [[2, 3, 2, 3, 3, 1], [2, 2, 2, 2, 1, 1]]
-    np.testing.assert_allclose(diagnostics.utilisation(sizes), [5 / 6, 4 / 6])
+    np.testing.assert_allclose(diagnostics.utilization(sizes), [5 / 6, 4 / 6])
     np.testing.assert_allclose(diagnostics.mean_size(sizes), [13 / 5, 2])
     shares = diagnostics.size_distribution(sizes)
     assert shares.shape == (2, len(diagnostics.SIZE_LABELS))

@@ -22,7 +22,7 @@ from tests.unit.advantages.advantage_batches import (
 MEAN = EstimatorSettings(normalize="mean")
 
 
-def centred(
+def centered(
     batch: list[Trajectory],
     settings: EstimatorSettings,
     key: Callable[[int, list[int], int], Hashable],
@@ -63,7 +63,7 @@ def test_trajectories_and_states(batch, settings) -> None:
     """GRPO compares trajectories, each once; GiGPO adds the comparison by state, weighted."""
     steps = arrays(batch)
     whole = np.array(by_trajectory(batch, settings))
-    state = np.array(centred(batch, settings, lambda task, states, t: (task, states[t])))
+    state = np.array(centered(batch, settings, lambda task, states, t: (task, states[t])))
     got = {name: find_estimator(name)(steps, settings) for name in ("grpo", "gigpo")}
     np.testing.assert_allclose(got["grpo"], whole, atol=1e-9)
     np.testing.assert_allclose(got["gigpo"], whole + settings.step_weight * state, atol=1e-9)
@@ -71,13 +71,13 @@ def test_trajectories_and_states(batch, settings) -> None:
 
 def of_whole_histories(batch, settings) -> Any:
     """Compare steps whose whole history is equal."""
-    return centred(batch, settings, lambda task, states, t: (task, *states[: t + 1]))
+    return centered(batch, settings, lambda task, states, t: (task, *states[: t + 1]))
 
 
 def of_contexts(batch, settings) -> Any:
     """Compare steps whose last K + 1 states are equal; `released`: none before K."""
     depth = settings.context_length
-    expected = np.array(centred(batch, settings, history(depth)))
+    expected = np.array(centered(batch, settings, history(depth)))
     if settings.contexts == "released":
         early = [t < depth for _, states, _ in batch for t in range(len(states))]
         expected[early] = 0.0
@@ -87,7 +87,7 @@ def of_contexts(batch, settings) -> Any:
 def of_whole_histories_else_states(batch, settings) -> Any:
     """The first where another step has the same history, also if it gives 0; else Eq. 2."""
     whole = of_whole_histories(batch, settings)
-    state = centred(batch, settings, lambda task, states, t: (task, states[t]))
+    state = centered(batch, settings, lambda task, states, t: (task, states[t]))
     shared = others_of(batch, lambda task, states, t: (task, *states[: t + 1]))
     return [a if others else b for a, b, others in zip(whole, state, shared, strict=True)]
 
@@ -110,7 +110,7 @@ def test_oracles(name, expected, batch, settings) -> None:
 def test_the_whole_batch(batch, settings) -> None:
     """REINFORCE compares with all steps of all tasks."""
     got = find_estimator("reinforce")(arrays(batch), settings)
-    np.testing.assert_allclose(got, centred(batch, settings, lambda *_: 0), atol=1e-9)
+    np.testing.assert_allclose(got, centered(batch, settings, lambda *_: 0), atol=1e-9)
 
 
 @given(BATCHES)
@@ -242,7 +242,7 @@ def test_uncertainty_in_units_of_the_state() -> None:
 
 
 @given(BATCHES, SETTINGS)
-def test_generalised_advantages_with_values_of_histories(batch, settings) -> None:
+def test_generalized_advantages_with_values_of_histories(batch, settings) -> None:
     """The value is a weighted mean of groups' means; a step alone at all depths has its own."""
     returns = [value for _, _, values in batch for value in values]
     early = [t for _, states, _ in batch for t in range(len(states))]
@@ -304,7 +304,7 @@ def test_values_shrunk_towards_those_of_shorter_histories(batch, settings) -> No
 
 
 @pytest.mark.parametrize("name", ["hgpo_gae", "hgpo_shrinkage", "gagpo", "ppo"])
-def test_generalised_advantages_in_units_of_the_task(name: str) -> None:
+def test_generalized_advantages_in_units_of_the_task(name: str) -> None:
     """`mean_std` divides by their standard deviation, here over one task."""
     steps = two_histories([2.0, 6.0], [3.0, 9.0])
     plain, scaled = (find_estimator(name)(steps, s) for s in (MEAN, EstimatorSettings()))
@@ -342,11 +342,11 @@ def test_gae_by_definition(batch, settings) -> None:
 
 @given(BATCHES, SETTINGS)
 def test_ppo_uses_the_critic_or_a_table(batch, settings) -> None:
-    """Values given win; without them those are means by task and state, which centres λ = 1."""
+    """Values given win; without them those are means by task and state, which centers λ = 1."""
     steps = arrays(batch)
     settings = replace(settings, normalize="mean")
     table = find_estimator("ppo")(steps, replace(settings, gae_lambda=1.0))
-    expected = centred(batch, settings, lambda task, states, t: (task, states[t]))
+    expected = centered(batch, settings, lambda task, states, t: (task, states[t]))
     np.testing.assert_allclose(table, expected, atol=1e-9)
     value = np.sin(np.arange(len(steps)))
     got = find_estimator("ppo")(replace(steps, value=value), settings)

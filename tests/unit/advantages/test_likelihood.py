@@ -7,13 +7,13 @@ from hypothesis import given
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from tests.unit.advantages.advantage_batches import BATCHES, SETTINGS, arrays, nll
-from tests.unit.advantages.test_estimators import by_trajectory, centred, compare
+from tests.unit.advantages.test_estimators import by_trajectory, centered, compare
 
 
 @given(BATCHES, SETTINGS)
 def test_gaca(batch, settings) -> None:
     """The share of Eq. 2 is 1 / (1 + exp(-z)), with z over the steps of the trajectory."""
-    state = centred(batch, settings, lambda task, states, t: (task, states[t]))
+    state = centered(batch, settings, lambda task, states, t: (task, states[t]))
     unlikely = [
         compare(nll(value), [nll(other) for other in returns], "mean_std")
         for _, _, returns in batch

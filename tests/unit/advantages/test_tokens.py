@@ -66,7 +66,7 @@ def token_loop(
 
 @given(EPISODES, SETTINGS)
 def test_ppo_tokens_by_a_loop(episodes: Episodes, settings: EstimatorSettings) -> None:
-    """Through all turns; the targets are values plus advantages before these are centred."""
+    """Through all turns; the targets are values plus advantages before these are centered."""
     steps, tokens = batch(episodes, settings, one_head=True)
     turns = [turn for episode in episodes for turn in episode]
     rewards = np.array([reward for reward, *_ in turns])
@@ -81,7 +81,7 @@ def test_ppo_tokens_by_a_loop(episodes: Episodes, settings: EstimatorSettings) -
 
 @given(EPISODES, SETTINGS)
 def test_vetta_by_loops(episodes: Episodes, settings: EstimatorSettings) -> None:
-    """GAE over turns, plus GAE with gamma = lambda = 1 over tokens, centred in each response."""
+    """GAE over turns, plus GAE with gamma = lambda = 1 over tokens, centered in each response."""
     steps, tokens = batch(episodes, settings, one_head=False)
     # Without the penalties of later turns, which would lower the returns of earlier ones.
     turns = [turn for episode in episodes for turn in episode]

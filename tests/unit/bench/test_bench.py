@@ -119,6 +119,12 @@ def test_bad_sizes(arguments: list[str], message: str) -> None:
         ("scale RUN", "RUN: no recorded episodes to replay"),
         ("scale RUN --figure missing/a.png", "--figure: missing is not a directory: create it"),
         ("credit a.json --figure missing/a.png", "--figure: missing is not a directory: create it"),
+        ("credit a.json --figure .", "--figure: . is a directory: give the path of a file"),
+        (
+            "credit a.json --output b",
+            "a.json is only shown again: leave out KEY=VALUE and --output",
+        ),
+        ("learner alfworld_pocket env.options.max=1", "unknown option env.options.max;"),
     ],
 )
 def test_nothing_to_measure_or_no_place_for_it(

@@ -61,7 +61,7 @@ def trajectory(group: int, member: int, rooms: list[str], won: bool) -> Trajecto
                 True,
                 prompt_ids=ids[t],
                 response_ids=ids[t],
-                behaviour_logp=np.full(len(ids[t]), -0.1 * (t + 1), np.float32),
+                behavior_logp=np.full(len(ids[t]), -0.1 * (t + 1), np.float32),
             ),
             after,
             10.0 * (won and t == len(rooms) - 1),
@@ -207,6 +207,8 @@ def config(generated_games: Path, tmp_path: Path) -> RunConfig:
     model = tmp_path / "model"
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"weights")
+    (model / "config.json").write_text('{"model_type": "qwen2"}')
+    (model / "tokenizer.json").touch()
     gateway = "rollout.gateway_port=8100"  # of a run that clients played; branches are played here
     return load_config(None, [f"model.model_path={model}", f"env.data={generated_games}", gateway])
 

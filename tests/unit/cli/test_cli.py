@@ -75,8 +75,10 @@ def assert_is_refusal(done: subprocess.CompletedProcess[str], named: Sequence[st
         ((str(POCKET), "model.model_path=no-model"), ["model.model_path", "no-model"]),
         ((str(POCKET), "env.data=."), ["json_2.1.1", "is not a directory", "alfworld-download"]),
         (("--resume", "."), ["--resume", "is not a run directory"]),
+        ((str(POCKET), f"cache={POCKET}"), ["cache: ", "pocket.yaml is not a writable directory"]),
+        ((str(POCKET), f"output={POCKET}/runs"), ["output: ", "is not a writable directory"]),
     ],
-    ids=["unknown key", "missing file", "missing model", "no games", "no run"],
+    ids=["unknown key", "missing file", "missing model", "no games", "no run", "cache", "output"],
 )
 def test_bad_input(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
     assert_refused(tmp_path, ("train", *arguments), named)

@@ -217,7 +217,7 @@ def test_values_of_the_released_scripts(
 
 
 @pytest.mark.parametrize("size", ["1.5b", "7b"])
-def test_normalisation_on_webshop(size: str) -> None:
+def test_normalization_on_webshop(size: str) -> None:
     """Released: GiGPO subtracts the mean there, as HGPO does; GRPO divides by the deviation too."""
     kinds = {
         method: load_config(FOLDER / f"webshop_qwen{size}_{method}.yaml", []).algorithm.normalize

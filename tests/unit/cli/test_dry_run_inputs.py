@@ -62,6 +62,8 @@ def test_sound_inputs(hgpo: Run, games: Path, store: Path, tmp_path: Path) -> No
         (ALFWORLD, "algorithm.estimator=hcapo"),
         (ALFWORLD, f"env.data={games}", "algorithm.estimator=gear"),
         (WEBSHOP, "algorithm.estimator=sdar"),
+        # The sample of the store has as many human goals, so that no split is empty.
+        (WEBSHOP, "env.options.goals=human", "store.products=20000"),
     ):
         status, stdout, stderr = hgpo("train", *arguments, "--dry-run")
         assert status == 0, stderr

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete, Text
 from gymnasium.utils.env_checker import check_env
 
 from env_wrappers.errors import DataError
-from env_wrappers.gymnasium_env import GymnasiumEnv, without_colours
+from env_wrappers.gymnasium_env import GymnasiumEnv, without_colors
 from env_wrappers.spaces import ANY_ACTION
 from tests.paths import ROOT
 
@@ -162,7 +162,7 @@ def test_episodes_are_reproducible(name: str, actions: tuple[str, ...]) -> None:
         env.restore(snapshot)
 
 
-def test_colours_in_words() -> None:
+def test_colors_in_words() -> None:
     """What they mean in Taxi is for `goal` to say."""
     observation, _ = GymnasiumEnv("Taxi-v3", "goal", TAXI).reset(seed=3)
     assert "|[blue R]: |[yellow  ]: :G|" in observation
@@ -177,12 +177,12 @@ def test_colours_in_words() -> None:
         ("\x1b[38;1mS\x1b[0m", "[crimson S]"),
         ("\x1b[91mS\x1b[0m", "[red S]"),
         ("\x1b[1mS\x1b[0m", "S"),  # bold
-        ("\x1b[39mS\x1b[0m", "S"),  # the terminal's own colour
+        ("\x1b[39mS\x1b[0m", "S"),  # the terminal's own color
         ("\x1b[49mS\x1b[0m", "S"),
     ],
 )
-def test_colour_codes(shown: str, words: str) -> None:
-    assert without_colours(f"a{shown}b") == f"a{words}b"
+def test_color_codes(shown: str, words: str) -> None:
+    assert without_colors(f"a{shown}b") == f"a{words}b"
 
 
 @pytest.mark.parametrize(

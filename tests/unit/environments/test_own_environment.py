@@ -107,7 +107,7 @@ def test_the_prompt_of_the_page(folder: Path, config: RunConfig) -> None:
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        (lambda text: text.replace("goal", "gaol"), "'gaol' is undefined"),
+        (lambda text: text.replace("goal", "aim"), "'aim' is undefined"),
         (lambda text: text.replace("endfor", "end"), "unknown tag 'end'"),
         (lambda text: text.replace("turn.action", "turn.deed"), "no attribute 'deed'"),
         (lambda text: text + "{{ '%d' | format(goal) }}", "TypeError: "),

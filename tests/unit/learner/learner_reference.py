@@ -162,13 +162,13 @@ def make_columns(
         "response_ids": integers(1, 50, steps, 5).int(),
         "response_length": integers(1, 6, steps),
         "advantage": torch.randn(steps, generator=generator) * (torch.arange(steps) % 3 > 0),
-        "behaviour_logp": torch.zeros(steps, 5),
+        "behavior_logp": torch.zeros(steps, 5),
     }
     with torch.no_grad():
         for step in range(steps):
             logp, _ = logp_and_entropy(model, columns, step)
             error = noise * torch.randn(len(logp), generator=generator, dtype=logp.dtype)
-            columns["behaviour_logp"][step, : len(logp)] = (logp + error).float()
+            columns["behavior_logp"][step, : len(logp)] = (logp + error).float()
     return columns
 
 
@@ -212,7 +212,7 @@ def reference_update(
     settings: LearnerSettings,
     critic: Critic | None = None,
 ) -> PreTrainedModel:
-    """A copy of the model after all optimiser steps of an update, with the last gradients.
+    """A copy of the model after all optimizer steps of an update, with the last gradients.
 
     `critic` learns in place.
     """
@@ -260,10 +260,10 @@ def step_losses(
         advantage = advantage[: len(logp)]
     if s.drop_zero_advantage and advantage == 0:
         return 0 * logp
-    engine = columns["behaviour_logp"][step, : len(logp)].double()
+    engine = columns["behavior_logp"][step, : len(logp)].double()
     with torch.no_grad():
         at_sampling = logp_and_entropy(sampler, columns, step)[0]
-    old = engine if s.old_logp == "behaviour" else at_sampling
+    old = engine if s.old_logp == "behavior" else at_sampling
     ratio = (logp - old).exp()
     if s.ratio_level != "token":
         whole = ratio.prod() if s.ratio_level == "sequence" else ratio.prod() ** (1 / len(ratio))

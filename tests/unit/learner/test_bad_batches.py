@@ -35,8 +35,8 @@ def weights_of(learner: HGPOLearner) -> Tensor:
 def poison(batch: dict[str, Tensor], kind: str) -> None:
     """Spoil step 4."""
     column, value = {
-        "loss": ("behaviour_logp", float("nan")),
-        "ratio": ("behaviour_logp", -1000.0),
+        "loss": ("behavior_logp", float("nan")),
+        "ratio": ("behavior_logp", -1000.0),
         "gradient": ("advantage", float("inf")),
     }[kind]
     batch[column][4] = value
@@ -60,7 +60,7 @@ PROBLEMS = {
 
 @pytest.mark.parametrize("kind", PROBLEMS)
 def test_a_bad_mini_batch_ends_the_run(model_path: str, kind: str) -> None:
-    """In one line with the batch's facts, before its optimiser step."""
+    """In one line with the batch's facts, before its optimizer step."""
     learner = make_learner(model_path, **COMMON)
     batch = make_columns(llm_of(learner), STEPS)
     poison(batch, kind)
@@ -111,9 +111,9 @@ def test_facts_of_the_batch(model_path: str, of_tokens: bool) -> None:
     if of_tokens:
         batch["advantage"] = batch["advantage"][:, None].repeat(1, 5)
         batch["advantage"][2, 2:] = -99.0  # padding
-    batch["behaviour_logp"] = torch.full((3, 5), -2.0)
-    batch["behaviour_logp"][1] = torch.tensor([-0.5, float("nan"), -1, float("-inf"), -7.125])
-    batch["behaviour_logp"][0, 1:] = -99.0  # padding
+    batch["behavior_logp"] = torch.full((3, 5), -2.0)
+    batch["behavior_logp"][1] = torch.tensor([-0.5, float("nan"), -1, float("-inf"), -7.125])
+    batch["behavior_logp"][0, 1:] = -99.0  # padding
     with pytest.raises(RunStoppedError) as error:
         update(learner, batch)
     assert (
@@ -184,7 +184,7 @@ def test_out_of_memory_in_the_first_mini_batch_of_two_epochs(
         model_path, on_bad_batch="skip", old_logp="recomputed", num_epochs=2, **chosen
     )
     batch = make_columns(llm_of(learner), STEPS, noise=0.0)
-    batch["behaviour_logp"] += torch.arange(STEPS)[:, None]
+    batch["behavior_logp"] += torch.arange(STEPS)[:, None]
     gaps = torch.arange(STEPS).repeat_interleave(batch["response_length"]).double()
     recomputed = STEPS // 2  # passes before the first mini-batch's: one a step of the others
     passes = iter(range(100))
@@ -198,7 +198,7 @@ def test_out_of_memory_in_the_first_mini_batch_of_two_epochs(
     assert "bad mini-batch 1 of 4 in update 1: out of memory" in one_warning(caplog)
     assert results["skipped_batches"] == 1
     assert weights_of(learner).isfinite().all()
-    assert results["behaviour_logp_gap_mean"] == pytest.approx(gaps.mean().item(), abs=1e-6)
+    assert results["behavior_logp_gap_mean"] == pytest.approx(gaps.mean().item(), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_no_signal(
     """Where all advantages are 0 and no other term is left, there is no update."""
     learner = make_learner(model_path, **COMMON | chosen)
     batch = make_columns(llm_of(learner), STEPS)
-    update(learner, batch)  # the optimiser has momentum, which would go on
+    update(learner, batch)  # the optimizer has momentum, which would go on
     before = weights_of(learner)
     batch["advantage"].zero_()
     results = update(learner, batch)
@@ -252,11 +252,11 @@ def test_mismatch_alarm(
     batch = make_columns(llm_of(learner), STEPS, noise=gap)
     results = update(learner, batch)
     if gap == 0:
-        assert results["behaviour_logp_gap"] < 1e-6  # columns are float32
-        assert abs(results["behaviour_kl"]) < 1e-9
+        assert results["behavior_logp_gap"] < 1e-6  # columns are float32
+        assert abs(results["behavior_kl"]) < 1e-9
     else:
-        assert 0.02 < results["behaviour_kl"] < 0.2  # about noise² / 2
-        assert 0.2 < results["behaviour_logp_gap_mean"] < 0.5 < results["behaviour_logp_gap"]
+        assert 0.02 < results["behavior_kl"] < 0.2  # about noise² / 2
+        assert 0.2 < results["behavior_logp_gap_mean"] < 0.5 < results["behavior_logp_gap"]
     if gap == 0 or alarm is None:
         assert not caplog.records
         return
@@ -270,11 +270,11 @@ def test_every_token_is_measured_once(model_path: str) -> None:
     """The recomputing pass has the rows that the first mini-batch lacks."""
     learner = make_learner(model_path, **COMMON, old_logp="recomputed", num_epochs=2)
     batch = make_columns(llm_of(learner), STEPS, noise=0.0)
-    batch["behaviour_logp"] += torch.arange(STEPS)[:, None]
+    batch["behavior_logp"] += torch.arange(STEPS)[:, None]
     gaps = torch.arange(STEPS).repeat_interleave(batch["response_length"]).double()
     results = update(learner, batch)
-    assert results["behaviour_logp_gap_mean"] == pytest.approx(gaps.mean().item(), abs=1e-6)
-    assert results["behaviour_logp_gap"] == pytest.approx(STEPS - 1, abs=1e-6)
+    assert results["behavior_logp_gap_mean"] == pytest.approx(gaps.mean().item(), abs=1e-6)
+    assert results["behavior_logp_gap"] == pytest.approx(STEPS - 1, abs=1e-6)
 
 
 def test_find_problem() -> None:

@@ -30,7 +30,7 @@ def test_an_update_is_that_of_plain_losses(model_path: str, kind: dict) -> None:
     with torch.no_grad():
         for row in range(7):
             logp, _ = logp_and_entropy(llm_of(learner), columns, row)
-            columns["behaviour_logp"][row, : len(logp)] = logp.float()
+            columns["behavior_logp"][row, : len(logp)] = logp.float()
     generator = torch.Generator().manual_seed(0)
     columns["advantage"] = torch.randn(7, 5, generator=generator)
     columns["value"] = torch.from_numpy(learner.values(columns)).float()

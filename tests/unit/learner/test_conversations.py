@@ -113,7 +113,7 @@ def make_conversations(model: PreTrainedModel) -> dict[str, Tensor]:
         with torch.no_grad():
             logp, _ = logp_and_entropy(model, columns, row)
         noise = 0.4 * torch.randn(len(logp), generator=generator)
-        columns["behaviour_logp"][row, : len(logp)] = (logp + noise).float()
+        columns["behavior_logp"][row, : len(logp)] = (logp + noise).float()
     return columns
 
 

@@ -192,7 +192,7 @@ class TestCritic:
         assert explained_variance(value, target) > 0.95
 
     def test_values_become_signals(self, model_path: str, kind: str) -> None:
-        """Values of the module in, GAE out; targets are of the raw advantages, not normalised."""
+        """Values of the module in, GAE out; targets are of the raw advantages, not normalized."""
         learner = make_learner(model_path, critic=kind, **COMMON | {"micro_batch_tokens": 7})
         learner.policy.float()
         settings = AlgorithmSettings(estimator="ppo", gamma=0.9, gae_lambda=0.7)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 from ray.rllib.utils import checkpoints
 from ray.tune.utils.file_transfer import sync_dir_between_nodes
 
@@ -29,16 +29,20 @@ def test_shares(lengths: list[int], count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "message"),
     [
-        RayActorError(),
-        RayTaskError("update", "… Connection closed by peer [127.0.0.1]:1", RuntimeError()),
+        (RayActorError(), "a learner process died"),
+        (
+            RayTaskError("update", "… Connection closed by peer [127.0.0.1]:1", RuntimeError()),
+            "a learner process died",
+        ),
+        (OutOfMemoryError("killed"), "a learner process was killed: its node is out of memory"),
     ],
 )
-def test_a_lost_learner_is_one_line(error: Exception) -> None:
+def test_a_lost_learner_is_one_line(error: Exception, message: str) -> None:
     """Ray raises the error of the lost one, or of one that waited for it."""
     with (
-        pytest.raises(RunStoppedError, match="a learner process died"),
+        pytest.raises(RunStoppedError, match=message),
         stopped_by_learners(),
     ):
         raise error

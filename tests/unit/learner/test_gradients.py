@@ -63,7 +63,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sequence mask": RECOMPUTED | {"importance_mask": (0.5, 2), "importance_level": "sequence"},
     "weights and mask": RECOMPUTED | {"importance_cap": 1.2, "importance_mask": (0.6, 1.4)},
     "gradient clip": {"grad_clip": 0.01},
-    "optimiser": {"adam_betas": (0.5, 0.9), "weight_decay": 0.7},
+    "optimizer": {"adam_betas": (0.5, 0.9), "weight_decay": 0.7},
     "released": RECOMPUTED
     | {
         "dual_clip": 3,
@@ -74,7 +74,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
 }
 WITHOUT_ORDER = [n for n, o in OPTIONS.items() if "micro_batch_steps" not in o]
-# One optimiser step; several, the later ones off policy; several epochs.
+# One optimizer step; several, the later ones off policy; several epochs.
 SHAPES: dict[str, dict[str, Any]] = {
     "one mini-batch": {"minibatch_size": 100},
     "three": {"minibatch_size": 3},
@@ -165,7 +165,7 @@ class TestInvariants:
         st.integers(0, 99),
         st.sampled_from(sorted(SHAPES)),
         st.sampled_from(get_args(Aggregation)),
-        st.sampled_from(["behaviour", "recomputed"]),
+        st.sampled_from(["behavior", "recomputed"]),
     )
     def test_dropping_is_exact(
         self, model_path: str, seed: int, shape: str, aggregation: str, old_logp: str
@@ -185,7 +185,7 @@ class TestInvariants:
 
 
 def test_a_mini_batch_without_a_step_left_is_a_step_of_gradient_0(model_path: str) -> None:
-    """The optimiser's momentum and weight decay go on, as when the steps are kept."""
+    """The optimizer's momentum and weight decay go on, as when the steps are kept."""
     kept, dropped = (
         make_learner(
             model_path, **COMMON | {"minibatch_size": 2, "kl_coeff": 0}, drop_zero_advantage=drop
@@ -228,13 +228,13 @@ def forward_passes(learner: HGPOLearner, batch: dict[str, Tensor]) -> int:
     ],
 )
 def test_passes_through_the_model(model_path: str, chosen: dict[str, Any], rows: int) -> None:
-    """One more for what later optimiser steps need, and none where nothing is needed."""
+    """One more for what later optimizer steps need, and none where nothing is needed."""
     learner = make_learner(model_path, **COMMON | chosen)
     assert forward_passes(learner, make_columns(llm_of(learner), 8)) == rows
 
 
 def test_the_learning_rate_of_each_step(model_path: str) -> None:
-    """Counts of optimiser steps and of updates arrive at the schedule."""
+    """Counts of optimizer steps and of updates arrive at the schedule."""
     chosen = {"lr": 1e-3, "lr_warmup_steps": 4, "lr_decay_iterations": 5, "lr_decay": "cosine"}
     learner = make_learner(model_path, **COMMON | chosen, minibatch_size=3)
     batch = make_columns(llm_of(learner), 9)
@@ -256,7 +256,7 @@ def test_everything_reported_is_declared(model_path: str) -> None:
     reported -= {"num_trainable_parameters"}
     assert reported == {
         *("loss", "policy_loss", "kl", "clip_fraction", "entropy", "grad_norm", "ratio_max"),
-        *("behaviour_logp_gap", "behaviour_logp_gap_mean", "behaviour_kl"),
+        *("behavior_logp_gap", "behavior_logp_gap_mean", "behavior_kl"),
         *("importance_weight", "importance_cut_fraction", "skipped_batches"),
         *("value_loss", "value_clip_fraction", "critic_grad_norm"),
     }

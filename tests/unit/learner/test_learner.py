@@ -117,7 +117,7 @@ def columns() -> dict[str, Tensor]:
         "prompt_length": torch.tensor([9, 3, 1, 7, 5, 2]),
         "response_ids": torch.randint(1, 50, (6, 4), generator=generator, dtype=torch.int32),
         "response_length": torch.tensor([1, 4, 2, 3, 4, 1]),
-        "behaviour_logp": torch.randn(6, 4, generator=generator),
+        "behavior_logp": torch.randn(6, 4, generator=generator),
         "advantage": torch.randn(6, generator=generator),
     }
 
@@ -135,14 +135,14 @@ class TestTokenBatch:
             whole = prompt + response
             assert batch["ids"][row, : len(whole)].tolist() == whole
             for offset in range(len(response)):
-                behaviour = source["behaviour_logp"][step, offset].item()
+                behavior = source["behavior_logp"][step, offset].item()
                 advantage = source["advantage"][step].item()
-                tokens.append((row, len(prompt) + offset, behaviour, advantage))
+                tokens.append((row, len(prompt) + offset, behavior, advantage))
         for row, step in enumerate(rows):
             assert set(batch["step"][batch["row"] == row].tolist()) == {step}
         source_ids = source["response_ids"][batch["step"], batch["offset"]]
         assert batch["ids"][batch["row"], batch["position"]].tolist() == source_ids.tolist()
-        names = ("row", "position", "behaviour_logp", "advantage")
+        names = ("row", "position", "behavior_logp", "advantage")
         assert list(zip(*(batch[name].tolist() for name in names), strict=True)) == tokens
         lengths = source["prompt_length"][rows] + source["response_length"][rows]
         assert batch["ids"].shape == (len(rows), lengths.max())

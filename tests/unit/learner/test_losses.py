@@ -49,10 +49,10 @@ class TestClippedLoss:
         self, ratio: float, advantage: float, dual_clip: float | None, loss: float, clipped: bool
     ) -> None:
         """Both signs of the advantage; the gradient is -advantage * ratio, or 0 where clipped."""
-        behaviour = torch.tensor([-1.5], dtype=torch.float64)
-        logp = (behaviour + np.log(ratio)).requires_grad_()
+        behavior = torch.tensor([-1.5], dtype=torch.float64)
+        logp = (behavior + np.log(ratio)).requires_grad_()
         got, flag = clipped_policy_loss(
-            clamp_log_ratio(logp - behaviour).exp(), torch.tensor([advantage]), 0.2, 0.3, dual_clip
+            clamp_log_ratio(logp - behavior).exp(), torch.tensor([advantage]), 0.2, 0.3, dual_clip
         )
         assert got.item() == pytest.approx(loss)
         assert flag.item() is clipped
@@ -219,7 +219,7 @@ class TestImportanceWeights:
 )
 def test_statistics_are_of_what_is_configured(chosen: dict[str, Any], more: set[str]) -> None:
     zeros, step = torch.zeros(2), torch.zeros(2, dtype=torch.long)
-    tokens = {"old_logp": zeros, "behaviour_logp": zeros, "advantage": zeros, "step": step}
+    tokens = {"old_logp": zeros, "behavior_logp": zeros, "advantage": zeros, "step": step}
     settings = LearnerSettings(old_logp="recomputed", **chosen)
     losses = token_losses(settings, tokens, {"logp": zeros, "entropy": zeros}, None)
     assert losses.statistics.keys() == {"clip_fraction", "entropy", "ratio_max"} | more
@@ -237,7 +237,7 @@ def test_statistics_are_of_what_is_configured(chosen: dict[str, Any], more: set[
 def test_a_pass_without_tokens(chosen: dict[str, Any]) -> None:
     """Of a learner that waits for the others: no loss, and a backward pass all the same."""
     none, logp = torch.zeros(0), torch.zeros(0, requires_grad=True)
-    tokens = {"old_logp": none, "behaviour_logp": none, "advantage": none, "step": none.long()}
+    tokens = {"old_logp": none, "behavior_logp": none, "advantage": none, "step": none.long()}
     settings = LearnerSettings(old_logp="recomputed", **chosen)
     losses = token_losses(settings, tokens, {"logp": logp, "entropy": none}, None)
     assert losses.loss.shape == (0,)
@@ -251,8 +251,8 @@ def test_mismatch_is_the_kl_from_the_engine() -> None:
     engine, learner = torch.randn(2, 6, dtype=torch.float64).log_softmax(-1)
     values = mismatch(learner, engine)
     kl = (engine.exp() * (engine - learner)).sum()
-    torch.testing.assert_close((engine.exp() * values["behaviour_kl"]).sum(), kl)
-    torch.testing.assert_close(values["behaviour_logp_gap_mean"], (learner - engine).abs())
+    torch.testing.assert_close((engine.exp() * values["behavior_kl"]).sum(), kl)
+    torch.testing.assert_close(values["behavior_logp_gap_mean"], (learner - engine).abs())
 
 
 @pytest.mark.parametrize("clamp", [None, 0.4])

@@ -105,7 +105,7 @@ class TestLearningRate:
         assert rates == pytest.approx(expected, abs=1e-9)
 
     def test_warm_up(self) -> None:
-        """By optimiser steps, on top of the decay."""
+        """By optimizer steps, on top of the decay."""
         chosen = LearnerSettings(lr=1.0, lr_warmup_steps=4, lr_decay_iterations=2)
         assert [learning_rate(chosen, step, 0) for step in (0, 1, 3, 4)] == [0.25, 0.5, 1, 1]
         assert learning_rate(chosen, 1, 1) == 0.25

@@ -97,7 +97,7 @@ def response(observation: str, action: str, tokens: int) -> Turn:
         action,
         prompt_ids=np.arange(5, dtype=np.int32),
         response_ids=np.arange(tokens, dtype=np.int32),
-        behaviour_logp=np.full(tokens, -1.0, np.float32),
+        behavior_logp=np.full(tokens, -1.0, np.float32),
     )
 
 

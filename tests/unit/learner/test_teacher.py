@@ -116,7 +116,7 @@ def test_what_gear_cannot_weigh() -> None:
     """Spans, and responses without log-probabilities: one line."""
     for change, message in (
         ({"spans": (Span(0, 1, "x"),)}, "estimator gear: it has advantages of tokens, and"),
-        ({"behaviour_logp": np.full(1, np.nan)}, "estimator gear: the agent records no log-prob"),
+        ({"behavior_logp": np.full(1, np.nan)}, "estimator gear: the agent records no log-prob"),
     ):
         trajectories = group()
         step = trajectories[0].steps[0]
@@ -140,7 +140,7 @@ def test_an_update_with_distillation(model_path: str) -> None:
     learner = make_learner(model_path, distillation_coeff=0.3, **COMMON)
     columns = make_columns(llm_of(learner))
     generator = torch.Generator().manual_seed(3)
-    columns["teacher_logp"] = columns["behaviour_logp"] + torch.randn(7, 5, generator=generator)
+    columns["teacher_logp"] = columns["behavior_logp"] + torch.randn(7, 5, generator=generator)
     llm, losses = llm_of(learner), []
     for row in range(7):
         logp, _ = logp_and_entropy(llm, columns, row)

@@ -87,9 +87,9 @@ class TestLoad:
 
         assert learner() == ("recomputed", 2.0)
         assert learner("learner.lr=1e-5") == ("recomputed", 2.0)
-        assert learner("rollout.max_staleness=0") == ("behaviour", None)
-        assert learner("rollout.schedule=one_step_off") == ("behaviour", None)
-        assert learner("learner.importance_cap=null") == ("behaviour", None)
+        assert learner("rollout.max_staleness=0") == ("behavior", None)
+        assert learner("rollout.schedule=one_step_off") == ("behavior", None)
+        assert learner("learner.importance_cap=null") == ("behavior", None)
         assert learner("learner.old_logp=recomputed") == ("recomputed", None)
 
     @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ NEEDS_CRITIC = "needs a critic: set learner.critic=head or learner.critic=separa
 OF_TOKENS = "has advantages of tokens, not of roles: set algorithm.role_estimators={} or other"
 OF_THE_ENGINE = (
     "learner: importance_cap and importance_mask compare the learner with the engine: set "
-    "old_logp=recomputed (with behaviour, the token ratio compares the two itself)"
+    "old_logp=recomputed (with behavior, the token ratio compares the two itself)"
 )
 
 

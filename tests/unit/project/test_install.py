@@ -1,4 +1,4 @@
-"""requirements/install.py: its checks, and how it recognises its own work."""
+"""requirements/install.py: its checks, and how it recognizes its own work."""
 
 import importlib.util
 import os

@@ -273,7 +273,7 @@ def system_loss(
     tokens = token_batch(columns, part.rows, torch.device("cpu"))
     weight = torch.zeros(len(columns["advantage"]), dtype=torch.float64)
     weight[torch.from_numpy(part.rows)] = torch.from_numpy(part.weight)
-    tokens["old_logp"] = tokens["behaviour_logp"]
+    tokens["old_logp"] = tokens["behavior_logp"]
     with torch.no_grad():
         reference_logp = token_log_probs(reference, tokens, 1.0)["logp"]
     outputs = token_log_probs(model, tokens, 1.0)
@@ -287,7 +287,7 @@ def minimal_steps(columns: dict[str, Tensor]) -> list[minimal.Step]:
     for i, advantage in enumerate(columns["advantage"].tolist()):
         prompt = columns["prompt_ids"][i, : columns["prompt_length"][i]].tolist()
         response = columns["response_ids"][i, : columns["response_length"][i]].tolist()
-        old_logp = columns["behaviour_logp"][i, : len(response)]
+        old_logp = columns["behavior_logp"][i, : len(response)]
         steps.append(minimal.Step("", "", True, prompt, response, old_logp, advantage=advantage))
     return steps
 

@@ -183,7 +183,7 @@ def lines(axes):
 
 
 def curves(axes):
-    """Colour to (x, y) of every line."""
+    """Color to (x, y) of every line."""
     return {
         line.get_color(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines
     }

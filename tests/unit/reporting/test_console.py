@@ -52,7 +52,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def stream(monkeypatch):
-    # A log must stay plain even where the environment asks for colour.
+    # A log must stay plain even where the environment asks for color.
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "30")
     return CountingStream()

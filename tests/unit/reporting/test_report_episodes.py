@@ -120,7 +120,7 @@ def test_texts_have_a_limit_and_every_iteration_an_episode(run_dir, monkeypatch)
     assert (first["groups"][0]["size"], first["total"]) == (3, 3)
 
 
-def test_one_outlier_does_not_make_all_colours_pale(run_dir):
+def test_one_outlier_does_not_make_all_colors_pale(run_dir):
     write(run_dir, 9, grouped("a", [True], [1.0] * 30 + [0.0] * 30 + [50.0]))
     assert pack(run_dir)[-1]["scale"] == 1.0
     write(run_dir, 9, grouped("a", [True], [0.0]))

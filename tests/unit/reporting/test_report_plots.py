@@ -151,7 +151,7 @@ def test_environments_of_a_mixture_have_a_line_each(run_dir):
     assert [list(line.get_ydata()) for line in axes.lines] == [[0.1, 0.2], [0.2, 0.4]]
 
 
-def test_curves_of_several_settings_have_a_colour_and_a_band_each(several):
+def test_curves_of_several_settings_have_a_color_and_a_band_each(several):
     axes = panels(several, "training.png")["KL to the reference policy (nats)"]
     assert curves(axes) == {
         BLUE: ([1, 2, 3, 4], pytest.approx([0.15] * 4)),
@@ -188,7 +188,7 @@ class TestLearningCurve:
 
 
 class TestGroups:
-    TITLES = ("Step utilisation", "Mean size of those groups", "Distance from the Oracle")
+    TITLES = ("Step utilization", "Mean size of those groups", "Distance from the Oracle")
 
     def test_depths_and_the_oracle_have_a_line_each(self, diagnosed):
         shares, sizes = (panels([diagnosed], "groups.png")[title] for title in self.TITLES[:2])
@@ -218,8 +218,8 @@ class TestGroups:
         shown = panels(several, "groups.png")
         zero = ([1, 2, 3, 4], [0.25] * 4)
         # The share of the Oracle is 0.25, too.
-        assert curves(shown["Step utilisation"]) == {BLUE: zero, VERMILION: zero}
-        assert len(shown["Step utilisation"].lines) == 4
+        assert curves(shown["Step utilization"]) == {BLUE: zero, VERMILION: zero}
+        assert len(shown["Step utilization"].lines) == 4
 
 
 class TestGroupSizes:

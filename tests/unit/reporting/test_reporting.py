@@ -14,7 +14,13 @@ from hgpo_rllib.reporting import report
 from hgpo_rllib.reporting.numbers import duration, number, percent, points
 from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.results import ResultsError
-from tests.unit.reporting.reporting_rows import PROMPT, crash, make_run
+from tests.unit.reporting.reporting_rows import (
+    PROMPT,
+    crash,
+    make_run,
+    metrics_row,
+    write_jsonl,
+)
 
 
 @pytest.fixture
@@ -71,6 +77,15 @@ class TestReport:
         assert "100 episodes at temperature 0.40" in text
         assert "may be chance" not in text
         assert "not finished" not in text
+
+    def test_the_duration_of_a_resumed_run(self, run_dir):
+        """The clock of the rows starts again at 0 in the third iteration."""
+        rows = [
+            metrics_row(number) | {"wall_s": (20.0, 40.0, 15.0, 30.0)[number - 1]}
+            for number in range(1, 5)
+        ]
+        write_jsonl(run_dir / "metrics.jsonl", rows)
+        assert "in training · 1 min 10 s" in text_of(write_report([run_dir]).read_text())
 
     def test_tables(self, run_dir):
         text = text_of(write_report([run_dir]).read_text())

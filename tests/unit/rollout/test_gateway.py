@@ -47,7 +47,7 @@ def test_an_episode(table: Table) -> None:
     expected = table.tokenizer(chat, add_special_tokens=False)["input_ids"]
     assert one.turn.prompt_ids.tolist() == table.policy.asked[0].token_ids == expected
     assert table.tokenizer.decode(one.turn.response_ids, skip_special_tokens=True) == "wait 1"
-    assert one.turn.behaviour_logp.tolist() == [-1.0] * len(one.turn.response_ids)
+    assert one.turn.behavior_logp.tolist() == [-1.0] * len(one.turn.response_ids)
     assert two.turn.weight_version == "w:2"
     assert two.turn.action == second.choices[0].message.content
     assert len({prompt.seed for prompt in table.policy.asked}) == 2

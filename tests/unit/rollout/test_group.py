@@ -188,7 +188,7 @@ class TestWhatIsKept:
         expected = table.response(GOOD)
         for turn, step in zip(played.turns, played.steps, strict=True):
             np.testing.assert_array_equal(turn.response_ids, expected.token_ids)
-            np.testing.assert_array_equal(turn.behaviour_logp, expected.logp)
+            np.testing.assert_array_equal(turn.behavior_logp, expected.logp)
             assert (turn.completion, turn.is_valid) == (GOOD, True)
             assert (turn.weight_version, turn.engine_s) == ("w:3", 0.1)
             assert turn.tokens == (len(turn.prompt_ids), len(turn.response_ids))

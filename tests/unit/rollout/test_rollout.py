@@ -84,7 +84,7 @@ def trajectory(name: str, member: int) -> Trajectory:
             prompt_truncated=t == 1,
             response_ids=np.full(t + 1, number, np.int32),
             response_truncated=t == 2,
-            behaviour_logp=np.full(t + 1, -number / 8, np.float32),
+            behavior_logp=np.full(t + 1, -number / 8, np.float32),
             weight_version=f"w:{t}",
             weight_versions=(("w:0", 1), ("w:1", 1)) if t == 1 else (),
             request_s=t / 4,
@@ -156,7 +156,7 @@ class TestScore:
         """Only estimators that need them fail, with one line that names the estimator."""
         trajectories = group()
         step = trajectories[0].steps[1]
-        turn = replace(step.turn, behaviour_logp=np.array(logp, np.float32))
+        turn = replace(step.turn, behavior_logp=np.array(logp, np.float32))
         trajectories[0].steps[1] = replace(step, turn=turn)
         assert score(trajectories, SETTINGS).steps.nll is None
         with pytest.raises(ConfigError, match=r"^estimator gaca: .* log-probabilities .*nll$"):
@@ -189,7 +189,7 @@ class TestScore:
             length = columns["response_length"][row]
             assert set(columns["response_ids"][row, :length].tolist()) == {number}
             assert not columns["response_ids"][row, length:].any()
-            assert set(columns["behaviour_logp"][row, :length].tolist()) == {-number / 8}
+            assert set(columns["behavior_logp"][row, :length].tolist()) == {-number / 8}
             assert columns["prompt_ids"][row, :2].tolist() == [5, 6]
         assert columns["advantage"].tolist() == [1.75, 2.375, 0.0, -0.75, -1.0, -2.375]
 
@@ -251,7 +251,7 @@ class TestRecords:
             "group_sizes": [3, 1],
             "response_tokens": 2,
             "response_ids": [1, 1],
-            "behaviour_logp": [-0.125, -0.125],
+            "behavior_logp": [-0.125, -0.125],
             "weight_version": "w:1",
             "weight_versions": [["w:0", 1], ["w:1", 1]],
             "prompt_truncated": True,

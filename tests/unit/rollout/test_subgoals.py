@@ -145,7 +145,7 @@ def test_a_response_of_one_token(played: list[Trajectory]) -> None:
     step = played[0].steps[1]
     turn = step.turn
     whole = (replace(turn.spans[-1], start=0, end=1),)
-    short = {"response_ids": turn.response_ids[:1], "behaviour_logp": turn.behaviour_logp[:1]}
+    short = {"response_ids": turn.response_ids[:1], "behavior_logp": turn.behavior_logp[:1]}
     played[0].steps[1] = replace(step, turn=replace(turn, spans=whole, **short))
     rows, width = token_columns(played)["response_ids"].shape
     values = np.zeros((rows, 1 + width))

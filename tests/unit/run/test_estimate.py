@@ -272,5 +272,5 @@ def steps_of_full_length() -> dict[str, Tensor]:
         "prompt_length": torch.full((ROWS,), prompt),
         "response_length": torch.full((ROWS,), RESPONSE),
         "advantage": torch.randn(ROWS, generator=generator),
-        "behaviour_logp": torch.full((ROWS, RESPONSE), -8.0),
+        "behavior_logp": torch.full((ROWS, RESPONSE), -8.0),
     }

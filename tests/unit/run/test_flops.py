@@ -147,7 +147,7 @@ def test_what_torch_counts(checkpointing: bool, tolerance: float, tmp_path: Path
         "prompt_length": torch.full((40,), TURN.prompt),
         "response_length": torch.full((40,), TURN.response),
         "advantage": torch.randn(40),
-        "behaviour_logp": torch.full((40, TURN.response), -5.0),
+        "behavior_logp": torch.full((40, TURN.response), -5.0),
     }
     with FlopCounterMode(display=False) as counter:
         learner._update({DEFAULT_MODULE_ID: columns})

@@ -220,6 +220,11 @@ with made(Path("data")):
                 (partial / "text").write_text("made")
         assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
+    def test_a_file_does_not_replace_a_directory(self, tmp_path: Path) -> None:
+        """The error comes before the work."""
+        with pytest.raises(IsADirectoryError), new_file(tmp_path):
+            pytest.fail("began to write")
+
     def test_a_link_to_an_empty_directory_can_be_filled(self, tmp_path: Path) -> None:
         (tmp_path / "disk").mkdir()
         (tmp_path / "data").symlink_to("disk")

@@ -180,5 +180,5 @@ class TestFormulas:
         if checkpointing:
             one_layer = ModelSize(tiny_qwen(num_hidden_layers=1)).activation_bytes(tokens, dtype)
             expected = TINY.activation_bytes(tokens, dtype, checkpointing=True) - one_layer
-            saved -= 2 * tokens * 4 * 96  # input of the last norm, and the same normalised
+            saved -= 2 * tokens * 4 * 96  # input of the last norm, and the same normalized
         assert expected == pytest.approx(saved, rel=0.1)

@@ -24,6 +24,7 @@ from hgpo_rllib.studies.records import write_record as write
 from hgpo_rllib.studies.report import PAGE, load_studies, render, write_report
 from hgpo_rllib.studies.settings import parse_study
 from tests.paths import ROOT
+from tests.unit.cli.test_cli import assert_is_refusal, hgpo
 from tests.unit.studies.synthetic import CONTENT, SUCCESS, changed, finish, folder_with, synthetic
 
 ALL = {"good": 4, "bad": 4, "other": 4}
@@ -234,3 +235,14 @@ class TestReport:
     def test_unknown_name(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="no study nothing"):
             write_report(tmp_path, folder_with(tmp_path, CONTENT), "nothing")
+
+    def test_arguments_of_the_command(self, tmp_path: Path) -> None:
+        """A study can be named by its file; the folder of the page may be no folder."""
+        folder = folder_with(tmp_path, CONTENT)
+        report = ("study", "report", f"{folder}/arms.yaml", "--studies", str(folder))
+        good, bad = tmp_path / "good", tmp_path / "bad"
+        good.mkdir()
+        assert hgpo(good, *report).returncode == 0
+        bad.mkdir()
+        (bad / "docs").touch()
+        assert_is_refusal(hgpo(bad, *report), ["cannot write docs: "])

@@ -20,7 +20,7 @@ def simulate(
 ) -> tuple[list[s.Floats], list[s.Floats]]:
     """Success rates over two plays for arms A and B, with true means 0.5 ± mean_effect / 2.
 
-    Tasks differ in difficulty and in how much they favour A; runs differ by their seed.
+    Tasks differ in difficulty and in how much they favor A; runs differ by their seed.
     """
     run = {arm: rng.uniform(-0.1, 0.1, (seeds, 1)) for arm in "AB"}
     a, b = [], []

@@ -113,7 +113,7 @@ class TestTokenizer:
         assert tokenizer.decode([tokenizer.eos_token_id], skip_special_tokens=True) == ""
 
     def test_tags_and_numbers_are_one_token(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        """An action is short, and numbers are never merged with their neighbours."""
+        """An action is short, and numbers are never merged with their neighbors."""
         for tag in TAGS:
             assert len(tokenizer(tag)["input_ids"]) == 1
         assert tokenizer.tokenize("cabinet 4") == ["cabinet", "Ġ4"]

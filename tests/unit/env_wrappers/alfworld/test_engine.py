@@ -1,4 +1,4 @@
-"""The shared, memoised engine gives what the untouched one gives."""
+"""The shared, memoized engine gives what the untouched one gives."""
 
 import gc
 import json
@@ -234,11 +234,11 @@ def test_the_off_switch_gives_the_plain_engine_and_the_same_game(
     expected = _play(GameEngine(game), commands)
     monkeypatch.setenv("HGPO_ALFWORLD_MEMO", "0")
     plain = GameEngine(game)
-    assert not plain._core.memoised
+    assert not plain._core.memoized
     assert _play(plain, commands) == expected
 
 
-def test_an_unknown_textworld_runs_unmemoised_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_textworld_runs_unmemoized_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memo.textworld, "__version__", "1.8.0")
     with pytest.warns(UserWarning, match=r"1\.8\.0"):
         assert not memo.memo_enabled()

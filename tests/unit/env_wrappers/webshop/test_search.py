@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env_wrappers.webshop.bm25 import Index, build_index, quantise_length
+from env_wrappers.webshop.bm25 import Index, build_index, quantize_length
 from env_wrappers.webshop.catalogue import searchable_text
 from env_wrappers.webshop.source import find_sources, read_listings
 from env_wrappers.webshop.tokens import analyze
@@ -62,13 +62,13 @@ LENGTHS = [_decode_length(byte) for byte in range(256)]
 
 @given(st.integers(0, 2**31 - 1))
 def test_a_length_is_the_greatest_below_that_fits_a_byte(length: int) -> None:
-    assert quantise_length(length) == max(n for n in LENGTHS if n <= length)
+    assert quantize_length(length) == max(n for n in LENGTHS if n <= length)
 
 
 def test_lengths_that_fit_are_kept() -> None:
     assert LENGTHS[:42] == [*range(40), 40, 42]
     assert len(set(LENGTHS)) == 256
-    assert list(map(quantise_length, LENGTHS)) == LENGTHS
+    assert list(map(quantize_length, LENGTHS)) == LENGTHS
 
 
 def _brute_force(documents: Documents, query: str, limit: int) -> list[int]:

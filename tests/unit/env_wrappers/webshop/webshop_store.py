@@ -104,8 +104,9 @@ def product_of(shop: Shop, asin: str) -> Product:
 def open_product(session: Session, asin: str) -> Session:
     """Go to a product's page."""
     play(session, f"search[{product_of(session._shop, asin).title}]")
-    while asin.lower() not in session.clickables:
-        play(session, "click[next >]")
+    for _ in range(5):  # pages go on after the last one, without products
+        if asin.lower() not in session.clickables:
+            play(session, "click[next >]")
     return play(session, f"click[{asin.lower()}]")
 
 
