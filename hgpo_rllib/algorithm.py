@@ -23,7 +23,6 @@ from ray.rllib.utils.metrics import (
     SYNCH_WORKER_WEIGHTS_TIMER,
     TIMERS,
 )
-from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from ray.rllib.utils.typing import StateDict
 from ray.tune import PlacementGroupFactory
 from torch import Tensor
@@ -333,8 +332,7 @@ class HGPO(Algorithm):
         results = update(self.learner_group, rows, len(scored.steps))
         self.metrics.aggregate([results], key=LEARNER_RESULTS)
         self.metrics.log_dict(group_results, key=(LEARNER_RESULTS, DEFAULT_MODULE_ID), window=1)
-        # Not those of `self.metrics`, which are means if RLlib repeats `training_step`.
-        reported = MetricsLogger.peek_results(results[DEFAULT_MODULE_ID])
+        reported = self.metrics.peek((LEARNER_RESULTS, DEFAULT_MODULE_ID))
         update_results = {name: float(value) for name, value in reported.items() if name in METRICS}
         return scored, group_results | update_results
 

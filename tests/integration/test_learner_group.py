@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from gymnasium import spaces
 from ray.exceptions import RayActorError
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner_group import LearnerGroup
 
 from hgpo_rllib.algorithm import HGPOConfig
@@ -16,13 +18,14 @@ from hgpo_rllib.learner.distribution import on_learners, rank
 from hgpo_rllib.learner.learner import HGPOLearner
 
 pytestmark = pytest.mark.integration
-SPACES = {"__all__": (None, None), "default_policy": (None, None)}
+TEXT = spaces.Text(1)
 
 
 @pytest.fixture
 def group(run_config: RunConfig, cluster: None) -> Iterator[LearnerGroup]:
-    config = HGPOConfig.from_run_config(run_config).learners(num_learners=2)
-    group = config.build_learner_group(spaces=SPACES)
+    config = HGPOConfig.from_run_config(run_config)
+    config.learners(num_learners=2, num_cpus_per_learner=0)  # an engine of other tests has one
+    group = config.build_learner_group(spaces={DEFAULT_MODULE_ID: (TEXT, TEXT)})
     yield group
     group.shutdown()
 
