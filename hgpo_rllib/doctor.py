@@ -1,6 +1,7 @@
 """`hgpo doctor`: compare the machine with what a run needs, then make a short run."""
 
 import importlib.metadata
+import os
 import platform
 import shutil
 import time
@@ -67,13 +68,20 @@ def examine(config: RunConfig, console: TrainingConsole) -> Iterator[Check]:
 
 
 def machine_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]:
-    """Yield the checks that start no process; those of memory only if the model's size is known."""
+    """Yield the checks that start no process.
+
+    Those of memory only if the model's size is known, and, as those of GPUs, only without a cluster
+    of the user's own, where the processes may run on other nodes.
+    """
     gpus = processes_by_gpu(config.cluster, config.policy_server)
+    address = os.environ.get("RAY_ADDRESS")
     yield _software(bool(gpus))
-    if gpus:
+    if address:
+        yield Check("cluster", f"RAY_ADDRESS={address}: GPUs and memory of its nodes not checked")
+    elif gpus:
         yield _gpus(config, model, len(gpus))
     yield _inputs(config)
-    if model is None:
+    if model is None or address:
         return
     sizes = {"host": 0, str(SHARED_MEMORY): 0, "GPU": 0}
     counts = {

@@ -6,8 +6,10 @@ The sum of gradients therefore equals the gradient of one learner, even if the s
 
 import contextlib
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from logging.handlers import QueueHandler
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -34,6 +36,26 @@ T = TypeVar("T")
 # RLlib copies the state of a learner on another node as an archive, limited to 1 GiB by default,
 # which is less than the optimizer state of most models.
 checkpoints.sync_dir_between_nodes = partial(sync_dir_between_nodes, max_size_bytes=None)
+
+
+class OwnAddressStore(dist.TCPStore):
+    """torch's store, which the first learner serves, at the node's own address only.
+
+    torch listens on all interfaces, without authentication.
+    """
+
+    def __init__(self, host_name: str, port: int, *args: Any, is_master: bool, **kwargs: Any):
+        """Listen on `port` of `host_name`, or connect to it; see `torch.distributed.TCPStore`."""
+        if is_master:
+            family = socket.AF_INET6 if ":" in host_name else socket.AF_INET
+            listener = socket.create_server((host_name, port), family=family)
+            kwargs["master_listen_fd"] = listener.detach()
+        super().__init__(host_name, port, *args, is_master=is_master, **kwargs)
+
+
+# torch creates the store of a process group by this name. The module is imported by its path, as
+# `torch.distributed.rendezvous` is also a function.
+import_module("torch.distributed.rendezvous").TCPStore = OwnAddressStore  # type: ignore[attr-defined]
 
 
 def update(group: LearnerGroup, columns: Columns, env_steps: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.learner import learner as learner_module
 from hgpo_rllib.learner.distribution import on_learners, rank
 from hgpo_rllib.learner.learner import HGPOLearner
+from tests.integration.test_ports import is_loopback, listeners
 
 pytestmark = pytest.mark.integration
 TEXT = spaces.Text(1)
@@ -30,8 +31,12 @@ def group(run_config: RunConfig, cluster: None) -> Iterator[LearnerGroup]:
     group.shutdown()
 
 
-def test_results_warnings_and_errors(group: LearnerGroup, caplog: pytest.LogCaptureFixture) -> None:
+def test_results_ports_warnings_and_errors(
+    group: LearnerGroup, caplog: pytest.LogCaptureFixture
+) -> None:
     assert on_learners(group, add_rank, 7) == 7
+    assert any("Executable" in name for name in listeners().values()), "torch's store"
+    assert all(map(is_loopback, listeners()))
     with pytest.raises(ValueError, match="7 on learner 1"):
         on_learners(group, fail_on_the_second, 7)
     on_learners(group, warn)

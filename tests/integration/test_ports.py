@@ -13,22 +13,27 @@ pytestmark = pytest.mark.integration
 
 def test_all_ports_are_on_loopback(algorithm: HGPO) -> None:
     """Of Ray, Serve with its replica, and vLLM; docs/cluster.md says so."""
-    listening = {}
+    listening = listeners()
+    assert {"raylet", "gcs_server"} <= set(listening.values())
+    assert any("ServeRepl" in name for name in listening.values())
+    assert any("VLLM" in name for name in listening.values())
+    assert all(map(is_loopback, listening)), listening
+
+
+def listeners() -> dict[psutil._common.addr, str]:
+    """Addresses at which processes of this one listen, with the names of the processes."""
+    found = {}
     for process in psutil.Process().children(recursive=True):
         # Ray ends idle workers at any time.
         with contextlib.suppress(psutil.NoSuchProcess):
             for connection in process.net_connections(kind="tcp"):
                 if connection.status == psutil.CONN_LISTEN:
-                    listening[connection.laddr] = process.name()
-    assert {"raylet", "gcs_server"} <= set(listening.values())
-    assert any("ServeRepl" in name for name in listening.values())
-    assert any("VLLM" in name for name in listening.values())
-    outside = {at: name for at, name in listening.items() if not is_loopback(at.ip)}
-    assert outside == {}
+                    found[connection.laddr] = process.name()
+    return found
 
 
-def is_loopback(address: str) -> bool:
+def is_loopback(address: psutil._common.addr) -> bool:
     """Also as IPv6 writes it, ::ffff:127.0.0.1."""
-    parsed = ipaddress.ip_address(address)
+    parsed = ipaddress.ip_address(address.ip)
     mapped = getattr(parsed, "ipv4_mapped", None)
     return (mapped or parsed).is_loopback

@@ -69,6 +69,14 @@ def test_learner_and_engine_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "GPUs" not in problems(load_config(QWEN, [*shared, fits]))
 
 
+def test_the_nodes_of_a_cluster_are_not_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    have_gpus(monkeypatch, 0, 0)
+    config = load_config(QWEN, [])
+    checks = machine_checks(config, find_size(config))
+    assert [check.name for check in checks] == ["software", "cluster", "model, data, ports"]
+
+
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model of 1.5 billion parameters does not learn in 8 GiB of host memory."""
     free: Any = SimpleNamespace(available=8 * GIB)
