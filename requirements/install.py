@@ -1,7 +1,7 @@
 """Create .venv and install the locked environment into it; called by `make setup`.
 
 Standard library only, so that any Python 3.8+ can start it; the environment itself is made with
-Python 3.11 or 3.12. A set-up that was interrupted continues with the next call, and one that is
+Python 3.11 or 3.12. A setup that was interrupted continues with the next call, and one that is
 complete is recognized by its stamp and left alone.
 
 Environment variables: HGPO_BACKEND=cpu|gpu (default: gpu where nvidia-smi is found),
@@ -88,7 +88,7 @@ def check_machine(backend: str) -> None:
     missing = [tool for tool in COMPILERS if shutil.which(tool) is None]
     if missing:
         raise SetupError(
-            f"{', '.join(missing)} not found: ALFWorld's engine is compiled during set-up; "
+            f"{', '.join(missing)} not found: ALFWorld's engine is compiled during setup; "
             "install a C/C++ tool chain (Debian, Ubuntu: apt-get install gcc g++ make)"
         )
     free = shutil.disk_usage(ROOT).free / 1e9
@@ -110,7 +110,7 @@ def stamp_path(backend: str) -> Path:
 
 
 def is_complete(backend: str) -> bool:
-    """Tell whether set-up is done for this lock and this place (a moved checkout is not)."""
+    """Tell whether setup is done for this lock and this place (a moved checkout is not)."""
     stamp = stamp_path(backend)
     return stamp.is_file() and stamp.read_text() == str(ROOT)
 
@@ -118,7 +118,7 @@ def is_complete(backend: str) -> bool:
 def run_step(title: str, *command: str) -> None:
     """Run one step, its output in the log; say how long it took, or show the log's tail."""
     begin = time.monotonic()
-    print(f"set-up: {title} ...", flush=True)
+    print(f"setup: {title} ...", flush=True)
     variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH")}
     path = f"{PYTHON.parent}{os.pathsep}{variables.get('PATH', os.defpath)}"  # for source builds
     variables.update(VIRTUAL_ENV=str(VENV), VLLM_NO_USAGE_STATS="1", PATH=path)
@@ -128,7 +128,7 @@ def run_step(title: str, *command: str) -> None:
             command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
     if result.returncode == 0:
-        print(f"set-up: {title}: done in {time.monotonic() - begin:.0f} s", flush=True)
+        print(f"setup: {title}: done in {time.monotonic() - begin:.0f} s", flush=True)
         return
     output = LOG.read_bytes()[offset:].decode(errors="replace")
     if "No matching distribution found for torch==" in output and "+cpu" in output:
@@ -194,7 +194,7 @@ def set_up(backend: str) -> None:
         drop_partial_installs()
         install_packages(backend)
         stamp_path(backend).write_text(str(ROOT))
-        print(f"set-up: ready for {backend} in {time.monotonic() - begin:.0f} s", flush=True)
+        print(f"setup: ready for {backend} in {time.monotonic() - begin:.0f} s", flush=True)
 
 
 def main() -> int:
@@ -204,13 +204,13 @@ def main() -> int:
         if not is_complete(backend):
             set_up(backend)
     except SetupError as error:
-        print(f"set-up: error: {error}", file=sys.stderr)
+        print(f"setup: error: {error}", file=sys.stderr)
         return error.code
     except KeyboardInterrupt:
-        print("set-up: interrupted; the next call continues", file=sys.stderr)
+        print("setup: interrupted; the next call continues", file=sys.stderr)
         return 130
     except OSError as error:
-        print(f"set-up: error: {error}", file=sys.stderr)
+        print(f"setup: error: {error}", file=sys.stderr)
         return 1
     return 0
 

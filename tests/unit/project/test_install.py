@@ -16,7 +16,7 @@ SCRIPT = ROOT / "requirements" / "install.py"
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Return a copy of the few files that set-up reads, without a .venv."""
+    """Return a copy of the few files that setup reads, without a .venv."""
     root = tmp_path / "checkout"
     (root / "requirements").mkdir(parents=True)
     (root / "requirements" / "install.py").write_text(SCRIPT.read_text())
@@ -27,7 +27,7 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def install(checkout: Path) -> ModuleType:
-    """Return the copied set-up program as a module."""
+    """Return the copied setup program as a module."""
     spec = importlib.util.spec_from_file_location("install", checkout / "requirements/install.py")
     assert spec is not None
     assert spec.loader is not None
@@ -47,7 +47,7 @@ def fake_tools(folder: Path, **scripts: str) -> Path:
 
 
 def run_setup(checkout: Path, path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run set-up with PATH and variables of our choice."""
+    """Run setup with PATH and variables of our choice."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("HGPO_")}
     return subprocess.run(
         [sys.executable, str(checkout / "requirements" / "install.py")],
