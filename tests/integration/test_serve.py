@@ -53,10 +53,9 @@ def command(run: Path) -> Iterator[Command]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HGPO_API_KEY", KEY)
         command = Command([str(run), "--port", str(port)], run.parent / "log.txt", "serve")
-    try:
+    with command:
         command.wait_until(lambda: "answers at" in command.log.read_text(), 240)
         yield command
-    finally:
         command.process.terminate()
         command.process.wait(60)
 

@@ -56,11 +56,9 @@ def serve(
     monkeypatch.setenv("HGPO_API_KEY", KEY)
     settings = ["model.dtype=float32", "agent.max_response_tokens=7000"]
     words = [str(model), *settings, "--port", str(port), "--metrics"]
-    command = Command(words, tmp_path / "log.txt", "serve")
-    command.wait_until(lambda: "answers at" in command.log.read_text(), 300)
-    yield command
-    for process in command.processes.alive():
-        process.kill()
+    with Command(words, tmp_path / "log.txt", "serve") as command:
+        command.wait_until(lambda: "answers at" in command.log.read_text(), 300)
+        yield command
 
 
 def url(command: Command) -> str:

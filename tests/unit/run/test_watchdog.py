@@ -29,8 +29,10 @@ def test_the_end_of_a_process_is_reported_by_name() -> None:
 def test_nothing_is_reported_after_the_block() -> None:
     process = subprocess.Popen(["sleep", "600"])
     names: list[str] = []
-    with on_exit_of({process.pid: "process"}, names.append):
-        pass
-    process.kill()
-    process.wait()
+    try:
+        with on_exit_of({process.pid: "process"}, names.append):
+            pass
+    finally:
+        process.kill()
+        process.wait()
     assert names == []
