@@ -64,7 +64,7 @@ def hiper(
         ),
         switch=lambda_returns(steps, high, np.where(following, 0.0, 1.0), settings),
     )
-    raw = SegmentValues(*(of - own for of, own in zip(target, value, strict=True)))
+    raw = SegmentValues(*(goal - estimate for goal, estimate in zip(target, value, strict=True)))
     high = np.zeros(len(steps))
     high[begins] = over_batch(raw.high[begins], settings.normalize)
     return SegmentValues(

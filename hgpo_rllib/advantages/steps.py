@@ -20,8 +20,8 @@ OPTIONAL = {  # arrays that some estimators need, and what they contain
     "next_anchor": "states after steps",
     "won": "outcomes of trajectories",
     "action": "actions",
-    "nll": "log-probabilities of responses",
-    "teacher_nll": "log-probabilities of a teacher",
+    "nll": "negative log-probabilities of responses",
+    "teacher_nll": "negative log-probabilities of a teacher",
 }
 
 

@@ -29,10 +29,10 @@ class EncodedPrompt(NamedTuple):
 
 
 class TextRenderer:
-    """Render the observation and the last K turns as a message; parse completions."""
+    """Render the observation and the last `memory_length` turns as a message; parse completions."""
 
     def __init__(self, settings: AgentSettings):
-        """Load the templates. K is `settings.memory_length`; None: 0."""
+        """Load the templates. A `memory_length` of None is 0."""
         self.template: jinja2.Template = load_template(settings.prompt)
         self.is_conversation = settings.context == "conversation"
         self.follow_up: jinja2.Template = load_template(settings.follow_up_prompt)

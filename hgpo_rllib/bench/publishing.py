@@ -98,7 +98,7 @@ class Fetcher:
 
     async def fetch(self, tag: WeightTag) -> int:
         """Return the number of bytes of the weights, which are then in this node's store."""
-        weights = await object_store.fetch(tag.weights)
+        weights = await object_store.fetch(tag.handle)
         return sum(array.nbytes for array in weights.tensors.values())
 
 

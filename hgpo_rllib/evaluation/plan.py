@@ -27,7 +27,7 @@ class Slot:
     place: int
     """Position in the order of games."""
     task: int
-    """Index of the game in its split."""
+    """Number of the task in its split."""
 
 
 @dataclass(frozen=True)

@@ -324,8 +324,8 @@ class HGPOLearner(TorchLearner):
                 module_id=DEFAULT_MODULE_ID, config=self.config, batch=tokens, fwd_out=outputs
             ).backward()
 
-    def _measure_mismatch(self, learner_logp: Tensor, engine_logp: Tensor) -> None:
-        for name, values in mismatch(learner_logp, engine_logp).items():
+    def _measure_mismatch(self, learner_logp: Tensor, behavior_logp: Tensor) -> None:
+        for name, values in mismatch(learner_logp, behavior_logp).items():
             if len(values):
                 self._measured.add(name, values)
 

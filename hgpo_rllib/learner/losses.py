@@ -94,7 +94,7 @@ def kl_estimate(
 
 def importance_weights(
     learner_logp: Tensor,
-    engine_logp: Tensor,
+    behavior_logp: Tensor,
     response: Tensor,
     level: Level,
     cap: float | None,
@@ -109,7 +109,7 @@ def importance_weights(
     Returns:
         Weight of each token, without gradient, and whether it was truncated or set to 0.
     """
-    difference = over_response((learner_logp - engine_logp).detach(), response, level)
+    difference = over_response((learner_logp - behavior_logp).detach(), response, level)
     ratio = clamp_log_ratio(difference).exp()
     weight = torch.ones_like(ratio) if cap is None else ratio.clamp(max=cap)
     cut = torch.zeros_like(ratio, dtype=torch.bool) if cap is None else ratio > cap
@@ -187,7 +187,7 @@ def token_losses(
     return TokenLosses(loss, policy_loss, statistics)
 
 
-def mismatch(learner_logp: Tensor, engine_logp: Tensor) -> dict[str, Tensor]:
+def mismatch(learner_logp: Tensor, behavior_logp: Tensor) -> dict[str, Tensor]:
     """Compare learner and engine on tokens that the engine sampled with the same weights.
 
     Returns:
@@ -195,9 +195,9 @@ def mismatch(learner_logp: Tensor, engine_logp: Tensor) -> dict[str, Tensor]:
         log-probabilities, and ``behavior_kl``, the k3 estimate of KL(engine || learner), all per
         token.
     """
-    gap = (learner_logp - engine_logp).abs()
+    gap = (learner_logp - behavior_logp).abs()
     return {
         "behavior_logp_gap": gap,
         "behavior_logp_gap_mean": gap,
-        "behavior_kl": kl_estimate(engine_logp, learner_logp, "k3"),
+        "behavior_kl": kl_estimate(behavior_logp, learner_logp, "k3"),
     }

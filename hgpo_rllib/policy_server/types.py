@@ -42,7 +42,7 @@ class WeightTag:
     """Name of the publisher. Numbers of different publishers cannot be compared."""
     number: int
     """Number of the update, counted by the publisher."""
-    weights: Any
+    handle: Any
     """The transport's handle of the weights; None: the weights that the server started with."""
 
     @property
@@ -55,7 +55,7 @@ class WeightTag:
 
         Older versions are not loaded. The starting weights are older than all others.
         """
-        if self.weights is None:
+        if self.handle is None:
             return False
         return self.publisher != held.publisher or self.number > held.number
 

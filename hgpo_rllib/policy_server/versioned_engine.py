@@ -88,14 +88,14 @@ class VersionedEngine:
         The engine keeps generating until the weights are on this node. It then holds new requests,
         and finishes, resamples or continues running ones according to `update_mode`.
         """
-        assert tag.weights is not None, "no weights are older than those at the start"
-        weights = await self._transport.fetch(tag.weights)
+        assert tag.handle is not None, "no weights are older than those at the start"
+        weights = await self._transport.fetch(tag.handle)
         async with self._engine.receive(weights) as load:
             try:
                 await self._engine.pause(self.update_mode)
                 await load(tag.version)
                 # Drop the handle, so that the transport can free the weights.
-                self._held = replace(tag, weights=None)
+                self._held = replace(tag, handle=None)
             except Exception as error:  # its weights may be partly updated
                 self._broken = error
             finally:

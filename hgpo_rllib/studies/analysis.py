@@ -11,7 +11,7 @@ from scipy import stats
 
 from hgpo_rllib import metrics
 from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
-from hgpo_rllib.bench import fidelity as credit
+from hgpo_rllib.bench.fidelity import Result, measure
 from hgpo_rllib.jsonl import ResultsError
 from hgpo_rllib.reporting.numbers import MISSING
 from hgpo_rllib.studies import statistics as st
@@ -46,7 +46,7 @@ class Results:
 
     study: Study
     records: Sequence[Record]
-    fidelity: credit.Result | None = None
+    fidelity: Result | None = None
     """See `Analysis.fidelity`."""
 
     def __post_init__(self) -> None:
@@ -254,7 +254,7 @@ def estimator_fidelity(results: Results) -> list[EstimatorFidelity]:
         return []
     truth, error = np.subtract(measured.q, measured.v), np.array(measured.error)
     columns = np.stack(list(measured.estimates.values()), axis=1)
-    correlations = credit.measure(columns, truth, error)["pearson_corrected"]
+    correlations = measure(columns, truth, error)["pearson_corrected"]
     known = dict(zip(measured.estimates, correlations.tolist(), strict=True))
     found = []
     for arm in results.arms:

@@ -1,3 +1,5 @@
+"""The copy of Fast Downward's library that each engine loads."""
+
 from pathlib import Path
 
 import pytest
