@@ -20,7 +20,7 @@ def test_all_ports_are_on_loopback(algorithm: HGPO) -> None:
     assert all(map(is_loopback, listening)), listening
 
 
-def listeners() -> dict[psutil._common.addr, str]:
+def listeners() -> dict[tuple[str, int], str]:
     """Addresses at which processes of this one listen, with the names of the processes."""
     found = {}
     for process in psutil.Process().children(recursive=True):
@@ -32,8 +32,8 @@ def listeners() -> dict[psutil._common.addr, str]:
     return found
 
 
-def is_loopback(address: psutil._common.addr) -> bool:
+def is_loopback(address: tuple[str, int]) -> bool:
     """Also as IPv6 writes it, ::ffff:127.0.0.1."""
-    parsed = ipaddress.ip_address(address.ip)
+    parsed = ipaddress.ip_address(address[0])
     mapped = getattr(parsed, "ipv4_mapped", None)
     return (mapped or parsed).is_loopback
