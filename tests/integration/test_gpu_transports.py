@@ -126,8 +126,8 @@ def test_engines_load_by_themselves(transport: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # as replicas have it
     learner = ray.remote(num_cpus=0)(Learner).remote(transport)
     first = ray.get(learner.publish.remote(1.0))
-    assert isinstance(first.weights, vllm_sender.WeightsOnLearner)
-    assert not first.weights.tensors
+    assert isinstance(first.handle, vllm_sender.WeightsOnLearner)
+    assert not first.handle.tensors
     early, late = RecordingVLLM(transport), RecordingVLLM(transport)
     load(early, STARTING_WEIGHTS, first, first)
     assert early.calls == [*LOADED, first.version, "resume"]
