@@ -26,7 +26,7 @@ from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run import estimate
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.estimate import full_row, update_flop
-from hgpo_rllib.run.inputs import check_inputs
+from hgpo_rllib.run.inputs import check_inputs, existing_folder
 from hgpo_rllib.run.model_size import ModelSize, find_size
 from hgpo_rllib.run.trainer import prepare_inputs
 
@@ -70,8 +70,8 @@ def examine(config: RunConfig, console: TrainingConsole) -> Iterator[Check]:
 def machine_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]:
     """Yield the checks that start no process.
 
-    Those of memory only if the model's size is known, and, as those of GPUs, only without a cluster
-    of the user's own, where the processes may run on other nodes.
+    Memory and disk only if the model's size is known. GPUs and memory only if the command starts
+    its own Ray: on the user's cluster, the processes may run on other nodes.
     """
     gpus = processes_by_gpu(config.cluster, config.policy_server)
     address = os.environ.get("RAY_ADDRESS")
@@ -81,7 +81,12 @@ def machine_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check
     elif gpus:
         yield _gpus(config, model, len(gpus))
     yield _inputs(config)
-    if model is None or address:
+    if model is None:
+        return
+    free = shutil.disk_usage(existing_folder(config.output)).free
+    needed = estimate.checkpoint_bytes(config, model)
+    yield _room(f"disk ({config.output})", free, needed, "set output to another disk")
+    if address:
         return
     sizes = {"host": 0, str(SHARED_MEMORY): 0, "GPU": 0}
     counts = {
@@ -97,11 +102,6 @@ def machine_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check
         free = shutil.disk_usage(SHARED_MEMORY).free
         remedy = "in a container, set its --shm-size"
         yield _room(f"shared memory ({SHARED_MEMORY})", free, sizes[str(SHARED_MEMORY)], remedy)
-    folder = Path(config.output).absolute()
-    while not folder.exists():
-        folder = folder.parent
-    needed, free = estimate.checkpoint_bytes(config, model), shutil.disk_usage(folder).free
-    yield _room(f"disk ({config.output})", free, needed, "set output to another disk")
 
 
 def _software(needs_gpu: bool) -> Check:

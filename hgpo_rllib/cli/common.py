@@ -5,7 +5,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,16 +61,17 @@ def with_median(rows: Sequence[Mapping[str, Any]], key: str) -> list[dict[str, A
 
 @contextmanager
 def progress(
-    label: str, interrupted: str = "nothing was written; repeat the command"
+    label: str, interrupted: str = "nothing was written; repeat the command", bar: bool = True
 ) -> Iterator[Callable[[int, int], None]]:
     """Yield `on_progress(done, total)`; its first call shows a progress bar on standard error.
 
-    `interrupted` is said after Ctrl-C or SIGTERM.
+    `interrupted` is printed after Ctrl-C or SIGTERM. Without `bar`, nothing else is: a bar would
+    erase what the user types.
     """
     console = TrainingConsole(sys.stderr)
     try:
-        with console.progress(label) as on_progress:
-            yield on_progress
+        with console.progress(label) if bar else nullcontext(lambda done, total: None) as advance:
+            yield advance
     except KeyboardInterrupt:
         console.say(f"{label}: interrupted; {interrupted}")
         raise

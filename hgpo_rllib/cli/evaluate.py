@@ -1,8 +1,6 @@
 """`hgpo evaluate`, `hgpo compare`, `hgpo serve`: evaluate and serve policies."""
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -87,11 +85,7 @@ def evaluate(
         words or [], env, split, agent, protocol, data, games, seeds, trials, name, output
     )
     again = "repeat the command to continue after the finished episodes"
-    shown: AbstractContextManager[Callable[[int, int], None]]
-    shown = progress("playing", interrupted=again)
-    if agent == "human":  # a progress bar would erase the line that is typed
-        shown = nullcontext(lambda done, total: None)
-    with shown as on_progress:
+    with progress("playing", interrupted=again, bar=agent != "human") as on_progress:
         finished = run_evaluation(request, on_progress)
     show_evaluation(finished, make_console())
 

@@ -39,9 +39,9 @@ checkpoints.sync_dir_between_nodes = partial(sync_dir_between_nodes, max_size_by
 
 
 class OwnAddressStore(dist.TCPStore):
-    """torch's store, which the first learner serves, at the node's own address only.
+    """Key-value store of torch's process group that listens only on the address of its node.
 
-    torch listens on all interfaces, without authentication.
+    torch's own listens on all interfaces, without authentication.
     """
 
     def __init__(self, host_name: str, port: int, *args: Any, is_master: bool, **kwargs: Any):

@@ -43,12 +43,16 @@ def check_inputs(config: RunConfig) -> None:
     check_files(config, look_up=True)
 
 
+def existing_folder(path: str) -> Path:
+    """Return `path`, or the closest of its parents that exists."""
+    folder = Path(path).absolute()
+    return next(each for each in (folder, *folder.parents) if each.exists())
+
+
 def check_folders(config: RunConfig) -> None:
     """Raise ConfigError if runs or generated data cannot be written."""
     for name in ("output", "cache"):
-        folder = Path(getattr(config, name)).absolute()
-        while not folder.exists():
-            folder = folder.parent
+        folder = existing_folder(getattr(config, name))
         if not (folder.is_dir() and os.access(folder, os.W_OK)):
             raise ConfigError(f"{name}: {folder} is not a writable directory")
 

@@ -12,6 +12,7 @@ import pytest
 from hgpo_rllib.algorithm import HGPO
 from tests.integration.conftest import algorithm, cluster, overrides, run_config
 from tests.integration.test_algorithm import step_logp
+from tests.integration.weights import sync
 
 __all__ = ["algorithm", "cluster", "overrides", "run_config"]  # fixtures
 pytestmark = pytest.mark.slow
@@ -43,7 +44,7 @@ def test_a_killed_replica_costs_no_step(algorithm: HGPO) -> None:
     killer.join()
     assert replica_processes(algorithm) not in ([], [replica])
     assert len(played) == 16
-    version = algorithm.env_runner.weights.version
+    version = sync(algorithm).version
     turns = [turn for trajectory in played for turn in trajectory.turns]
     assert {turn.weight_version for turn in turns} == {version}
     for mine, turn in zip(step_logp(algorithm, played), turns, strict=True):

@@ -74,7 +74,12 @@ def test_the_nodes_of_a_cluster_are_not_this_machine(monkeypatch: pytest.MonkeyP
     have_gpus(monkeypatch, 0, 0)
     config = load_config(QWEN, [])
     checks = machine_checks(config, find_size(config))
-    assert [check.name for check in checks] == ["software", "cluster", "model, data, ports"]
+    assert [check.name for check in checks] == [
+        "software",
+        "cluster",
+        "model, data, ports",
+        "disk (runs)",
+    ]
 
 
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from hgpo_rllib.cli import main
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, find_problem
 from hgpo_rllib.learner.learner import HGPOLearner
+from hgpo_rllib.learner.module import LLMModule
 from hgpo_rllib.section import RunStoppedError
 from tests.unit.learner.learner_reference import (
     llm_of,
@@ -211,16 +212,23 @@ def test_out_of_memory_in_the_first_mini_batch_of_two_epochs(
     ],
 )
 def test_no_signal(
-    model_path: str, chosen: dict[str, Any], signal: bool, caplog: pytest.LogCaptureFixture
+    model_path: str,
+    chosen: dict[str, Any],
+    signal: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where all advantages are 0 and no other term is left, there is no update."""
+    """Where all advantages are 0 and no other term is left, there is no update, nor new version."""
     learner = make_learner(model_path, **COMMON | chosen)
     batch = make_columns(llm_of(learner), STEPS)
     update(learner, batch)  # the optimizer has momentum, which would go on
     before = weights_of(learner)
     batch["advantage"].zero_()
+    changes: list[LLMModule] = []
+    monkeypatch.setattr(LLMModule, "weights_changed", lambda policy: changes.append(policy))
     results = update(learner, batch)
     assert torch.equal(weights_of(learner), before) == (not signal)
+    assert len(changes) == signal
     if signal:
         assert not caplog.records
         return
@@ -236,7 +244,7 @@ def test_no_signal(
 
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_parameters_that_are_no_numbers_are_never_saved(model_path: str, policy: str) -> None:
-    """A step so large that they overflow: whatever is configured, the run ends."""
+    """A step so large that they overflow ends the run with both settings."""
     learner = make_learner(model_path, **COMMON | {"lr": 1e200}, on_bad_batch=policy)
     with pytest.raises(RunStoppedError, match="update 1"):
         update(learner, make_columns(llm_of(learner), STEPS))

@@ -13,11 +13,13 @@ import pytest
 from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.generator import GenerationSpec, generate
+from env_wrappers.errors import DataError
 from env_wrappers.webshop.generator import generate as generate_store
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from hgpo_rllib.agent.parsing import parse_completion
 from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.environments.alfworld import explore, thoughts_for
+from hgpo_rllib.environments.spec import OraclePlan, PlanFollower
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 from tests.unit.cli.command import Run, files, hgpo
 
@@ -274,3 +276,9 @@ def test_a_limit_is_at_least_one(hgpo: Run, run_file: Path, tmp_path: Path) -> N
         assert status == 2
         assert option in stderr
         assert "greater than or equal to 1" in stderr
+
+
+def test_a_plan_without_actions_says_why() -> None:
+    plan = OraclePlan([], fallback_reason="no search for words of the instruction finds B0")
+    with pytest.raises(DataError, match="finds B0"):
+        PlanFollower(plan).act("a page", ["search"], None)

@@ -265,6 +265,18 @@ class TestChanges:
             assert "\n" not in str(refused.value)
 
 
+def test_the_servers_of_a_trial_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of another trial whose number begins with the same digits."""
+    deleted: list[str] = []
+    running = SimpleNamespace(applications={"hgpo-a-100-run-b": None, "hgpo-a-1000-run-c": None})
+    monkeypatch.setattr(sweep.serve, "status", lambda: running)
+    monkeypatch.setattr(sweep.serve, "delete", deleted.append)
+    sweep.delete_applications("hgpo-a-100")
+    assert deleted == ["hgpo-a-100-run-b"]
+    sweep.delete_applications("hgpo-a")
+    assert deleted[1:] == ["hgpo-a-100-run-b", "hgpo-a-1000-run-c"]
+
+
 class TestFailedTrial:
     """Its log, error.txt and the line of the sweep say why."""
 
