@@ -12,14 +12,16 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from hgpo_rllib.config import RunConfig, Section
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.reporting.markdown import table
+from hgpo_rllib.section import Section
 
 PAGE = Path(__file__).with_name("configuration.md")
 INTRODUCTION = """# Configuration
 
-All settings of a run, with defaults and meaning. This page is generated from `hgpo_rllib/config.py`
-and `hgpo_rllib/settings/` by `python docs/config_reference.py`. Edit the docstrings there.
+All settings of a run, with defaults and meaning. This page is generated from
+`hgpo_rllib/settings/` and `hgpo_rllib/config.py` by `python docs/config_reference.py`. Edit the
+docstrings there.
 
 A run file is a YAML file with the sections below. It needs only the settings that differ from the
 defaults:

@@ -30,18 +30,7 @@ from torch import Tensor
 from hgpo_rllib import placement
 from hgpo_rllib.advantages import diagnostics
 from hgpo_rllib.advantages.estimators import HIPER, TEACHERS, WITHOUT_STATES
-from hgpo_rllib.config import (
-    AgentSettings,
-    AlgorithmSettings,
-    EnvSettings,
-    EvaluationSettings,
-    LearnerSettings,
-    ModelSettings,
-    PolicyServerSettings,
-    RolloutSettings,
-    RunConfig,
-    parse_config,
-)
+from hgpo_rllib.config import RunConfig, parse_config
 from hgpo_rllib.environments import with_absolute_paths
 from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.learner.batching import signal_columns, teacher_columns, token_columns
@@ -57,8 +46,15 @@ from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score, stale_rate
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.served_policy import check_served_policy
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.settings.cluster import ClusterSettings
-from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
+from hgpo_rllib.settings.env import EnvSettings
+from hgpo_rllib.settings.evaluation import EvaluationSettings
+from hgpo_rllib.settings.learner import LearnerSettings
+from hgpo_rllib.settings.model import ModelSettings
+from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS, PolicyServerSettings
+from hgpo_rllib.settings.rollout import RolloutSettings
 
 logger = logging.getLogger(__name__)
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
@@ -76,7 +72,7 @@ FLAT_SECTIONS: dict[str, type[BaseModel]] = {
 
 
 class HGPOConfig(AlgorithmConfig):
-    """RLlib config with the settings and defaults of the sections of `hgpo_rllib.config`."""
+    """RLlib config with the settings of run files and their defaults."""
 
     def __init__(self, algo_class: type[Algorithm] | None = None):
         super().__init__(algo_class=algo_class or HGPO)

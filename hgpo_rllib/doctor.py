@@ -17,7 +17,8 @@ from env_wrappers.errors import DataError, describe_error
 from hgpo_rllib.advantages.estimators import VALUES_OF_TOKENS
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.bench.learner import peak_bytes, peak_flops
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.learner.batching import Columns
 from hgpo_rllib.learner.distribution import on_learners, update
 from hgpo_rllib.models import load_tokenizer

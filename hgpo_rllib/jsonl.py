@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from env_wrappers.files import write_atomically
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.errors import ConfigError
 
 Row = dict[str, Any]
 

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from env_wrappers.errors import one_line
-from hgpo_rllib.section import ConfigError
+from hgpo_rllib.errors import ConfigError
 
 
 def load_tokenizer(model_path: str) -> PreTrainedTokenizerFast:

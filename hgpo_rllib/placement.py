@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hgpo_rllib.section import ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.settings.cluster import ClusterSettings
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
 

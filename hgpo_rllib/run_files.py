@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from env_wrappers.errors import one_line
-from hgpo_rllib.section import ConfigError
+from hgpo_rllib.errors import ConfigError
 
 EXAMPLES = Path(__file__).parents[1] / "tuned_examples"
 """Next to the package, both in a checkout and in an installed wheel."""

@@ -1,15 +1,15 @@
-"""Base class of the settings sections, and errors that a command reports in one line."""
+"""Base class and field types of the settings sections."""
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from env_wrappers.files import check_name
+
+Name = Annotated[str, AfterValidator(check_name)]
+"""Text that can be part of a path."""
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 """Seeds that NumPy accepts, and with it RLlib and vLLM."""
-
-
-class ConfigError(ValueError):
-    """Bad input to a command; the message names the input and the remedy (exit code 2)."""
 
 
 class Section(BaseModel):
@@ -18,7 +18,3 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
-
-
-class RunStoppedError(RuntimeError):
-    """The run stopped itself; the message says why and how to continue (exit code 1)."""

@@ -18,7 +18,8 @@ from ray import tune
 
 from env_wrappers.errors import DataError
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
-from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.placement import trial_demand
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.cluster import alive_nodes, ray_cluster

@@ -18,7 +18,7 @@ ROUNDING = 1e-12  # deviations below this share of a group's values count as rou
 class EstimatorSettings:
     """Settings of all estimators; the docstring of each lists the fields that it reads.
 
-    They are fields of the section `algorithm` of a run file and described there (config.py).
+    They are fields of the section `algorithm` of a run file and described in `AlgorithmSettings`.
     """
 
     context_length: int = 2

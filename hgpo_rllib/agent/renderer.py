@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from hgpo_rllib.agent.memory import Memory, Span, Turn
 from hgpo_rllib.agent.parsing import ParsedAction, find_blocks, is_offered, parse_completion
 from hgpo_rllib.agent.templates import load_template
-from hgpo_rllib.config import AgentSettings, ConfigError
+from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.settings.agent import AgentSettings
 
 if TYPE_CHECKING:  # its import takes seconds, and commands that only read episodes do not need it
     from transformers import PreTrainedTokenizerBase

@@ -10,7 +10,7 @@ import numpy as np
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays
 from hgpo_rllib.advantages.hierarchy import hgpo
 from hgpo_rllib.bench.measure import Row, peak_mib, timed
-from hgpo_rllib.section import ConfigError
+from hgpo_rllib.errors import ConfigError
 
 SETTINGS = EstimatorSettings(context_length=4)
 GROUP_SIZE, EPISODE, PLACES = 8, 50, 20  # episodes per task, steps per episode, places per house

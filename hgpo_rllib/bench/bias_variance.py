@@ -23,7 +23,7 @@ from scipy.stats import multinomial
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.advantages.groups import compare_levels, leave_one_out
-from hgpo_rllib.section import ConfigError
+from hgpo_rllib.errors import ConfigError
 
 OPENS = {("left", "light"): 0.8, ("left", "dark"): 0.6}
 OPENS |= {("right", "light"): 0.5, ("right", "dark"): 0.3}

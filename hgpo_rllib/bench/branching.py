@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hgpo_rllib.agent import BeginModelAgent, Memory, Turn
-from hgpo_rllib.config import AlgorithmSettings
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.rollout.environments import EnvPool
 from hgpo_rllib.rollout.group import Rollout, gather, play_episode
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
-from hgpo_rllib.section import RunStoppedError
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,11 @@ from hgpo_rllib.agent import BeginModelAgent
 from hgpo_rllib.bench.branching import AgentState, Brancher, Mean
 from hgpo_rllib.bench.fidelity import Result, load_result
 from hgpo_rllib.bench.rollout import served
-from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import PAGE, check_no_strategies, make_environment
 from hgpo_rllib.environments.spec import Progress
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.protocol import HASH_LENGTH, describe_model, protocol_hash, recording
 from hgpo_rllib.jsonl import append_jsonl, read_jsonl, write_jsonl
 from hgpo_rllib.rollout.group import gather
@@ -38,6 +39,7 @@ from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.run.cluster import ray_cluster
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 
 STEPS, BRANCHES, RESULT = "steps.pickle", "branches.jsonl", "result.json"
 OUTPUT = "credit"

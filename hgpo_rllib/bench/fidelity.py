@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from scipy import stats
 
 from env_wrappers.files import validate_json
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.reporting import style
 from hgpo_rllib.section import Section
 

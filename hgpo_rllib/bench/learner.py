@@ -136,7 +136,7 @@ def behavior_logp(run: RunConfig, columns: Columns) -> Tensor:
         for part in micro_batches(np.arange(len(lengths)), lengths, PASS_TOKENS):
             tokens = token_batch(columns, part, torch.device("cpu"))
             got = token_log_probs(model, tokens, run.rollout.temperature)["logp"]
-            logp[tokens["step"], tokens["offset"]] = got
+            logp[tokens["row"], tokens["offset"]] = got
     return logp
 
 
@@ -145,7 +145,7 @@ def planned_passes(run: RunConfig, columns: Columns) -> dict[str, float]:
     lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
     plan = plan_update(columns, run.learner, np.random.default_rng([run.seed, 1]))
     size = run.learner.micro_batch_tokens
-    parts = [part for batch in plan for part in passes(columns, batch.rows, lengths, size)]
+    parts = [part for batch in plan for part in passes(columns, batch.trained, lengths, size)]
     kept = [lengths[last_rows(columns, part)[0]] for part in parts]
     padded = sum(len(part) * int(part.max()) for part in kept)
     tokens = int(sum(part.sum() for part in kept))

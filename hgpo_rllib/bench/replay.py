@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.policy_server.engine import Engine, Load
 from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import (
@@ -26,7 +26,9 @@ from hgpo_rllib.policy_server.types import (
     Sampling,
 )
 from hgpo_rllib.results.runs import Run
-from hgpo_rllib.settings.policy_server import ENGINES
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.model import ModelSettings
+from hgpo_rllib.settings.policy_server import ENGINES, PolicyServerSettings
 
 RESPONSES = "HGPO_REPLAYED_RESPONSES"
 """Environment variable of a replica with the path of the recorded responses."""

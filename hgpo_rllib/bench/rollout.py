@@ -20,7 +20,7 @@ from hgpo_rllib.agent import BeginAgent, response_seed
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench import bare_engine
 from hgpo_rllib.bench.measure import Row, Tables, new_process
-from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server import vllm_settings
@@ -39,7 +39,9 @@ from hgpo_rllib.policy_server.types import (
 )
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
-from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.model import ModelSettings
+from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS, PolicyServerSettings
 
 Runner = TypeVar("Runner", bound=HGPOEnvRunner)
 PROMPT = Prompt(list(range(100, 132)), seed=0)

@@ -8,7 +8,8 @@ import typer
 
 from env_wrappers.files import write_atomically
 from hgpo_rllib.cli.common import JsonOption, Overrides, RunFile, progress, show, with_median
-from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.reporting.console import TrainingConsole
 
 REPEATS = 5  # turns per implementation of rollouts, and weight updates

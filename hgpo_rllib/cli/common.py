@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.reporting.console import TrainingConsole, make_console, make_table
 from hgpo_rllib.run.directory import FULL
 

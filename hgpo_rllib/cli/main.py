@@ -13,13 +13,13 @@ import typer
 from env_wrappers.errors import DataError
 from hgpo_rllib.cli import bench, data, doctor, evaluate, play, sft, study, sweep
 from hgpo_rllib.cli.common import RUN_FILE, Overrides, writing
-from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.config import load_config
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.imports import large_imports
 from hgpo_rllib.reporting.console import log_events
 from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
 from hgpo_rllib.run.lock import locked
-from hgpo_rllib.section import RunStoppedError
 
 app = typer.Typer(
     help="Train LLM agents on long-horizon tasks with HGPO.",

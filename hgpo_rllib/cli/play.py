@@ -10,7 +10,8 @@ import typer
 
 from hgpo_rllib.cli.common import Overrides
 from hgpo_rllib.cli.evaluate import DataOption, EnvOption, NameOption, SplitOption
-from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.config import load_config
+from hgpo_rllib.errors import ConfigError
 
 if TYPE_CHECKING:
     import gymnasium as gym

@@ -11,7 +11,8 @@ import typer
 
 from env_wrappers.files import write_atomically
 from hgpo_rllib.cli.common import Overrides, RunFile
-from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.config import load_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.imports import large_imports
 from hgpo_rllib.run.lock import locked
 

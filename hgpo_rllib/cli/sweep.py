@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from hgpo_rllib.cli.common import RUN_FILE, Overrides
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.imports import large_imports
 from hgpo_rllib.run.grid import Sweep, make_sweep, new_folder, open_sweep, parse_axis
 

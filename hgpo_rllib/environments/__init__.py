@@ -10,7 +10,7 @@ from pathlib import Path
 
 from env_wrappers.errors import describe_error
 from hgpo_rllib.agent.templates import PROMPTS
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments.checks import PAGE
 from hgpo_rllib.environments.spec import (
     DemonstrationGenerator,
@@ -19,6 +19,7 @@ from hgpo_rllib.environments.spec import (
     OraclePlan,
     TaskGenerator,
 )
+from hgpo_rllib.errors import ConfigError
 
 __all__ = [
     "DemonstrationGenerator",

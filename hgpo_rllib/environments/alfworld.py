@@ -16,7 +16,7 @@ from env_wrappers.alfworld.games import GAME_FILE, TASK_TYPES, TREE, find_games
 from env_wrappers.alfworld.generator import GENERATOR_VERSION, SPLITS, GenerationSpec, generate
 from env_wrappers.alfworld.planner import find_plan, recorded_plan
 from env_wrappers.errors import DataError
-from hgpo_rllib.config import EnvSettings, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.environments.spec import (
     BuiltInSpec,
@@ -32,6 +32,7 @@ from hgpo_rllib.environments.spec import (
     digest,
     prompts_of,
 )
+from hgpo_rllib.settings.env import EnvSettings
 
 DEMONSTRATION_SEED_OFFSET = 1000  # seed offset: demonstrated games are in no other split
 PLANNER_SECONDS = 300.0

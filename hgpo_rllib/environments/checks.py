@@ -19,7 +19,10 @@ from env_wrappers.errors import DataError, describe_error, one_line
 from hgpo_rllib.agent.memory import Turn
 from hgpo_rllib.agent.renderer import FOLLOW_UP_VARIABLES, PROMPT_VARIABLES, TextRenderer
 from hgpo_rllib.agent.templates import load_template, unknown_variables
-from hgpo_rllib.config import AgentSettings, ConfigError, EnvSettings, RunConfig
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.env import EnvSettings
 
 PAGE = "docs/bring_your_own_environment.md"
 INFO = {

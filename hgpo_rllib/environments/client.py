@@ -1,7 +1,8 @@
 """Tasks that a client of the gateway plays, with an environment of its own."""
 
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments.spec import BuiltInSpec
+from hgpo_rllib.errors import ConfigError
 
 
 class Client(BuiltInSpec):

@@ -7,11 +7,13 @@ from typing import Any
 import gymnasium as gym
 from pydantic import Field, ValidationError
 
-from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig, explain
+from hgpo_rllib.config import RunConfig, explain
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import check_no_strategies
 from hgpo_rllib.environments.spec import EnvironmentSpec, Games, digest
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.section import Section
+from hgpo_rllib.settings.env import EnvSettings
 
 OPTION = "env.options.environments"
 _NAME = re.compile(r"[A-Za-z0-9_-]+")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import gymnasium as gym
 
 from env_wrappers.scienceworld.simulator import Game
-from hgpo_rllib.config import EnvSettings
 from hgpo_rllib.environments.spec import BuiltInSpec, Games, Info, OraclePlan
+from hgpo_rllib.settings.env import EnvSettings
 
 
 class ScienceWorld(BuiltInSpec):

@@ -14,8 +14,10 @@ import gymnasium as gym
 
 from env_wrappers.errors import DataError
 from hgpo_rllib.advantages.estimators import TEACHERS
-from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments.checks import check_contract, check_settings
+from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.settings.env import EnvSettings
 
 Info = Mapping[str, Any]
 """The info returned by an environment's ``reset`` and ``step``."""

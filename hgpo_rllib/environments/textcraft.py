@@ -11,7 +11,7 @@ import gymnasium as gym
 from env_wrappers.textcraft import players
 from env_wrappers.textcraft.players import Crafter, find_choice, plan
 from env_wrappers.textcraft.recipes import PREFIX, open_book
-from hgpo_rllib.config import EnvSettings, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments.spec import (
     BuiltInSpec,
     DemonstrationGenerator,
@@ -23,6 +23,7 @@ from hgpo_rllib.environments.spec import (
     OraclePlan,
     prompts_of,
 )
+from hgpo_rllib.settings.env import EnvSettings
 
 WASTEFUL = 0.3
 """Probability that the player `wasteful` gets a random item."""

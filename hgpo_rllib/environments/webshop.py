@@ -15,7 +15,7 @@ from env_wrappers.webshop.players import PLAYERS, NoisyShopper
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import NotFoundError, Shopper, oracle_actions
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
-from hgpo_rllib.config import EnvSettings, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments.spec import (
     BuiltInSpec,
     Games,
@@ -27,6 +27,7 @@ from hgpo_rllib.environments.spec import (
     TaskGenerator,
     prompts_of,
 )
+from hgpo_rllib.settings.env import EnvSettings
 
 SAMPLE = 2000
 """Number of products; with `store.human=1` they have 1,800 human goals, and the last split starts

@@ -5,8 +5,10 @@ from functools import partial
 from typing import Any
 
 from hgpo_rllib.agent import BeginAgent, BeginModelAgent, ReflexionAgent, with_strategies
-from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
+from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.settings.agent import AgentSettings
 
 MODEL_AGENTS = {
     "hgpo": ("full",),

@@ -21,10 +21,10 @@ from hgpo_rllib.agent import (
     Turn,
     action_grammar,
 )
-from hgpo_rllib.config import AgentSettings, ConfigError
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.evaluation.models import Model
 from hgpo_rllib.policy_server.types import RequestFailedError
-from hgpo_rllib.section import RunStoppedError
+from hgpo_rllib.settings.agent import AgentSettings
 
 Message = dict[str, str]
 KEY_VARIABLES = ("HGPO_API_KEY", "OPENAI_API_KEY")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from hgpo_rllib.config import ConfigError
 from hgpo_rllib.environments.checks import default_options
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.statistics import MEASURES, PairedTest, compare_means
 from hgpo_rllib.results import ALL, Evaluation
 

@@ -15,6 +15,7 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import Progress
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.evaluation.agents import begin_model_agent
 from hgpo_rllib.evaluation.models import Decode, Subject
 from hgpo_rllib.evaluation.plan import Kind, Plan, Slot, census, parity
@@ -34,7 +35,6 @@ from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, Rollout, gather, play_in_pool
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.run.changes import git_commit
-from hgpo_rllib.section import RunStoppedError
 
 OUTPUT = "evaluations"
 """Parent of output directories that are named by the protocol."""

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hgpo_rllib.agent import BeginModelAgent
-from hgpo_rllib.config import AgentSettings, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.evaluation.agents import MakeBegin
 from hgpo_rllib.evaluation.protocol import describe_model
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
+from hgpo_rllib.settings.agent import AgentSettings
 
 Decode = Callable[[NDArray[np.int32]], str]
 """Converts token ids to text."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.rollout.tasks import HELD_OUT_ORDER_SEED, TaskOrder
 
 CENSUS_SEEDS = 3

@@ -11,9 +11,10 @@ from typing import Any
 from env_wrappers.errors import one_line
 from env_wrappers.files import file_hash, write_json
 from hgpo_rllib.agent.templates import load_template
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.environments.spec import digest
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.plan import PARITY_OFFSET, Plan
 from hgpo_rllib.jsonl import EVALUATED_EPISODES, Row
 from hgpo_rllib.results.evaluations import PROTOCOL

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from env_wrappers.files import check_name
 from hgpo_rllib.advantages.estimators import HIPER
-from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig, load_config
+from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.environments import environment_id, find_environment, short_names
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.agents import MODEL_AGENTS, REFLEXION_TRIALS, agent_overrides
 from hgpo_rllib.evaluation.chat import find_remote_model, is_url
 from hgpo_rllib.evaluation.evaluate import Request
@@ -15,6 +16,7 @@ from hgpo_rllib.evaluation.models import LocalModel, Subject
 from hgpo_rllib.evaluation.plan import CENSUS_SEEDS
 from hgpo_rllib.evaluation.scripted import SCRIPTED
 from hgpo_rllib.run.checkpoint import find_policy, run_file_of
+from hgpo_rllib.settings.env import EnvSettings
 
 ONE_REPLICA = (
     "policy_server.num_replicas=1",

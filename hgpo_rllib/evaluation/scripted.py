@@ -12,11 +12,11 @@ from rich.text import Text
 from env_wrappers.errors import DataError
 from env_wrappers.spaces import ANY_SEARCH
 from hgpo_rllib.agent import Agent, BeginAgent, Turn
-from hgpo_rllib.config import ConfigError, EnvSettings
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.spec import Expert, PlanFollower
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.play.terminal import QUIT, make_console, plain, read_action, show
-from hgpo_rllib.section import RunStoppedError
+from hgpo_rllib.settings.env import EnvSettings
 
 SCRIPTED = ("random", "oracle", "human")
 """Names of agents without a model, besides those in `EnvironmentSpec.players`."""

@@ -23,7 +23,7 @@ Columns = Mapping[str, Tensor]
 TOKEN_COLUMNS = ("behavior_logp", "old_logp", "teacher_logp")
 MAX_PADDING = 0.05  # share of padding in all passes of up to `PLANNED_ROWS` rows
 PLANNED_ROWS = 512  # rows that are cut at once; time and memory are quadratic in it
-STEP_COLUMNS = ("advantage", "weight")
+ROW_COLUMNS = ("advantage", "weight")
 VALUE_COLUMNS = ("value", "value_target", "value_weight")
 
 
@@ -125,14 +125,14 @@ class MiniBatch:
     """Rows of one optimizer step.
 
     Attributes:
-        steps: all rows of the mini-batch.
-        rows: the rows that pass through the model.
-        weight: weight of each row's token losses; the objective is the weighted sum over all
-            tokens of ``rows``, shape ``(len(rows),)``.
+        rows: all rows of the mini-batch.
+        trained: the rows that pass through the model.
+        weight: weight of the token losses of each trained row; the objective is the weighted sum
+            over all their tokens, shape ``(len(trained),)``.
     """
 
-    steps: NDArray[np.int64]
     rows: NDArray[np.int64]
+    trained: NDArray[np.int64]
     weight: NDArray[np.float64]
 
 
@@ -141,7 +141,7 @@ def plan_update(
 ) -> list[MiniBatch]:
     """Return the mini-batches of an update, in order.
 
-    Weights are computed over whole mini-batches, including dropped steps.
+    Weights are computed over whole mini-batches, including dropped rows.
     """
     lengths = columns["response_length"].numpy()
     kept = np.ones(len(lengths), bool)
@@ -149,11 +149,10 @@ def plan_update(
         kept = (columns["advantage"] != 0).reshape(len(lengths), -1).any(1).numpy()
     plan = []
     sequence = row_sequences(columns)
-    for steps in minibatches(sequence, settings.minibatch_size, settings.num_epochs, rng):
-        weight = token_weights(
-            lengths[steps], settings.loss_aggregation, settings.micro_batch_steps
-        )
-        plan.append(MiniBatch(steps, steps[kept[steps]], weight[kept[steps]]))
+    for rows in minibatches(sequence, settings.minibatch_size, settings.num_epochs, rng):
+        part_rows = settings.micro_batch_steps
+        weight = token_weights(lengths[rows], settings.loss_aggregation, part_rows)
+        plan.append(MiniBatch(rows, rows[kept[rows]], weight[kept[rows]]))
     return plan
 
 
@@ -186,24 +185,24 @@ def minibatches(
 
 
 def token_weights(
-    lengths: NDArray[np.int64], aggregation: Aggregation, part_steps: int
+    lengths: NDArray[np.int64], aggregation: Aggregation, part_rows: int
 ) -> NDArray[np.float64]:
-    """Return the weight of each step's tokens in the objective of their mini-batch.
+    """Return the weight of each row's tokens in the objective of their mini-batch.
 
     All aggregations are weighted sums of token losses with weights that sum to 1, so the result
     does not depend on how a mini-batch is split into passes through the model.
 
     Args:
-        lengths: number of response tokens of each step, in mini-batch order.
+        lengths: number of response tokens of each row, in mini-batch order.
         aggregation: see `LearnerSettings.loss_aggregation`.
-        part_steps: steps per part of ``micro-batch-mean``; the last part may have fewer.
+        part_rows: rows per part of ``micro-batch-mean``; the last part may have fewer.
     """
     if aggregation == "token-mean":
         part = np.zeros(len(lengths), int)
     elif aggregation == "seq-mean":
         part = np.arange(len(lengths))
     else:
-        part = np.arange(len(lengths)) // part_steps
+        part = np.arange(len(lengths)) // part_rows
     tokens = np.bincount(part, lengths)
     return 1 / (len(tokens) * np.maximum(tokens, 1)[part])
 
@@ -253,8 +252,8 @@ def token_batch(
 
     Returns:
         ``ids`` (sequences, L): one sequence per row, except that rows of a conversation share one;
-        ``row`` and ``position`` (tokens,): index of each response token in ``ids``; ``step`` and
-        ``offset`` (tokens,): index of it in the response columns; those of ``behavior_logp``,
+        ``sequence`` and ``position`` (tokens,): index of each response token in ``ids``; ``row``
+        and ``offset`` (tokens,): index of it in the response columns; those of ``behavior_logp``,
         ``old_logp``, ``teacher_logp``, ``advantage`` and ``weight`` that `columns` has (tokens,).
         If `columns` has ``restrictions``: ``restricted`` and ``restriction`` (restrictions,): index
         of each restricted token in the flat arrays, and the permitted ``id`` or excluded ``~id``.
@@ -262,7 +261,7 @@ def token_batch(
         ``value_target`` and ``value_weight`` (values,).
     """
     index = torch.from_numpy(rows)
-    last, sequence = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))
+    last, sequences = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))
     prompt_length, response_length = (
         columns[key][index] for key in ("prompt_length", "response_length")
     )
@@ -273,15 +272,15 @@ def token_batch(
     ids[: len(last), : prompts.shape[1]] = prompts
     response_index = torch.arange(columns["response_ids"].shape[1])
     flat, offset = (response_index[None] < response_length[:, None]).nonzero(as_tuple=True)
-    step, row = index[flat], sequence[flat]
+    row, sequence = index[flat], sequences[flat]
     position = prompt_length[flat] + offset
-    ids[row, position] = columns["response_ids"][step, offset].long()
-    per_token = {k: columns[k][step, offset] for k in TOKEN_COLUMNS if k in columns}
-    per_step = {k: columns[k][step] for k in STEP_COLUMNS if k in columns}
+    ids[sequence, position] = columns["response_ids"][row, offset].long()
+    per_token = {k: columns[k][row, offset] for k in TOKEN_COLUMNS if k in columns}
+    per_row = {k: columns[k][row] for k in ROW_COLUMNS if k in columns}
     if "advantage" in columns and columns["advantage"].ndim == 2:
-        per_step["advantage"] = columns["advantage"][step, offset]
-    batch = {"ids": ids, "row": row, "position": position}
-    batch |= {"step": step, "offset": offset} | per_token | per_step
+        per_row["advantage"] = columns["advantage"][row, offset]
+    batch = {"ids": ids, "sequence": sequence, "position": position}
+    batch |= {"row": row, "offset": offset} | per_token | per_row
     if "restrictions" in columns:
         restrictions = columns["restrictions"][index]
         restricted, entry = (restrictions[..., 0] >= 0).nonzero(as_tuple=True)
@@ -289,8 +288,8 @@ def token_batch(
         first = response_length.cumsum(0) - response_length
         batch |= {"restricted": first[restricted] + token, "restriction": code}
     if "value_weight" in columns:
-        positions = value_positions(columns, rows, sequence, columns["value"].ndim == 2)
-        at = positions["value_step"], positions["value_column"]
+        positions = value_positions(columns, rows, sequences, columns["value"].ndim == 2)
+        at = positions["value_row"], positions["value_column"]
         values = {k: columns[k].view(len(columns[k]), -1)[at] for k in VALUE_COLUMNS}
         trained = values["value_weight"] != 0
         batch |= {k: column[trained] for k, column in (positions | values).items()}
@@ -303,27 +302,27 @@ def value_batch(
     """Build right-padded prompts, with responses if `per_token`, and the positions of values.
 
     Returns:
-        ``ids`` (sequences, L); ``value_step`` and ``value_column`` (values,): index of each value
+        ``ids`` (sequences, L); ``value_row`` and ``value_column`` (values,): index of each value
         in the value columns, whose column 0 is the value of a turn and column 1 + j that before
-        response token j; ``value_row`` and ``value_position`` (values,): index in ``ids`` of the
-        token at which it is computed, the last one of the prompt for columns 0 and 1.
+        response token j; ``value_sequence`` and ``value_position`` (values,): index in ``ids`` of
+        the token at which it is computed, the last one of the prompt for columns 0 and 1.
     """
-    last, sequence = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))
+    last, sequences = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))
     if per_token:
         ids = token_batch(columns, rows, device)["ids"]
     else:
         width = int(columns["prompt_length"][last].max())
         ids = columns["prompt_ids"][last, :width].long()
-    batch = {"ids": ids} | value_positions(columns, rows, sequence, per_token)
+    batch = {"ids": ids} | value_positions(columns, rows, sequences, per_token)
     return {key: value.to(device) for key, value in batch.items()}
 
 
 def value_positions(
-    columns: Columns, rows: NDArray[np.int64], sequence: Tensor, per_token: bool
+    columns: Columns, rows: NDArray[np.int64], sequences: Tensor, per_token: bool
 ) -> dict[str, Tensor]:
-    """Return ``value_step``, ``value_column``, ``value_row`` and ``value_position``.
+    """Return ``value_row``, ``value_column``, ``value_sequence`` and ``value_position``.
 
-    See `value_batch`. `sequence` is the row of ``ids`` of each of `rows`.
+    See `value_batch`. `sequences` is the row of ``ids`` of each of `rows`.
     """
     index = torch.from_numpy(rows)
     tokens = columns["response_length"][index] * per_token
@@ -331,8 +330,8 @@ def value_positions(
     row, column = (column <= tokens[:, None]).nonzero(as_tuple=True)
     position = columns["prompt_length"][index[row]] - 1 + (column - 1).clamp(min=0)
     return {
-        "value_step": index[row],
+        "value_row": index[row],
         "value_column": column,
-        "value_row": sequence[row],
+        "value_sequence": sequences[row],
         "value_position": position,
     }

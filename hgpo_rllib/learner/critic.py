@@ -47,7 +47,7 @@ class Critic(nn.Module):
         Attention is causal, so tokens after a position do not affect its value.
 
         Args:
-            batch: ``ids``, ``value_row``, ``value_position`` and ``value_column``, see
+            batch: ``ids``, ``value_sequence``, ``value_position`` and ``value_column``, see
                 `hgpo_rllib.learner.batching.value_batch`.
             hidden: the policy's hidden states of ``ids``; ignored by a critic with a trunk.
         """
@@ -56,7 +56,7 @@ class Critic(nn.Module):
             ids = batch["ids"][:, : max(position.tolist(), default=0) + 1]
             hidden = hidden_states(self.trunk, ids)
         assert hidden is not None, "a critic without trunk reads the policy's hidden states"
-        outputs = self.head(hidden[batch["value_row"], position])
+        outputs = self.head(hidden[batch["value_sequence"], position])
         column = batch["value_column"].clamp(max=outputs.shape[1] - 1)
         value = outputs.gather(1, column[:, None])[:, 0]
         return value.to(torch.promote_types(value.dtype, torch.float32))
@@ -130,7 +130,7 @@ def response_values(
     for part in passes(columns, rows, lengths, settings.micro_batch_tokens):
         if len(part):
             batch = value_batch(columns, part, device, per_token)
-            row, column = batch["value_step"].cpu(), batch["value_column"].cpu()
+            row, column = batch["value_row"].cpu(), batch["value_column"].cpu()
             values[row, column] = module.forward_train(batch)["value"].double().cpu()
         elif settings.shard_parameters:  # take part in the layer gathers of the others
             module.forward_train(value_batch(columns, rows[:1], device, per_token))
@@ -138,22 +138,22 @@ def response_values(
     return joined if per_token else joined[:, 0]
 
 
-def value_weights(columns: Columns, steps: NDArray[np.int64], outputs: int) -> Tensor:
+def value_weights(columns: Columns, rows: NDArray[np.int64], outputs: int) -> Tensor:
     """Return the weight of each value's loss in a mini-batch of these rows, shape of ``value``.
 
     Losses are averaged over turns and over tokens. If a critic of tokens has one output, its value
     of a turn is that before the first token, so the first average is left out. With three outputs,
     each is averaged over the values that have a target.
     """
-    weight = torch.full(columns["value"].shape, 1 / len(steps), dtype=torch.float64)
+    weight = torch.full(columns["value"].shape, 1 / len(rows), dtype=torch.float64)
     if weight.ndim == 2:
-        tokens = int(columns["response_length"][torch.from_numpy(steps)].sum())
+        tokens = int(columns["response_length"][torch.from_numpy(rows)].sum())
         weight[:, 1:] = 1 / max(tokens, 1)
         if outputs == 1:
             weight[:, 0] = 0
         if outputs == 3:
             known = ~columns["value_target"].isnan()
-            mine = known[torch.from_numpy(steps)]
+            mine = known[torch.from_numpy(rows)]
             for part in (slice(0, 1), slice(1, 2), slice(2, None)):
                 weight[:, part] = known[:, part] / max(int(mine[:, part].sum()), 1)
     return weight

@@ -28,8 +28,8 @@ from ray.rllib.utils import checkpoints
 from ray.tune.utils.file_transfer import sync_dir_between_nodes
 from torch import Tensor
 
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.learner.batching import Columns, last_rows, micro_batches
-from hgpo_rllib.section import RunStoppedError
 
 T = TypeVar("T")
 

@@ -17,6 +17,7 @@ from ray.rllib.utils.typing import StateDict
 from torch import Tensor
 
 from hgpo_rllib.advantages.estimators import VALUES_OF_TOKENS
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.learner.bad_batches import (
     REMEDY,
     SKIPPED,
@@ -36,7 +37,6 @@ from hgpo_rllib.learner.optimizer import OffloadedMoments, set_learning_rate
 from hgpo_rllib.learner.sharding import full_optimizer, full_tensor, load_full_optimizer
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.models import load_model
-from hgpo_rllib.section import RunStoppedError
 from hgpo_rllib.settings.learner import LearnerSettings
 
 logger = logging.getLogger(__name__)
@@ -160,8 +160,8 @@ class HGPOLearner(TorchLearner):
         self._measured = Statistics()  # engine/learner mismatch at the sampling weights
         if self._settings.old_logp == "recomputed":
             # The first mini-batch's training pass computes old_logp of its rows itself.
-            rows = np.unique(np.concatenate([part.rows for part in plan]))
-            rows = np.setdiff1d(rows, plan[0].rows)
+            rows = np.unique(np.concatenate([part.trained for part in plan]))
+            rows = np.setdiff1d(rows, plan[0].trained)
             columns["old_logp"] = self._recomputed_logp(columns, rows)
         update, skipped = Statistics(), 0
         for number in range(len(plan)):
@@ -188,15 +188,15 @@ class HGPOLearner(TorchLearner):
     def _has_no_signal(self, columns: dict[str, Tensor], plan: list[MiniBatch]) -> bool:
         """Return whether no term of the objective has a gradient; stop the run if so configured."""
         settings = self._settings
-        rows = np.concatenate([part.rows for part in plan])
+        rows = np.concatenate([part.trained for part in plan])
         other_terms = settings.kl_coeff > 0 or settings.entropy_coeff > 0
         other_terms |= not columns.keys().isdisjoint(("value", "teacher_logp"))
         if columns["advantage"].numpy()[rows].any() or (len(rows) and other_terms):
             return False
-        steps = np.arange(len(columns["advantage"]))
+        rows = np.arange(len(columns["advantage"]))
         message = (
             f"update {self._weights_seq_no}: nothing to learn from, all advantages are 0 "
-            f"({describe_batch(columns, steps)})"
+            f"({describe_batch(columns, rows)})"
         )
         if settings.on_no_signal == "stop":
             raise RunStoppedError(f"{message}; learner.on_no_signal=skip goes on without an update")
@@ -216,7 +216,7 @@ class HGPOLearner(TorchLearner):
             logp = self.policy.forward_train(tokens)["logp"]
             if "behavior_logp" in tokens:
                 self._measure_mismatch(logp, tokens["behavior_logp"])
-            old_logp[tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
+            old_logp[tokens["row"].cpu(), tokens["offset"].cpu()] = logp.cpu()
         return old_logp
 
     def _passes(self, columns: Columns, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -235,7 +235,7 @@ class HGPOLearner(TorchLearner):
             Whether the optimizer step was taken; False if a bad mini-batch was skipped.
         """
         self._statistics = Statistics()
-        for name in ("loss", "policy_loss"):  # 0 if all steps of the mini-batch are dropped
+        for name in ("loss", "policy_loss"):  # 0 if all rows of the mini-batch are dropped
             self._statistics.add(name, torch.zeros((), device=self._device))
         problem = self._compute_gradients(columns, plan[number], first=number == 0)
         if problem is None:
@@ -252,7 +252,7 @@ class HGPOLearner(TorchLearner):
             return True
         message = (
             f"bad mini-batch {number + 1} of {len(plan)} in update {self._weights_seq_no}: "
-            f"{problem}; it has {describe_batch(columns, plan[number].steps)}"
+            f"{problem}; it has {describe_batch(columns, plan[number].rows)}"
         )
         if self._settings.on_bad_batch == "stop":
             raise RunStoppedError(f"{message}; {REMEDY}")
@@ -291,7 +291,7 @@ class HGPOLearner(TorchLearner):
         gradients, this needs much less memory.
         """
         old_logp = columns["old_logp"]
-        missing = part.rows[old_logp[torch.from_numpy(part.rows), 0].isnan().numpy()]
+        missing = part.trained[old_logp[torch.from_numpy(part.trained), 0].isnan().numpy()]
         if len(missing):
             found = join(self._recomputed_logp(columns, missing), self._device)
             old_logp[missing] = found[missing]
@@ -301,12 +301,12 @@ class HGPOLearner(TorchLearner):
     ) -> None:
         """Compute a mini-batch's gradients; `first`: weights are still the sampling weights."""
         weight = torch.zeros(len(columns["advantage"]), dtype=torch.float64)
-        weight[torch.from_numpy(part.rows)] = torch.from_numpy(part.weight)
+        weight[torch.from_numpy(part.trained)] = torch.from_numpy(part.weight)
         weights = {"weight": weight}
         if "value" in columns:
             outputs = self.policy.model_config["critic_outputs"]
-            weights["value_weight"] = value_weights(columns, part.steps, outputs)
-        parts = self._passes(columns, part.rows)
+            weights["value_weight"] = value_weights(columns, part.rows, outputs)
+        parts = self._passes(columns, part.trained)
         self._gradients.begin(len(parts))
         for micro in parts:
             tokens = token_batch(columns | weights, micro, self._device)
@@ -318,7 +318,7 @@ class HGPOLearner(TorchLearner):
                 self._measure_mismatch(logp, tokens["behavior_logp"])
                 if "old_logp" in columns:
                     tokens["old_logp"] = logp
-                    columns["old_logp"][tokens["step"].cpu(), tokens["offset"].cpu()] = logp.cpu()
+                    columns["old_logp"][tokens["row"].cpu(), tokens["offset"].cpu()] = logp.cpu()
             tokens.setdefault("old_logp", tokens["behavior_logp"])
             self.compute_loss_for_module(
                 module_id=DEFAULT_MODULE_ID, config=self.config, batch=tokens, fwd_out=outputs
@@ -333,7 +333,7 @@ class HGPOLearner(TorchLearner):
         """Return the update's mismatch metrics, and warn if the KL exceeds the threshold."""
         values = Statistics.from_parts(all_gather(self._measured.cpu())).values()
         alarm = self._settings.mismatch_alarm
-        kl = values.get("behavior_kl", 0.0)  # absent if all measured steps were dropped
+        kl = values.get("behavior_kl", 0.0)  # absent if all measured rows were dropped
         if alarm is not None and not kl <= alarm:
             corrected = self._settings.importance_cap is not None
             remedy = (
@@ -390,6 +390,6 @@ class HGPOLearner(TorchLearner):
         """Return the learner's log-probabilities of a response, shape ``(response tokens,)``."""
         ids = torch.from_numpy(np.concatenate([prompt_ids, response_ids]).astype(np.int64))[None]
         position = torch.arange(len(prompt_ids), ids.shape[1])
-        batch = {"ids": ids, "row": torch.zeros_like(position), "position": position}
+        batch = {"ids": ids, "sequence": torch.zeros_like(position), "position": position}
         batch = {key: value.to(self._device) for key, value in batch.items()}
         return self.policy.forward_train(batch)["logp"].cpu().numpy()

@@ -156,7 +156,7 @@ def token_losses(
     logp, entropy = outputs["logp"], outputs["entropy"]
     # The tokens of a response share its ratio, unless the ratio is that of each token.
     ratio = clamp_log_ratio(
-        over_response(logp - tokens["old_logp"], tokens["step"], settings.ratio_level)
+        over_response(logp - tokens["old_logp"], tokens["row"], settings.ratio_level)
     ).exp()
     advantage, bounds = tokens["advantage"], (settings.clip_low, settings.clip_high)
     if settings.policy_loss == "cispo":
@@ -168,7 +168,7 @@ def token_losses(
         weight, cut = importance_weights(
             tokens["old_logp"],
             tokens["behavior_logp"],
-            tokens["step"],
+            tokens["row"],
             settings.importance_level,
             settings.importance_cap,
             settings.importance_mask,

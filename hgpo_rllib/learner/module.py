@@ -224,8 +224,8 @@ def token_log_probs(
     """
     if hidden is None:
         hidden = hidden_states(llm, batch["ids"])
-    predicting = hidden[batch["row"], batch["position"] - 1]
-    tokens = batch["ids"][batch["row"], batch["position"]]
+    predicting = hidden[batch["sequence"], batch["position"] - 1]
+    tokens = batch["ids"][batch["sequence"], batch["position"]]
     size = tokens_at_once(llm.config.vocab_size)
     starts = range(0, max(len(tokens), 1), size)
     parts = []

@@ -16,10 +16,12 @@ from env_wrappers.datasets import new_file
 from env_wrappers.errors import DataError
 from env_wrappers.processes import map_in_processes
 from hgpo_rllib.agent import TextRenderer
-from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import Info, MakePlayer, PlanFollower
+from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.settings.env import EnvSettings
 from hgpo_rllib.warmstart.demonstrations import play
 
 FORMAT = "hgpo-demo-1"

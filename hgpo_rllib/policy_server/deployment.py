@@ -21,7 +21,6 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from ray.serve._private import replica
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.policy_server.engine import find_engine, find_transport
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 from hgpo_rllib.policy_server.types import (
@@ -33,6 +32,9 @@ from hgpo_rllib.policy_server.types import (
     WeightTag,
 )
 from hgpo_rllib.policy_server.versioned_engine import VersionedEngine
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.model import ModelSettings
+from hgpo_rllib.settings.policy_server import PolicyServerSettings
 
 LOOPBACK = "127.0.0.1"
 EXIT_DELAY_S = 0.5  # lets the error reach the callers before the process exits

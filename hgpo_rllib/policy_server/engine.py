@@ -9,9 +9,10 @@ from contextlib import AbstractAsyncContextManager
 from pkgutil import resolve_name
 from typing import Any, Protocol, cast
 
-from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.policy_server.types import Generation, Prompt, PublishedWeights, Sampling
-from hgpo_rllib.settings.policy_server import UpdateMode
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.model import ModelSettings
+from hgpo_rllib.settings.policy_server import PolicyServerSettings, UpdateMode
 
 Load = Callable[[str], Awaitable[None]]
 """Loads the weights that an engine has received, under the given version."""

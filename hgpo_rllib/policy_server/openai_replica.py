@@ -12,7 +12,8 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.policy_server.openai_server import (
     FOLDER,
     KEY_VARIABLE,

@@ -21,9 +21,10 @@ from typing import Any
 
 import httpx
 
-from hgpo_rllib.config import ConfigError, PolicyServerSettings, RunConfig
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.policy_server import vllm_settings
-from hgpo_rllib.section import RunStoppedError
+from hgpo_rllib.settings.policy_server import PolicyServerSettings
 
 KEY_VARIABLE = "HGPO_API_KEY"
 VLLM_SERVE = "hgpo_rllib.policy_server.vllm_serve"

@@ -17,6 +17,7 @@ from ray.exceptions import (
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import (
     EngineDiedError,
     Generation,
@@ -25,7 +26,6 @@ from hgpo_rllib.policy_server.types import (
     Sampling,
     WeightTag,
 )
-from hgpo_rllib.section import RunStoppedError
 
 logger = logging.getLogger(__name__)
 

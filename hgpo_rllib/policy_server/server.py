@@ -9,13 +9,14 @@ import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
-from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.placement import actor_options, replica_resources
 from hgpo_rllib.policy_server.client import MAX_BATCH
 from hgpo_rllib.policy_server.deployment import PolicyReplica, start_owner_liveness
 from hgpo_rllib.policy_server.engine import find_engine
 from hgpo_rllib.policy_server.replicas import LOST, describe
-from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.model import ModelSettings
+from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS, PolicyServerSettings
 
 logger = logging.getLogger(__name__)
 MAX_ONGOING_REQUESTS = 4096  # per replica; the engine queues requests beyond max_num_seqs

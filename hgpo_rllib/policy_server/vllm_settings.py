@@ -8,10 +8,11 @@ from typing import Any
 
 import ray
 
-from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings
 from hgpo_rllib.imports import large_imports
 from hgpo_rllib.policy_server.engine import Engine
-from hgpo_rllib.settings.policy_server import GPU_TRANSPORTS
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.model import ModelSettings
+from hgpo_rllib.settings.policy_server import GPU_TRANSPORTS, PolicyServerSettings
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of max_lora_rank in vLLM
 MAX_SOCKET_FOLDER = 70

@@ -10,10 +10,10 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayError, RayTaskError
 from ray.rllib.env.env_runner import EnvRunner
 
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.replicas import ACTOR_LOST, POLL_INTERVAL_S, Replicas, describe
 from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.rollout.group import Group, PlayedGroup
-from hgpo_rllib.section import RunStoppedError
 
 logger = logging.getLogger(__name__)
 PAUSE_S = 1.0  # before a lost actor gets a group again: Ray restarts it

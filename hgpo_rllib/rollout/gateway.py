@@ -16,12 +16,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.openai_middleware import has_key
 from hgpo_rllib.policy_server.openai_server import Endpoint, make_endpoint
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError
 from hgpo_rllib.rollout.sessions import InvalidRequestError, SessionEndedError, Sessions
-from hgpo_rllib.section import RunStoppedError
 
 CLAIM_WAIT_S = 10.0
 """Seconds that a request for a session waits for one."""

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 import gymnasium as gym
 
 from hgpo_rllib.agent import Agent, BeginAgent
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError, EnvPool, EnvTimeoutError
 from hgpo_rllib.rollout.trajectory import LostEpisode, Step, Trajectory
-from hgpo_rllib.section import RunStoppedError
 
 logger = logging.getLogger(__name__)
 FAILURES = (

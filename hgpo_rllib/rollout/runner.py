@@ -31,7 +31,6 @@ from ray.rllib.utils.metrics import (
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.advantages.estimators import TEACHERS
 from hgpo_rllib.agent import BeginAgent, TokenRenderer, with_strategies
-from hgpo_rllib.config import AgentSettings, EnvSettings
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.models import eos_token_ids, load_tokenizer
 from hgpo_rllib.policy_server.client import PolicyClient
@@ -65,6 +64,8 @@ from hgpo_rllib.rollout.stream import GroupStream, TimedGroup
 from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.teacher import outcome_texts, plan_texts, teacher_prompts
 from hgpo_rllib.rollout.trajectory import Trajectory, have_equal_returns, response_rows
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.env import EnvSettings
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
 
 logger = logging.getLogger(__name__)

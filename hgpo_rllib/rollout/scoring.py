@@ -17,8 +17,9 @@ from hgpo_rllib.advantages.segments import SegmentValues, hiper
 from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS, TokenArrays
 from hgpo_rllib.agent import Span, Turn
 from hgpo_rllib.agent.parsing import find_blocks
-from hgpo_rllib.config import AlgorithmSettings, ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.rollout.trajectory import ResponseRow, Trajectory, response_rows
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 
 logger = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from typing import Any
 import jinja2
 
 from hgpo_rllib.agent import TokenRenderer, Turn, response_seed
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError, EnvPool, EnvTimeoutError
 from hgpo_rllib.rollout.policy_agent import Policy, sampled_turn
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
-from hgpo_rllib.section import RunStoppedError
 
 Message = Mapping[str, str]
 """Chat message with ``role`` and ``content``."""

@@ -11,10 +11,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ray.tune.utils import flatten_dict
 
 from env_wrappers.files import write_json
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import digest
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.folders import checksum

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.folders import MANIFEST, DamagedFolderError, check_folder
 from hgpo_rllib.run.inputs import check_model

@@ -18,12 +18,12 @@ from ray._private import ray_constants
 from ray.exceptions import ActorAlreadyExistsError
 
 from env_wrappers.errors import one_line
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.placement import check_run
 from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port
 from hgpo_rllib.run.interrupt import terminate_like_interrupt
 from hgpo_rllib.run.session import ray_session
-from hgpo_rllib.section import RunStoppedError
 
 NOISY_LOGGERS = ("ray", "ray.serve", "ray.rllib", "ray.tune", "ray._common.deprecation", "vllm")
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from env_wrappers.files import write_atomically
-from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
+from hgpo_rllib.config import RunConfig, load_config, save_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.jsonl import read_jsonl, write_jsonl
 from hgpo_rllib.run.folders import previous, write_folder
 from hgpo_rllib.run.lock import locked

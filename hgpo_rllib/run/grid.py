@@ -13,8 +13,10 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from env_wrappers.files import validate_json, write_json
-from hgpo_rllib.config import ConfigError, Name, RunConfig, load_config
+from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run_files import parse_yaml
+from hgpo_rllib.section import Name
 
 SWEEP_FILE = "sweep.json"
 NAME_LENGTH = 120  # maximum of a trial's directory name; file systems allow 255

@@ -10,9 +10,10 @@ from transformers import AutoConfig
 
 from env_wrappers.errors import DataError, one_line
 from hgpo_rllib.advantages.estimators import TEACHERS
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import check_settings
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run.trackers import check_trackers
 
 LOOPBACK = "127.0.0.1"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from hgpo_rllib.section import ConfigError
+from hgpo_rllib.errors import ConfigError
 
 LOCK = ".lock"
 logger = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from transformers import (
 )
 
 from env_wrappers.errors import one_line
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.settings.learner import Dtype, tokens_at_once
 from hgpo_rllib.warmstart.cloning import HEAD_SIZE
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hgpo_rllib.section import ConfigError
+from hgpo_rllib.errors import ConfigError
 
 GRACE_S = 3.0
 """Seconds for processes to exit by themselves after the command, before they are killed."""

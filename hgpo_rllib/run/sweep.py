@@ -18,8 +18,9 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from env_wrappers.files import write_json
-from hgpo_rllib.config import ConfigError, RunConfig, save_config
+from hgpo_rllib.config import RunConfig, save_config
 from hgpo_rllib.environments import with_absolute_paths
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.jsonl import read_jsonl
 from hgpo_rllib.placement import Demand, describe, trial_demand
 from hgpo_rllib.reporting.console import TrainingConsole

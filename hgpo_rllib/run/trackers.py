@@ -15,7 +15,8 @@ from typing import NamedTuple, Self
 
 from env_wrappers.errors import one_line
 from env_wrappers.files import write_atomically
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run.grid import SWEEP_FILE
 
 IDS_FILE = "trackers.json"

@@ -13,8 +13,9 @@ from transformers.utils import logging as transformers_logging
 from env_wrappers.files import write_json
 from hgpo_rllib.advantages.diagnostics import level_sizes, size_distribution
 from hgpo_rllib.algorithm import HGPOConfig
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.jsonl import append_jsonl, read_jsonl
 from hgpo_rllib.learner.distribution import stopped_by_learners
 from hgpo_rllib.models import load_tokenizer
@@ -30,7 +31,6 @@ from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.metrics import evaluation_rows, iteration_metrics, numbers, selection_rate
 from hgpo_rllib.run.tensorboard import TensorBoard
 from hgpo_rllib.run.trackers import Trackers
-from hgpo_rllib.section import RunStoppedError
 from hgpo_rllib.warmstart import prepare
 
 Rows = list[dict[str, Any]]

@@ -1,1 +1,1 @@
-"""Sections of the settings that other packages import without `hgpo_rllib.config`."""
+"""One module per section of a run file. `hgpo_rllib.config` puts them together."""

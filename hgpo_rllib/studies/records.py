@@ -10,10 +10,11 @@ from pydantic import TypeAdapter
 
 from env_wrappers.files import read_json, validate_json, write_atomically
 from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.jsonl import ResultsError
 from hgpo_rllib.results import Run
 from hgpo_rllib.run.grid import Trial
-from hgpo_rllib.section import ConfigError, Section
+from hgpo_rllib.section import Section
 from hgpo_rllib.studies.settings import ARM, Study, settings_hash
 
 FOLDER = "results"

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from env_wrappers.files import write_atomically
 from hgpo_rllib.agent.templates import template_environment
 from hgpo_rllib.bench.fidelity import load_result
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.metrics import PANELS
 from hgpo_rllib.reporting import style
 from hgpo_rllib.reporting.markdown import anchor, table

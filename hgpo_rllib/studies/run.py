@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from hgpo_rllib.config import ConfigError
 from hgpo_rllib.environments import find_environment
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.protocol import versions
 from hgpo_rllib.results import load_run
 from hgpo_rllib.run.directory import RunDirectory

@@ -10,10 +10,11 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from env_wrappers.files import check_name
 from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.results.runs import SAME_EXPERIMENT
 from hgpo_rllib.run.grid import Axis, Sweep, Trial
 from hgpo_rllib.run_files import EXAMPLES, parse_yaml
-from hgpo_rllib.section import ConfigError, Section, Seed
+from hgpo_rllib.section import Section, Seed
 
 STUDIES = EXAMPLES / "studies"
 ARM = "arm"

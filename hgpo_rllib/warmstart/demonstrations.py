@@ -10,8 +10,9 @@ import gymnasium
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.agent import Memory, TextRenderer
-from hgpo_rllib.config import AgentSettings, WarmStartSettings
 from hgpo_rllib.environments.spec import Example, Expert, Info, MakeExpert, Strategist
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.generated import WarmStartSettings
 
 
 def subgoal_text(current: str, subgoal: str, action: str) -> str:

@@ -13,10 +13,11 @@ import torch
 from env_wrappers.datasets import new_directory, partial_directory
 from env_wrappers.processes import map_in_processes
 from hgpo_rllib.agent.templates import load_template
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import EnvironmentSpec, TaskGenerator, find_environment
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import Example, Games, Progress, digest
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import cached_environment, demonstrate_task
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer

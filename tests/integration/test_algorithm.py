@@ -14,7 +14,7 @@ from env_wrappers.alfworld.planner import recorded_plan
 from hgpo_rllib.advantages import ESTIMATORS
 from hgpo_rllib.agent import action_grammar
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
-from hgpo_rllib.config import AlgorithmSettings, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.learner.batching import teacher_columns, token_batch, token_columns
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.metrics import METRICS
@@ -24,6 +24,7 @@ from hgpo_rllib.rollout.restrictions import GrammarReader
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
 from hgpo_rllib.run.metrics import iteration_metrics
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from tests.integration.weights import sync
 
 pytestmark = pytest.mark.integration
@@ -303,10 +304,12 @@ def test_same_prompt_scores_alike_in_any_batch(algorithm: HGPO) -> None:
     ids = torch.zeros(2, 20, dtype=torch.long)
     ids[0, :4], ids[1] = torch.tensor(short), torch.tensor(long)
     position = torch.tensor([2, 3])
-    row = torch.tensor([0, 0])
+    sequence = torch.tensor([0, 0])
     with torch.no_grad():
-        padded = token_log_probs(llm, {"ids": ids, "row": row, "position": position}, 1.0)
-        alone = token_log_probs(llm, {"ids": ids[:1, :4], "row": row, "position": position}, 1.0)
+        padded = token_log_probs(llm, {"ids": ids, "sequence": sequence, "position": position}, 1.0)
+        alone = token_log_probs(
+            llm, {"ids": ids[:1, :4], "sequence": sequence, "position": position}, 1.0
+        )
     torch.testing.assert_close(padded["logp"], alone["logp"])
 
 

@@ -13,11 +13,11 @@ from hgpo_rllib.algorithm import HGPO
 from hgpo_rllib.bench import scale
 from hgpo_rllib.bench.replay import replaying
 from hgpo_rllib.config import RunConfig
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import Generation
 from hgpo_rllib.rollout.actors import own_handle
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
-from hgpo_rllib.section import RunStoppedError
 from tests.integration.weights import sync
 from tests.processes import wait_until
 

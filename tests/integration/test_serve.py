@@ -20,10 +20,12 @@ from openai import OpenAI
 from openai.types import CompletionChoice
 
 from hgpo_rllib.agent import TextRenderer
-from hgpo_rllib.config import ConfigError, PolicyServerSettings, RunConfig, save_config
+from hgpo_rllib.config import RunConfig, save_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.request import make_request
 from hgpo_rllib.models import load_model, load_tokenizer
+from hgpo_rllib.settings.policy_server import PolicyServerSettings
 from tests.paths import ROOT
 from tests.processes import Command, free_port
 

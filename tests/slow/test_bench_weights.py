@@ -7,8 +7,10 @@ import pytest
 
 from hgpo_rllib.bench.rollout import bench_weights
 from hgpo_rllib.bench.smollm2 import smollm2_directory
-from hgpo_rllib.config import ModelSettings, PolicyServerSettings, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.run.cluster import ray_cluster
+from hgpo_rllib.settings.model import ModelSettings
+from hgpo_rllib.settings.policy_server import PolicyServerSettings
 
 pytestmark = [
     pytest.mark.slow,

@@ -17,7 +17,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from hgpo_rllib.config import AgentSettings, ModelSettings, PolicyServerSettings, RunConfig
+from hgpo_rllib.config import RunConfig
 from hgpo_rllib.models import checkpoint_form
 from hgpo_rllib.policy_server import object_store
 from hgpo_rllib.policy_server import server as policy_server
@@ -27,6 +27,9 @@ from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import Prompt, Sampling, WeightTag
 from hgpo_rllib.run.cluster import ray_cluster
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.model import ModelSettings
+from hgpo_rllib.settings.policy_server import PolicyServerSettings
 from tests.paths import ROOT
 from tests.processes import Processes, command_line, wait_until
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from hgpo_rllib.agent import BeginModelAgent, ModelAgent, TextRenderer, Turn
-from hgpo_rllib.config import AgentSettings, load_config
+from hgpo_rllib.config import load_config
 from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.evaluation.evaluate import Finished, Request
 from hgpo_rllib.evaluation.models import Model
+from hgpo_rllib.settings.agent import AgentSettings
 
 Say = Callable[[str, int], str]
 """A message and a seed to an answer."""

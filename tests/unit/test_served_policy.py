@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hgpo_rllib import served_policy
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, RequestFailedError
-from hgpo_rllib.section import RunStoppedError
 from hgpo_rllib.served_policy import check_served_policy
 
 PROBE = np.array([5, 6], np.int32)

@@ -19,9 +19,8 @@ from starlette.routing import Route
 
 from env_wrappers.errors import DataError
 from hgpo_rllib.agent.templates import template_environment
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.policy_server.types import RequestFailedError
-from hgpo_rllib.section import RunStoppedError
 
 HOST = "127.0.0.1"
 PORT = 3000

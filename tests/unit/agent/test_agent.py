@@ -19,7 +19,7 @@ from hgpo_rllib.agent.templates import (
     main_parts,
     page_parts,
 )
-from hgpo_rllib.config import AgentSettings
+from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.paths import SHARED
 

@@ -9,7 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import Memory, TokenRenderer, Turn
-from hgpo_rllib.config import AgentSettings
+from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 DESK = "You arrive at desk 1. On the desk 1, you see a mug 2."

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hgpo_rllib.agent import Memory, TextRenderer, Turn
-from hgpo_rllib.config import AgentSettings
+from hgpo_rllib.settings.agent import AgentSettings
 from tests.paths import SHARED
 
 RELEASED = SHARED / "parity/prompt_templates.json"

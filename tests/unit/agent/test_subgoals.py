@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import Memory, TextRenderer, TokenRenderer
 from hgpo_rllib.agent.parsing import find_blocks, parse_completion
-from hgpo_rllib.config import AgentSettings
+from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart.demonstrations import subgoal_text
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 

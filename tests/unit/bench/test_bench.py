@@ -13,7 +13,7 @@ from hgpo_rllib.bench.advantages import bench_advantages, synthetic_batch
 from hgpo_rllib.bench.measure import peak_mib
 from hgpo_rllib.cli.common import show, with_median
 from hgpo_rllib.cli.main import app
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.errors import ConfigError
 from tests.unit.results.test_results import record as record_run
 
 SMALL = ["bench", "advantages", "--size", "400"]

@@ -8,7 +8,7 @@ import pytest
 
 from hgpo_rllib.bench import bias_variance
 from hgpo_rllib.bench.bias_variance import COVARIANCE, FINDS, LENGTH, OPENS
-from hgpo_rllib.section import ConfigError
+from hgpo_rllib.errors import ConfigError
 
 
 def test_the_task() -> None:

@@ -14,13 +14,14 @@ from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import TokenRenderer, Turn
 from hgpo_rllib.bench.branching import AgentState, Brancher, Mean, first_returns
-from hgpo_rllib.config import AgentSettings, AlgorithmSettings
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import Rollout, play_in_pool
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
 from hgpo_rllib.rollout.trajectory import Trajectory
-from hgpo_rllib.section import RunStoppedError
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 GAMMA, PENALTY = 0.5, 4.0

@@ -28,10 +28,11 @@ from hgpo_rllib.bench.credit import (
 )
 from hgpo_rllib.bench.fidelity import Result, load_result
 from hgpo_rllib.cli.main import app
-from hgpo_rllib.config import AlgorithmSettings, ConfigError, RunConfig, load_config
+from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
-from hgpo_rllib.section import RunStoppedError
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 
 
 class NoSnapshots(gymnasium.Env):

@@ -14,7 +14,8 @@ from env_wrappers.files import (
     write_atomically,
 )
 from env_wrappers.textcraft.recipes import open_book
-from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.config import load_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.request import make_request
 from hgpo_rllib.run.grid import open_sweep
 

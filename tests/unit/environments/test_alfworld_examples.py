@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from env_wrappers.alfworld.env import ALFWorldEnv
-from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.environments.alfworld import GameGenerator, ask_for_other_objects, explore, renumber
 from hgpo_rllib.environments.spec import Example
+from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from env_wrappers.client import ClientEnv
 from env_wrappers.errors import DataError
-from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.config import load_config
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run.inputs import check_files
 
 TASKS = {"train": 3, "eval": 2}

@@ -17,7 +17,7 @@ from hgpo_rllib.environments import (
 
 ROOT = Path(hgpo_rllib.__file__).parent
 MAY_NAME_THEM = {
-    "config.py",  # the default of env.env_id
+    "settings/env.py",  # the default of env.env_id
     "cli/data.py",  # names of sub-commands
     "cli/play.py",
 }

@@ -4,8 +4,10 @@ import pytest
 
 from hgpo_rllib.agent.memory import Turn
 from hgpo_rllib.agent.renderer import TextRenderer
-from hgpo_rllib.config import AgentSettings, ConfigError, load_config
+from hgpo_rllib.config import load_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run.inputs import check_files
+from hgpo_rllib.settings.agent import AgentSettings
 
 LAKE = [
     "env.env_id=hgpo/Gymnasium-v0",

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from env_wrappers.errors import DataError
 from env_wrappers.mixture import task_counts
 from hgpo_rllib.agent import TextRenderer
-from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig, load_config
+from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.environments import find_environment, with_absolute_paths
 from hgpo_rllib.environments.checks import make_environment
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.request import make_request
 from hgpo_rllib.metrics import find_metric
 from hgpo_rllib.models import load_tokenizer
@@ -25,6 +26,7 @@ from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.inputs import check_files
 from hgpo_rllib.run.metrics import environment_metrics, rollout_metrics
 from hgpo_rllib.run.trainer import prepare_inputs
+from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart import prepare
 from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
 from tests.unit.rollout.test_rollout import group

@@ -9,9 +9,10 @@ import pytest
 
 from hgpo_rllib import environments
 from hgpo_rllib.agent import Memory, TextRenderer
-from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import AFTER_A_STEP, INFO
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run.inputs import check_inputs
 from tests.unit.project import pages
 

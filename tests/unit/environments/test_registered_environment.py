@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from hgpo_rllib.cli.main import app
-from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.config import load_config
 from hgpo_rllib.environments import find_environment
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.warmstart import prepare
 from hgpo_rllib.warmstart.demonstrations import demonstrate

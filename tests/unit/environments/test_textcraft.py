@@ -9,11 +9,13 @@ import pytest
 
 from env_wrappers.errors import DataError
 from env_wrappers.textcraft import recipes
-from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig, load_config
+from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import TaskGenerator
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run.inputs import check_inputs
+from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart import prepare
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 from tests.unit.env_wrappers.textcraft.textcraft_data import (

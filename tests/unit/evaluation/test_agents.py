@@ -11,10 +11,11 @@ from rich.console import Console
 
 from env_wrappers.spaces import ANY_ACTION
 from hgpo_rllib.agent.templates import thought
-from hgpo_rllib.config import ConfigError, EnvSettings, RunConfig
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.scripted import HumanAgent, RandomAgent, begin_scripted
-from hgpo_rllib.section import RunStoppedError
+from hgpo_rllib.settings.env import EnvSettings
 from tests.unit.scripted_model import ScriptedModel, lines, make
 
 

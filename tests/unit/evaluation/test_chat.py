@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.config import load_config
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.evaluation import chat
 from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.evaluation.chat import find_remote_model
 from hgpo_rllib.evaluation.evaluate import evaluate
-from hgpo_rllib.section import RunStoppedError
 from tests.unit.scripted_model import lines, make
 
 Answer = tuple[int, dict[str, Any]]

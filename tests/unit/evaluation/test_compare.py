@@ -9,7 +9,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from hgpo_rllib.cli.main import app
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.compare import compare
 from hgpo_rllib.evaluation.show import verdict
 from hgpo_rllib.jsonl import EVALUATED_EPISODES

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Text
 
-from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.config import load_config
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.protocol import protocol_hash
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.results import load_evaluation
 from hgpo_rllib.run.lock import locked
-from hgpo_rllib.section import RunStoppedError
 from tests.unit.scripted_model import ScriptedModel, draw, lines, make
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.plan import PARITY_SEEDS, Slot, census, parity
 
 

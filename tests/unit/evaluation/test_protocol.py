@@ -6,8 +6,9 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
-from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.environments.spec import digest
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.chat import RemoteModel
 from hgpo_rllib.evaluation.protocol import (
     describe_agent,

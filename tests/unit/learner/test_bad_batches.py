@@ -9,10 +9,10 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
 from hgpo_rllib.cli import main
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, find_problem
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
-from hgpo_rllib.section import RunStoppedError
 from tests.unit.learner.learner_reference import (
     llm_of,
     make_columns,

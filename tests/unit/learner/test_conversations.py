@@ -128,12 +128,12 @@ def test_one_row_of_tokens_per_sequence(columns: dict[str, Tensor]) -> None:
     batch = token_batch(columns, np.array([0, 1, 3, 5]), CPU)
     lengths = (columns["prompt_length"] + columns["response_length"])[[1, 3, 5]]
     assert batch["ids"].shape == (3, lengths.max())
-    tokens = batch["ids"][batch["row"], batch["position"]]
-    assert tokens.tolist() == columns["response_ids"][batch["step"], batch["offset"]].tolist()
+    tokens = batch["ids"][batch["sequence"], batch["position"]]
+    assert tokens.tolist() == columns["response_ids"][batch["row"], batch["offset"]].tolist()
     for step in (0, 1, 3, 5):
         row, position = (
-            batch["row"][batch["step"] == step],
-            batch["position"][batch["step"] == step],
+            batch["sequence"][batch["row"] == step],
+            batch["position"][batch["row"] == step],
         )
         prompt = columns["prompt_ids"][step, : columns["prompt_length"][step]]
         assert batch["ids"][row[0], : position[0]].tolist() == prompt.tolist()

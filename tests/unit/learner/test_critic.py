@@ -14,10 +14,10 @@ from hgpo_rllib.advantages import EstimatorSettings
 from hgpo_rllib.advantages.baselines import gae
 from hgpo_rllib.advantages.diagnostics import explained_variance
 from hgpo_rllib.algorithm import HGPOConfig
-from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.learner.critic import value_losses
 from hgpo_rllib.rollout.scoring import score
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner.learner_reference import (
     add_values,

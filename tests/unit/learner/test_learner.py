@@ -139,10 +139,10 @@ class TestTokenBatch:
                 advantage = source["advantage"][step].item()
                 tokens.append((row, len(prompt) + offset, behavior, advantage))
         for row, step in enumerate(rows):
-            assert set(batch["step"][batch["row"] == row].tolist()) == {step}
-        source_ids = source["response_ids"][batch["step"], batch["offset"]]
-        assert batch["ids"][batch["row"], batch["position"]].tolist() == source_ids.tolist()
-        names = ("row", "position", "behavior_logp", "advantage")
+            assert set(batch["row"][batch["sequence"] == row].tolist()) == {step}
+        source_ids = source["response_ids"][batch["row"], batch["offset"]]
+        assert batch["ids"][batch["sequence"], batch["position"]].tolist() == source_ids.tolist()
+        names = ("sequence", "position", "behavior_logp", "advantage")
         assert list(zip(*(batch[name].tolist() for name in names), strict=True)) == tokens
         lengths = source["prompt_length"][rows] + source["response_length"][rows]
         assert batch["ids"].shape == (len(rows), lengths.max())
@@ -240,7 +240,7 @@ class TestTokenWeights:
         ],
     )
     def test_by_hand(self, aggregation: Any, expected: list[float]) -> None:
-        got = token_weights(self.LENGTHS, aggregation, part_steps=2)
+        got = token_weights(self.LENGTHS, aggregation, part_rows=2)
         np.testing.assert_allclose(got, expected, rtol=1e-15)
 
     @given(
@@ -280,11 +280,11 @@ class TestPlan:
                 )
                 for drop in (False, True)
             )
-            for all_steps, kept in zip(whole, part, strict=True):
-                assert all_steps.rows.tolist() == all_steps.steps.tolist() == kept.steps.tolist()
-                weights = dict(zip(all_steps.rows.tolist(), all_steps.weight, strict=True))
-                assert set(kept.rows) == set(all_steps.rows) & {1, 2, 5}
-                assert [weights[row] for row in kept.rows.tolist()] == kept.weight.tolist()
+            for all_rows, kept in zip(whole, part, strict=True):
+                assert all_rows.trained.tolist() == all_rows.rows.tolist() == kept.rows.tolist()
+                weights = dict(zip(all_rows.trained.tolist(), all_rows.weight, strict=True))
+                assert set(kept.trained) == set(all_rows.trained) & {1, 2, 5}
+                assert [weights[row] for row in kept.trained.tolist()] == kept.weight.tolist()
 
 
 def test_rows_stay_in_host_memory(model_path: str) -> None:

@@ -9,12 +9,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2ForCausalLM
 
-from hgpo_rllib.config import AgentSettings, ModelSettings
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.lora import adapter_form, adapter_shape, without_lora
 from hgpo_rllib.policy_server.publisher import servable_weights
 from hgpo_rllib.policy_server.transfer import adapter_folder
 from hgpo_rllib.policy_server.vllm_settings import engine_arguments
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.model import ModelSettings
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
 from tests.unit.learner.learner_reference import (
     build_learner,

@@ -219,7 +219,7 @@ class TestImportanceWeights:
 )
 def test_statistics_are_of_what_is_configured(chosen: dict[str, Any], more: set[str]) -> None:
     zeros, step = torch.zeros(2), torch.zeros(2, dtype=torch.long)
-    tokens = {"old_logp": zeros, "behavior_logp": zeros, "advantage": zeros, "step": step}
+    tokens = {"old_logp": zeros, "behavior_logp": zeros, "advantage": zeros, "row": step}
     settings = LearnerSettings(old_logp="recomputed", **chosen)
     losses = token_losses(settings, tokens, {"logp": zeros, "entropy": zeros}, None)
     assert losses.statistics.keys() == {"clip_fraction", "entropy", "ratio_max"} | more
@@ -237,7 +237,7 @@ def test_statistics_are_of_what_is_configured(chosen: dict[str, Any], more: set[
 def test_a_pass_without_tokens(chosen: dict[str, Any]) -> None:
     """Of a learner that waits for the others: no loss, and a backward pass all the same."""
     none, logp = torch.zeros(0), torch.zeros(0, requires_grad=True)
-    tokens = {"old_logp": none, "behavior_logp": none, "advantage": none, "step": none.long()}
+    tokens = {"old_logp": none, "behavior_logp": none, "advantage": none, "row": none.long()}
     settings = LearnerSettings(old_logp="recomputed", **chosen)
     losses = token_losses(settings, tokens, {"logp": logp, "entropy": none}, None)
     assert losses.loss.shape == (0,)

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from hgpo_rllib.advantages import ESTIMATORS
 from hgpo_rllib.agent import Agent, Span, Turn
-from hgpo_rllib.config import AlgorithmSettings
 from hgpo_rllib.learner.batching import plan_update, signal_columns, token_batch, token_columns
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import Group, Rollout, play_in_pool
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner.learner_reference import (
     llm_of,
@@ -152,7 +152,7 @@ def test_each_role_gets_the_advantages_of_its_estimator(played: list[Trajectory]
                 expected += [(member, t, 1, totals[member] - np.mean(totals))] * (3 + member)
             expected += [(member, t, 0, value - mean)] * (2 + t)
     places = places_of(scored)
-    assert [places[row] for row in batch["step"]] == [token[:3] for token in expected]
+    assert [places[row] for row in batch["row"]] == [token[:3] for token in expected]
     np.testing.assert_allclose(batch["advantage"], [token[3] for token in expected], rtol=1e-6)
 
 
@@ -198,7 +198,7 @@ def test_one_role_and_no_spans_are_the_arrays_as_ever(played: list[Trajectory]) 
     assert columns["advantage"].shape == (len(turns),)
     assert columns["advantage"].numpy().tobytes() == values.astype(np.float32).tobytes()
     batch = every_token(columns)
-    assert torch.equal(batch["advantage"], columns["advantage"][batch["step"]])
+    assert torch.equal(batch["advantage"], columns["advantage"][batch["row"]])
     whole = [replace(t, spans=(Span(0, len(t.response_ids), "x"),), preceding=()) for t in turns]
     marked = every_token(columns_of(one_episode(whole, **drawn)))
     assert marked["advantage"].numpy().tobytes() == batch["advantage"].numpy().tobytes()
@@ -230,7 +230,7 @@ def test_a_token_gets_the_sum_of_its_spans(turns: list[Turn], drop: bool) -> Non
     assert every_token(columns)["advantage"].tolist() == expected
     chosen = LearnerSettings(drop_zero_advantage=drop)
     (part,) = plan_update(columns, chosen, np.random.default_rng(0))
-    assert len(part.rows) == len(turns)
+    assert len(part.trained) == len(turns)
 
 
 @pytest.mark.parametrize("span", [(0, 4), (-1, 2), (2, 2)])

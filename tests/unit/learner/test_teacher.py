@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from hgpo_rllib.agent import Span
-from hgpo_rllib.config import AlgorithmSettings, ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.learner.batching import signal_columns, teacher_columns, token_columns
 from hgpo_rllib.learner.losses import gated_distillation
 from hgpo_rllib.rollout.scoring import score
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from tests.unit.learner.learner_reference import (
     assert_equal,
     exact_norms,

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from hgpo_rllib.agent import Span
 from hgpo_rllib.algorithm import HGPOConfig
-from hgpo_rllib.config import AlgorithmSettings, ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.rollout.scoring import score
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from tests.unit.learner.learner_reference import (
     assert_equal,
     critic_of,

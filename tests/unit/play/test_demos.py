@@ -17,9 +17,9 @@ from env_wrappers.errors import DataError
 from env_wrappers.webshop.generator import generate as generate_store
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from hgpo_rllib.agent.parsing import parse_completion
-from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.environments.alfworld import explore, thoughts_for
 from hgpo_rllib.environments.spec import OraclePlan, PlanFollower
+from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 from tests.unit.cli.command import Run, files, hgpo
 

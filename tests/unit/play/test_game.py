@@ -11,10 +11,10 @@ from starlette.testclient import TestClient
 
 from env_wrappers.errors import DataError
 from env_wrappers.textcraft.env import TextCraftEnv
-from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.play.policy import WatchedPolicy
 from hgpo_rllib.play.web.pages import Game
 from hgpo_rllib.policy_server.types import RequestFailedError
+from hgpo_rllib.settings.agent import AgentSettings
 from tests.unit.cli.command import Run, hgpo
 from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
 from tests.unit.play.test_web import ADDRESS

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.env import WebShopEnv
 from env_wrappers.webshop.shop import open_shop
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.play.web.application import listen, render
 from hgpo_rllib.play.web.pages import Game, episode_app
 from tests.unit.cli.test_play_command import step

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from ray import serve
 
-from hgpo_rllib.config import ConfigError, RunConfig, parse_config
+from hgpo_rllib.config import RunConfig, parse_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.policy_server import deployment
 from hgpo_rllib.policy_server.deployment import PolicyReplica, replica_seed
 from hgpo_rllib.policy_server.server import replica_options

@@ -15,6 +15,7 @@ from ray.exceptions import (
 )
 from ray.serve.exceptions import DeploymentUnavailableError
 
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server import replicas as replicas_module
 from hgpo_rllib.policy_server.client import MAX_BATCH, PolicyClient
 from hgpo_rllib.policy_server.replicas import Replicas, describe
@@ -25,7 +26,6 @@ from hgpo_rllib.policy_server.types import (
     Sampling,
     WeightTag,
 )
-from hgpo_rllib.section import RunStoppedError
 
 SAMPLING = Sampling(1.0, max_tokens=4, stop_token_ids=())
 WEIGHTS = WeightTag("now", 1, None)

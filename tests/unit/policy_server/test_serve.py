@@ -15,13 +15,15 @@ from starlette.testclient import TestClient
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config
 
 from hgpo_rllib import models
-from hgpo_rllib.config import ConfigError, PolicyServerSettings, load_config, save_config
+from hgpo_rllib.config import load_config, save_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.policy_server import openai_server
 from hgpo_rllib.policy_server.openai_middleware import OpenAIPathsAndMetrics, OpenAIPathsOnly
 from hgpo_rllib.policy_server.openai_server import KEY_VARIABLE, Endpoint
 from hgpo_rllib.run.checkpoint import find_policy
 from hgpo_rllib.run.folders import MANIFEST, write_folder
+from hgpo_rllib.settings.policy_server import PolicyServerSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.processes import free_port
 from tests.unit.cli.test_cli import assert_refused

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server import openai_server
-from hgpo_rllib.section import RunStoppedError
 from tests.paths import ROOT
 from tests.processes import assert_gone, is_alive
 

@@ -20,9 +20,11 @@ import typer
 import yaml
 
 from hgpo_rllib.cli.main import app
-from hgpo_rllib.config import ConfigError, RunConfig, Section, load_config, parse_config
+from hgpo_rllib.config import RunConfig, load_config, parse_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.request import split_words
 from hgpo_rllib.run.grid import parse_axis
+from hgpo_rllib.section import Section
 from hgpo_rllib.studies.settings import parse_study
 from tests.paths import ROOT
 

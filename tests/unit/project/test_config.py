@@ -10,14 +10,10 @@ import torch
 import yaml
 
 from hgpo_rllib.advantages import EstimatorSettings
-from hgpo_rllib.config import (
-    AlgorithmSettings,
-    ConfigError,
-    LearnerSettings,
-    RunConfig,
-    load_config,
-    save_config,
-)
+from hgpo_rllib.config import RunConfig, load_config, save_config
+from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
+from hgpo_rllib.settings.learner import LearnerSettings
 from tests.paths import ROOT
 
 EXAMPLES = sorted((ROOT / "tuned_examples").glob("*.yaml"))

@@ -6,7 +6,8 @@ import pytest
 from pydantic import Field
 
 from docs import config_reference, metrics_reference
-from hgpo_rllib.config import RunConfig, Section
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.section import Section
 
 
 class Sample(Section):

@@ -8,14 +8,11 @@ import pytest
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from hgpo_rllib.algorithm import FLAT_SECTIONS, HGPOConfig
-from hgpo_rllib.config import (
-    AlgorithmSettings,
-    ConfigError,
-    LearnerSettings,
-    load_config,
-    parse_config,
-)
+from hgpo_rllib.config import load_config, parse_config
 from hgpo_rllib.environments import with_absolute_paths
+from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
+from hgpo_rllib.settings.learner import LearnerSettings
 from tests.paths import ROOT
 
 EXAMPLES = sorted((ROOT / "tuned_examples").glob("*.yaml"))

@@ -22,12 +22,14 @@ from examples import hgpo_minimal as minimal
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.agent import Memory, TextRenderer, Turn
 from hgpo_rllib.agent.parsing import parse_completion
-from hgpo_rllib.config import AgentSettings, AlgorithmSettings, load_config
+from hgpo_rllib.config import load_config
 from hgpo_rllib.learner.batching import plan_update, token_batch
 from hgpo_rllib.learner.losses import token_losses
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.settings.learner import LearnerSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.unit.advantages.advantage_batches import BATCHES
@@ -278,7 +280,7 @@ def system_loss(
         reference_logp = token_log_probs(reference, tokens, 1.0)["logp"]
     outputs = token_log_probs(model, tokens, 1.0)
     losses = token_losses(settings, tokens, outputs, reference_logp)
-    return (losses.loss * weight[tokens["step"]]).sum(), losses.statistics["kl"].mean()
+    return (losses.loss * weight[tokens["row"]]).sum(), losses.statistics["kl"].mean()
 
 
 def minimal_steps(columns: dict[str, Tensor]) -> list[minimal.Step]:

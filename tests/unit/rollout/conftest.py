@@ -15,11 +15,11 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import TokenRenderer
-from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.policy_server.types import Generation, Prompt
 from hgpo_rllib.rollout.gateway import Gateway
 from hgpo_rllib.rollout.sessions import Session, Sessions
 from hgpo_rllib.rollout.trajectory import Trajectory
+from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 INFO = {"goal": "count", "game": "train/3", "task_type": "counting", "admissible_actions": []}

@@ -10,11 +10,11 @@ import pytest
 import ray
 from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
 
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS
 from hgpo_rllib.rollout import actors
 from hgpo_rllib.rollout.actors import RunnerActors
 from hgpo_rllib.rollout.group import Group, PlayedGroup
-from hgpo_rllib.section import RunStoppedError
 
 GROUP = Group("train", 0, "0/train/0", 2, 1.0)
 PLAYED = PlayedGroup([], Counter(env_errors=1))

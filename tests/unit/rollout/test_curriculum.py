@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.config import load_config
 from hgpo_rllib.environments.checks import check_settings
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.rollout.curriculum import Curriculum
 from hgpo_rllib.rollout.group import PlayedGroup
 from hgpo_rllib.rollout.stream import GroupStream

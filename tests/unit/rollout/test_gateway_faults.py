@@ -10,10 +10,10 @@ import pytest
 from anyio.from_thread import BlockingPortal
 from transformers import PreTrainedTokenizerFast
 
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.rollout import gateway as gateway_module
 from hgpo_rllib.rollout.gateway import listen
-from hgpo_rllib.section import ConfigError, RunStoppedError
 from tests.processes import wait_until
 from tests.unit.rollout.conftest import HELLO, Table, opened
 

@@ -15,7 +15,7 @@ from gymnasium.spaces import Text
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import BeginAgent, TokenRenderer, response_seed
-from hgpo_rllib.config import AgentSettings
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import (
@@ -29,7 +29,7 @@ from hgpo_rllib.rollout.group import (
 )
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
 from hgpo_rllib.rollout.trajectory import Trajectory
-from hgpo_rllib.section import RunStoppedError
+from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 GOOD = "<think>.</think><action>wait</action>"

@@ -14,14 +14,14 @@ from anyio.from_thread import start_blocking_portal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.config import load_config
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.rollout.group import PlayedGroup
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.stream import GroupStream
 from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.trajectory import Step, have_equal_returns
 from hgpo_rllib.run.metrics import rollout_metrics
-from hgpo_rllib.section import RunStoppedError
 from tests.unit.rollout.test_rollout import trajectory
 
 EQUAL = {2, 3, 5, 6, 7}  # numbers of the groups without a won episode

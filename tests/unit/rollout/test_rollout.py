@@ -11,12 +11,13 @@ from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.advantages import ESTIMATORS
 from hgpo_rllib.agent import Turn
-from hgpo_rllib.config import AlgorithmSettings, ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score, stale_rate
 from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 

@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hgpo_rllib.agent import TokenRenderer
-from hgpo_rllib.config import AgentSettings
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError
 from hgpo_rllib.rollout.sessions import InvalidRequestError, Session, SessionEndedError, Sessions
+from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 INFO = {"goal": "g", "game": "train/0", "task_type": "t", "admissible_actions": []}

@@ -11,11 +11,12 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import BeginAgent, TokenRenderer, response_seed, with_strategies
-from hgpo_rllib.config import AgentSettings, AlgorithmSettings
 from hgpo_rllib.learner.batching import signal_columns, token_batch, token_columns
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
 from hgpo_rllib.rollout.scoring import score
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.unit.rollout.test_group import GOOD, Table
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.rollout.group import PlayedGroup
 from hgpo_rllib.rollout.stream import GroupStream
-from hgpo_rllib.section import RunStoppedError
 
 
 class Groups:

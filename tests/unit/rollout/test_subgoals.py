@@ -9,11 +9,13 @@ from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.advantages.segments import SegmentValues, hiper
 from hgpo_rllib.agent import TokenRenderer
-from hgpo_rllib.config import AgentSettings, AlgorithmSettings, ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.policy_server.types import Prompt
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Trajectory
+from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.unit.rollout.test_group import Table
 

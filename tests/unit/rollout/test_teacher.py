@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from hgpo_rllib.config import ConfigError
 from hgpo_rllib.environments import OraclePlan
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.rollout.teacher import outcome_texts, plan_texts, teacher_prompts
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from tests.unit.agent.test_conversations import CHATML, make_renderer, play, tokenizer

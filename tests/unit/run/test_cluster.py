@@ -9,7 +9,8 @@ import ray
 from ray import serve
 from ray.exceptions import ActorAlreadyExistsError
 
-from hgpo_rllib.config import ConfigError, RunConfig, parse_config
+from hgpo_rllib.config import RunConfig, parse_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.placement import check_run
 from hgpo_rllib.policy_server import openai_server
 from hgpo_rllib.policy_server.deployment import check_model_is_here

@@ -16,7 +16,8 @@ from env_wrappers.errors import DataError
 from hgpo_rllib.agent import Memory, TokenRenderer, Turn
 from hgpo_rllib.agent.parsing import parse_completion
 from hgpo_rllib.cli.main import app
-from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig, parse_config
+from hgpo_rllib.config import RunConfig, parse_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.models import load_model, load_tokenizer
 from hgpo_rllib.run import fine_tuning
 from hgpo_rllib.run.fine_tuning import (
@@ -28,6 +29,7 @@ from hgpo_rllib.run.fine_tuning import (
     read_demonstrations,
     split_by_game,
 )
+from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart.cloning import make_model
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 

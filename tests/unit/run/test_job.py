@@ -10,7 +10,8 @@ from ray._private.runtime_env.packaging import create_package
 from typer.testing import CliRunner
 
 from hgpo_rllib.cli.main import app
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run.inputs import JOB_FOLDERS, check_paths_are_kept
 from tests.paths import ROOT
 

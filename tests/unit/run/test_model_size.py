@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2ForCausalLM
 
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.learner.module import TokenScorer
 from hgpo_rllib.run.model_size import KNOWN_MODELS, ModelSize, find_size
 from hgpo_rllib.settings.learner import Dtype

@@ -16,7 +16,8 @@ import psutil
 import pytest
 from ray.exceptions import OutOfMemoryError, RayActorError
 
-from hgpo_rllib.config import ConfigError, RunConfig, load_config, save_config
+from hgpo_rllib.config import RunConfig, load_config, save_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.jsonl import ResultsError, append_jsonl, read_jsonl
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run import sweep, trial

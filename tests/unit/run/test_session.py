@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run.lock import LOCK
 from hgpo_rllib.run.session import LOGS, ray_session, temporary_folder, writers
 from tests.processes import wait_until

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from env_wrappers.errors import DataError
 from hgpo_rllib.cli.sweep import check_trials, repeat_grid
-from hgpo_rllib.config import ConfigError, load_config
+from hgpo_rllib.config import load_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.placement import Demand, trial_demand
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run import sweep as sweep_module

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hgpo_rllib.cli import main
-from hgpo_rllib.config import ConfigError, RunConfig, parse_config
+from hgpo_rllib.config import RunConfig, parse_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run import trackers
 from hgpo_rllib.run.grid import SWEEP_FILE
 from hgpo_rllib.run.metrics import numbers

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from hgpo_rllib.config import ConfigError, RunConfig
+from hgpo_rllib.config import RunConfig
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.jsonl import ALL, append_jsonl, read_jsonl
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.metrics import selection_rate
 from hgpo_rllib.run.trainer import Rows, Training
-from hgpo_rllib.section import RunStoppedError
 
 
 class PaperAlgorithm:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hgpo_rllib.bench.fidelity import Result
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.studies import statistics
 from hgpo_rllib.studies.analysis import (
     Results,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from env_wrappers.files import write_json
-from hgpo_rllib.config import ConfigError
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.jsonl import append_jsonl
 from hgpo_rllib.results import ResultsError, load_run
 from hgpo_rllib.run.directory import RunDirectory

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from hgpo_rllib.config import ConfigError, RunConfig, load_config
+from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.environments.alfworld import GameGenerator
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import Example
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.models import load_model
 from hgpo_rllib.warmstart import prepare
 

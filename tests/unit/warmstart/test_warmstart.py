@@ -13,11 +13,12 @@ from transformers import PreTrainedTokenizerFast
 
 from env_wrappers.alfworld.env import ALFWorldEnv
 from hgpo_rllib.agent.parsing import find_blocks, find_thought, parse_completion
-from hgpo_rllib.config import AgentSettings, load_config
+from hgpo_rllib.config import load_config
 from hgpo_rllib.environments import alfworld
 from hgpo_rllib.environments.alfworld import GameGenerator, explore
 from hgpo_rllib.environments.spec import Example
 from hgpo_rllib.models import load_tokenizer
+from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart import prepare
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import demonstrate

@@ -19,8 +19,8 @@ from env_wrappers.alfworld.memo import SWITCH
 from env_wrappers.alfworld.planner import find_plan
 from env_wrappers.errors import DataError
 from hgpo_rllib.bench.alfworld import play_textworld
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.evaluation.evaluate import evaluate
-from hgpo_rllib.section import RunStoppedError
 from tests.unit.cli.test_data_command import Run, hgpo  # noqa: F401 (hgpo is a fixture)
 from tests.unit.env_wrappers.alfworld.test_engine import genuine_games  # noqa: F401 (a fixture)
 from tests.unit.scripted_model import make

@@ -10,9 +10,11 @@ import env_wrappers  # noqa: F401  registers the environment
 from env_wrappers.spaces import ANY_SEARCH
 from env_wrappers.webshop.players import NoisyShopper
 from hgpo_rllib.agent.parsing import parse_completion
-from hgpo_rllib.config import AgentSettings, ConfigError, RunConfig, load_config
+from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.webshop import StoreGenerator
+from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 from tests.paths import ROOT
 
